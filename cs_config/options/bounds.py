@@ -81,6 +81,9 @@ ALL_FILLED: Final = 50_000_000
 
 #: Bytes of one sandbox that a client of DIRAC sends in a form, as DIRAC's own store has it.
 DIRAC_SANDBOX: Final = 10 << 20
+#: Requests with such sandboxes that one process has in memory at once, of all and of one DN.
+DIRAC_SANDBOXES: Final = 8
+DIRAC_SANDBOXES_OF_ONE: Final = 4
 #: Pilots that a client of DIRAC names in one call.
 DIRAC_PILOTS: Final = 100
 

@@ -4,6 +4,7 @@ A call that is refused is answered 200 with a result that is not OK. Clients tak
 for an unknown method; after any other status they try the next URL of the service.
 """
 
+import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
+from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import (
     certificates,
@@ -38,6 +40,7 @@ from pilotage.dirac_door.former import FormerAway, FormerServices, NoAnswer, Unk
 from pilotage.dirac_door.jencode import Form, Result
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
+from pilotage.service.auth.rate_limits import WorkLimiter
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.routing import SMALL, StrictRequest
@@ -78,6 +81,7 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
     )
 }
 _CONFIGURATION: Final = "/Configuration/Server"
+_SANDBOXES: Final = "/WorkloadManagement/SandboxStore"
 #: Bytes of a form: the text of a parametric job with many files; lists of ids; reports.
 _LONGEST: Final[Mapping[str, int]] = {
     "/WorkloadManagement/JobManager": 4 << 20,
@@ -87,6 +91,22 @@ _LONGEST: Final[Mapping[str, int]] = {
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
 _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
+#: Requests of one DN that wait until fewer of its sandboxes are at work.
+_MOST_WAITING: Final = 1_000
+
+
+class _SandboxPlaces:
+    """Places for requests with a sandbox, which take several times its size in memory."""
+
+    def __init__(self) -> None:
+        self._subjects = WorkLimiter(at_work=bounds.DIRAC_SANDBOXES_OF_ONE, waiting=_MOST_WAITING)
+        self._all = asyncio.Semaphore(bounds.DIRAC_SANDBOXES)
+
+    @asynccontextmanager
+    async def place(self, subject: str) -> AsyncIterator[None]:
+        """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
+        async with self._subjects.place(subject), self._all:
+            yield
 
 
 def create_door(
@@ -122,6 +142,7 @@ def create_door(
     door = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
     door.state.parts = parts
     door.state.configuration = configuration
+    door.state.sandboxes = _SandboxPlaces()
     for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
         door.add_route(path, answer, methods=["POST"])
     for path, report in diracx.ROUTES.items():
@@ -143,6 +164,8 @@ async def _answer(
     async with AsyncExitStack() as place:
         # Before the body is read: bodies of waiting requests would fill the memory.
         await place.enter_async_context(parts.work.place(f"{identity.dn}@{address}"))
+        if request.url.path == _SANDBOXES:
+            await place.enter_async_context(request.app.state.sandboxes.place(identity.dn))
         await request.read(_LONGEST.get(request.url.path, SMALL))
         # Forms and results may be large: neither is read or written in the event loop.
         call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)

@@ -14,6 +14,7 @@ from cs_config.options import bounds
 from pilotage.dirac_door import former, jencode, routing
 from pilotage.dirac_door.former import FormerServices
 from pilotage.dirac_door.jencode import Result
+from pilotage.service.http_errors import SenderSilent
 from tests.integration.pilotage.dirac_door.test_app import (
     JDL,
     MANAGER,
@@ -76,6 +77,33 @@ def test_while_former_services_hang_calls_about_jobs_here_are_answered(
         ended.set()
         answers = await asyncio.gather(*calls)
         assert sorted(each.status_code for each in answers) == [200] * bounds.FORMER_CALLS_OF_ONE + [503]
+
+    asyncio.run(check())
+
+
+def test_so_many_sandboxes_are_in_memory_at_once(door: AskDoor, monkeypatch: pytest.MonkeyPatch):
+    async def check() -> None:
+        begun, ended = [], asyncio.Event()
+
+        async def read(*_: object) -> None:
+            begun.append(1)
+            await ended.wait()
+            raise SenderSilent
+
+        monkeypatch.setattr("pilotage.service.routing.StrictRequest.read", read)
+        path = "/WorkloadManagement/SandboxStore"
+        calls = [
+            asyncio.create_task(door(peer, path, "ping", address=f"10.0.0.{number}"))
+            for peer in ("ada", "bea", "pia")
+            for number in range(6)
+        ]
+        async with asyncio.timeout(20):
+            while len(begun) < bounds.DIRAC_SANDBOXES:
+                await asyncio.sleep(0.01)
+        await asyncio.wait(calls, timeout=0.1)
+        assert len(begun) == bounds.DIRAC_SANDBOXES
+        ended.set()
+        assert {each.status_code for each in await asyncio.gather(*calls)} == {408}
 
     asyncio.run(check())
 
