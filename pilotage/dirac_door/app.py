@@ -36,7 +36,7 @@ from pilotage.dirac_door import (
 from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
 from pilotage.dirac_door.certificates import Identity
 from pilotage.dirac_door.configuration_server import ConfigurationFile
-from pilotage.dirac_door.former import FormerAway, FormerServices, NoAnswer, UnknownThere
+from pilotage.dirac_door.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
 from pilotage.dirac_door.jencode import Form, Result
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
@@ -241,7 +241,7 @@ def _identify(request: Request) -> Identity | None:
 
 async def _report(fault: UnknownThere | FormerAway) -> Response:
     """The answer for a call that the former services did not answer."""
-    if isinstance(fault, NoAnswer):  # no status after which clients send it to the next URL
+    if isinstance(fault, OutcomeUnknown):  # no status after which clients send it to the next URL
         return await _encode(jencode.error(str(fault)))
     return Response(str(fault), _NOT_IMPLEMENTED if isinstance(fault, UnknownThere) else 503)
 

@@ -49,7 +49,7 @@ class FormerAway(PilotageError):
     code = "unavailable"
 
 
-class NoAnswer(FormerAway):
+class OutcomeUnknown(FormerAway):
     """The former services have got a call, and did not answer, or not as DIRAC does."""
 
     def __init__(self, what: str) -> None:
@@ -118,7 +118,7 @@ class FormerServices:
     async def call(self, path: str, method: str, arguments: Sequence[object], peer: Peer) -> Result:
         """The result of a method, called for a peer.
 
-        `FormerAway`: nothing was sent; `NoAnswer`: the call may or may not have had an effect;
+        `FormerAway`: nothing was sent; `OutcomeUnknown`: the call may or may not have had an effect;
         `NotAuthenticated`: it was refused; `UnknownThere`.
         """
         seconds = bounds.FORMER_SUBMIT_SECONDS if method == "submitJob" else bounds.FORMER_SECONDS
@@ -127,7 +127,7 @@ class FormerServices:
                 async with asyncio.timeout(seconds):
                     return await self._try_urls(path, method, arguments, peer)
             except TimeoutError:
-                raise NoAnswer(f"the former service {path} did not answer in time") from None
+                raise OutcomeUnknown(f"the former service {path} did not answer in time") from None
 
     @contextmanager
     def _count(self, peer: Peer) -> Iterator[None]:
@@ -157,7 +157,9 @@ class FormerServices:
                 away = FormerAway(f"the former service {url} cannot be reached: {fault}")
                 _log.warning("%s", away)
             except (OSError, EOFError, httpx.HTTPError, InvalidRequest, ValueError) as fault:
-                away = NoAnswer(f"the former service {url} does not answer as DIRAC does: {fault!r:.300}")
+                away = OutcomeUnknown(
+                    f"the former service {url} does not answer as DIRAC does: {fault!r:.300}"
+                )
                 _log.warning("%s", away)
                 break
         raise away

@@ -15,7 +15,14 @@ from sqlalchemy.exc import OperationalError
 from cs_config.options import bounds
 from examples.servers.certificates import Authority
 from pilotage.dirac_door import former, jencode, routing
-from pilotage.dirac_door.former import FormerAway, FormerServices, NoAnswer, UnknownThere, read_url, split_ids
+from pilotage.dirac_door.former import (
+    FormerAway,
+    FormerServices,
+    OutcomeUnknown,
+    UnknownThere,
+    read_url,
+    split_ids,
+)
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.peers import Peer
 from pilotage.service.http_errors import NotAuthenticated
@@ -128,7 +135,7 @@ def test_lists_lack_no_part_unless_the_vo_is_all_there():
 
 def test_directors_get_the_task_queues_of_the_part_that_answers():
     here, there = jencode.ok({"1": 1}), jencode.ok({"1": 2})
-    for fault in (AWAY, NoAnswer("no"), NotAuthenticated("no"), UnknownThere("no")):
+    for fault in (AWAY, OutcomeUnknown("no"), NotAuthenticated("no"), UnknownThere("no")):
         assert _route("Matcher", "getMatchingTaskQueues", here, fault, {}) == here
     assert _route("Matcher", "getMatchingTaskQueues", here, jencode.error("no"), {}) == here
     for error in (NotAllowed("no"), DATABASE_AWAY, jencode.error("no")):
@@ -191,7 +198,7 @@ def test_whatever_is_sent_back_is_an_error_of_the_former_services(
             first_job_id=FIRST,
             make_context=ssl.create_default_context,
         )
-        with pytest.raises(NoAnswer, match="does not answer as DIRAC does"):
+        with pytest.raises(OutcomeUnknown, match="does not answer as DIRAC does"):
             await services.call("/WorkloadManagement/Matcher", "requestJob", [{}], PEER)
         server.close()
         await server.wait_closed()
@@ -221,7 +228,7 @@ def test_the_next_url_is_tried_only_if_nothing_was_sent(monkeypatch: pytest.Monk
         return asyncio.run(services.call("/x", "submitJob", [""], PEER))
 
     assert call("a", "c") == jencode.ok(1)
-    with pytest.raises(NoAnswer, match="look before you repeat"):
+    with pytest.raises(OutcomeUnknown, match="look before you repeat"):
         call("b", "c")
     assert tried == ["a", "c", "b"]
 
@@ -333,7 +340,7 @@ def test_a_submission_has_more_time(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(former, "_call_https", call_https)
     assert asyncio.run(_services("https://a:1/x").call("/x", "submitJob", [""], PEER)) == jencode.ok(1)
-    with pytest.raises(NoAnswer, match="in time"):
+    with pytest.raises(OutcomeUnknown, match="in time"):
         asyncio.run(_services("https://a:1/x").call("/x", "killJob", [5], PEER))
 
 
