@@ -81,6 +81,9 @@ ALL_FILLED: Final = 50_000_000
 
 #: Bytes of one sandbox that a client of DIRAC sends in a form, as DIRAC's own store has it.
 DIRAC_SANDBOX: Final = 10 << 20
+#: Requests with such sandboxes that one process has in memory at once, of all and of one DN.
+DIRAC_SANDBOXES: Final = 8
+DIRAC_SANDBOXES_OF_ONE: Final = 4
 #: Pilots that a client of DIRAC names in one call.
 DIRAC_PILOTS: Final = 100
 #: Pilots that have not ended of one user of DIRAC whose group has no GenericPilot.
@@ -118,7 +121,16 @@ HOOK_JOBS: Final = 200
 ADVERTISED: Final = 200
 ADVERTISED_BYTES: Final = 64 << 10
 
-#: A call that a door for DIRAC passes on to the former services: seconds, bytes of the answer, calls at once.
+#: A call that a door for DIRAC passes on to the former services: seconds, and bytes and values of the answer.
+#: A submission has nearly the time after which DIRAC's clients give up: storing one may take long.
 FORMER_SECONDS: Final = 120.0
+FORMER_SUBMIT_SECONDS: Final = 540.0
 FORMER_BYTES: Final = 64 << 20
+FORMER_VALUES: Final = 3_000_000
+#: Seconds for a connection to one of their URLs, and those in which the others are tried before it.
+FORMER_CONNECT_SECONDS: Final = 5.0
+FORMER_DEAD_SECONDS: Final = 60.0
+#: Such calls at once in one process: of all, of one VO, and of one DN at one address.
 FORMER_CALLS: Final = 200
+FORMER_CALLS_OF_VO: Final = 50
+FORMER_CALLS_OF_ONE: Final = 8

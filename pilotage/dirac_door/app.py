@@ -4,10 +4,11 @@ A call that is refused is answered 200 with a result that is not OK. Clients tak
 for an unknown method; after any other status they try the next URL of the service.
 """
 
+import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -15,6 +16,7 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
+from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import (
     certificates,
@@ -34,10 +36,11 @@ from pilotage.dirac_door import (
 from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
 from pilotage.dirac_door.certificates import Identity
 from pilotage.dirac_door.configuration_server import ConfigurationFile
-from pilotage.dirac_door.former import FormerAway, FormerServices, UnknownThere
+from pilotage.dirac_door.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
 from pilotage.dirac_door.jencode import Form, Result
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
+from pilotage.service.auth.rate_limits import WorkLimiter
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.routing import SMALL, StrictRequest
@@ -78,6 +81,7 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
     )
 }
 _CONFIGURATION: Final = "/Configuration/Server"
+_SANDBOXES: Final = "/WorkloadManagement/SandboxStore"
 #: Bytes of a form: the text of a parametric job with many files; lists of ids; output in heartbeats.
 _LONGEST: Final[Mapping[str, int]] = {
     "/WorkloadManagement/JobManager": 4 << 20,
@@ -88,6 +92,22 @@ _LONGEST: Final[Mapping[str, int]] = {
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
 _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
+#: Requests of one DN that wait until fewer of its sandboxes are at work.
+_MOST_WAITING: Final = 1_000
+
+
+class _SandboxPlaces:
+    """Places for requests with a sandbox, which take several times its size in memory."""
+
+    def __init__(self) -> None:
+        self._subjects = WorkLimiter(at_work=bounds.DIRAC_SANDBOXES_OF_ONE, waiting=_MOST_WAITING)
+        self._all = asyncio.Semaphore(bounds.DIRAC_SANDBOXES)
+
+    @asynccontextmanager
+    async def place(self, subject: str) -> AsyncIterator[None]:
+        """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
+        async with self._subjects.place(subject), self._all:
+            yield
 
 
 def create_door(
@@ -111,8 +131,8 @@ def create_door(
             return await _answer(parts, former_services, StrictRequest(request.scope, request.receive))
         except ClientDisconnect:
             return Response("the request ended in the middle of its form", 400)
-        except (UnknownThere, FormerAway) as refusal:
-            return Response(str(refusal), _NOT_IMPLEMENTED if isinstance(refusal, UnknownThere) else 503)
+        except (UnknownThere, FormerAway) as fault:
+            return await _report(fault)
         except PilotageError as refusal:
             return _refuse(request, refusal)
         except database.UNAVAILABLE as away:
@@ -123,6 +143,7 @@ def create_door(
     door = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
     door.state.parts = parts
     door.state.configuration = configuration
+    door.state.sandboxes = _SandboxPlaces()
     for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
         door.add_route(path, answer, methods=["POST"])
     for path, report in diracx.ROUTES.items():
@@ -141,16 +162,18 @@ async def _answer(
             raise NotAuthenticated("this needs a certificate or a proxy")
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     access.count(parts, f"dirac:{identity.dn}@{address}")
-    # Before the body is read: bodies of waiting requests would fill the memory.
-    async with parts.work.place(f"{identity.dn}@{address}"):
+    async with AsyncExitStack() as place:
+        # Before the body is read: bodies of waiting requests would fill the memory.
+        await place.enter_async_context(parts.work.place(f"{identity.dn}@{address}"))
+        if request.url.path == _SANDBOXES:
+            await place.enter_async_context(request.app.state.sandboxes.place(identity.dn))
         await request.read(_LONGEST.get(request.url.path, SMALL))
         # Forms and results may be large: neither is read or written in the event loop.
         call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
         method = SERVICES[request.url.path].get(form.method)
-        answer = partial(_route, former_services, call, form, method)
-        if method is None or not method.is_async:
-            return await _encode(await answer())
-    return await _encode(await answer())
+        if method is not None and method.is_async:
+            await place.aclose()
+        return await _encode(await _route(former_services, call, form, method, give_back=place.aclose))
 
 
 def _read_call(parts: Services, identity: Identity, request: StrictRequest) -> tuple[DiracCall, Form]:
@@ -161,18 +184,28 @@ def _read_call(parts: Services, identity: Identity, request: StrictRequest) -> t
 
 
 async def _route(
-    former_services: FormerServices | None, call: DiracCall, form: Form, method: CheckedMethod | None
+    former_services: FormerServices | None,
+    call: DiracCall,
+    form: Form,
+    method: CheckedMethod | None,
+    *,
+    give_back: Callable[[], Awaitable[None]],
 ) -> Result:
-    """The result of a call: ours, that of the former services, or both."""
+    """The result of a call: ours, that of the former services, or both.
+
+    `give_back` ends its place at work: calls that wait for the former services must not hold up ours.
+    """
     path, peer = call.request.url.path, call.peer
 
     async def there(arguments: Sequence[object]) -> Result:
         if former_services is None:
             raise UnknownThere(f"{form.method[:80]} is no method of {path}")
+        await give_back()
         return await former_services.call(path, form.method, arguments, peer)
 
     here = None if method is None else partial(_call, call, method)
-    is_passed_on = former.VIA in call.request.headers.get("via", "")  # such as by a URL of our own
+    # By a door, such as through a URL of our own; of others the header means nothing.
+    is_passed_on = peer.is_forwarded and former.VIA in call.request.headers.get("via", "")
     if is_passed_on:
         former_services = None
     if former_services is None or path not in former_services.paths:
@@ -205,6 +238,13 @@ def _identify(request: Request) -> Identity | None:
     """The identity in the chain that the server has verified (the TLS extension of ASGI)."""
     chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
     return certificates.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
+
+
+async def _report(fault: UnknownThere | FormerAway) -> Response:
+    """The answer for a call that the former services did not answer."""
+    if isinstance(fault, OutcomeUnknown):  # no status after which clients send it to the next URL
+        return await _encode(jencode.error(str(fault)))
+    return Response(str(fault), _NOT_IMPLEMENTED if isinstance(fault, UnknownThere) else 503)
 
 
 def _refuse(request: Request, refusal: PilotageError) -> Response:

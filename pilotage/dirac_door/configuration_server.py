@@ -1,7 +1,7 @@
 """Configuration/Server: a configuration of DIRAC, from a file, for installations without DIRAC's own server.
 
 It is served as the file has it, since clients read much that has no place in our tree. Its version is the
-time of the file's last change.
+time of the file's last change, also where an older file takes its place.
 
 Source: DIRAC 9.1, `TornadoConfigurationHandler.py`.
 """
@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 #: Versions are compared as texts.
 _VERSION: Final = "%Y-%m-%d %H:%M:%S.%f"
+#: Nanoseconds between two versions at least.
+_STEP: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,8 @@ class ConfigurationFile:
         """Read the file; `OSError`, `ConfigError`."""
         self._path = path
         self._lock = threading.Lock()
-        self._changed = self._read_time()
-        self._current = self._load(self._changed)
+        self._changed = self._version = self._read_time()
+        self._current = self._load(self._version)
 
     @property
     def current(self) -> ServedConfiguration:
@@ -54,16 +56,20 @@ class ConfigurationFile:
             try:
                 if (changed := self._read_time()) != self._changed:
                     self._changed = changed
-                    self._current = self._load(changed)
+                    # Clients take only newer versions, whatever happens to the clock.
+                    version = max(changed, self._version + _STEP)
+                    self._current, self._version = self._load(version), version
             except (OSError, UnicodeError, ConfigError) as fault:
                 _log.warning("%s cannot be read, its last version is served: %s", self._path, fault)
             return self._current
 
     def _read_time(self) -> int:
-        return self._path.stat().st_mtime_ns
+        # A file that is moved here keeps the time of its content, which may be long ago.
+        facts = self._path.stat()
+        return max(facts.st_mtime_ns, facts.st_ctime_ns)
 
-    def _load(self, changed: int) -> ServedConfiguration:
-        version = datetime.fromtimestamp(changed / 1e9, UTC).strftime(_VERSION)
+    def _load(self, moment: int) -> ServedConfiguration:
+        version = datetime.fromtimestamp(moment / 1e9, UTC).strftime(_VERSION)
         own = dirac_text.read_text(f"DIRAC\n{{\nConfiguration\n{{\nVersion = {version}\n}}\n}}", "")
         given = dirac_text.read_text(self._path.read_text(), str(self._path))
         tree: Any = to_plain(merge_sections(own, given))

@@ -9,11 +9,12 @@ Source: DIRAC 9.1, `Core/DISET/AuthManager.py`, `Core/DISET/private/BaseClient.p
 import asyncio
 import json
 import logging
+import math
 import ssl
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -43,9 +44,16 @@ _NO_ACCESS, _UNKNOWN_METHOD = (401, 403), 501
 
 
 class FormerAway(PilotageError):
-    """The former services do not answer, or not as DIRAC does."""
+    """The former services cannot be reached, or too many calls wait for them: nothing was sent."""
 
     code = "unavailable"
+
+
+class OutcomeUnknown(FormerAway):
+    """The former services have got a call, and did not answer, or not as DIRAC does."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; the call may have been carried out: look before you repeat it")
 
 
 class UnknownThere(PilotageError):
@@ -99,7 +107,8 @@ class FormerServices:
             self._urls[url.path].append(url)
         self._make_context = make_context
         self._context: tuple[float, ssl.SSLContext] | None = None
-        self._open = 0
+        self._open: Counter[str] = Counter()  # calls by whom they count for
+        self._dead: dict[_Url, float] = {}  # when there was no connection
 
     @property
     def paths(self) -> frozenset[str]:
@@ -109,34 +118,56 @@ class FormerServices:
     async def call(self, path: str, method: str, arguments: Sequence[object], peer: Peer) -> Result:
         """The result of a method, called for a peer.
 
-        `FormerAway`: nothing came back, and the call may or may not have had an effect; `NotAuthenticated`:
-        it was refused; `UnknownThere`.
+        `FormerAway`: nothing was sent; `OutcomeUnknown`: the call may or may not have had an effect;
+        `NotAuthenticated`: it was refused; `UnknownThere`.
         """
-        if self._open >= bounds.FORMER_CALLS:
-            raise FormerAway("too many calls are being passed on to the former services")
-        self._open += 1
+        seconds = bounds.FORMER_SUBMIT_SECONDS if method == "submitJob" else bounds.FORMER_SECONDS
+        with self._count(peer):
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self._try_urls(path, method, arguments, peer)
+            except TimeoutError:
+                raise OutcomeUnknown(f"the former service {path} did not answer in time") from None
+
+    @contextmanager
+    def _count(self, peer: Peer) -> Iterator[None]:
+        """Count a call; `FormerAway` if too many of all, of its VO or of its sender are open."""
+        most = {
+            "all": bounds.FORMER_CALLS,
+            f"the VO {peer.vo}" if peer.vo else "hosts": bounds.FORMER_CALLS_OF_VO,
+            f"{peer.dn} at {peer.address}": bounds.FORMER_CALLS_OF_ONE,
+        }
+        for name, allowed in most.items():
+            if self._open[name] >= allowed:
+                raise FormerAway(f"{allowed} calls of {name:.300} wait for the former services: try later")
+        self._open.update(most.keys())
         try:
-            async with asyncio.timeout(bounds.FORMER_SECONDS):
-                return await self._try_urls(path, method, arguments, peer)
-        except TimeoutError:
-            raise FormerAway(f"the former service {path} did not answer in time") from None
+            yield
         finally:
-            self._open -= 1
+            self._open -= Counter(most.keys())  # also forgets those that are zero
 
     async def _try_urls(self, path: str, method: str, arguments: Sequence[object], peer: Peer) -> Result:
         away: Exception = FormerAway(f"no former service {path} is configured")
-        for url in self._urls.get(path, ()):
+        for url in self._order(path):
             send = _call_dips if url.scheme == "dips" else _call_https
             try:
                 return await send(url, method, arguments, peer, await self._current_context())
             except _NotReached as fault:  # nothing was sent: the next one may have the call
+                self._dead[url] = time.monotonic()
                 away = FormerAway(f"the former service {url} cannot be reached: {fault}")
                 _log.warning("%s", away)
             except (OSError, EOFError, httpx.HTTPError, InvalidRequest, ValueError) as fault:
-                away = FormerAway(f"the former service {url} does not answer as DIRAC does: {fault!r:.300}")
+                away = OutcomeUnknown(
+                    f"the former service {url} does not answer as DIRAC does: {fault!r:.300}"
+                )
                 _log.warning("%s", away)
                 break
         raise away
+
+    def _order(self, path: str) -> list[_Url]:
+        """The URLs of a service; last those that could not be reached just now."""
+        since = time.monotonic() - bounds.FORMER_DEAD_SECONDS
+        return sorted(self._urls.get(path, ()), key=lambda url: self._dead.get(url, -math.inf) > since)
 
     async def _current_context(self) -> ssl.SSLContext:
         if self._context is None or time.monotonic() - self._context[0] > _RENEWED_EVERY:
@@ -154,15 +185,8 @@ class _NotReached(Exception):
 
 async def _read(content: bytes) -> Result:
     if len(content) < _AT_ONCE:
-        return _read_result(content)
-    return await asyncio.to_thread(_read_result, content)
-
-
-def _read_result(content: bytes) -> Result:
-    found = jencode.decode(content.decode())
-    if not isinstance(found, dict) or not isinstance(found.get("OK"), bool):
-        raise InvalidRequest([Problem(path="OK", message="is missing: this is no result of DIRAC")])
-    return found
+        return jencode.decode_result(content.decode())
+    return await asyncio.to_thread(lambda: jencode.decode_result(content.decode()))
 
 
 async def _call_https(
@@ -176,16 +200,17 @@ async def _call_https(
         "extraCredentials": json.dumps([peer.dn, peer.group]),
     }
     content = bytearray()
+    times = httpx.Timeout(None, connect=bounds.FORMER_CONNECT_SECONDS)
     try:
         async with (
-            httpx.AsyncClient(verify=context, timeout=bounds.FORMER_SECONDS, trust_env=False) as client,
+            httpx.AsyncClient(verify=context, timeout=times, trust_env=False) as client,
             client.stream("POST", str(url), data=form, headers={"Via": f"1.1 {VIA}"}) as response,
         ):
             async for chunk in response.aiter_bytes():
                 content += chunk
                 _require_size(len(content))
     except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
-        raise _NotReached(str(fault)) from None
+        raise _NotReached(str(fault) or "no connection in time") from None
     if response.status_code in _NO_ACCESS:
         raise _refuse(url, peer, bytes(content))
     if response.status_code == _UNKNOWN_METHOD:
@@ -214,9 +239,10 @@ async def _call_dips(
 ) -> Result:
     """A call by DIRAC's own protocol: a proposal with its answer, then the arguments with the result."""
     try:
-        reader, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
-    except OSError as fault:  # also of TLS
-        raise _NotReached(str(fault)) from None
+        async with asyncio.timeout(bounds.FORMER_CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
+    except OSError as fault:  # also of TLS, and of time
+        raise _NotReached(str(fault) or "no connection in time") from None
     try:
         service = [url.path.strip("/"), _SETUP, peer.vo or "unknown"]
         await _send(writer, [service, ["RPC", method], [peer.dn, peer.group], _VERSION])
@@ -226,9 +252,7 @@ async def _call_dips(
         await _send(writer, list(arguments))
         return await _read(await _receive(reader))
     finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        writer.transport.abort()  # all was received: some services do not answer the end of TLS
 
 
 async def _send(writer: asyncio.StreamWriter, value: object) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
 
+from cs_config.options import bounds
 from pilotage.service import routing
 from requirements.errors import InvalidRequest, Problem
 
@@ -123,26 +124,42 @@ def decode(text: str) -> object:
     Outputs and measured values of payloads hold anything, and a refused heartbeat would cost the job: what
     cannot be stored is replaced in texts, and a number that is not finite is none.
     """
-    routing.check_size(text.encode(errors="replace"))
+    return _decode(text, most=bounds.JSON_VALUES, largest=_MAX_INTEGER)
+
+
+def decode_result(text: str) -> Result:
+    """A result of DIRAC's own services, which may be far larger than a form; `InvalidRequest`."""
+    found = _decode(text, most=bounds.FORMER_VALUES, largest=math.inf)
+    if isinstance(found, dict):
+        if found.get("OK") is True and "Value" in found:
+            return found
+        if found.get("OK") is False and "Message" in found:
+            return found
+    raise _invalid("OK", "this is no result of DIRAC, with Value or Message")
+
+
+def _decode(text: str, *, most: int, largest: float) -> object:
+    routing.check_size(text.encode(errors="replace"), most=most)
     try:
         read = json.loads(text)
     except RecursionError:
         raise _invalid("args", "is nested too deeply") from None
     except ValueError as fault:  # also an integer of thousands of digits
         raise _invalid("args", f"is not JSON: {fault}") from None
-    return _read_objects(read, 0)
+    return _read_objects(read, 0, largest)
 
 
-def _read_objects(read: object, depth: int) -> object:
+def _read_objects(read: object, depth: int, largest: float) -> object:
     if depth > _DEEPEST:
         raise _invalid("args", f"is nested more than {_DEEPEST} levels deep")
     if isinstance(read, list):
-        return [_read_objects(each, depth + 1) for each in read]
+        return [_read_objects(each, depth + 1, largest) for each in read]
     if not isinstance(read, dict):
-        return _read_scalar(read)
+        return _read_scalar(read, largest)
     if _CLASS not in read:
         return {
-            _UNSTORABLE.sub("\ufffd", name): _read_objects(each, depth + 1) for name, each in read.items()
+            _UNSTORABLE.sub("\ufffd", name): _read_objects(each, depth + 1, largest)
+            for name, each in read.items()
         }
     name, text = read[_CLASS], read.get("obj")
     if not isinstance(name, str) or name not in _READERS or not isinstance(text, str):
@@ -153,12 +170,12 @@ def _read_objects(read: object, depth: int) -> object:
         raise _invalid("args", f"{_CLASS} {name}: {fault}") from None
 
 
-def _read_scalar(read: object) -> object:
+def _read_scalar(read: object, largest: float) -> object:
     if isinstance(read, str):
         return _UNSTORABLE.sub("\ufffd", read)
     if isinstance(read, float) and not math.isfinite(read):
         return None
-    if isinstance(read, int) and abs(read) > _MAX_INTEGER:
+    if isinstance(read, int) and abs(read) > largest:
         raise _invalid("args", "holds an integer beyond 64 bit")
     return read
 

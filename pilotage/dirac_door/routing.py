@@ -34,6 +34,7 @@ _OURS: Final = frozenset({"ping", "whoami"})
 #: Lists by both; the first argument of all other methods is an id, or names several.
 _LISTS: Final = frozenset({"getJobs", "getMatchingTaskQueues"})
 _FAILURES: Final = (PilotageError, *database.UNAVAILABLE)
+_FAILURES_THERE: Final = (FormerAway, NotAuthenticated, UnknownThere)
 
 
 async def answer_call(
@@ -88,13 +89,13 @@ async def _request_job(
         _log.info("no job was requested here: %s", fault)
         try:
             return await there(arguments)
-        except (FormerAway, NotAuthenticated, UnknownThere):
+        except _FAILURES_THERE:
             raise fault from None
     if ours["OK"]:
         return ours
     try:
         theirs = await there(arguments)
-    except (FormerAway, NotAuthenticated, UnknownThere):
+    except _FAILURES_THERE:
         return ours
     return ours if has_moved and not theirs["OK"] else theirs
 
@@ -109,15 +110,25 @@ async def _list(
     has_moved: bool,
 ) -> Result:
     """What both list; a list that lacks one part is only for VOs that are at the other, and for directors."""
-    theirs = await there(arguments)
+    is_for_directors = method != "getJobs"
     try:
         ours = await here(arguments)
-    except PilotageError as refusal:
-        ours = jencode.error(str(refusal))
+    except _FAILURES as fault:
+        if has_moved and not is_for_directors:
+            raise
+        _log.info("only the former services list: %s", fault)
+        return await there(arguments)
     if not ours["OK"]:
-        return ours if has_moved and method == "getJobs" else theirs
+        return ours if has_moved and not is_for_directors else await there(arguments)
+    try:
+        theirs = await there(arguments)
+    except _FAILURES_THERE as fault:
+        if not is_for_directors:
+            raise
+        _log.info("only this installation lists: %s", fault)
+        return ours
     if not theirs["OK"]:
-        return ours if method == "getMatchingTaskQueues" else theirs
+        return ours if is_for_directors else theirs
     if method == "getJobs":
         return jencode.ok(sorted({*map(str, _listed(ours)), *map(str, _listed(theirs))}, key=_numerically))
     queues: Any = ours["Value"]

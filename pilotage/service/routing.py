@@ -71,13 +71,13 @@ def parse(body: bytes) -> object:
     return value
 
 
-def check_size(body: bytes) -> None:
+def check_size(body: bytes, *, most: int = bounds.JSON_VALUES) -> None:
     """Raise `InvalidRequest` for JSON with too many values: they take far more memory than their text."""
-    if _count_between(body) <= bounds.JSON_VALUES:
+    if _count_between(body) <= most:
         return
     # Only long texts, such as descriptions, are left out: each costs memory, too.
-    if (seen := _count_between(_LONG_TEXT.sub(rb"\1", body))) > bounds.JSON_VALUES:
-        raise _invalid(f"has about {seen:,} names and values, {bounds.JSON_VALUES:,} are allowed")
+    if (seen := _count_between(_LONG_TEXT.sub(rb"\1", body))) > most:
+        raise _invalid(f"has about {seen:,} names and values, {most:,} are allowed")
 
 
 def _count_between(body: bytes) -> int:

@@ -160,6 +160,8 @@ def _read_former(chosen: Settings, authorities: Path, urls: Sequence[str]) -> Fo
     services = FormerServices(urls, first_job_id=chosen.first_job_id, make_context=make_context)
     if missing := sorted(routing.SHARED - services.paths):
         raise WrongUsage(f"--former: there is no URL that ends in {', '.join(missing)}")
+    if further := sorted(services.paths - routing.SHARED):
+        raise WrongUsage(f"--former: {', '.join(further)} cannot be handed on, only the four services can")
     if chosen.first_job_id <= 1:
         raise WrongUsage("--former needs --first-job-id, beyond all ids of the former services")
     return services

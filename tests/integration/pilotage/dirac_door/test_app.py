@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from cs_config.options import bounds
 from examples.servers.certificates import Authority, make_proxy
 from pilotage.dirac_door.app import SERVICES, create_door
 from pilotage.dirac_door.configuration_server import ConfigurationFile
+from pilotage.dirac_door.former import FormerServices
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests.running_service import running
@@ -59,10 +60,12 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     return found
 
 
-def asking(door: FastAPI, chains: dict[str, tuple[str, ...]]) -> Ask:
-    """Calls of services of a door."""
+def asking_async(
+    door: FastAPI, chains: dict[str, tuple[str, ...]]
+) -> Callable[..., Awaitable[httpx.Response]]:
+    """Calls of services of a door in an event loop."""
 
-    def ask(
+    async def ask(
         peer: str | None,
         path: str,
         method: str = "",
@@ -70,31 +73,52 @@ def asking(door: FastAPI, chains: dict[str, tuple[str, ...]]) -> Ask:
         body: bytes | None = None,
         address: str = "10.0.0.1",
         credentials: object = None,
-    ) -> Any:
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
         async def certified(scope: Scope, receive: Receive, send: Send) -> None:
             chain = chains[peer] if peer else ()
             await door({**scope, "extensions": {"tls": {"client_cert_chain": chain}}}, receive, send)
 
-        async def post() -> httpx.Response:
-            transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
-            async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
-                fields = {"method": method, "args": json.dumps(arguments)}
-                if credentials is not None:
-                    fields["extraCredentials"] = json.dumps(credentials)
-                form = urlencode(fields).encode()
-                return await client.post(path, content=form if body is None else body)
-
-        return asyncio.run(post())
+        transport = httpx.ASGITransport(certified, raise_app_exceptions=False, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="https://door") as client:
+            fields = {"method": method, "args": json.dumps(arguments)}
+            if credentials is not None:
+                fields["extraCredentials"] = json.dumps(credentials)
+            form = urlencode(fields).encode()
+            return await client.post(path, content=form if body is None else body, headers=headers)
 
     return ask
 
 
+def asking(door: FastAPI, chains: dict[str, tuple[str, ...]]) -> Ask:
+    """Calls of services of a door."""
+    ask = asking_async(door, chains)
+
+    def ask_now(*arguments: Any, **more: Any) -> Any:
+        async def wait() -> httpx.Response:
+            return await ask(*arguments, **more)
+
+        return asyncio.run(wait())
+
+    return ask_now
+
+
 @contextmanager
-def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
+def opened_door(
+    engine: Engine,
+    directory: Path,
+    former_services: FormerServices | None = None,
+) -> Iterator[FastAPI]:
     with running(engine, directory, CONFIG) as service:
         served = directory / "cs.cfg"
         served.write_text("Systems\n{\n  A = 1\n}\n")
-        yield asking(create_door(service.parts, ConfigurationFile(served)), chains)
+        yield create_door(service.parts, ConfigurationFile(served), former_services)
+
+
+@contextmanager
+def opened(engine: Engine, directory: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[Ask]:
+    with opened_door(engine, directory) as door:
+        yield asking(door, chains)
 
 
 @pytest.fixture

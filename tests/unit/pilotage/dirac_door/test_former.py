@@ -1,16 +1,31 @@
 """Passing on to the former services, which answer with anything here."""
 
 import asyncio
+import json
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from cs_config.options import bounds
+from examples.servers.certificates import Authority
 from pilotage.dirac_door import former, jencode, routing
-from pilotage.dirac_door.former import FormerAway, FormerServices, read_url, split_ids
+from pilotage.dirac_door.former import (
+    FormerAway,
+    FormerServices,
+    OutcomeUnknown,
+    UnknownThere,
+    read_url,
+    split_ids,
+)
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.peers import Peer
+from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import InvalidRequest, NotAllowed
 
 FIRST = 1000
@@ -88,6 +103,7 @@ def _route(
 
 
 AWAY = FormerAway("away")
+DATABASE_AWAY = OperationalError("", {}, Exception())
 NONE = jencode.error("nothing", jencode.NO_MATCH)
 
 
@@ -109,8 +125,21 @@ def test_lists_lack_no_part_unless_the_vo_is_all_there():
     assert _route("JobMonitoring", "getJobs", refused, there) == refused
     with pytest.raises(FormerAway):
         _route("JobMonitoring", "getJobs", here, AWAY)
+    for fault in (NotAllowed("no VO of ours"), DATABASE_AWAY):
+        assert _route("JobMonitoring", "getJobs", fault, there, has_moved=False) == there
+        with pytest.raises(type(fault)):
+            _route("JobMonitoring", "getJobs", fault, there)
     queues = _route("Matcher", "getMatchingTaskQueues", jencode.ok({"1": 1}), jencode.ok({"1": 2}), {})
     assert queues["Value"] == {"1": 2, "1001": 1}
+
+
+def test_directors_get_the_task_queues_of_the_part_that_answers():
+    here, there = jencode.ok({"1": 1}), jencode.ok({"1": 2})
+    for fault in (AWAY, OutcomeUnknown("no"), NotAuthenticated("no"), UnknownThere("no")):
+        assert _route("Matcher", "getMatchingTaskQueues", here, fault, {}) == here
+    assert _route("Matcher", "getMatchingTaskQueues", here, jencode.error("no"), {}) == here
+    for error in (NotAllowed("no"), DATABASE_AWAY, jencode.error("no")):
+        assert _route("Matcher", "getMatchingTaskQueues", error, there, {}) == there
 
 
 def test_changes_of_both_report_the_part_that_failed():
@@ -145,6 +174,8 @@ def test_tables_of_both_are_one_and_none_is_partial():
         b"2:{}",
         b"4:null",
         b'11:{"OK":"yes"}',
+        b'11:{"OK":true}',
+        b'12:{"OK":false}',
         b'40:{"OK": true, "Value": {"__dCls": "evil"}}',
         b"3:\xff\xff\xff",
     ],
@@ -167,7 +198,7 @@ def test_whatever_is_sent_back_is_an_error_of_the_former_services(
             first_job_id=FIRST,
             make_context=ssl.create_default_context,
         )
-        with pytest.raises(FormerAway, match="does not answer as DIRAC does"):
+        with pytest.raises(OutcomeUnknown, match="does not answer as DIRAC does"):
             await services.call("/WorkloadManagement/Matcher", "requestJob", [{}], PEER)
         server.close()
         await server.wait_closed()
@@ -197,6 +228,166 @@ def test_the_next_url_is_tried_only_if_nothing_was_sent(monkeypatch: pytest.Monk
         return asyncio.run(services.call("/x", "submitJob", [""], PEER))
 
     assert call("a", "c") == jencode.ok(1)
-    with pytest.raises(FormerAway):
+    with pytest.raises(OutcomeUnknown, match="look before you repeat"):
         call("b", "c")
     assert tried == ["a", "c", "b"]
+
+
+def _services(*urls: str) -> FormerServices:
+    return FormerServices(urls, first_job_id=FIRST, make_context=ssl.create_default_context)
+
+
+def test_a_url_that_was_dead_is_tried_last_for_a_minute(monkeypatch: pytest.MonkeyPatch):
+    tried: list[str] = []
+
+    async def call_https(url: Any, *_: object) -> Result:
+        tried.append(url.host)
+        if url.host == "a":
+            raise former._NotReached
+        return jencode.ok(1)
+
+    monkeypatch.setattr(former, "_call_https", call_https)
+    services = _services("https://a:1/x", "https://b:1/x")
+
+    def call() -> list[str]:
+        tried.clear()
+        assert asyncio.run(services.call("/x", "ping", [], PEER)) == jencode.ok(1)
+        return list(tried)
+
+    assert call() == ["a", "b"]
+    assert call() == ["b"]
+    monkeypatch.setattr(bounds, "FORMER_DEAD_SECONDS", 0)
+    assert call() == ["a", "b"]
+
+
+@pytest.mark.parametrize("scheme", ["https", "dips"])
+def test_without_a_connection_in_time_the_next_url_is_tried(scheme: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "FORMER_CONNECT_SECONDS", 0.1)
+
+    async def call() -> list[str]:
+        seen: list[str] = []
+
+        async def serve(name: str, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(name)
+            if name == "second":
+                writer.close()
+            else:
+                await ended.wait()
+                writer.close()
+
+        ended = asyncio.Event()
+        servers = [
+            await asyncio.start_server(partial(serve, name), "127.0.0.1", 0) for name in ("first", "second")
+        ]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        services = _services(*(f"{scheme}://127.0.0.1:{port}/x" for port in ports))
+        with pytest.raises(FormerAway, match="cannot be reached"):
+            await services.call("/x", "ping", [], PEER)
+        ended.set()
+        for server in servers:
+            server.close()
+            await server.wait_closed()
+        return seen
+
+    assert asyncio.run(call()) == ["first", "second"]
+
+
+def test_neither_one_sender_nor_one_vo_takes_all_calls(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "FORMER_CALLS_OF_ONE", 2)
+    monkeypatch.setattr(bounds, "FORMER_CALLS_OF_VO", 3)
+    monkeypatch.setattr(bounds, "FORMER_CALLS", 4)
+
+    async def call() -> None:
+        ended = asyncio.Event()
+
+        async def wait(*_: object) -> Result:
+            await ended.wait()
+            return jencode.ok()
+
+        monkeypatch.setattr(former, "_call_https", wait)
+        services = _services("https://a:1/x")
+        one, other = PEER, replace(PEER, address="other")
+        elsewhere = replace(PEER, vos=frozenset({"dune"}), dn="/CN=dan")
+        calls: list[asyncio.Task[Result]] = []
+
+        async def begin(peer: Peer) -> None:
+            calls.append(asyncio.create_task(services.call("/x", "requestJob", [{}], peer)))
+            await asyncio.sleep(0)
+
+        await begin(one)
+        await begin(one)
+        with pytest.raises(FormerAway, match=r"2 calls of /DC=test/CN=ada at"):
+            await services.call("/x", "ping", [], one)
+        await begin(other)
+        with pytest.raises(FormerAway, match="3 calls of the VO lhcb"):
+            await services.call("/x", "ping", [], replace(PEER, dn="/CN=eve"))
+        await begin(elsewhere)
+        with pytest.raises(FormerAway, match="4 calls of all"):
+            await services.call("/x", "ping", [], elsewhere)
+        ended.set()
+        assert await asyncio.gather(*calls) == [jencode.ok()] * 4
+        assert not services._open
+
+    asyncio.run(call())
+
+
+def test_a_submission_has_more_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "FORMER_SECONDS", 0.01)
+
+    async def call_https(*_: object) -> Result:
+        await asyncio.sleep(0.1)
+        return jencode.ok(1)
+
+    monkeypatch.setattr(former, "_call_https", call_https)
+    assert asyncio.run(_services("https://a:1/x").call("/x", "submitJob", [""], PEER)) == jencode.ok(1)
+    with pytest.raises(OutcomeUnknown, match="in time"):
+        asyncio.run(_services("https://a:1/x").call("/x", "killJob", [5], PEER))
+
+
+def test_the_result_of_a_server_that_does_not_end_tls_comes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounds, "FORMER_SECONDS", 5.0)
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    def make_context() -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=str(authority.certificate))
+        made.check_hostname = False
+        return made
+
+    async def call() -> Result:
+        ended = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for result in (jencode.ok("Accepted"), jencode.ok(5)):
+                await reader.readexactly(int((await reader.readuntil(b":"))[:-1]))
+                content = jencode.encode(result)
+                writer.write(b"%d:%b" % (len(content), content))
+                await writer.drain()
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await ended.wait()
+            writer.transport.abort()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        url = f"dips://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        services = FormerServices([url], first_job_id=FIRST, make_context=make_context)
+        found = await services.call("/x", "ping", [], PEER)
+        ended.set()
+        server.close()
+        await server.wait_closed()
+        return found
+
+    assert asyncio.run(call()) == jencode.ok(5)
+
+
+def test_answers_may_be_larger_than_forms():
+    ids = json.dumps({"OK": True, "Value": [str(number) for number in range(600_000)]})
+    assert len(jencode.decode_result(ids)["Value"]) == 600_000  # type: ignore[arg-type]
+    large = f'{{"OK": true, "Value": {2**64}}}'
+    assert jencode.decode_result(large)["Value"] == 2**64
+    for text in (ids, large):
+        with pytest.raises(InvalidRequest):
+            jencode.decode(text)

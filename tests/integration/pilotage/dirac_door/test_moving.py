@@ -1,0 +1,143 @@
+"""The door in front of former services that hang, fail, or are called by others."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from cs_config.options import bounds
+from pilotage.dirac_door import former, jencode, routing
+from pilotage.dirac_door.former import FormerServices
+from pilotage.dirac_door.jencode import Result
+from pilotage.service.http_errors import SenderSilent
+from tests.integration.pilotage.dirac_door.test_app import (
+    JDL,
+    MANAGER,
+    MONITORING,
+    UPDATE,
+    asking_async,
+    chains,
+    opened_door,
+    value,
+)
+
+__all__ = ["chains"]
+
+AskDoor = Callable[..., Awaitable[httpx.Response]]
+#: Job 1 counts as one of the former services.
+FIRST = 2
+VIA = {"Via": f"1.1 {former.VIA}"}
+AS_ADA = ["/DC=test/CN=ada", "lhcb_user"]
+
+
+@pytest.fixture
+def door(engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]]) -> Iterator[AskDoor]:
+    urls = [f"https://dirac.test:8443{path}" for path in sorted(routing.SHARED)]
+    services = FormerServices(urls, first_job_id=FIRST, make_context=ssl.create_default_context)
+    with opened_door(engine, tmp_path, services) as door:
+        ask = asking_async(door, chains)
+        yield ask
+
+
+async def _submit_here(door: AskDoor) -> Any:
+    """The second job, as a host submits it that another door has sent it to."""
+    for _ in range(2):
+        answer = await door("rms", MANAGER, "submitJob", JDL, credentials=AS_ADA, headers=VIA)
+    return value(answer)
+
+
+async def _fail(*_: object) -> Result:
+    raise EOFError
+
+
+def test_while_former_services_hang_calls_about_jobs_here_are_answered(
+    door: AskDoor, monkeypatch: pytest.MonkeyPatch
+):
+    async def check() -> None:
+        job_id = await _submit_here(door)
+        ended = asyncio.Event()
+
+        async def hang(*_: object) -> Result:
+            await ended.wait()
+            return jencode.ok({})
+
+        monkeypatch.setattr(former, "_call_https", hang)
+        calls = [
+            asyncio.create_task(door("ada", UPDATE, "sendHeartBeat", 1, {}, {}))
+            for _ in range(bounds.FORMER_CALLS_OF_ONE + 1)
+        ]
+        [refused], _ = await asyncio.wait(calls, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert refused.result().status_code == 503
+        assert "wait for the former services" in refused.result().text
+        answer = await asyncio.wait_for(door("ada", MONITORING, "getJobsStatus", [job_id]), 20)
+        assert list(value(answer)) == [str(job_id)]
+        ended.set()
+        answers = await asyncio.gather(*calls)
+        assert sorted(each.status_code for each in answers) == [200] * bounds.FORMER_CALLS_OF_ONE + [503]
+
+    asyncio.run(check())
+
+
+def test_so_many_sandboxes_are_in_memory_at_once(door: AskDoor, monkeypatch: pytest.MonkeyPatch):
+    async def check() -> None:
+        begun, ended = [], asyncio.Event()
+
+        async def read(*_: object) -> None:
+            begun.append(1)
+            await ended.wait()
+            raise SenderSilent
+
+        monkeypatch.setattr("pilotage.service.routing.StrictRequest.read", read)
+        path = "/WorkloadManagement/SandboxStore"
+        calls = [
+            asyncio.create_task(door(peer, path, "ping", address=f"10.0.0.{number}"))
+            for peer in ("ada", "bea", "pia")
+            for number in range(6)
+        ]
+        async with asyncio.timeout(20):
+            while len(begun) < bounds.DIRAC_SANDBOXES:
+                await asyncio.sleep(0.01)
+        await asyncio.wait(calls, timeout=0.1)
+        assert len(begun) == bounds.DIRAC_SANDBOXES
+        ended.set()
+        assert {each.status_code for each in await asyncio.gather(*calls)} == {408}
+
+    asyncio.run(check())
+
+
+def test_a_submission_that_may_have_been_accepted_is_not_sent_to_the_next_url(
+    door: AskDoor, monkeypatch: pytest.MonkeyPatch
+):
+    async def check() -> None:
+        monkeypatch.setattr(former, "_call_https", _fail)
+        answer = await door("ada", MANAGER, "submitJob", JDL)
+        assert answer.status_code == 200
+        assert "look before you repeat" in answer.json()["Message"]
+
+        async def miss(*_: object) -> Result:
+            raise former._NotReached
+
+        monkeypatch.setattr(former, "_call_https", miss)
+        assert (await door("ada", MANAGER, "submitJob", JDL)).status_code == 503
+
+    asyncio.run(check())
+
+
+def test_only_hosts_that_act_for_others_keep_a_call_from_being_passed_on(
+    door: AskDoor, monkeypatch: pytest.MonkeyPatch
+):
+    async def submit_there(*_: object) -> Result:
+        return jencode.ok(1)
+
+    async def check() -> None:
+        monkeypatch.setattr(former, "_call_https", submit_there)
+        assert value(await door("ada", MANAGER, "submitJob", JDL, headers=VIA)) == 1
+        monkeypatch.setattr(former, "_call_https", _fail)
+        value(await door("rms", MANAGER, "submitJob", JDL, headers=VIA, credentials=AS_ADA))
+
+    asyncio.run(check())
