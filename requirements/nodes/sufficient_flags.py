@@ -175,8 +175,13 @@ def _is_comparison(part: Requirements) -> bool:
             return True
         case Chain(first=first, rest=((operator, second),)):
             kinds = {isinstance(each, Literal) for each in (first, second)}
+            # Batch systems compare numbers and texts without their kind or case, as `=?=` does not.
+            is_exact = operator == "=?=" and not any(
+                isinstance(each, Literal) and isinstance(each.value, bool) for each in (first, second)
+            )
             return (
                 operator in ("<", "<=", ">", ">=", "==", "=?=")
+                and not is_exact
                 and kinds == {True, False}
                 and any(isinstance(each, Attribute) for each in (first, second))
             )

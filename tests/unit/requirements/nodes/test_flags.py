@@ -315,6 +315,8 @@ def test_a_language_that_can_say_all_of_it_says_all_of_it(text: str) -> None:
         ('s == "a" || n >= 2', set()),  # of unknown attributes only single comparisons are understood
         ('s != "a"', set()),
         ('regexp("^a", s)', set()),
+        ('s =?= "a"', set()),  # batch systems compare without case
+        ("n =?= 2", set()),
     ],
 )
 def test_flags_that_say_all_are_told_from_those_that_do_not(where: str, text: str, enough: set[str]) -> None:
