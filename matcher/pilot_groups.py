@@ -40,7 +40,9 @@ class PilotGroups:
     """Flags of pools, cached for one version of the configuration."""
 
     def __init__(self) -> None:
+        #: By queue class and pool; not checked whether they are sufficient, as directors need not know.
         self._known: Cache[tuple[str, str], NodeFlags] = Cache(_CACHED)
+        self._checked: Cache[tuple[str, str], NodeFlags] = Cache(_CACHED)
 
     def find_groups(
         self, conn: Connection, config: Configuration, mapped: Mapping[QueueAddress, Collection[MappedPool]]
@@ -53,7 +55,7 @@ class PilotGroups:
             for each in of_queue
             if each.undecided and (here := find_class(config, each.vo, address)) is not None
         }
-        known = self._find(conn, config, undecided)
+        known = self._find(conn, config, undecided, is_checked=False)
         return {address: _group(config, address, of_queue, known) for address, of_queue in mapped.items()}
 
     def find_sufficient(
@@ -70,7 +72,7 @@ class PilotGroups:
             if (here := find_class(config, vo, address)) is not None
             for each in ids
         }
-        known = self._find(conn, config, undecided)
+        known = self._find(conn, config, undecided, is_checked=True)
         return {
             pool_id: found.arguments
             for (_, pool_id), found in known.items()
@@ -82,17 +84,21 @@ class PilotGroups:
         conn: Connection,
         config: Configuration,
         undecided: Mapping[tuple[str, str], tuple[QueueClass, str]],
+        *,
+        is_checked: bool,
     ) -> Mapping[tuple[str, str], NodeFlags | None]:
         """The flags of pools, by queue class and pool, from each class with the VO; None: no such pool."""
-        known = {key: self._known.find(key, config.version) for key in undecided}
+        cache = self._checked if is_checked else self._known
+        known = {key: cache.find(key, config.version) for key in undecided}
         texts = pools.read_originals(
             conn, {pool_id for (_, pool_id), found in known.items() if found is None}
         )
         for key, (here, vo) in undecided.items():
             if known[key] is None and key[1] in texts:
                 declarations = options_for(config, vo).job_description.declarations
-                found = _flags(node_facts.parse_stored(texts[key[1]]), here, declarations)
-                known[key] = self._known.store(key, found, config.version)
+                requirements = node_facts.parse_stored(texts[key[1]])
+                found = _flags(requirements, here, declarations, is_checked=is_checked)
+                known[key] = cache.store(key, found, config.version)
         return known
 
 
@@ -110,8 +116,10 @@ def _group(
     return tuple(PilotGroup(flags=group, pools=tuple(sorted(groups[group]))) for group in sorted(groups))
 
 
-def _flags(requirements: Requirements, here: QueueClass, declarations: Declarations) -> NodeFlags:
+def _flags(
+    requirements: Requirements, here: QueueClass, declarations: Declarations, *, is_checked: bool
+) -> NodeFlags:
     standing = evaluator.decide_at_queue(requirements, here.values, declarations, here.nodes)
     if not standing.eligible:
         return NO_FLAGS
-    return compile_flags(standing.residue, here.nodes, declarations, here.forwarding)
+    return compile_flags(standing.residue, here.nodes, declarations, here.forwarding, is_checked=is_checked)

@@ -14,7 +14,7 @@ from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.cache import NoMatch, QueuePoolCache
-from matcher.claim import claim_loop
+from matcher.claim import claim_loop, undelivered
 from matcher.claim.batch_claim import BatchClaimer, Results
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.matching_task_queues import (
@@ -24,19 +24,21 @@ from matcher.claim.matching_task_queues import (
     PilotDemand,
     list_matching,
 )
-from matcher.claim.prepare import prepare
+from matcher.claim.prepare import NODE, prepare
 from matcher.claim.snapshot import MatcherCache, Snapshot
 from matcher.claim.undelivered import InDoubtClaims
 from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
 from matcher.errors import NotServed, Unserved
+from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.limits import job_groups
-from matcher.pilot_groups import Flags, PilotGroup
+from matcher.pilot_groups import PilotGroup
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
+from taskqueue.leases.claim import ClaimedJob
 from taskqueue.pools import listing
 from taskqueue.sites import bans
 from taskqueue.task_queues import task_queues
@@ -165,11 +167,8 @@ class Matcher:
             found = {id(request): prepare(view, request, self._recorder) for request in requests}
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
-            flags = {
-                id(request): served.flags
-                for request in requests
-                if request.presented.submits and not isinstance(found[id(request)], PilotageError)
-                if (served := view.place(request.presented, request.caller)[0]) is not None
+            places = {
+                id(request): _find_pools(view, request) for request in requests if request.presented.submits
             }
         prepared = [each for each in found.values() if isinstance(each, ClaimRequest)]
         # The claim uses the newest configuration.
@@ -184,30 +183,38 @@ class Matcher:
         results = {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
-        return results | self._add_flags(results, flags)
+        return results | self._add_flags(results, requests, places)
 
-    def _add_flags(self, results: Results, flags: Mapping[int, Mapping[str, Flags]]) -> Results:
-        """The results with jobs of pools that have flags, which are listed by result and pool."""
+    def _add_flags(
+        self, results: Results, requests: Sequence[MatchRequest], places: Mapping[int, PlacePools | None]
+    ) -> Results:
+        """The results of those requests whose jobs are submitted, by their places: with the jobs' flags.
+
+        The configuration may have changed since a request was answered. If the flags of a repeated answer
+        are no longer known, its jobs go back: without their flags they would run on any node.
+        """
         with_jobs = {
-            number: result
-            for number, by_pool in flags.items()
-            if by_pool and isinstance(result := results[number], ClaimResult) and result.claimed
+            number: (request, result)
+            for request in requests
+            if (number := id(request)) in places
+            if isinstance(result := results[number], ClaimResult) and result.claimed
         }
         if not with_jobs:
             return {}
         with database.reading(self._engine) as conn:
-            ids = [job.job_id for result in with_jobs.values() for job in result.claimed]
+            ids = [job.job_id for _, result in with_jobs.values() for job in result.claimed]
             pools = listing.read_pools_of_jobs(conn, ids)
-        return {
-            number: replace(
-                result,
-                claimed=tuple(
-                    replace(job, flags=flags[number].get(pools.get(job.job_id) or "", ()))
-                    for job in result.claimed
-                ),
-            )
-            for number, result in with_jobs.items()
-        }
+        found: dict[int, ClaimResult | PilotageError] = {}
+        for number, (request, result) in with_jobs.items():
+            jobs = _with_flags(result.claimed, pools, places[number])
+            if jobs is None:
+                with database.writing(self._engine) as conn:
+                    leases = [job.lease for job in result.claimed]
+                    undelivered.release(conn, request, leases, now=self._clock())
+                found[number] = ClaimResult(refused=NODE, emptied=result.emptied)
+            else:
+                found[number] = replace(result, claimed=jobs)
+        return found
 
     def notify(self) -> None:
         """Register a notification of changes: cached no-matches are unused until the feed was read."""
@@ -373,6 +380,27 @@ def _read_earlier_answers(
         for request in keyed
         if (held := given.get(claim_loop.request_key(request)))
     }
+
+
+def _find_pools(view: Snapshot, request: MatchRequest) -> PlacePools | None:
+    """The pools of a request's place now; None: it is served there no more."""
+    try:
+        return view.place(request.presented, request.caller)[0]
+    except PilotageError:  # the answer already, or that of the next request if this one repeats another
+        return None
+
+
+def _with_flags(
+    claimed: Sequence[ClaimedJob], pools: Mapping[int, str | None], served: PlacePools | None
+) -> tuple[ClaimedJob, ...] | None:
+    """Jobs of these pools with their flags at a place; None: those of one are unknown."""
+    jobs = []
+    for job in claimed:
+        pool = pools.get(job.job_id)
+        if pool is not None and (served is None or pool not in served.pools):
+            return None
+        jobs.append(replace(job, flags=served.flags.get(pool, ()) if served and pool else ()))
+    return tuple(jobs)
 
 
 def _is_unanswered(result: ClaimResult | PilotageError) -> bool:

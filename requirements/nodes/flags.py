@@ -52,8 +52,12 @@ def compile_flags(
     nodes: NodeAttributes,
     declarations: Declarations,
     mapping: SiteMapping | None,
+    *,
+    is_checked: bool = True,
 ) -> NodeFlags:
     """The flags of a residue; nothing is left to say without one.
+
+    Not `is_checked`: whether they are sufficient, which takes longer, is not determined and counts as no.
 
     For all facts that the nodes may have: where the residue is fulfilled, the flags hold. Pilots of one queue
     with different flags are different kinds of pilots.
@@ -68,7 +72,7 @@ def compile_flags(
     if not terms or not all(terms):
         return NO_FLAGS
     written = choose_written(_clauses(terms, mapping.vocabulary), mapping.vocabulary)
-    are_all = bool(written) and are_all_written(written, mapping.vocabulary)
+    are_all = is_checked and bool(written) and are_all_written(written, mapping.vocabulary)
     return NodeFlags(
         arguments=arguments(written, mapping.vocabulary),
         sufficient=are_all and sufficient_flags.suffice(written, residue, nodes, declarations, mapping),

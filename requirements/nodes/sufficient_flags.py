@@ -8,31 +8,36 @@ is understood if it is one comparison of it with a constant.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
 
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.classad import evaluation
+from requirements.classad import compiled, evaluation
 from requirements.classad.expression import Expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import resource_names
 from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import Attribute, Chain, Literal, Node
+from requirements.nodes import truth_values
 from requirements.nodes.atoms import AtLeast, AtMost, OneOf, Statement
 from requirements.nodes.lrms_rendering import Clause, Term, written_number
 from requirements.nodes.lrms_vocabulary import ConditionForm
 from requirements.nodes.necessary_condition import necessary_condition
 from requirements.nodes.node_attributes import NodeAttributes, Option
+from requirements.nodes.partial_evaluation import EvaluationBudget
 from requirements.nodes.site_mapping import Meaning, SiteMapping
+from requirements.nodes.truth_values import TruthValue
 from requirements.record.declarations import Declarations, compared_parameter
 from requirements.record.record import Record
 from requirements.values import Scalar, fold, key
 
-#: Combinations of values that are tried for one part; beyond, the flags do not count as sufficient.
-MAX_COMBINATIONS = 4_096
+#: Work for one residue, as in `EvaluationBudget`; beyond, the flags do not count as sufficient.
+MAX_EFFORT = 1_000_000
+#: Of it, for a term or a record looked at once, and for a part that is read.
+_TERM, _PART = 50, 500
 
 
 def suffice(
@@ -44,7 +49,7 @@ def suffice(
 ) -> bool:
     """Whether each node that fulfils the written clauses of a residue fulfils the residue."""
     checker = _Checker(clauses=clauses, nodes=nodes, declarations=declarations, mapping=mapping)
-    return all(map(checker.is_said, split_parts(residue)))
+    return checker.are_said(split_parts(residue))
 
 
 def split_parts(requirements: Requirements) -> tuple[Requirements, ...]:
@@ -61,18 +66,53 @@ class _Checker:
     nodes: NodeAttributes
     declarations: Declarations
     mapping: SiteMapping
+    effort: EvaluationBudget = field(default_factory=lambda: EvaluationBudget(left=MAX_EFFORT))
 
-    def is_said(self, part: Requirements) -> bool:
+    def are_said(self, parts: Sequence[Requirements]) -> bool:
+        """Whether the clauses say all the parts, as far as the effort shows."""
+        return all(self._spend(_PART) and self._is_said(part) for part in parts)
+
+    def _spend(self, effort: int) -> bool:
+        self.effort.left -= effort
+        return self.effort.left >= 0
+
+    def _is_said(self, part: Requirements) -> bool:
         names = [name for name in self._names(part) if name in self.nodes]
         options = {name: known for name in names if (known := self.nodes.options(name)) is not None}
         if len(options) < len(names):
-            return len(names) == 1 and _is_comparison(part) and self._is_said_of_unknown(part)
-        if math.prod(map(len, options.values())) > MAX_COMBINATIONS:
+            is_single = len(names) == 1 and _is_comparison(part)
+            return is_single and self._spend(_TERM * len(self.clauses)) and self._is_said_of_unknown(part)
+        terms = sum(map(len, self.clauses))
+        count = math.prod(map(len, options.values()))
+        if not self._spend(_TERM * terms * count):
             return False
-        return all(
-            evaluator.eligible(part, _present(facts), self.declarations) or not self._may_take(facts)
-            for each in product(*options.values())
-            for facts in [dict(zip(options, each, strict=True))]
+        combinations = [dict(zip(options, each, strict=True)) for each in product(*options.values())]
+        fulfilled = self._fulfilled(part, options, combinations)
+        return fulfilled is not None and all(
+            is_fulfilled or not self._may_take(facts)
+            for facts, is_fulfilled in zip(combinations, fulfilled, strict=True)
+        )
+
+    def _fulfilled(
+        self,
+        part: Requirements,
+        options: Mapping[str, Sequence[Option]],
+        combinations: Sequence[Mapping[str, Option]],
+    ) -> Iterable[bool] | None:
+        """Whether each combination fulfils a part; None: too much effort."""
+        if isinstance(part, Record):
+            if not self._spend(_TERM * len(combinations)):
+                return None
+            return (evaluator.eligible(part, _present(facts), self.declarations) for facts in combinations)
+        node = _read(part)
+        # A budget of its own for the weights, which it keeps by the ids of nodes.
+        budget = EvaluationBudget(left=self.effort.left)
+        if not budget.spend(node, names=len(options), combinations=len(combinations)):
+            return None
+        self.effort.left = budget.left
+        return (
+            truth_values.as_truth(truth_values.outcome_of_value(value)) is TruthValue.TRUE
+            for value in compiled.compile_node(node).values({}, options)
         )
 
     def _names(self, part: Requirements) -> list[str]:
@@ -175,8 +215,13 @@ def _is_comparison(part: Requirements) -> bool:
             return True
         case Chain(first=first, rest=((operator, second),)):
             kinds = {isinstance(each, Literal) for each in (first, second)}
+            # Batch systems compare numbers and texts without their kind or case, as `=?=` does not.
+            is_exact = operator == "=?=" and not any(
+                isinstance(each, Literal) and isinstance(each.value, bool) for each in (first, second)
+            )
             return (
                 operator in ("<", "<=", ">", ">=", "==", "=?=")
+                and not is_exact
                 and kinds == {True, False}
                 and any(isinstance(each, Attribute) for each in (first, second))
             )

@@ -172,9 +172,14 @@ class AutocommitRunner:
         driver = _get_driver(conn)
         self._is_pooled = postgresql_settings.is_pooled(conn)
         conn.detach()
-        driver.autocommit = True
-        if not self._is_pooled:
-            driver.execute(_GENERIC_PLANS)
+        try:
+            driver.autocommit = True
+            if not self._is_pooled:
+                driver.execute(_GENERIC_PLANS)
+        except psycopg.Error as error:
+            translated = _translate(self._engine.dialect, driver, _GENERIC_PLANS, error)
+            driver.close()
+            raise translated from error
         self._process = os.getpid()
         self._closing = weakref.finalize(self, partial(_close, driver, self._process))
         return driver

@@ -324,7 +324,8 @@ class ReleaseReport(LeaseReport):
     """The pilot gives the job back."""
 
     reason: str = ""
-    is_undelivered: bool = False  #: the pilot never received the job
+    #: The pilot never received the job, or its gateway cannot submit it: this causes no rescheduling.
+    is_undelivered: bool = False
 
     kind = "release"
     resumes = False

@@ -91,7 +91,9 @@ class HTCondor(ListingSystem):
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
         if not _QUEUE_NAME.fullmatch(job.queue):
             raise SubmissionRefused(f"{job.stamp}: {job.queue!r} is no name of a queue")
-        lines = [*_appended(job.stamp, self.flags), *_appended(job.stamp, job.flags, is_ours=False)]
+        lines = join_requirements(
+            [*_appended(job.stamp, self.flags), *_appended(job.stamp, job.flags, is_ours=False)]
+        )
         self.areas.put_script(job)
         text = describe(job, self.areas.path(job.stamp), lines, is_remote=self.schedd is not None)
         try:
@@ -249,6 +251,19 @@ def _appended(stamp: str, flags: Sequence[str], *, is_ours: bool = True) -> list
                 " system in its file may set this"
             )
     return lines
+
+
+def join_requirements(lines: Sequence[str]) -> list[str]:
+    """The lines with one for all `requirements`: of several, HTCondor takes the last."""
+    expressions = {
+        line: line.partition("=")[2].strip()
+        for line in lines
+        if (found := _SETS.fullmatch(line)) and found["name"].lower() == "requirements"
+    }
+    if len(expressions) < 2:
+        return list(lines)
+    joined = " && ".join(f"({each})" for each in expressions.values() if each)
+    return [*(line for line in lines if line not in expressions), f"requirements = {joined}"]
 
 
 def _resource_lines(resources: JobResources) -> Iterator[str]:

@@ -43,6 +43,8 @@ class GridJobPulling:
     #: By batch system, the vocabularies of the flags that it takes; without any, jobs with flags do not come.
     languages: Mapping[str, Sequence[Vocabulary]] = field(default_factory=dict)
     _turn: int = 0  #: rounds so far: rotates the order of VOs
+    #: VOs and queues for which flags were refused: until a restart only jobs without flags are requested.
+    _without_flags: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for wanted, request_id in self.manager.journal.requests.items():
@@ -75,11 +77,13 @@ class GridJobPulling:
             if not self.permits.expect(request_id, queue):
                 summary.refused["permit"] += 1
                 return
-            offer = offer or self._offer(gate, vo)
+            offer = offer or self._offer(gate, vo, wanted)
             taken = self._ask(offer, wanted, request_id, summary)
-            if not taken:
-                return
             yield from taken
+            if offer.submits_flags and wanted in self._without_flags:
+                offer = None
+            elif not taken:
+                return
 
     def _has_room(self, gate: GatewayQueue, wanted: str, here: Mapping[str, int]) -> bool:
         """Whether one more may come; an open request is repeated in any case."""
@@ -88,13 +92,13 @@ class GridJobPulling:
             return True
         return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
 
-    def _offer(self, gate: GatewayQueue, vo: str) -> "_QueueOffer":
+    def _offer(self, gate: GatewayQueue, vo: str, wanted: str) -> "_QueueOffer":
         target = gate.to_target()
         site, ce, queue = target.queue.split("/")
         parameters = self.service.queue_parameters(QueuePlace(site, ce, queue), vo)
         made = matcher_client.expected_offer(target, JobFilters(vo=vo, job_types=self.job_types), parameters)
         request = dict(matcher_client.build_request(made, target, parameters))
-        if self.languages.get(gate.system):
+        if self.languages.get(gate.system) and wanted not in self._without_flags:
             request["SubmitFlags"] = True
         return _QueueOffer(gate=gate, request=request, cpu_power=made.cpu_power)
 
@@ -113,16 +117,20 @@ class GridJobPulling:
             if not match.flags or are_flags(match.flags, self.languages.get(system, ())):
                 taken.append(self._typed(match, offer))
                 continue
-            self.service.release(match.lease, "its flags are refused by the gateway")
+            self.service.release(match.lease, "its flags are refused by the gateway", undelivered=True)
             summary.problems.append(
                 f"job {match.job_id}: flags {' '.join(match.flags)!r:.200} of the service are refused: "
-                f"{system} has no such conditions on nodes"
+                f"{system} has no such conditions on nodes. Until a restart no jobs with flags are requested "
+                f"for {offer.gate.queue}: correct Forwarding/Vocabulary of this queue in the configuration"
             )
         for each in taken:
             self.manager.journal.take(each)
             log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, each.queue)
         if work.matches:
             self.manager.journal.close_request(wanted)
+            if len(taken) < len(work.matches):
+                # Not before: a repetition without the flags of its job would be a different request.
+                self._without_flags.add(wanted)
         else:
             summary.refused[work.reason] += 1
         self.permits.came(request_id, taken)
@@ -150,6 +158,11 @@ class _QueueOffer:
     gate: GatewayQueue
     request: Mapping[str, object]
     cpu_power: float  #: normalised seconds of CPU per second
+
+    @property
+    def submits_flags(self) -> bool:
+        """Whether jobs with flags are requested."""
+        return "SubmitFlags" in self.request
 
     def resources_of(self, match: Match) -> JobResources:
         """What each local job requests: what its grid job needs of what the queue states."""

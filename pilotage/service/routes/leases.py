@@ -137,6 +137,11 @@ class ReleaseBody(LeaseMessage):
     """Return of a job by its pilot."""
 
     reason: str = Field(default="", max_length=2000)
+    undelivered: bool = Field(
+        default=False,
+        description="Of a gateway: it cannot submit the job, for a reason of its site. Such a release causes "
+        "no rescheduling, however often it happens. Pilots have no such reason.",
+    )
 
 
 class LeaseAnswer(LeaseMessage):
@@ -230,9 +235,15 @@ async def release(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: ReleaseBody | None = None
 ) -> LeaseAnswer:
     """Give the job back: if it was not started it waits again, otherwise it is rescheduled."""
-    reason = body.reason if body else ""
+    body = body or ReleaseBody()
+    is_gateway = caller.within({Role.GATEWAY}) is not None
     answer = await parts.reports.record(
-        ReleaseReport(lease=lease, reason=reason, sender=identify_sender(caller))
+        ReleaseReport(
+            lease=lease,
+            reason=body.reason,
+            sender=identify_sender(caller),
+            is_undelivered=body.undelivered and is_gateway,
+        )
     )
     if answer.status == JobStatus.RESCHEDULED:
         await anyio.to_thread.run_sync(parts.ring, [answer.job_id])  # it needs the optimizers

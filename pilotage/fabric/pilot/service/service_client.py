@@ -143,9 +143,10 @@ class Service:
             self._transport.call("POST", path, report.as_json())
         return report
 
-    def release(self, lease: str, reason: str) -> None:
-        """Give the job back."""
-        self._transport.call("POST", f"/leases/{quote(lease)}/release", {"reason": reason})
+    def release(self, lease: str, reason: str, *, undelivered: bool = False) -> None:
+        """Give the job back; `undelivered`: a gateway cannot submit it, for no reason of the job."""
+        body = {"reason": reason, **({"undelivered": True} if undelivered else {})}
+        self._transport.call("POST", f"/leases/{quote(lease)}/release", body)
 
     def fetch_sandbox(self, lease: str, to: BinaryIO, *, limit: int) -> bool:
         """Write the input sandbox to a file; False if the job has none. Raises `TooLarge` beyond `limit`."""

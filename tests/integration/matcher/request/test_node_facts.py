@@ -12,6 +12,7 @@ from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.claim import matcher as matching
+from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest
 from optimizers.chain import batch
@@ -146,6 +147,34 @@ def test_who_submits_to_the_batch_system_gets_jobs_whose_flags_say_all_of_it(gri
         found.append([(match.job_id, match.flags) for match in look.claimed] or look.refused)
     assert sorted(found[:2]) == [[(job, ("--constraint=rocky8",))], [(anywhere, ())]]
     assert found[2] == "node"
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        GRID,
+        FORWARDING.replace("rocky8", "rocky8, el9: rocky8").replace(", el9: rocky9", ""),
+        FORWARDING.replace("mixed:", "new:"),
+    ],
+)
+def test_a_repetition_gets_no_job_without_the_flags_that_it_needs(grid: Grid, later: str) -> None:
+    grid.change(FORWARDING)
+    grid.refresh()
+    job = grid.submit({"OS": "el8"})
+    anywhere = grid.submit({"MaxRAM": 2000})
+    asked = replace(request(**at(MIXED), SubmitFlags=True, JobID=job), request_id="r")
+    assert grid.answer(asked) == [job]
+    grid.change(later)
+    for _ in range(2):
+        again, other = grid.matcher.serve([asked, request(**at(PLAIN))])
+        assert isinstance(again, PilotageError) or not again.claimed
+        assert isinstance(other, ClaimResult)
+        if other.claimed:
+            assert [match.job_id for match in other.claimed] == [anywhere]
+    assert submitted.job(grid.engine, job).status == "Waiting"
+    grid.change(FORWARDING)
+    grid.refresh()
+    assert grid.answer(asked) == [job]
 
 
 def test_the_claim_of_who_submits_checks_the_configuration_again(grid: Grid) -> None:

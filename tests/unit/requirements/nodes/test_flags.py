@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
+from requirements.nodes import sufficient_flags
 from requirements.nodes.flags import NodeFlags, compile_flags, flags
 from requirements.nodes.lrms_vocabulary import ARC, SLURM, are_flags, parse_vocabulary
 from requirements.nodes.node_attributes import NodeAttributes, Option, parse_node_attributes
@@ -315,6 +316,8 @@ def test_a_language_that_can_say_all_of_it_says_all_of_it(text: str) -> None:
         ('s == "a" || n >= 2', set()),  # of unknown attributes only single comparisons are understood
         ('s != "a"', set()),
         ('regexp("^a", s)', set()),
+        ('s =?= "a"', set()),  # batch systems compare without case
+        ("n =?= 2", set()),
     ],
 )
 def test_flags_that_say_all_are_told_from_those_that_do_not(where: str, text: str, enough: set[str]) -> None:
@@ -340,6 +343,29 @@ def test_listed_values_are_tried(text: str, is_enough: bool) -> None:
     nodes = parse_node_attributes({"Model": ["PIII", "P4", None], "RAM": [1000, 2000, 2500, 4000]})
     mapping = parse_mapping({"Vocabulary": "Slurm", "Attributes": ATTRIBUTES["Slurm"]})
     assert compile_flags(Expression(text=text), nodes, NOTHING_DECLARED, mapping).sufficient is is_enough
+
+
+@pytest.mark.parametrize(("parts", "is_enough"), [(1, True), (200, False)])
+def test_the_effort_for_all_parts_together_is_limited(
+    monkeypatch: pytest.MonkeyPatch, parts: int, is_enough: bool
+) -> None:
+    values = {name: [f"{name}{n}" for n in range(64)] for name in "AB"}
+    features = {name: {"features": {each: each for each in of}} for name, of in values.items()}
+    mapping = parse_mapping({"Vocabulary": "Slurm", "Attributes": features})
+    part = '(A == "A1" && B == "B1" || A == "A1" && A == "B{}")'
+    text = " && ".join(part.format(n) for n in range(parts))
+    tried = 0
+    may_take = sufficient_flags._Checker._may_take
+
+    def count(self: sufficient_flags._Checker, facts: Mapping[str, Option]) -> bool:
+        nonlocal tried
+        tried += 1
+        return may_take(self, facts)
+
+    monkeypatch.setattr(sufficient_flags._Checker, "_may_take", count)
+    found = compile_flags(Expression(text=text), parse_node_attributes(values), NOTHING_DECLARED, mapping)
+    assert found.sufficient is is_enough
+    assert tried <= sufficient_flags.MAX_EFFORT // 50
 
 
 def test_a_feature_of_several_values_is_not_enough_for_one_of_them() -> None:

@@ -6,13 +6,14 @@ How grid jobs are materialised is not looked at: they stay as they came, or the 
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
+from cs_config.options import bounds
 from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.grid_job import LocalState, ManagerPhase
@@ -22,6 +23,7 @@ from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.service_client import Work
 from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted
 from pilotage.service.services import utc_now
+from requirements.nodes import lrms_vocabulary
 from taskqueue.db import database
 from tests.commands import Run, run, send_to
 from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
@@ -115,6 +117,34 @@ def test_a_job_with_flags_that_its_batch_system_does_not_have_is_given_back(
         assert not gateway.manager.grid_jobs()
         assert not gateway.manager.journal.requests
     assert ground.job(job)["status"] == "Waiting"
+
+
+def test_a_wrong_vocabulary_costs_jobs_with_flags_their_place_and_nothing_else(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flagged, plain = ground.submit(2)
+    problems = []
+    for _ in range(bounds.RELEASES + 1):  # as many starts of the gateway
+        with ground.gateway() as gateway:
+            gateway.pulling.languages = {"host": (lrms_vocabulary.SLURM,)}
+            service = gateway.pulling.service
+            ask = service.request_job
+
+            def forge(offer: Mapping[str, object], ask: Callable[..., Work] = ask, **more: object) -> Work:
+                if not offer.get("SubmitFlags"):
+                    return ask({**offer, "JobID": plain}, **more)
+                work = ask({**offer, "JobID": flagged}, **more)
+                return replace(
+                    work, matches=tuple(replace(each, flags=("--output=x",)) for each in work.matches)
+                )
+
+            monkeypatch.setattr(service, "request_job", forge)
+            for _ in range(2):
+                problems += gateway.talk(utc_now()).problems
+            assert [each.taken.job_id for each in gateway.manager.grid_jobs()] == [plain]
+    assert len(problems) == bounds.RELEASES + 1
+    assert "correct Forwarding/Vocabulary" in problems[0]
+    assert ground.job(flagged)["status"] == "Waiting"
 
 
 def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground: Ground) -> None:

@@ -96,3 +96,12 @@ def test_a_job_that_ended_stays_in_the_queue_for_some_days() -> None:
         ad = classad2.ClassAd({"JobStatus": status, "EnteredCurrentStatus": since})
         ad["Stays"] = classad2.ExprTree(submit.expand("leave_in_queue"))
         assert ad.eval("Stays") is stays
+
+
+def test_requirements_of_the_site_and_of_a_job_hold_together() -> None:
+    ours, its = 'requirements = TARGET.Site == "a" || TARGET.Old', "Requirements=TARGET.OS == 9"
+    lines = htcondor.join_requirements([ours, "rank = 1", its])
+    assert lines == ["rank = 1", 'requirements = (TARGET.Site == "a" || TARGET.Old) && (TARGET.OS == 9)']
+    submit = htcondor2.Submit("\n".join(["executable = /bin/true", *lines]))
+    assert submit["requirements"] == '(TARGET.Site == "a" || TARGET.Old) && (TARGET.OS == 9)'
+    assert htcondor.join_requirements([its, "rank = 1"]) == [its, "rank = 1"]
