@@ -4,6 +4,7 @@ The database stores only the digests of secrets.
 """
 
 from datetime import datetime, timedelta
+from enum import StrEnum
 from hashlib import sha256
 from secrets import choice, token_urlsafe
 
@@ -19,6 +20,14 @@ LINK_LIFETIME = timedelta(minutes=5)
 #: Random bytes of a secret: too many to guess, so that a plain digest is sufficient protection.
 _SECRET_BYTES = 32
 
+
+class Purpose(StrEnum):
+    """What the secret of a link is for; with another purpose it finds nothing."""
+
+    BROWSER = "browser"  #: signs a browser in
+    DEVICE = "device"  #: is exchanged for the token of a command line
+
+
 _ADD_LINK = insert(table)
 _EXPIRED_LINKS = delete(table).where(table.c.expires_at <= bindparam("now"))
 _is_good = and_(table.c.digest == bindparam("shown"), table.c.expires_at > bindparam("now"))
@@ -30,21 +39,21 @@ def issue_link(conn: Connection, session: str, *, now: datetime) -> tuple[str, d
     """Create a link for a session; its secret and expiry. Expired links are deleted."""
     secret, expires_at = token_urlsafe(_SECRET_BYTES), now + LINK_LIFETIME
     conn.execute(_EXPIRED_LINKS, {"now": now})
-    conn.execute(_ADD_LINK, {"digest": _digest(secret), "session": session, "expires_at": expires_at})
+    conn.execute(_ADD_LINK, {"digest": _digest(secret, Purpose.BROWSER), "session": session, "expires_at": expires_at})
     return secret, expires_at
 
 
-def read_link(conn: Connection, secret: str, *, now: datetime) -> str | None:
+def read_link(conn: Connection, secret: str, purpose: Purpose, *, now: datetime) -> str | None:
     """The session of an unused link, which stays good; read-only, so that guessing causes no writes."""
-    found: str | None = conn.execute(_READ_LINK, {"shown": _digest(secret), "now": now}).scalar_one_or_none()
+    values = {"shown": _digest(secret, purpose), "now": now}
+    found: str | None = conn.execute(_READ_LINK, values).scalar_one_or_none()
     return found
 
 
-def redeem_link(conn: Connection, secret: str, *, now: datetime) -> str | None:
+def redeem_link(conn: Connection, secret: str, purpose: Purpose, *, now: datetime) -> str | None:
     """The session of the link, once; None: it was used before, expired, or never existed."""
-    found: str | None = conn.execute(
-        _REDEEM_LINK, {"shown": _digest(secret), "now": now}
-    ).scalar_one_or_none()
+    values = {"shown": _digest(secret, purpose), "now": now}
+    found: str | None = conn.execute(_REDEEM_LINK, values).scalar_one_or_none()
     return found
 
 
@@ -70,13 +79,14 @@ def begin_device(conn: Connection, *, now: datetime) -> tuple[str, str, datetime
     letters = "".join(choice(_LETTERS) for _ in range(8))
     code = f"{letters[:4]}-{letters[4:]}"
     conn.execute(_EXPIRED_DEVICES, {"now": now})
-    conn.execute(_ADD_DEVICE, {"digest": _digest(secret), "user_code": code, "expires_at": expires_at})
+    conn.execute(_ADD_DEVICE, {"digest": _digest(secret, Purpose.DEVICE), "user_code": code, "expires_at": expires_at})
     return secret, code, expires_at
 
 
 def is_device_waiting(conn: Connection, secret: str, *, now: datetime) -> bool:
     """Whether nobody has confirmed the code of a command line yet."""
-    return conn.execute(_IS_WAITING, {"shown": _digest(secret), "now": now}).first() is not None
+    values = {"shown": _digest(secret, Purpose.DEVICE), "now": now}
+    return conn.execute(_IS_WAITING, values).first() is not None
 
 
 def confirm_device(conn: Connection, code: str, session: str, *, now: datetime) -> bool:
@@ -89,8 +99,8 @@ def confirm_device(conn: Connection, code: str, session: str, *, now: datetime) 
     return True
 
 
-def _digest(secret: str) -> str:
-    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+def _digest(secret: str, purpose: Purpose) -> str:
+    return sha256(f"{purpose} {secret}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _REVOKED = select(revoked_tokens.c.jti).where(revoked_tokens.c.expires_at > bindparam("now"))

@@ -741,7 +741,7 @@ revoked_tokens = _table(
 #: One-time links that sign a browser in; only the bearer has the secret.
 login_links = _table(
     "login_links",
-    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the purpose and the secret
     Column("session", Text, nullable=False),  # JSON object: the session's permissions and expiry
     Column("expires_at", UtcTime, nullable=False),  # of the link
 )
@@ -749,7 +749,7 @@ login_links = _table(
 #: Command lines that wait until a person confirms their code in a browser.
 device_logins = _table(
     "device_logins",
-    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret of the command line
+    Column("digest", String(64), primary_key=True),  # as in login_links, of the secret of the command line
     Column("user_code", String(16), nullable=False, unique=True),  # typed or shown in the browser
     Column("expires_at", UtcTime, nullable=False),
 )

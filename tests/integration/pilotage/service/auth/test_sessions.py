@@ -2,16 +2,18 @@
 
 import json
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import httpx
 import pytest
 
+from pilotage.service.auth import callers
 from pilotage.service.auth.callers import grant
 from pilotage.service.pages import sessions
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
 from taskqueue.db import database
+from taskqueue.login_tokens import Purpose
 from tests.running_service import Service
 
 
@@ -63,9 +65,30 @@ def test_a_link_is_good_for_five_minutes(service: Service):
     with database.writing(service.engine) as conn:
         secret, expires_at = login_tokens.issue_link(conn, "{}", now=now)
         assert expires_at == now + timedelta(minutes=5)
-        assert login_tokens.redeem_link(conn, secret, now=expires_at) is None
-        assert login_tokens.redeem_link(conn, secret, now=expires_at - timedelta(seconds=1)) == "{}"
-        assert login_tokens.redeem_link(conn, secret, now=now) is None
+        assert login_tokens.redeem_link(conn, secret, Purpose.BROWSER, now=expires_at) is None
+        before = expires_at - timedelta(seconds=1)
+        assert login_tokens.redeem_link(conn, secret, Purpose.DEVICE, now=before) is None
+        assert login_tokens.redeem_link(conn, secret, Purpose.BROWSER, now=before) == "{}"
+        assert login_tokens.redeem_link(conn, secret, Purpose.BROWSER, now=now) is None
+
+
+def test_a_link_is_not_exchanged_for_a_token(service: Service):
+    link = _link(service.operator(), role="user", vo="cms", user="ada")
+    answer = service.client(link).post("/api/v1/device-logins/token")
+    assert answer.status_code == 401
+    assert "ada" in _signed_in(service, link).get("/").text, "it is still good"
+
+
+def test_the_token_of_a_command_line_lives_no_longer_than_a_session(service: Service):
+    now = utc_now()
+    caller = callers.grant(role="user", vo="cms", user="ada").caller
+    session = {"caller": callers.claims_of(caller), "token_id": "x", "until": int(now.timestamp()) + 10**6}
+    with database.writing(service.engine) as conn:
+        secret, code, _ = login_tokens.begin_device(conn, now=now)
+        assert login_tokens.confirm_device(conn, code, json.dumps(session), now=now)
+    assert _follow(service, service.client(), secret).status_code == 401
+    got = service.client(secret).post("/api/v1/device-logins/token").json()
+    assert datetime.fromisoformat(got["expires_at"]) <= utc_now() + timedelta(hours=12)
 
 
 def test_a_session_ends_when_the_token_is_revoked_that_asked_for_its_link(service: Service):
