@@ -109,7 +109,10 @@ def _read_log(leadership: Leadership) -> None:
 
 
 def _read_span(conn: Connection, now: datetime) -> int:
-    span = log_reader.read_next_span(conn, web_hooks.READER_NAME, now=now, lag=timedelta(), most=_MOST)
+    if web_hooks.is_end_of_jobs_wanted(conn):
+        span = log_reader.read_next_span(conn, web_hooks.READER_NAME, now=now, lag=timedelta(), most=_MOST)
+    else:
+        span = log_reader.find_noted_span(conn, web_hooks.READER_NAME)
     if span is None:
         return 0
     log_reader.advance(conn, web_hooks.READER_NAME, span)

@@ -56,6 +56,8 @@ class Event(StrEnum):
 #: Events that a hook can be made for.
 EVENTS: Final = tuple(event for event in Event if event is not Event.TEST)
 
+_EVENTS: Final = frozenset(map(str, Event))
+
 #: Name of the list of entries in a message, and of what a state is of.
 _LISTS: Final = {
     Event.JOB_ENDED: "jobs",
@@ -180,7 +182,9 @@ def remove(conn: Connection, hook_id: int) -> None:
 
 
 def _read(row: RowMapping) -> WebHook:
-    return WebHook(**{**row, "events": tuple(map(Event, json.loads(row["events"])))})
+    # A later release, which runs beside this one during an update, may know more events.
+    events = tuple(Event(each) for each in json.loads(row["events"]) if each in _EVENTS)
+    return WebHook(**{**row, "events": events})
 
 
 _DELIVERIES = (
@@ -305,6 +309,11 @@ ENDED = (
     )
     .order_by(job_log.c.log_id)
 )
+
+
+def is_end_of_jobs_wanted(conn: Connection) -> bool:
+    """Whether any hook reports jobs that end."""
+    return any(Event.JOB_ENDED in each.events for each in list_hooks(conn))
 
 
 def add_ended_jobs(conn: Connection, span: LogSpan, *, now: datetime) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select, update
 
 from agents import pools, retention, web_hooks
 from agents.web_hooks import SendResult, WebHooksResult, WebHooksState
@@ -19,6 +19,8 @@ from taskqueue import web_hooks as stored_hooks
 from taskqueue.db import database
 from taskqueue.errors import WebHookNotFound
 from taskqueue.jobs import control
+from taskqueue.schema.tables import log_readers
+from taskqueue.schema.tables import web_hooks as hook_table
 from taskqueue.web_hooks import Delivery, Event, WebHook
 from tests import accounted, stored, submitted
 
@@ -282,3 +284,40 @@ def test_the_log_is_deleted_also_where_nobody_runs_the_agent(
     assert receiver.jobs() == ids
     retention.cycle(engine, submitted.grid(), now=now + 64 * DAY, holder="test")
     assert get(engine, hook)[1] == [], "deliveries that have ended are kept for three days"
+
+
+def test_an_event_of_a_later_release_is_left_alone(engine: Engine, now: datetime, receiver: Receiver) -> None:
+    hook = make(engine, now)
+    with database.writing(engine) as conn:
+        conn.execute(update(hook_table).values(events='["job.ended", "job.teleported"]'))
+    ids = end_jobs(engine, now)
+    assert get(engine, hook)[0].events == (Event.JOB_ENDED,)
+    cycle(engine, now, receiver)
+    assert receiver.jobs() == ids
+
+
+def test_retention_goes_on_if_the_log_cannot_be_read_for_hooks(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(engine, now)
+    with database.writing(engine) as conn:
+        conn.execute(update(hook_table).values(events="?"))
+    end_jobs(engine, now)
+    assert retention.cycle(engine, submitted.grid(), now=now + MINUTE, holder="test") is not None
+    assert "the log was not read for web hooks" in caplog.text
+
+
+def test_the_log_is_skipped_where_no_hook_reports_jobs(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    make(engine, now, events=[Event.SITE_THROTTLED])
+    end_jobs(engine, now)
+    cycle(engine, now, receiver)
+    make(engine, now, name="b")
+    with database.reading(engine) as conn:
+        name = stored_hooks.READER_NAME
+        reader = conn.execute(select(log_readers).where(log_readers.c.name == name)).mappings().one()
+    assert reader["counted"] == reader["noted"] > 0
+    ids = end_jobs(engine, now)
+    cycle(engine, now, receiver)
+    assert receiver.jobs() == ids
