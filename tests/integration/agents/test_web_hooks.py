@@ -1,9 +1,11 @@
 """What VOs want to be notified of is sent once it has happened, in order, repeatedly, and within bounds."""
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -321,3 +323,82 @@ def test_the_log_is_skipped_where_no_hook_reports_jobs(
     ids = end_jobs(engine, now)
     cycle(engine, now, receiver)
     assert receiver.jobs() == ids
+
+
+def serve(engine: Engine, now: datetime, send: web_hooks.Send) -> WebHooksResult | None:
+    memory = WebHooksState()
+    return web_hooks.cycle(engine, submitted.grid(), now=now, holder="test", memory=memory, send=send)
+
+
+def test_an_unforeseen_error_is_a_failed_try_of_its_hook_only(engine: Engine, now: datetime) -> None:
+    broken, good = make(engine, now, url="https://broken.example/"), make(engine, now, name="good")
+    end_jobs(engine, now)
+
+    def send(url: str, _body: bytes, _headers: Mapping[str, str]) -> SendResult:
+        if "broken" in url:
+            raise RecursionError("evil")
+        return SendResult(answer="204", is_delivered=True)
+
+    assert serve(engine, now, send) == WebHooksResult(delivered=1, failed=1)
+    assert [get(engine, hook)[1][0].answer for hook in (broken, good)] == ["RecursionError", "204"]
+
+
+def test_the_hooks_of_one_vo_leave_threads_to_others(engine: Engine, now: datetime) -> None:
+    for number in range(9):
+        make(engine, now, name=str(number))
+    make(engine, now, vo="cms", name="other", url="https://cms.example/")
+    end_jobs(engine, now)
+    with database.writing(engine) as conn:
+        for hook in stored_hooks.list_hooks(conn, frozenset({"cms"})):
+            stored_hooks.add_test(conn, hook, now=now)
+    reached, most, lock, busy = threading.Event(), 0, threading.Lock(), 0
+
+    def send(url: str, _body: bytes, _headers: Mapping[str, str]) -> SendResult:
+        nonlocal most, busy
+        if "cms" in url:
+            reached.set()
+        else:
+            with lock:
+                busy += 1
+                most = max(most, busy)
+            assert reached.wait(20)
+            with lock:
+                busy -= 1
+        return SendResult(answer="204", is_delivered=True)
+
+    assert serve(engine, now, send) == WebHooksResult(delivered=10)
+    assert most <= 2
+
+
+def test_a_cycle_does_not_wait_for_a_receiver_without_end(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_hooks, "_WAIT_SECONDS", 1.0)
+    hook, good = make(engine, now, url="https://slow.example/"), make(engine, now, name="good")
+    end_jobs(engine, now)
+    stop = threading.Event()
+
+    def send(url: str, _body: bytes, _headers: Mapping[str, str]) -> SendResult:
+        if "slow" in url:
+            stop.wait(60)
+        return SendResult(answer="204", is_delivered=True)
+
+    try:
+        assert serve(engine, now, send) == WebHooksResult(delivered=1)
+    finally:
+        stop.set()
+    assert [get(engine, each)[0].waiting for each in (hook, good)] == [1, 0]
+
+
+def test_the_time_of_a_message_is_that_of_its_sending(
+    engine: Engine, now: datetime, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(engine, now)
+    end_jobs(engine, now)
+    seconds = iter(range(1000, 10**6, 100))
+    monkeypatch.setattr(web_hooks, "_BEGIN_SECONDS", 10.0**6)
+    monkeypatch.setattr(web_hooks, "_WAIT_SECONDS", 10.0**6)
+    monkeypatch.setattr(web_hooks, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    cycle(engine, now, receiver)
+    [(_, _, headers)] = receiver.got
+    assert int(headers["webhook-timestamp"]) > now.timestamp() + 100
