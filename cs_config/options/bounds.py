@@ -102,6 +102,9 @@ DIRAC_READ: Final = 10_000_000
 #: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
 DIRAC_NOTES: Final = 50
 
+#: Command lines that wait for a login: anybody may begin one.
+DEVICE_LOGINS: Final = 10_000
+
 #: Web hooks of one VO: an agent sends to each of them.
 WEB_HOOKS: Final = 100
 #: Characters of the address of a web hook, and of its name.

@@ -751,7 +751,9 @@ device_logins = _table(
     "device_logins",
     Column("digest", String(64), primary_key=True),  # as in login_links, of the secret of the command line
     Column("user_code", String(16), nullable=False, unique=True),  # typed or shown in the browser
+    Column("address", Text, nullable=False),  # host of the command line
     Column("expires_at", UtcTime, nullable=False),
+    Index("ix_device_logins_expires_at", "expires_at"),
 )
 
 #: Jobs that an optimizer process is working on. A row whose holder is gone means that the process crashed

@@ -6,8 +6,10 @@ from datetime import datetime, timedelta
 
 import httpx
 import pytest
+from fastapi import Request
 
-from pilotage.service.auth import callers
+from cs_config.options import bounds
+from pilotage.service.auth import access, callers
 from pilotage.service.auth.callers import grant
 from pilotage.service.pages import sessions
 from pilotage.service.services import utc_now
@@ -84,7 +86,7 @@ def test_the_token_of_a_command_line_lives_no_longer_than_a_session(service: Ser
     caller = callers.grant(role="user", vo="cms", user="ada").caller
     session = {"caller": callers.claims_of(caller), "token_id": "x", "until": int(now.timestamp()) + 10**6}
     with database.writing(service.engine) as conn:
-        secret, code, _ = login_tokens.begin_device(conn, now=now)
+        secret, code, _ = login_tokens.begin_device(conn, address="192.0.2.1", now=now)
         assert login_tokens.confirm_device(conn, code, json.dumps(session), now=now)
     assert _follow(service, service.client(), secret).status_code == 401
     got = service.client(secret).post("/api/v1/device-logins/token").json()
@@ -258,3 +260,40 @@ def test_who_guesses_a_link_does_not_wait_for_a_writer_nor_hold_one_up(service: 
         login_tokens.issue_link(conn, "{}", now=utc_now())
         answer = stranger.post("/login", data={"link": "guessed"}, headers={"Origin": service.url})
     assert answer.status_code == 401
+
+
+def test_the_page_of_a_code_shows_where_it_was_begun(service: Service):
+    browser = _signed_in(service, _link(service.user()))
+    begun = service.client().post("/api/v1/device-logins").json()
+    assert "It was started on the host <b>127.0.0.1</b>" in browser.get(begun["path"]).text
+    assert "It was started" not in browser.get("/login/device?code=XXXX-XXXX").text
+
+
+def test_so_many_command_lines_wait_and_no_more(service: Service, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "DEVICE_LOGINS", 0)
+    answer = service.client().post("/api/v1/device-logins")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
+    assert answer.headers["Retry-After"] == "60"
+
+
+def test_wrong_secrets_of_a_command_line_refuse_no_other(service: Service):
+    begun = service.client().post("/api/v1/device-logins").json()
+    wrong = service.client("wrong")
+    while (status := wrong.post("/api/v1/device-logins/token").status_code) == 401:
+        pass
+    assert status == 429
+    assert service.client(begun["device_code"]).post("/api/v1/device-logins/token").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "subject"),
+    [
+        ("192.0.2.1", "address:192.0.2.1"),
+        ("2001:db8:1:2:3::4", "address:2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "address:fe80::/64"),
+        ("::ffff:192.0.2.1", "address:192.0.2.1"),
+        ("unknown", "address:unknown"),
+    ],
+)
+def test_strangers_are_counted_by_address_or_network(host: str, subject: str):
+    assert access.name_stranger(Request({"type": "http", "client": (host, 1)})) == subject
