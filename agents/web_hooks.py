@@ -137,22 +137,22 @@ def _look(leadership: Leadership, config: Configuration) -> None:
         wanted[hook.vo] |= _STATES.keys() & set(hook.events)
     with leadership.writing() as conn:
         web_hooks.forget_conditions(conn, {(vo, event) for vo, events in wanted.items() for event in events})
-    leadership.serve_each(wanted, lambda vo: _look_at_vo(leadership, config, hooks, vo, wanted[vo]))
+    leadership.serve_each(wanted, lambda vo: _look_at_vo(leadership, config, vo, wanted[vo]))
 
 
 def _look_at_vo(
     leadership: Leadership,
     config: Configuration,
-    hooks: Sequence[WebHook],
     vo: str,
     events: set[Event],
 ) -> None:
     for event in sorted(events):
         with database.reading(leadership.engine) as conn:
             holding = _STATES[event](conn, config, vo, leadership.now)
-        of_vo = [hook for hook in hooks if hook.vo == vo and event in hook.events]
         with leadership.writing() as conn:
-            web_hooks.add_conditions(conn, of_vo, event, holding, now=leadership.now)
+            # Read again: one may have been removed meanwhile.
+            hooks = [hook for hook in web_hooks.list_hooks(conn, frozenset({vo})) if event in hook.events]
+            web_hooks.add_conditions(conn, hooks, event, holding, now=leadership.now)
 
 
 def _pools_without_queue(conn: Connection, _config: Configuration, vo: str, _now: datetime) -> dict[str, str]:

@@ -112,8 +112,9 @@ HOOK_URL: Final = 2000
 HOOK_NAME: Final = 100
 #: Deliveries of one web hook that wait to be sent; later events are dropped and counted.
 HOOK_DELIVERIES: Final = 1_000
-#: Jobs in one delivery of a web hook.
+#: Jobs in one delivery of a web hook, and bytes of them; one job may be larger by itself.
 HOOK_JOBS: Final = 200
+HOOK_BYTES: Final = 128 << 10
 
 #: Attributes of an advertisement beside those of the policies, and bytes of all as JSON: a match reads them.
 ADVERTISED: Final = 200

@@ -226,7 +226,7 @@ hook_conditions = _table(
     Column("event", String(40), nullable=False),  # web_hooks.Event
     Column("subject", Text, nullable=False),  # id of the pool, or scope of the throttle
     Column("since", UtcTime, nullable=False),  # when it was seen first
-    Column("is_reported", Boolean, nullable=False, server_default=false()),
+    Column("reported_at", UtcTime),  # None: it has not lasted long enough yet
     PrimaryKeyConstraint("vo", "event", "subject"),
 )
 

@@ -333,7 +333,7 @@ def upgrade() -> None:
         sa.Column("event", sa.String(length=40), nullable=False),
         sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("since", _TIME, nullable=False),
-        sa.Column("is_reported", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("reported_at", _TIME, nullable=True),
         sa.PrimaryKeyConstraint("vo", "event", "subject", name=op.f("pk_hook_conditions")),
     )
     op.create_table(

@@ -161,6 +161,8 @@ def test_a_delivery_is_given_up_after_a_day(engine: Engine, now: datetime, recei
         cycle(engine, when, receiver)
     [delivery] = get(engine, hook)[1]
     assert (delivery.state, delivery.tries, delivery.answer, delivery.body) == ("given up", 3, "410", "")
+    known, _ = get(engine, hook)
+    assert (known.failures, known.next_try_at) == (0, None), "the next one is tried at once"
 
 
 def test_a_receiver_that_is_away_costs_a_bounded_number_of_rows(
@@ -402,3 +404,39 @@ def test_the_time_of_a_message_is_that_of_its_sending(
     cycle(engine, now, receiver)
     [(_, _, headers)] = receiver.got
     assert int(headers["webhook-timestamp"]) > now.timestamp() + 100
+
+
+def test_deliveries_are_bounded_in_bytes(engine: Engine, now: datetime, receiver: Receiver) -> None:
+    hook = make(engine, now, events=[Event.JOB_ENDED])
+    entries = [{"job_name": "\N{ROCKET}" * 255} for _ in range(200)]
+    with database.writing(engine) as conn:
+        stored_hooks.add_deliveries(conn, hook, Event.JOB_ENDED, entries, now=now)
+    _, deliveries = get(engine, hook)
+    assert len(deliveries) == 2
+    assert all(len(each.body.encode()) < bounds.HOOK_BYTES + 4096 for each in deliveries)
+    cycle(engine, now, receiver)
+    assert [job for _, body, _ in receiver.got for job in body["data"]["jobs"]] == entries
+
+
+def test_a_hook_does_not_report_the_end_of_a_state_that_was_reported_before_it(
+    engine: Engine, now: datetime
+) -> None:
+    event = Event.POOL_WITHOUT_QUEUE
+    first = make(engine, now)
+
+    def look(minutes: int, holding: Mapping[str, str]) -> None:
+        with database.writing(engine) as conn:
+            hooks = stored_hooks.list_hooks(conn)
+            stored_hooks.add_conditions(conn, hooks, event, holding, now=now + minutes * MINUTE)
+
+    for minutes in (0, 6):
+        look(minutes, {"p": "why"})
+    second = make(engine, now + 7 * MINUTE, name="b")
+    look(8, {})
+    states = [json.loads(each.body)["data"]["pools"][0]["state"] for each in get(engine, first)[1]]
+    assert (states, get(engine, second)[1]) == (["ended", "began"], [])
+
+
+def test_states_of_a_vo_without_hooks_are_nothing_to_report(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        stored_hooks.add_conditions(conn, [], Event.SITE_THROTTLED, {"A.B.ch": "full"}, now=now)
