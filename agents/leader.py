@@ -75,16 +75,22 @@ class Leadership:
         """
         served: dict[str, _Result] = {}
         for vo in vos:
-            try:
+            with self.isolating(f"the work for the VO {vo} failed, the other VOs are continued", vo):
                 served[vo] = serve(vo)
-            except (LeadershipLostError, *database.UNAVAILABLE):
-                raise
-            except Exception as error:
-                if database.is_conflict(error):
-                    raise
-                self.broken.add(vo)
-                log.exception("%s: the work for the VO %s failed, the other VOs are continued", self.name, vo)
         return served
+
+    @contextmanager
+    def isolating(self, message: str, *vos: str) -> Iterator[None]:
+        """Log the failure of the block with a message, except the errors that end all (`serve_each`)."""
+        try:
+            yield
+        except (LeadershipLostError, *database.UNAVAILABLE):
+            raise
+        except Exception as error:
+            if database.is_conflict(error):
+                raise
+            self.broken.update(vos)
+            log.exception("%s: %s", self.name, message)
 
     def serve_together(
         self, vos: Mapping[str, _Value], serve: Callable[[Mapping[str, _Value]], object]

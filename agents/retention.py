@@ -87,7 +87,8 @@ def cycle(
             return None
         # Only counted log rows can be deleted. Another holder: the accounting agent may run in this process.
         accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
-        web_hooks.collect(engine, now=now, holder=f"{holder} {NAME}")
+        with leadership.isolating("the log was not read for web hooks, the rest is continued"):
+            web_hooks.collect(engine, now=now, holder=f"{holder} {NAME}")
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
         of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))

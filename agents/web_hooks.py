@@ -7,9 +7,9 @@ import hmac
 import logging
 import time
 from base64 import b64decode, b64encode
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -37,13 +37,18 @@ _MOST: Final = 10_000
 _ROUNDS: Final = 50
 #: Time between two looks at pools and throttles.
 _LOOK: Final = timedelta(minutes=1)
-#: Hooks that are served at the same time, messages of one hook in one cycle, and seconds for them; a try that
-#: has begun may take `TRY_SECONDS` more.
+#: Hooks that are served at the same time, and of one VO; messages of one hook in one cycle, and seconds for
+#: them; a try that has begun may take `TRY_SECONDS` more.
 _THREADS: Final = 8
+_THREADS_OF_VO: Final = 2
 _MESSAGES: Final = 20
 _SECONDS: Final = 10.0
 #: Longest time of one try.
 TRY_SECONDS: Final = 10.0
+#: Seconds of a cycle after which no other hook is begun: the next cycle sees new events.
+_BEGIN_SECONDS: Final = 30.0
+#: Seconds of a cycle until it ends without the results that are still missing; their messages are sent again.
+_WAIT_SECONDS: Final = _BEGIN_SECONDS + _SECONDS + TRY_SECONDS + 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,8 @@ class SendResult:
     answer: str  #: HTTP status, or what went wrong
     is_delivered: bool
 
+
+_Result = list[tuple[Delivery, SendResult]]
 
 #: Sends a body with headers to an address.
 Send = Callable[[str, bytes, Mapping[str, str]], SendResult]
@@ -83,6 +90,7 @@ def cycle(
 
     `memory` is the same object in each cycle of a process.
     """
+    begun = time.monotonic()
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
@@ -90,7 +98,7 @@ def cycle(
         if memory.looked_at is None or now - memory.looked_at >= _LOOK:
             _look(leadership, config)
             memory.looked_at = now
-        return _send(leadership, send)
+        return _send(leadership, send, lambda: now + timedelta(seconds=time.monotonic() - begun))
 
 
 def collect(engine: Engine, *, now: datetime, holder: str) -> None:
@@ -109,7 +117,10 @@ def _read_log(leadership: Leadership) -> None:
 
 
 def _read_span(conn: Connection, now: datetime) -> int:
-    span = log_reader.read_next_span(conn, web_hooks.READER_NAME, now=now, lag=timedelta(), most=_MOST)
+    if web_hooks.is_end_of_jobs_wanted(conn):
+        span = log_reader.read_next_span(conn, web_hooks.READER_NAME, now=now, lag=timedelta(), most=_MOST)
+    else:
+        span = log_reader.find_noted_span(conn, web_hooks.READER_NAME)
     if span is None:
         return 0
     log_reader.advance(conn, web_hooks.READER_NAME, span)
@@ -126,22 +137,22 @@ def _look(leadership: Leadership, config: Configuration) -> None:
         wanted[hook.vo] |= _STATES.keys() & set(hook.events)
     with leadership.writing() as conn:
         web_hooks.forget_conditions(conn, {(vo, event) for vo, events in wanted.items() for event in events})
-    leadership.serve_each(wanted, lambda vo: _look_at_vo(leadership, config, hooks, vo, wanted[vo]))
+    leadership.serve_each(wanted, lambda vo: _look_at_vo(leadership, config, vo, wanted[vo]))
 
 
 def _look_at_vo(
     leadership: Leadership,
     config: Configuration,
-    hooks: Sequence[WebHook],
     vo: str,
     events: set[Event],
 ) -> None:
     for event in sorted(events):
         with database.reading(leadership.engine) as conn:
             holding = _STATES[event](conn, config, vo, leadership.now)
-        of_vo = [hook for hook in hooks if hook.vo == vo and event in hook.events]
         with leadership.writing() as conn:
-            web_hooks.add_conditions(conn, of_vo, event, holding, now=leadership.now)
+            # Read again: one may have been removed meanwhile.
+            hooks = [hook for hook in web_hooks.list_hooks(conn, frozenset({vo})) if event in hook.events]
+            web_hooks.add_conditions(conn, hooks, event, holding, now=leadership.now)
 
 
 def _pools_without_queue(conn: Connection, _config: Configuration, vo: str, _now: datetime) -> dict[str, str]:
@@ -165,45 +176,88 @@ _STATES: Final[Mapping[Event, Callable[[Connection, Configuration, str, datetime
 }
 
 
-def _send(leadership: Leadership, send: Send) -> WebHooksResult:
+def _send(leadership: Leadership, send: Send, clock: Callable[[], datetime]) -> WebHooksResult:
     """Send what is due, several hooks at a time; a slow receiver delays no other one for long."""
     with database.reading(leadership.engine) as conn:
         due = web_hooks.list_due(conn, most=_MESSAGES, now=leadership.now)
-    delivered = failed = 0
-    if not due:
-        return WebHooksResult()
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix=NAME) as threads:
-        tries = {threads.submit(_send_to, hook, pending, send, leadership.now): hook for hook, pending in due}
-        for each in as_completed(tries):
-            hook = tries[each]
-            with leadership.writing() as conn:
-                for delivery, result in each.result():
-                    web_hooks.record_try(
-                        conn,
-                        hook,
-                        delivery,
-                        answer=result.answer,
-                        is_delivered=result.is_delivered,
-                        now=leadership.now,
-                    )
-                    delivered, failed = delivered + result.is_delivered, failed + (not result.is_delivered)
-                    if result.is_delivered:
-                        hook = replace(hook, failures=0)
-    return WebHooksResult(delivered=delivered, failed=failed)
+    counts = Counter[bool]()
+    for hook, results in _serve(due, lambda hook, pending: _send_to(hook, pending, send, clock)):
+        with leadership.writing() as conn:
+            counts += _record(conn, hook, results, now=leadership.now)
+    return WebHooksResult(delivered=counts[True], failed=counts[False])
+
+
+def _serve(
+    due: Sequence[tuple[WebHook, list[Delivery]]], serve: Callable[[WebHook, list[Delivery]], _Result]
+) -> Iterator[tuple[WebHook, _Result]]:
+    """Serve hooks in threads: some of each VO at a time, those that work and have waited longest first."""
+    left = sorted(due, key=lambda each: (each[0].failures > 0, each[1][0].created_at))
+    running: dict[Future[_Result], WebHook] = {}
+    begun = time.monotonic()
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=NAME)
+    try:
+        while True:
+            if time.monotonic() < begun + _BEGIN_SECONDS:
+                for each in _choose(left, [hook.vo for hook in running.values()]):
+                    left.remove(each)
+                    running[threads.submit(serve, *each)] = each[0]
+            if not running:
+                return
+            seconds = max(0.0, begun + _WAIT_SECONDS - time.monotonic())
+            done, _ = wait(running, timeout=seconds, return_when=FIRST_COMPLETED)
+            if not done:
+                log.error("%s: %d hooks are not waited for any more", NAME, len(running))
+                return
+            for future in done:
+                yield running.pop(future), future.result()
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _choose(
+    left: Sequence[tuple[WebHook, list[Delivery]]], vos: Sequence[str]
+) -> list[tuple[WebHook, list[Delivery]]]:
+    """The hooks to begin beside those of `vos` that are served now."""
+    chosen, of_vos = [], Counter(vos)
+    for hook, pending in left:
+        if of_vos.total() < _THREADS and of_vos[hook.vo] < _THREADS_OF_VO:
+            of_vos[hook.vo] += 1
+            chosen.append((hook, pending))
+    return chosen
+
+
+def _record(conn: Connection, hook: WebHook, results: _Result, *, now: datetime) -> Counter[bool]:
+    """Store the results of the messages of a hook; how many were delivered, and not."""
+    for delivery, result in results:
+        web_hooks.record_try(
+            conn, hook, delivery, answer=result.answer, is_delivered=result.is_delivered, now=now
+        )
+        if result.is_delivered:
+            hook = replace(hook, failures=0)
+    return Counter(result.is_delivered for _, result in results)
 
 
 def _send_to(
-    hook: WebHook, pending: Sequence[Delivery], send: Send, now: datetime
-) -> list[tuple[Delivery, SendResult]]:
+    hook: WebHook, pending: Sequence[Delivery], send: Send, clock: Callable[[], datetime]
+) -> _Result:
     """Send the messages of one hook in order, up to the first that fails."""
-    begun, done = time.monotonic(), list[tuple[Delivery, SendResult]]()
+    begun, done = time.monotonic(), _Result()
     for delivery in pending:
-        body, passed = delivery.body.encode(), timedelta(seconds=time.monotonic() - begun)
-        result = send(hook.url, body, sign(hook.secret, delivery.delivery_id, body, now=now + passed))
+        result = _try(hook, delivery, send, clock())
         done.append((delivery, result))
         if not result.is_delivered or time.monotonic() >= begun + _SECONDS:
             break
     return done
+
+
+def _try(hook: WebHook, delivery: Delivery, send: Send, now: datetime) -> SendResult:
+    """Send one message. An unforeseen error is of this hook only: others are not sent again for it."""
+    try:
+        body = delivery.body.encode()
+        return send(hook.url, body, sign(hook.secret, delivery.delivery_id, body, now=now))
+    except Exception as error:
+        log.exception("%s: delivery %d of hook %d failed", NAME, delivery.delivery_id, hook.hook_id)
+        return SendResult(answer=type(error).__name__, is_delivered=False)
 
 
 def sign(secret: str, delivery_id: int, body: bytes, *, now: datetime) -> dict[str, str]:

@@ -7,7 +7,7 @@ Everything is bounded: hooks of a VO, deliveries that wait, jobs in one of them,
 import json
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -55,6 +55,8 @@ class Event(StrEnum):
 
 #: Events that a hook can be made for.
 EVENTS: Final = tuple(event for event in Event if event is not Event.TEST)
+
+_EVENTS: Final = frozenset(map(str, Event))
 
 #: Name of the list of entries in a message, and of what a state is of.
 _LISTS: Final = {
@@ -180,7 +182,9 @@ def remove(conn: Connection, hook_id: int) -> None:
 
 
 def _read(row: RowMapping) -> WebHook:
-    return WebHook(**{**row, "events": tuple(map(Event, json.loads(row["events"])))})
+    # A later release, which runs beside this one during an update, may know more events.
+    events = tuple(Event(each) for each in json.loads(row["events"]) if each in _EVENTS)
+    return WebHook(**{**row, "events": events})
 
 
 _DELIVERIES = (
@@ -207,9 +211,25 @@ def add_deliveries(
     conn: Connection, hook: WebHook, event: Event, entries: Sequence[Mapping[str, object]], *, now: datetime
 ) -> None:
     """Add messages about what happened, with several entries each; beyond the bound they are dropped."""
-    size = bounds.HOOK_JOBS
-    data = [{_LISTS[event]: entries[start : start + size]} for start in range(0, len(entries), size)]
-    _add(conn, hook, event, data, now=now)
+    _add(conn, hook, event, [{_LISTS[event]: some} for some in _split(entries)], now=now)
+
+
+def _split(entries: Sequence[Mapping[str, object]]) -> Iterator[list[Mapping[str, object]]]:
+    """Entries in groups of bounded number and size."""
+    group, size = list[Mapping[str, object]](), 0
+    for entry in entries:
+        more = len(_to_json(entry).encode())
+        if group and (len(group) >= bounds.HOOK_JOBS or size + more > bounds.HOOK_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += more
+    if group:
+        yield group
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def add_test(conn: Connection, hook: WebHook, *, now: datetime) -> None:
@@ -227,7 +247,7 @@ def _add(
         {
             "hook_id": hook.hook_id,
             "event": event,
-            "body": json.dumps({"type": event, "timestamp": now.isoformat(), "data": {**about, **each}}),
+            "body": _to_json({"type": event, "timestamp": now.isoformat(), "data": {**about, **each}}),
             "created_at": now,
         }
         for each in data[:room]
@@ -284,7 +304,8 @@ def record_try(
             "ended": now if is_over else None,
         },
     )
-    failures = 0 if is_delivered else hook.failures + 1
+    # The next one is tried at once also after one that is given up.
+    failures = 0 if is_over else hook.failures + 1
     delay = min(_FIRST_RETRY * 2 ** min(failures - 1, 20), _LONGEST_RETRY) if failures else 0
     due = now + timedelta(seconds=delay) if failures else None
     conn.execute(_NOTE_TRY, {"the_hook": hook.hook_id, "failed": failures, "due": due})
@@ -307,6 +328,11 @@ ENDED = (
 )
 
 
+def is_end_of_jobs_wanted(conn: Connection) -> bool:
+    """Whether any hook reports jobs that end."""
+    return any(Event.JOB_ENDED in each.events for each in list_hooks(conn))
+
+
 def add_ended_jobs(conn: Connection, span: LogSpan, *, now: datetime) -> None:
     """Add deliveries about the jobs that ended in a span of the log, in the transaction that reads it."""
     hooks = [each for each in list_hooks(conn) if Event.JOB_ENDED in each.events]
@@ -327,7 +353,7 @@ def add_ended_jobs(conn: Connection, span: LogSpan, *, now: datetime) -> None:
         add_deliveries(conn, hook, Event.JOB_ENDED, met, now=now)
 
 
-_KNOWN = select(conditions.c.subject, conditions.c.since, conditions.c.is_reported).where(
+_KNOWN = select(conditions.c.subject, conditions.c.since, conditions.c.reported_at).where(
     conditions.c.vo == bindparam("the_vo"), conditions.c.event == bindparam("the_event")
 )
 _IS_SUBJECT = and_(
@@ -340,7 +366,7 @@ _STORED = select(conditions.c.vo, conditions.c.event).distinct()
 _FORGET = delete(conditions).where(
     conditions.c.vo == bindparam("the_vo"), conditions.c.event == bindparam("the_event")
 )
-_REPORT = update(conditions).where(_IS_SUBJECT).values(is_reported=True)
+_REPORT = update(conditions).where(_IS_SUBJECT).values(reported_at=bindparam("now"))
 
 
 def add_conditions(
@@ -354,7 +380,10 @@ def add_conditions(
     """Add deliveries about states of one VO: when one has lasted for `SETTLED`, and when it ends thereafter.
 
     `holding` has the reason for each subject whose state holds now; `hooks` are all of the VO that report it.
+    A hook that was made after a state was reported does not report its end either.
     """
+    if not hooks:
+        return
     vo = hooks[0].vo
     key = {"the_vo": vo, "the_event": event}
     known = {row.subject: row for row in conn.execute(_KNOWN, key)}
@@ -364,21 +393,25 @@ def add_conditions(
     lasting = [
         subject
         for subject, row in known.items()
-        if subject in holding and not row.is_reported and now - row.since >= SETTLED
+        if subject in holding and row.reported_at is None and now - row.since >= SETTLED
     ]
     over = [subject for subject in known if subject not in holding]
-    for statement, subjects in ((_REPORT, lasting), (_END, over)):
+    for statement, subjects, values in ((_REPORT, lasting, {"now": now}), (_END, over, {})):
         for some in sql.split_batches(subjects):
-            conn.execute(statement, {**key, "ids": some})
+            conn.execute(statement, {**key, **values, "ids": some})
     entries = [
-        {_SUBJECTS[event]: each, "state": state, "since": known[each].since.isoformat(), **why}
+        (
+            {_SUBJECTS[event]: each, "state": state, "since": known[each].since.isoformat(), **why},
+            known[each].reported_at or now,
+        )
         for each, state, why in (
             *((each, "began", {"reason": holding[each]}) for each in lasting),
-            *((each, "ended", {}) for each in over if known[each].is_reported),
+            *((each, "ended", {}) for each in over if known[each].reported_at),
         )
     ]
     for hook in hooks:
-        add_deliveries(conn, hook, event, entries, now=now)
+        own = [entry for entry, reported_at in entries if reported_at >= hook.created_at]
+        add_deliveries(conn, hook, event, own, now=now)
 
 
 def forget_conditions(conn: Connection, wanted: Collection[tuple[str, Event]]) -> None:

@@ -107,6 +107,9 @@ DIRAC_READ: Final = 10_000_000
 #: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
 DIRAC_NOTES: Final = 50
 
+#: Command lines that wait for a login: anybody may begin one.
+DEVICE_LOGINS: Final = 10_000
+
 #: Web hooks of one VO: an agent sends to each of them.
 WEB_HOOKS: Final = 100
 #: Characters of the address of a web hook, and of its name.
@@ -114,8 +117,9 @@ HOOK_URL: Final = 2000
 HOOK_NAME: Final = 100
 #: Deliveries of one web hook that wait to be sent; later events are dropped and counted.
 HOOK_DELIVERIES: Final = 1_000
-#: Jobs in one delivery of a web hook.
+#: Jobs in one delivery of a web hook, and bytes of them; one job may be larger by itself.
 HOOK_JOBS: Final = 200
+HOOK_BYTES: Final = 128 << 10
 
 #: Attributes of an advertisement beside those of the policies, and bytes of all as JSON: a match reads them.
 ADVERTISED: Final = 200

@@ -51,18 +51,24 @@ def lock_home(home: Path) -> Iterator[None]:
 CLIENT_ENV = "client.env"
 
 
-def client_variables(*, url: str, token: str, authorities: Path | None = None) -> dict[str, str]:
-    """The variables with URL, token and CA certificates of the service."""
+def client_variables(
+    *, url: str, token: str, authorities: Path | None = None, proxy: str | None = None
+) -> dict[str, str]:
+    """The variables with URL, token and CA certificates of the service, and the proxy on the way to it."""
     variables = {"PILOTAGE_URL": url, "PILOTAGE_TOKEN": token}
     if authorities is not None:
         variables["PILOTAGE_AUTHORITIES"] = str(authorities.absolute())
+    if proxy is not None:
+        variables["PILOTAGE_PROXY"] = proxy
     return variables
 
 
-def write_client_env(home: Path, *, url: str, token: str, authorities: Path | None = None) -> Path:
+def write_client_env(
+    home: Path, *, url: str, token: str, authorities: Path | None = None, proxy: str | None = None
+) -> Path:
     """Write `client.env`, readable only by its owner; a shell can source it."""
     path = home / CLIENT_ENV
-    variables = client_variables(url=url, token=token, authorities=authorities)
+    variables = client_variables(url=url, token=token, authorities=authorities, proxy=proxy)
     text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
     job_files.write(str(home), CLIENT_ENV, text.encode())
     return path

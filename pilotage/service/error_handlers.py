@@ -63,6 +63,7 @@ STATUS: dict[type[Exception], int] = {
     discovery.IssuerAway: 503,
     http_errors.CursorExpired: 410,
     http_errors.LogBusy: 503,
+    http_errors.TooManyLogins: 503,
     http_errors.BodyTooLarge: 413,
     http_errors.PreconditionRequired: 428,
     http_errors.TooManyRequests: 429,

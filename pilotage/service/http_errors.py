@@ -75,6 +75,13 @@ class LogBusy(PilotageError):
     retry_after = 5  #: seconds
 
 
+class TooManyLogins(PilotageError):
+    """Too many command lines wait for a login; retry later."""
+
+    code = "busy"
+    retry_after = 60  #: seconds
+
+
 class BodyTooLarge(PilotageError):
     """The body exceeds the size limit of the request."""
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from hashlib import sha256
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -299,7 +300,8 @@ class SecretRoute(RepeatingRoute):
             parts: Services = request.app.state.parts
             request.state.secret = access.bearer(request)
             check_texts(request)
-            stamp = str(request.path_params.get("stamp", ""))[:_LONGEST_STAMP]
+            # Without a stamp by the secret itself: a wrong one of another command line refuses no others.
+            stamp = str(request.path_params.get("stamp") or _digest(request.state.secret))[:_LONGEST_STAMP]
             access.admit_secret(request, parts, stamp)
             await request.load(_STRANGERS_JSON)
             try:
@@ -310,6 +312,10 @@ class SecretRoute(RepeatingRoute):
                 raise
 
         return guarded
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
 
 
 class StrangerRoute(RepeatingRoute):

@@ -110,6 +110,14 @@ def read_next_span(
     return LogSpan(after=reader["counted"], upto=upto, rows=found.rows) if upto > reader["counted"] else None
 
 
+def find_noted_span(conn: Connection, name: str) -> LogSpan | None:
+    """All up to the noted end, for a reader that needs none of it; None as for `read_next_span`."""
+    reader = _get_reader(conn, name)
+    if reader["noted"] <= reader["counted"] or not log_feed.is_complete(conn, _read_noted(reader)):
+        return None
+    return LogSpan(after=reader["counted"], upto=reader["noted"], rows=0)
+
+
 def advance(conn: Connection, name: str, span: LogSpan) -> None:
     """Store that a span is counted, in the transaction that counts it and before the counting.
 

@@ -226,7 +226,7 @@ hook_conditions = _table(
     Column("event", String(40), nullable=False),  # web_hooks.Event
     Column("subject", Text, nullable=False),  # id of the pool, or scope of the throttle
     Column("since", UtcTime, nullable=False),  # when it was seen first
-    Column("is_reported", Boolean, nullable=False, server_default=false()),
+    Column("reported_at", UtcTime),  # None: it has not lasted long enough yet
     PrimaryKeyConstraint("vo", "event", "subject"),
 )
 
@@ -741,7 +741,7 @@ revoked_tokens = _table(
 #: One-time links that sign a browser in; only the bearer has the secret.
 login_links = _table(
     "login_links",
-    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret
+    Column("digest", String(64), primary_key=True),  # SHA-256 of the purpose and the secret
     Column("session", Text, nullable=False),  # JSON object: the session's permissions and expiry
     Column("expires_at", UtcTime, nullable=False),  # of the link
 )
@@ -749,9 +749,11 @@ login_links = _table(
 #: Command lines that wait until a person confirms their code in a browser.
 device_logins = _table(
     "device_logins",
-    Column("digest", String(64), primary_key=True),  # SHA-256 of the secret of the command line
+    Column("digest", String(64), primary_key=True),  # as in login_links, of the secret of the command line
     Column("user_code", String(16), nullable=False, unique=True),  # typed or shown in the browser
+    Column("address", Text, nullable=False),  # host of the command line
     Column("expires_at", UtcTime, nullable=False),
+    Index("ix_device_logins_expires_at", "expires_at"),
 )
 
 #: Jobs that an optimizer process is working on. A row whose holder is gone means that the process crashed

@@ -15,10 +15,12 @@ import typer
 from pilotage.cli import connection, home_directory, options, output, settings
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 
 #: Lifetime in seconds of a token that `login` signs, and the maximum of the session.
 _LONGEST_SESSION = 43_200
+#: Seconds without an answer after which `login --device` ends: the code has expired then.
+_LONGEST_SILENCE = 900
 
 
 def login(
@@ -80,17 +82,36 @@ def _log_in_commands(service: ServiceOptions) -> None:
         address = f"{client.url}{begun['path']}"
     sys.stderr.write(f"Open {address}\nand confirm the code {begun['user_code']}\n")
     with connection.make_client(chosen, written, begun["device_code"]) as client:
-        while (found := client.fetch_device_token())["token"] is None:
-            time.sleep(begun["interval"])
+        found = _wait_for_token(client, seconds=begun["interval"])
         url = client.url
     home_directory.make_home(chosen.home)
     authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
     path = home_directory.write_client_env(
-        chosen.home, url=url, token=found["token"], authorities=Path(authorities) if authorities else None
+        chosen.home,
+        url=url,
+        token=found["token"],
+        authorities=Path(authorities) if authorities else None,
+        proxy=chosen.proxy or written.get("PILOTAGE_PROXY"),
     )
     data = {"file": str(path), "expires_at": found["expires_at"]}
     text = f"logged in until {output.local_time(found['expires_at'])}; the token is in {path}"
     service.emit(data, lambda: text)
+
+
+def _wait_for_token(client: ServiceClient, *, seconds: float) -> Json:
+    """The token of a device login; a service that is away for a while does not end the wait."""
+    last_answer = time.monotonic()
+    while True:
+        try:
+            found = client.fetch_device_token()
+        except (ServiceAway, ApiError) as error:
+            if not is_passing(error) or time.monotonic() - last_answer > _LONGEST_SILENCE:
+                raise
+        else:
+            if found["token"] is not None:
+                return found
+            last_answer = time.monotonic()
+        time.sleep(seconds)
 
 
 def whoami(*, service: ServiceOptions) -> None:

@@ -5,26 +5,42 @@ here, checked, and used for the connection: a name that changes its address mean
 Redirects are not followed, proxies not used, and of the answer only the status is kept.
 """
 
+import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from concurrent.futures import Future
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
 import httpcore
 
 from agents.web_hooks import TRY_SECONDS, SendResult
 
+log = logging.getLogger(__name__)
+
+Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 #: Bytes that are sent between two looks at the clock.
 _PIECE: Final = 16 << 10
-#: Networks whose addresses contain others: translation (NAT64), 6to4 and Teredo.
-_TRANSLATED: Final[Sequence[Network]] = tuple(map(ip_network, ("64:ff9b::/96", "2002::/16", "2001::/32")))
+#: The part of IPv6 that is assigned to the internet. Source: IANA, IPv6 Global Unicast Address Assignments.
+_INTERNET_6: Final = ip_network("2000::/3")
+#: Its networks that are not of the internet, or contain other addresses: protocol assignments with Teredo,
+#: documentation, 6to4. Those for translation (NAT64) are outside. The last one is the relays of 6to4.
+_SPECIAL: Final[Sequence[Network]] = tuple(
+    map(ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24"))
+)
 
 
 class RefusedAddressError(Exception):
-    """An address that web hooks may not reach."""
+    """An address that web hooks may not reach. The message is shown to the VO, so it has no address."""
+
+    def __init__(self, message: str, address: object = "") -> None:
+        """Refuse an address, which only the log has."""
+        super().__init__(message)
+        self.address = address
 
 
 class HookSender:
@@ -50,6 +66,7 @@ class HookSender:
             ):
                 return SendResult(answer=str(answer.status), is_delivered=200 <= answer.status < 300)
         except RefusedAddressError as refused:
+            log.info("a web hook was not sent to %s: %s", refused.address, refused)
             return SendResult(answer=str(refused), is_delivered=False)
         except httpcore.TimeoutException:
             return SendResult(answer=f"no answer within {TRY_SECONDS:.0f} s", is_delivered=False)
@@ -59,9 +76,9 @@ class HookSender:
         ) as error:
             return SendResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
 
-    def find_address(self, host: str, port: int) -> tuple[str, bool]:
+    def find_address(self, host: str, port: int, timeout: float) -> tuple[str, bool]:
         """An address of a host that may be reached, and whether it lies in an allowed network."""
-        found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        found = _resolve(host, port, timeout)
         # All of them: whoever may choose one could choose another.
         checked = [(address, self._is_allowed(host, address)) for address in sorted(found, key=_prefer_short)]
         return checked[0][0], all(is_own for _, is_own in checked)
@@ -72,27 +89,54 @@ class HookSender:
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         if any(address in network for network in self._refused):
-            raise RefusedAddressError(f"{host} is {address}, which web hooks may not reach here")
+            raise RefusedAddressError(f"{host} has an address that web hooks may not reach here", address)
         if any(address in network for network in self._allowed):
             return True
-        is_internet = address.is_global and not address.is_multicast
-        is_other = any(address in network for network in _TRANSLATED) or _is_of_this_host(str(address))
-        if not is_internet or is_other:
+        if not _is_of_internet(address) or _is_of_this_host(str(address)):
             raise RefusedAddressError(
-                f"{host} is {address}, which is this host or not of the internet; the operator may allow it"
+                f"{host} has an address of this host or not of the internet; the operator may allow it",
+                address,
             )
         return False
 
 
-def _is_of_this_host(address: str) -> bool:
-    """Whether a socket can be bound to an address, as only to those of this host."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as trial:
+def _resolve(host: str, port: int, timeout: float) -> set[str]:
+    """The addresses of a host, in a bounded time: a name server of a VO may answer late, or never."""
+    found: Future[set[str]] = Future()
+
+    def look_up() -> None:
         try:
-            trial.bind((address, 0))
+            answer = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.set_result({str(each[4][0]) for each in answer})
+        except (OSError, ValueError) as error:
+            found.set_exception(error)
+
+    # Of its own, and not waited for when the process ends: the resolver itself cannot be interrupted.
+    threading.Thread(target=look_up, name="web hook address", daemon=True).start()
+    try:
+        return found.result(timeout)
+    except TimeoutError:
+        raise httpcore.ConnectTimeout("the address was not found in time") from None
+
+
+def _is_of_internet(address: Address) -> bool:
+    """Whether an address is of the internet. For IPv6 Python is not relied on: its versions differ."""
+    if any(address in network for network in _SPECIAL):
+        return False
+    if isinstance(address, IPv6Address):
+        return address in _INTERNET_6
+    return address.is_global and not address.is_multicast
+
+
+def _is_of_this_host(address: str) -> bool:
+    """Whether this host would reach an address from that same address, as only its own. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as trial:
+        try:
+            trial.connect((address, 9))
         except OSError:
             return False
-        return True
+        return ip_address(trial.getsockname()[0]) == ip_address(address)
 
 
 def _prefer_short(address: str) -> tuple[bool, str]:
@@ -115,7 +159,7 @@ class _CheckedBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        address, is_own = self._sender.find_address(host, port)
+        address, is_own = self._sender.find_address(host, port, _left(self._until, timeout))
         left = _left(self._until, timeout)
         stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
         return _BoundedStream(stream, until=self._until, host=host, may_be_plain=is_own)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import IPv6Address, IPv6Network
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -122,8 +123,13 @@ def count_wrong_secret(request: Request, parts: Services, stamp: str) -> None:
 
 
 def name_stranger(request: Request) -> str:
-    """The subject of a caller without a token: its address."""
-    return f"address:{address(request)}"
+    """The subject of a caller without a token: its address, or the network of it that one host may have."""
+    host = address(request)
+    if ":" in host:
+        with suppress(ValueError):
+            found = IPv6Address(host)
+            host = str(found.ipv4_mapped or IPv6Network((int(found), 64), strict=False))
+    return f"address:{host}"
 
 
 def _list_roles(roles: frozenset[Role]) -> str:

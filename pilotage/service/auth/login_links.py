@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pilotage.service.auth import audit, callers
 from pilotage.service.auth.callers import Caller, Grant, Role
@@ -12,9 +12,12 @@ from pilotage.service.services import Services
 from requirements.errors import NotAllowed
 from taskqueue import login_tokens
 from taskqueue.db import database
+from taskqueue.login_tokens import Purpose
 
 #: Roles of people. The others are programs, whose tokens are stored where others may find them.
 PEOPLE = frozenset({Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.OPERATOR})
+#: Longest session of a browser, and longest lifetime of the token of a command line.
+LONGEST_SESSION = timedelta(hours=12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +62,10 @@ def fetch_device_token(parts: Services, secret: str) -> tuple[str, datetime] | N
         is_waiting = login_tokens.is_device_waiting(conn, secret, now=now)
     if is_waiting:
         return None
-    found = follow(parts, secret)
+    found = follow(parts, secret, Purpose.DEVICE)
     if found is None:
         raise NotAuthenticated("the code of this login has expired: begin again")
-    grant = Grant(caller=found.caller, ttl=found.until - now)
+    grant = Grant(caller=found.caller, ttl=min(LONGEST_SESSION, found.until - now))
     return parts.tokens.mint(grant, now=now, token_id=found.token_id)
 
 
@@ -72,20 +75,20 @@ def _write_session(caller: Caller, until: datetime, token_id: str) -> str:
     )
 
 
-def look(parts: Services, secret: str) -> Login | None:
+def look(parts: Services, secret: str, purpose: Purpose = Purpose.BROWSER) -> Login | None:
     """The session that a link starts, without redeeming it; None as for `follow`."""
     with database.reading(parts.engine) as conn:
-        session = login_tokens.read_link(conn, secret, now=parts.clock())
+        session = login_tokens.read_link(conn, secret, purpose, now=parts.clock())
     return None if session is None else _read_session(parts, session)
 
 
-def follow(parts: Services, secret: str) -> Login | None:
+def follow(parts: Services, secret: str, purpose: Purpose = Purpose.BROWSER) -> Login | None:
     """Redeem a link once; None: it is invalid, or its token was revoked."""
     # Looked at first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
-    if look(parts, secret) is None:
+    if look(parts, secret, purpose) is None:
         return None
     with database.writing(parts.engine) as conn:
-        session = login_tokens.redeem_link(conn, secret, now=parts.clock())
+        session = login_tokens.redeem_link(conn, secret, purpose, now=parts.clock())
     return None if session is None else _read_session(parts, session)
 
 

@@ -9,13 +9,11 @@ from urllib.parse import urlsplit
 from fastapi import Request
 from fastapi.responses import RedirectResponse, Response
 
-from pilotage.service.auth import access, audit
+from pilotage.service.auth import access, audit, login_links
 from pilotage.service.auth.callers import Caller, Grant
 from pilotage.service.auth.tokens import session_of
 from pilotage.service.services import Services
 
-#: Longest session.
-LIFE = timedelta(hours=12)
 #: Characters of an address to return to.
 LONGEST_ADDRESS = 2000
 
@@ -58,7 +56,8 @@ def begin(
     The session ends with the credential (`until`), and if the token used to sign in (`token_id`) is revoked.
     """
     now = parts.clock()
-    ttl = LIFE if until is None else min(LIFE, until - now)
+    longest = login_links.LONGEST_SESSION
+    ttl = longest if until is None else min(longest, until - now)
     session_id = token_hex(16) if token_id is None else session_of(token_id)
     text, _ = parts.tokens.mint(Grant(caller=caller, ttl=ttl), now=now, token_id=session_id)
     audit.done(caller, "login", address=access.address(request), token_id=session_id)

@@ -86,7 +86,9 @@ _CODE = Annotated[str, Query(max_length=20)]
 @allow(*login_links.PEOPLE)
 def show_device(page: PageOf, code: _CODE = "") -> Response:
     """Ask whether a command line with this code may act as the person."""
-    return page.render("login/device.html", code=code, result="")
+    with database.reading(page.parts.engine) as conn:
+        waiting = login_tokens.find_device(conn, code, now=page.parts.clock())
+    return page.render("login/device.html", code=code, result="", waiting=waiting)
 
 
 @logout_router.post("/login/device")
@@ -94,7 +96,9 @@ def show_device(page: PageOf, code: _CODE = "") -> Response:
 def confirm_device(page: PageOf, code: Annotated[str, Form(max_length=20)]) -> Response:
     """Let the command line with this code act as the person."""
     is_confirmed = login_links.confirm_device(page.parts, page.token, code)
-    answer = page.render("login/device.html", code=code, result="good" if is_confirmed else "bad")
+    answer = page.render(
+        "login/device.html", code=code, result="good" if is_confirmed else "bad", waiting=None
+    )
     answer.status_code = 200 if is_confirmed else 400
     return answer
 

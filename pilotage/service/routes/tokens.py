@@ -11,7 +11,7 @@ from cs_config.options.operations import options_for
 from pilotage.service.auth import access, audit, callers, login_links
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Grant, Role
-from pilotage.service.http_errors import NotAuthenticated, NotHeard
+from pilotage.service.http_errors import NotAuthenticated, NotHeard, TooManyLogins
 from pilotage.service.models import StrictInput
 from pilotage.service.routes.pilots import StampPath
 from pilotage.service.routing import (
@@ -186,10 +186,15 @@ class DeviceToken(BaseModel):
 
 
 @device_router.post("", status_code=201)
-def begin_device(parts: PartsOf) -> DeviceLogin:
+def begin_device(parts: PartsOf, request: Request) -> DeviceLogin:
     """Begin a login of a command line, without a token: a person who is signed in confirms its code."""
+    now = parts.clock()
+    with database.reading(parts.engine) as conn:
+        is_room = login_tokens.is_room_for_device(conn, now=now)
+    if not is_room:
+        raise TooManyLogins("too many command lines wait for a login, try again in a minute")
     with database.writing(parts.engine) as conn:
-        secret, code, expires_at = login_tokens.begin_device(conn, now=parts.clock())
+        secret, code, expires_at = login_tokens.begin_device(conn, address=access.address(request), now=now)
     return DeviceLogin(
         device_code=secret,
         user_code=code,

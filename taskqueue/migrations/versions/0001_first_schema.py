@@ -333,17 +333,19 @@ def upgrade() -> None:
         sa.Column("event", sa.String(length=40), nullable=False),
         sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("since", _TIME, nullable=False),
-        sa.Column("is_reported", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("reported_at", _TIME, nullable=True),
         sa.PrimaryKeyConstraint("vo", "event", "subject", name=op.f("pk_hook_conditions")),
     )
     op.create_table(
         "device_logins",
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("user_code", sa.String(length=16), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
         sa.Column("expires_at", _TIME, nullable=False),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_device_logins")),
         sa.UniqueConstraint("user_code", name=op.f("uq_device_logins_user_code")),
     )
+    op.create_index("ix_device_logins_expires_at", "device_logins", ["expires_at"])
     op.create_table(
         "login_links",
         sa.Column("digest", sa.String(length=64), nullable=False),

@@ -1,13 +1,15 @@
 """What VOs want to be notified of is sent once it has happened, in order, repeatedly, and within bounds."""
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select, update
 
 from agents import pools, retention, web_hooks
 from agents.web_hooks import SendResult, WebHooksResult, WebHooksState
@@ -19,6 +21,8 @@ from taskqueue import web_hooks as stored_hooks
 from taskqueue.db import database
 from taskqueue.errors import WebHookNotFound
 from taskqueue.jobs import control
+from taskqueue.schema.tables import log_readers
+from taskqueue.schema.tables import web_hooks as hook_table
 from taskqueue.web_hooks import Delivery, Event, WebHook
 from tests import accounted, stored, submitted
 
@@ -157,6 +161,8 @@ def test_a_delivery_is_given_up_after_a_day(engine: Engine, now: datetime, recei
         cycle(engine, when, receiver)
     [delivery] = get(engine, hook)[1]
     assert (delivery.state, delivery.tries, delivery.answer, delivery.body) == ("given up", 3, "410", "")
+    known, _ = get(engine, hook)
+    assert (known.failures, known.next_try_at) == (0, None), "the next one is tried at once"
 
 
 def test_a_receiver_that_is_away_costs_a_bounded_number_of_rows(
@@ -282,3 +288,155 @@ def test_the_log_is_deleted_also_where_nobody_runs_the_agent(
     assert receiver.jobs() == ids
     retention.cycle(engine, submitted.grid(), now=now + 64 * DAY, holder="test")
     assert get(engine, hook)[1] == [], "deliveries that have ended are kept for three days"
+
+
+def test_an_event_of_a_later_release_is_left_alone(engine: Engine, now: datetime, receiver: Receiver) -> None:
+    hook = make(engine, now)
+    with database.writing(engine) as conn:
+        conn.execute(update(hook_table).values(events='["job.ended", "job.teleported"]'))
+    ids = end_jobs(engine, now)
+    assert get(engine, hook)[0].events == (Event.JOB_ENDED,)
+    cycle(engine, now, receiver)
+    assert receiver.jobs() == ids
+
+
+def test_retention_goes_on_if_the_log_cannot_be_read_for_hooks(
+    engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(engine, now)
+    with database.writing(engine) as conn:
+        conn.execute(update(hook_table).values(events="?"))
+    end_jobs(engine, now)
+    assert retention.cycle(engine, submitted.grid(), now=now + MINUTE, holder="test") is not None
+    assert "the log was not read for web hooks" in caplog.text
+
+
+def test_the_log_is_skipped_where_no_hook_reports_jobs(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    make(engine, now, events=[Event.SITE_THROTTLED])
+    end_jobs(engine, now)
+    cycle(engine, now, receiver)
+    make(engine, now, name="b")
+    with database.reading(engine) as conn:
+        name = stored_hooks.READER_NAME
+        reader = conn.execute(select(log_readers).where(log_readers.c.name == name)).mappings().one()
+    assert reader["counted"] == reader["noted"] > 0
+    ids = end_jobs(engine, now)
+    cycle(engine, now, receiver)
+    assert receiver.jobs() == ids
+
+
+def serve(engine: Engine, now: datetime, send: web_hooks.Send) -> WebHooksResult | None:
+    memory = WebHooksState()
+    return web_hooks.cycle(engine, submitted.grid(), now=now, holder="test", memory=memory, send=send)
+
+
+def test_an_unforeseen_error_is_a_failed_try_of_its_hook_only(engine: Engine, now: datetime) -> None:
+    broken, good = make(engine, now, url="https://broken.example/"), make(engine, now, name="good")
+    end_jobs(engine, now)
+
+    def send(url: str, _body: bytes, _headers: Mapping[str, str]) -> SendResult:
+        if "broken" in url:
+            raise RecursionError("evil")
+        return SendResult(answer="204", is_delivered=True)
+
+    assert serve(engine, now, send) == WebHooksResult(delivered=1, failed=1)
+    assert [get(engine, hook)[1][0].answer for hook in (broken, good)] == ["RecursionError", "204"]
+
+
+def test_the_hooks_of_one_vo_leave_threads_to_others(engine: Engine, now: datetime) -> None:
+    for number in range(9):
+        make(engine, now, name=str(number))
+    make(engine, now, vo="cms", name="other", url="https://cms.example/")
+    end_jobs(engine, now)
+    with database.writing(engine) as conn:
+        for hook in stored_hooks.list_hooks(conn, frozenset({"cms"})):
+            stored_hooks.add_test(conn, hook, now=now)
+    reached, most, lock, busy = threading.Event(), 0, threading.Lock(), 0
+
+    def send(url: str, _body: bytes, _headers: Mapping[str, str]) -> SendResult:
+        nonlocal most, busy
+        if "cms" in url:
+            reached.set()
+        else:
+            with lock:
+                busy += 1
+                most = max(most, busy)
+            assert reached.wait(20)
+            with lock:
+                busy -= 1
+        return SendResult(answer="204", is_delivered=True)
+
+    assert serve(engine, now, send) == WebHooksResult(delivered=10)
+    assert most <= 2
+
+
+def test_a_cycle_does_not_wait_for_a_receiver_without_end(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_hooks, "_WAIT_SECONDS", 1.0)
+    hook, good = make(engine, now, url="https://slow.example/"), make(engine, now, name="good")
+    end_jobs(engine, now)
+    stop = threading.Event()
+
+    def send(url: str, _body: bytes, _headers: Mapping[str, str]) -> SendResult:
+        if "slow" in url:
+            stop.wait(60)
+        return SendResult(answer="204", is_delivered=True)
+
+    try:
+        assert serve(engine, now, send) == WebHooksResult(delivered=1)
+    finally:
+        stop.set()
+    assert [get(engine, each)[0].waiting for each in (hook, good)] == [1, 0]
+
+
+def test_the_time_of_a_message_is_that_of_its_sending(
+    engine: Engine, now: datetime, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(engine, now)
+    end_jobs(engine, now)
+    seconds = iter(range(1000, 10**6, 100))
+    monkeypatch.setattr(web_hooks, "_BEGIN_SECONDS", 10.0**6)
+    monkeypatch.setattr(web_hooks, "_WAIT_SECONDS", 10.0**6)
+    monkeypatch.setattr(web_hooks, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    cycle(engine, now, receiver)
+    [(_, _, headers)] = receiver.got
+    assert int(headers["webhook-timestamp"]) > now.timestamp() + 100
+
+
+def test_deliveries_are_bounded_in_bytes(engine: Engine, now: datetime, receiver: Receiver) -> None:
+    hook = make(engine, now, events=[Event.JOB_ENDED])
+    entries = [{"job_name": "\N{ROCKET}" * 255} for _ in range(200)]
+    with database.writing(engine) as conn:
+        stored_hooks.add_deliveries(conn, hook, Event.JOB_ENDED, entries, now=now)
+    _, deliveries = get(engine, hook)
+    assert len(deliveries) == 2
+    assert all(len(each.body.encode()) < bounds.HOOK_BYTES + 4096 for each in deliveries)
+    cycle(engine, now, receiver)
+    assert [job for _, body, _ in receiver.got for job in body["data"]["jobs"]] == entries
+
+
+def test_a_hook_does_not_report_the_end_of_a_state_that_was_reported_before_it(
+    engine: Engine, now: datetime
+) -> None:
+    event = Event.POOL_WITHOUT_QUEUE
+    first = make(engine, now)
+
+    def look(minutes: int, holding: Mapping[str, str]) -> None:
+        with database.writing(engine) as conn:
+            hooks = stored_hooks.list_hooks(conn)
+            stored_hooks.add_conditions(conn, hooks, event, holding, now=now + minutes * MINUTE)
+
+    for minutes in (0, 6):
+        look(minutes, {"p": "why"})
+    second = make(engine, now + 7 * MINUTE, name="b")
+    look(8, {})
+    states = [json.loads(each.body)["data"]["pools"][0]["state"] for each in get(engine, first)[1]]
+    assert (states, get(engine, second)[1]) == (["ended", "began"], [])
+
+
+def test_states_of_a_vo_without_hooks_are_nothing_to_report(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        stored_hooks.add_conditions(conn, [], Event.SITE_THROTTLED, {"A.B.ch": "full"}, now=now)

@@ -7,6 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pilotage.cli import application
+from pilotage.cli.commands import login
+from pilotage.fabric.client import Json, ServiceAway
 from tests.running_service import Service
 
 
@@ -71,3 +73,16 @@ def test_an_operator_revokes_a_token(service: Service, monkeypatch, capsys):
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (0, "revoked\n"), said.err
     assert service.client(token).get("/api/v1/jobs").status_code == 401
+
+
+def test_a_failed_poll_does_not_end_a_login_of_the_commands(monkeypatch) -> None:
+    answers = [ServiceAway("away"), {"token": None}, ServiceAway("away"), {"token": "t", "expires_at": "x"}]
+
+    class Client:
+        def fetch_device_token(self) -> Json:
+            answer = answers.pop(0)
+            if isinstance(answer, ServiceAway):
+                raise answer
+            return answer
+
+    assert login._wait_for_token(Client(), seconds=0)["token"] == "t"

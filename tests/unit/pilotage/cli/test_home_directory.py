@@ -25,3 +25,8 @@ def test_a_file_left_by_a_crash_does_not_matter(tmp_path: Path) -> None:
 
 def test_no_file_says_nothing(tmp_path: Path) -> None:
     assert home_directory.read_client_env(tmp_path) == {}
+
+
+def test_the_proxy_is_kept(tmp_path: Path) -> None:
+    home_directory.write_client_env(tmp_path, url="u", token="t", proxy="http://proxy:3128")
+    assert home_directory.read_client_env(tmp_path)["PILOTAGE_PROXY"] == "http://proxy:3128"

@@ -19,10 +19,10 @@ import pytest
 
 from agents import web_hooks
 from agents.web_hooks import SendResult
+from examples.servers import certificates
 from examples.servers.starting import free_port, wait_until
 from pilotage.cli.processes import hook_sender
 from pilotage.cli.processes.hook_sender import HookSender
-from tests import certificates
 
 PAGE = Path(__file__).parents[5] / "docs" / "vo-admin" / "web-hooks.md"
 LOCAL = ("127.0.0.0/8", "::1/128")
@@ -68,7 +68,16 @@ def test_only_2xx_is_success_and_nobody_is_led_elsewhere(status: int, is_deliver
     [
         *("127.0.0.1", "localhost", "0", "10.1.2.3", "169.254.169.254", "192.168.1.1", "100.64.0.1"),
         *("[::1]", "[::ffff:127.0.0.1]", "[fd00::1]", "[fe80::1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]"),
-        *("224.0.0.1", "2130706433", "0177.0.0.1"),
+        *(
+            "224.0.0.1",
+            "2130706433",
+            "0177.0.0.1",
+            "[::7f00:1]",
+            "[64:ff9b:1::a00:1]",
+            "[5f00::1]",
+            "[3fff::1]",
+        ),
+        *("[2001:db8::1]", "[2001::1]", "[200::1]", "[fec0::1]", "[::ffff:0:a00:1]", "192.88.99.1"),
     ],
 )
 def test_addresses_that_are_not_of_the_internet_are_refused_before_any_connection(
@@ -80,6 +89,40 @@ def test_addresses_that_are_not_of_the_internet_are_refused_before_any_connectio
     assert "the operator may allow it" in result.answer, result.answer
 
 
+def test_the_answer_does_not_tell_internal_addresses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = [(0, 0, 0, "", ("10.1.2.3", 443))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with caplog.at_level("INFO"):
+        for sender in (HookSender(), HookSender(refused=["10.0.0.0/8"])):
+            assert "10.1.2.3" not in sender.send("https://a.example/", b"{}", {}).answer
+    assert caplog.text.count("10.1.2.3") == 2
+
+
+@pytest.mark.parametrize("address", ["2606:4700::1", "2a00:1450::1", "::ffff:198.41.0.4", "198.41.0.4"])
+def test_addresses_of_the_internet_are_allowed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(0, 0, 0, "", (address, 443))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert HookSender().find_address("a.example", 443, 5.0) == (address, False)
+
+
+def test_an_address_is_of_this_host_by_its_route() -> None:
+    assert hook_sender._is_of_this_host("127.0.0.1")
+    assert not hook_sender._is_of_this_host("198.41.0.4")
+
+
+def test_a_name_server_that_does_not_answer_takes_no_longer_than_a_receiver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(hook_sender, "TRY_SECONDS", 0.1)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer.wait(30) and [])
+    result = HookSender().send("https://slow.example/", b"{}", {})
+    assert (result.answer, answer.is_set()) == ("no answer within 0 s", False)
+    answer.set()
+
+
 def test_a_name_counts_by_all_its_addresses_and_the_connection_goes_to_one_that_was_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -88,11 +131,11 @@ def test_a_name_counts_by_all_its_addresses_and_the_connection_goes_to_one_that_
         socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 443)) for address in found]
     )
     posts = HookSender(refused=["192.0.32.0/20"])
-    assert posts.find_address("a.example", 443) == ("198.41.0.4", False)
+    assert posts.find_address("a.example", 443, 5.0) == ("198.41.0.4", False)
     for other in ("127.0.0.1", "192.0.33.8"):
         found[1:] = [other]
         with pytest.raises(hook_sender.RefusedAddressError):
-            posts.find_address("a.example", 443)
+            posts.find_address("a.example", 443, 5.0)
 
 
 def test_without_tls_only_allowed_networks_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:

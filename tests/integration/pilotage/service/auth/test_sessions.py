@@ -2,16 +2,20 @@
 
 import json
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import httpx
 import pytest
+from fastapi import Request
 
+from cs_config.options import bounds
+from pilotage.service.auth import access, callers
 from pilotage.service.auth.callers import grant
 from pilotage.service.pages import sessions
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
 from taskqueue.db import database
+from taskqueue.login_tokens import Purpose
 from tests.running_service import Service
 
 
@@ -63,9 +67,30 @@ def test_a_link_is_good_for_five_minutes(service: Service):
     with database.writing(service.engine) as conn:
         secret, expires_at = login_tokens.issue_link(conn, "{}", now=now)
         assert expires_at == now + timedelta(minutes=5)
-        assert login_tokens.redeem_link(conn, secret, now=expires_at) is None
-        assert login_tokens.redeem_link(conn, secret, now=expires_at - timedelta(seconds=1)) == "{}"
-        assert login_tokens.redeem_link(conn, secret, now=now) is None
+        assert login_tokens.redeem_link(conn, secret, Purpose.BROWSER, now=expires_at) is None
+        before = expires_at - timedelta(seconds=1)
+        assert login_tokens.redeem_link(conn, secret, Purpose.DEVICE, now=before) is None
+        assert login_tokens.redeem_link(conn, secret, Purpose.BROWSER, now=before) == "{}"
+        assert login_tokens.redeem_link(conn, secret, Purpose.BROWSER, now=now) is None
+
+
+def test_a_link_is_not_exchanged_for_a_token(service: Service):
+    link = _link(service.operator(), role="user", vo="cms", user="ada")
+    answer = service.client(link).post("/api/v1/device-logins/token")
+    assert answer.status_code == 401
+    assert "ada" in _signed_in(service, link).get("/").text, "it is still good"
+
+
+def test_the_token_of_a_command_line_lives_no_longer_than_a_session(service: Service):
+    now = utc_now()
+    caller = callers.grant(role="user", vo="cms", user="ada").caller
+    session = {"caller": callers.claims_of(caller), "token_id": "x", "until": int(now.timestamp()) + 10**6}
+    with database.writing(service.engine) as conn:
+        secret, code, _ = login_tokens.begin_device(conn, address="192.0.2.1", now=now)
+        assert login_tokens.confirm_device(conn, code, json.dumps(session), now=now)
+    assert _follow(service, service.client(), secret).status_code == 401
+    got = service.client(secret).post("/api/v1/device-logins/token").json()
+    assert datetime.fromisoformat(got["expires_at"]) <= utc_now() + timedelta(hours=12)
 
 
 def test_a_session_ends_when_the_token_is_revoked_that_asked_for_its_link(service: Service):
@@ -235,3 +260,40 @@ def test_who_guesses_a_link_does_not_wait_for_a_writer_nor_hold_one_up(service: 
         login_tokens.issue_link(conn, "{}", now=utc_now())
         answer = stranger.post("/login", data={"link": "guessed"}, headers={"Origin": service.url})
     assert answer.status_code == 401
+
+
+def test_the_page_of_a_code_shows_where_it_was_begun(service: Service):
+    browser = _signed_in(service, _link(service.user()))
+    begun = service.client().post("/api/v1/device-logins").json()
+    assert "It was started on the host <b>127.0.0.1</b>" in browser.get(begun["path"]).text
+    assert "It was started" not in browser.get("/login/device?code=XXXX-XXXX").text
+
+
+def test_so_many_command_lines_wait_and_no_more(service: Service, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "DEVICE_LOGINS", 0)
+    answer = service.client().post("/api/v1/device-logins")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
+    assert answer.headers["Retry-After"] == "60"
+
+
+def test_wrong_secrets_of_a_command_line_refuse_no_other(service: Service):
+    begun = service.client().post("/api/v1/device-logins").json()
+    wrong = service.client("wrong")
+    while (status := wrong.post("/api/v1/device-logins/token").status_code) == 401:
+        pass
+    assert status == 429
+    assert service.client(begun["device_code"]).post("/api/v1/device-logins/token").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "subject"),
+    [
+        ("192.0.2.1", "address:192.0.2.1"),
+        ("2001:db8:1:2:3::4", "address:2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "address:fe80::/64"),
+        ("::ffff:192.0.2.1", "address:192.0.2.1"),
+        ("unknown", "address:unknown"),
+    ],
+)
+def test_strangers_are_counted_by_address_or_network(host: str, subject: str):
+    assert access.name_stranger(Request({"type": "http", "client": (host, 1)})) == subject
