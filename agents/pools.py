@@ -133,14 +133,14 @@ def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool
     concerned = {
         pool_id: question
         for pool_id, question in questions.items()
-        if pool_id in mapped and (differing is None or differing.ask(question).eligible)
+        if pool_id in mapped and (differing is None or differing.resolve(question).eligible)
     }
     return _Comparison(
         standing=standing,
         index=index,
-        new={pool_id: index.ask(questions[pool_id]) for pool_id in new & questions.keys()},
+        new={pool_id: index.resolve(questions[pool_id]) for pool_id in new & questions.keys()},
         mapped=mapped,
-        wanted={pool_id: index.ask(question) for pool_id, question in concerned.items()},
+        wanted={pool_id: index.resolve(question) for pool_id, question in concerned.items()},
         all_wanted=differing is None,
     )
 
@@ -184,7 +184,7 @@ def _compute_wanted(
     late = _read_questions(conn, comparison.index, stored.keys() - comparison.wanted.keys())
     return {
         **{pool_id: sets for pool_id, sets in comparison.wanted.items() if pool_id in stored},
-        **{pool_id: comparison.index.ask(question) for pool_id, question in late.items()},
+        **{pool_id: comparison.index.resolve(question) for pool_id, question in late.items()},
     }
 
 

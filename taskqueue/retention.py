@@ -36,7 +36,6 @@ from taskqueue.schema.tables import (
     attempts,
     blobs,
     descriptions,
-    hindrances,
     hook_deliveries,
     idempotency_keys,
     installation,
@@ -52,6 +51,7 @@ from taskqueue.schema.tables import (
     revoked_tokens,
     submit_pools,
     task_queues,
+    wait_causes,
     waiting_jobs,
 )
 from taskqueue.states import FINAL, PILOT_ENDS, JobStatus
@@ -196,13 +196,13 @@ def _delete_some(table: Table, is_old: ColumnElement[bool]) -> Delete:
     return delete(table).where(key.in_(select(*table.primary_key).where(is_old).limit(_LIMIT)))
 
 
-#: Rows that are old by one of their times. Without its hindrances a job counts as having waited for a pilot.
+#: Rows that are old by one of their times. Without its wait_causes a job counts as having waited for a pilot.
 REMOVE_OLD = {
     each.name: _delete_some(each, each.c[at] < _BEFORE)
     for each, at in (
         (match_requests, "at"),
         (idempotency_keys, "at"),
-        (hindrances, "until"),
+        (wait_causes, "until"),
         (revoked_tokens, "expires_at"),
         (hook_deliveries, "ended_at"),
     )

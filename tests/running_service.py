@@ -166,7 +166,7 @@ def running(
         blobs=BlobStore(directory / "blobs"),
         tokens=Tokens(KeyRing(signing=KEY)),
         issuers=issuers or Issuers(),
-        ring=lambda job_ids: optimize(engine, live, job_ids),
+        notify_optimizers=lambda job_ids: optimize(engine, live, job_ids),
     )
     claimer.start()
     with served(create_app(parts)) as url:

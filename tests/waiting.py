@@ -18,9 +18,9 @@ from taskqueue.jobs import jobs, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import NewJob
 from taskqueue.leases import assignment
-from taskqueue.leases import claim as leases_claim
+from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.claim import ClaimedJob, LeaseHolder
+from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.pools import queue_class_store
 from taskqueue.schema.tables import task_queues as task_queues_table
 from taskqueue.schema.tables import waiting_jobs

@@ -114,7 +114,7 @@ class QueueClassIndex:
         )
         return RequirementQuestion(whole=requirements, names=frozenset(map(fold, names)), parts=tuple(parts))
 
-    def ask(self, question: RequirementQuestion) -> EligibleSets:
+    def resolve(self, question: RequirementQuestion) -> EligibleSets:
         """The classes that fulfil the requirements."""
         of_nodes = 0
         if self._node_values:
@@ -261,7 +261,7 @@ class EligibleClasses(Collection[EligibleClass]):
 def eligible_classes(config: Configuration, vo: str, requirements: Requirements) -> EligibleClasses:
     """The queue classes that the VO may use now where some node may fulfil the requirements."""
     index = index_for_vo(config, vo)
-    return EligibleClasses(index=index, sets=index.ask(index.question(requirements)))
+    return EligibleClasses(index=index, sets=index.resolve(index.question(requirements)))
 
 
 #: A record of required values, or the text of an expression.

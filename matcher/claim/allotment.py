@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 
 from matcher import rules
 from matcher.request.resource import Resource
-from taskqueue.leases.claim import Allotment
+from taskqueue.leases.opening import Allotment
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Capacities shared by jobs that run side by side.

@@ -30,9 +30,9 @@ from matcher.errors import NotInTime
 from matcher.request.match_request import MatchRequest, MatchResult
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
-from taskqueue.leases import claim as leases
-from taskqueue.leases import claim_batch
-from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
+from taskqueue.leases import opening as leases
+from taskqueue.leases import unlimited_claim
+from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
 
 log = logging.getLogger(__name__)
 
@@ -199,13 +199,13 @@ class AsyncClaimer:
                 claims.append(batch_claim.build_claim(ticket.prepared, task_queue, lease=lease))
         if not claims:
             return
-        self._mark_shared(lane, frozenset(claim.want.task_queue_id for claim in claims))
+        self._mark_shared(lane, frozenset(claim.take.task_queue_id for claim in claims))
         now = self._matcher.now()
         try:
             maybe = [(ticket.request, (claim.lease,)) for ticket, claim in zip(tried, claims, strict=True)]
             with self._matcher.doubts.about(maybe):
-                rows = await lane.server.rows(*claim_batch.build_statement(claims, now=now))
-                outcomes = claim_batch.read_results(claims, rows, now=now)
+                rows = await lane.server.rows(*unlimited_claim.build_statement(claims, now=now))
+                outcomes = unlimited_claim.read_results(claims, rows, now=now)
         except DBAPIError as error:
             if database.is_unavailable(error) and not database.is_conflict(error):
                 raise
@@ -237,7 +237,7 @@ class AsyncClaimer:
 
     def _settle(self, lane: _Lane, ticket: _Ticket, claim: BatchClaim, outcome: BatchClaimResult) -> None:
         """Deliver the outcome of one claim, or try the request again."""
-        task_queue_id = claim.want.task_queue_id
+        task_queue_id = claim.take.task_queue_id
         if outcome.claimed is not None:
             result = ClaimResult(claimed=(outcome.claimed,))
             self._matcher.record_outcome(ticket.prepared, result)

@@ -29,10 +29,10 @@ from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner
-from taskqueue.leases import claim as leases_claim
-from taskqueue.leases import claim_batch
+from taskqueue.leases import opening as leases_claim
+from taskqueue.leases import unlimited_claim
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
+from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
 from taskqueue.task_queues.task_queues import TaskQueue
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def build_claim(
 ) -> BatchClaim:
     """A claim for one job of a task queue; `counted_by`: what counts it, if its place is locked."""
     return BatchClaim(
-        want=prepared.build_take(task_queue, 1),
+        take=prepared.build_take(task_queue, 1),
         holder=prepared.holder.for_vo(task_queue.vo),
         lease=lease,
         allotment=prepared.allot_one(task_queue),
@@ -109,7 +109,7 @@ def _try(
     maybe = [(requests[number].request, (claim.lease,)) for number, claim in batch.items()]
     try:
         with doubts.about(maybe):
-            outcomes = claim_batch.claim_jobs(server, list(batch.values()), now=now)
+            outcomes = unlimited_claim.claim_jobs(server, list(batch.values()), now=now)
     except DBAPIError as error:
         if database.is_unavailable(error):
             raise
@@ -143,7 +143,7 @@ def claim_limited(
         }
         if not batch:
             break
-        outcomes = claim_batch.claim_jobs(TransactionRunner(conn), list(batch.values()), now=now)
+        outcomes = unlimited_claim.claim_jobs(TransactionRunner(conn), list(batch.values()), now=now)
         for number, outcome in zip(batch, outcomes, strict=True):
             if result := left[number].take_outcome(outcome):
                 found[number] = result

@@ -17,10 +17,10 @@ from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource
 from taskqueue.leases import assignment, match_requests, selection
-from taskqueue.leases import claim as leases_claim
+from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
-from taskqueue.leases.claim import Allotment, AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.match_requests import RequestKey
+from taskqueue.leases.opening import Allotment, AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.selection import CandidateFilter, CandidateRow
 from taskqueue.pilots import slots
 from taskqueue.pilots.slots import SlotRoom

@@ -38,7 +38,7 @@ from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.pools import listing
 from taskqueue.sites import bans
 from taskqueue.task_queues import task_queues
@@ -53,7 +53,7 @@ NO_TASK_QUEUE = "no_task_queue"
 class Matcher:
     """Serves requests for work, one batch at a time.
 
-    Cached data only narrow the search: `taskqueue.leases.claim` checks all conditions again.
+    Cached data only narrow the search: `taskqueue.leases.opening` checks all conditions again.
     """
 
     def __init__(

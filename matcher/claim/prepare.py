@@ -22,7 +22,7 @@ from requirements.errors import PilotageError
 from requirements.values import fold
 from taskqueue.db.database import NeedsDatabase
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.claim import LeaseHolder
+from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.task_queues.task_queues import TaskQueue

@@ -33,7 +33,7 @@ from matcher.request.resource import Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction, NoTransaction
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.claim import Allotment
+from taskqueue.leases.opening import Allotment
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue

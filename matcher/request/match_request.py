@@ -17,7 +17,7 @@ from matcher.request.resource import Resource, StatedResource, Values
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidResource, Problem, did_you_mean
 from requirements.values import fold
 from taskqueue.leases.attempts import AttemptTimes
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 
 #: Seconds until an idle pilot asks again.
 RETRY_AFTER = 20

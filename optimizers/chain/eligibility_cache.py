@@ -44,7 +44,7 @@ class Eligibility:
 
     def _ask(self, pool_id: str, requirements: Requirements, vo: str) -> EligibleClasses:
         index = self._index(vo)
-        return EligibleClasses(index=index, sets=index.ask(index.question_of(pool_id, requirements)))
+        return EligibleClasses(index=index, sets=index.resolve(index.question_of(pool_id, requirements)))
 
     def index(self, vo: str, slots: Mapping[str, int]) -> QueueClassIndex:
         """The index of a VO's queue classes with the given slots; also of classes that it no longer has."""

@@ -38,7 +38,7 @@ class InlineOptimizer:
         """Start the thread."""
         self._thread.start()
 
-    def ring(self, job_ids: Sequence[int]) -> None:
+    def notify(self, job_ids: Sequence[int]) -> None:
         """Queue these jobs; returns at once."""
         if job_ids:
             self._pending.put(tuple(job_ids))

@@ -164,7 +164,7 @@ class RQNotifier:
             self._state_until = time.monotonic() + _STATE_AGE
         return self._state
 
-    def ring(self, job_ids: Sequence[int]) -> None:
+    def notify(self, job_ids: Sequence[int]) -> None:
         """Enqueue these jobs. No error if Redis is unavailable: the sweep finds them."""
         if not job_ids or time.monotonic() < self._retry_at:
             return

@@ -205,7 +205,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
 
             exchange = SharedRates(rates, settings.redis_url).exchange
             stack.enter_context(repeat_in_thread(exchange, name="rates", every=shared_rates.EVERY))
-        ring, optimizer_queue = stack.enter_context(
+        notify_optimizers, optimizer_queue = stack.enter_context(
             _open_optimizer_queue(settings, engine, live, clock, metrics)
         )
         yield Services(
@@ -217,7 +217,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             blobs=BlobStore(settings.blobs),
             tokens=_tokens(settings, seen),
             issuers=trusted,
-            ring=ring,
+            notify_optimizers=notify_optimizers,
             optimizer_queue=optimizer_queue,
             metrics=metrics,
             clock=clock,
@@ -245,11 +245,11 @@ def _open_optimizer_queue(
         from optimizers.workers.rq import RQNotifier
 
         notifier = RQNotifier(settings.redis_url)
-        yield notifier.ring, notifier.read_state
+        yield notifier.notify, notifier.read_state
         return
     optimizer = InlineOptimizer(engine, lambda: live.current, clock=clock, observe=metrics.optimized)
     optimizer.start()
     try:
-        yield optimizer.ring, lambda: None
+        yield optimizer.notify, lambda: None
     finally:
         optimizer.stop()

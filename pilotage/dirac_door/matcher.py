@@ -25,7 +25,7 @@ from taskqueue.db import database
 from taskqueue.jobs import descriptions, jobs
 from taskqueue.leases import attempts, marks
 from taskqueue.leases.attempts import AttemptTimes
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import FinishReport, PayloadResult, Sender
 
 #: Seconds. A genuine JobWrapper reports every half an hour, and may prepare for long before its job runs.

@@ -22,7 +22,7 @@ from pilotage.service.auth import access
 from pilotage.service.models.matching import JobRequest
 from pilotage.service.routes import leases, matcher
 from pilotage.service.routes.leases import FinishBody, HeartbeatBody, StartBody
-from pilotage.service.routes.matcher import WantedJobs
+from pilotage.service.routes.matcher import RequestedJobs
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
 
@@ -142,13 +142,13 @@ class JobRequestReader:
     """
 
     def __init__(self) -> None:
-        self._known: Cache[bytes | tuple[bytes, bytes], WantedJobs] = Cache(_BODIES)
+        self._known: Cache[bytes | tuple[bytes, bytes], RequestedJobs] = Cache(_BODIES)
 
-    def read(self, content: bytes) -> tuple[WantedJobs, str | None]:
+    def read(self, content: bytes) -> tuple[RequestedJobs, str | None]:
         """What a body asks for, and its request id; `InvalidRequest` or `NotPlain` if it is not valid."""
         if len(content) > _LONGEST_KNOWN:
             body = _read_job_request(content)
-            return WantedJobs.from_body(body), body.request_id
+            return RequestedJobs.from_body(body), body.request_id
         found = _REQUEST_ID.search(content)
         if found is None:
             if (asked := self._known.find(content)) is not None:
@@ -156,7 +156,7 @@ class JobRequestReader:
         elif (asked := self._known.find((content[: found.start(1)], content[found.end(1) :]))) is not None:
             return asked, found[1].decode()
         body = _read_job_request(content)
-        asked = WantedJobs.from_body(body)
+        asked = RequestedJobs.from_body(body)
         if found is None:
             if body.request_id is None:
                 self._known.store(content, asked)

@@ -112,7 +112,7 @@ class Services:
     claimer: ClaimWorker
     blobs: BlobStore
     tokens: Tokens
-    ring: Callable[[Sequence[int]], None]  #: notifies the optimizers of new jobs, after the commit
+    notify_optimizers: Callable[[Sequence[int]], None]  #: of new jobs, after the commit
     optimizer_queue: Callable[[], OptimizerQueueState | None] = lambda: None  #: None: there is no Redis
     clock: Callable[[], datetime] = utc_now  #: time of the database
     #: By how much the clock of this host is ahead of the database's.

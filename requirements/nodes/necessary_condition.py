@@ -47,8 +47,9 @@ from requirements.nodes.atoms import (
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.partial_evaluation import EvaluationBudget
 from requirements.nodes.truth_values import TruthValue
+from requirements.record.comparison import mismatch
 from requirements.record.declarations import Declarations, MatchRule, ValueKind, compared_parameter
-from requirements.record.record import Record, mismatch
+from requirements.record.record import Record
 from requirements.values import Scalar, Value, as_number, fold, normal
 
 

@@ -18,8 +18,9 @@ from requirements.nodes import partial_evaluation
 from requirements.nodes.node_attributes import NodeAttributes, Option, format_options
 from requirements.nodes.partial_evaluation import MAX_EFFORT
 from requirements.nodes.truth_values import TruthValue
+from requirements.record.comparison import Reason, ReasonKind, mismatch
 from requirements.record.declarations import Declaration, Declarations, compared_parameter
-from requirements.record.record import Reason, ReasonKind, Record, mismatch
+from requirements.record.record import Record
 from requirements.values import Value, fold, format_value, lookup
 
 

@@ -39,7 +39,7 @@ def count_waits(conn: Connection, span: LogSpan) -> None:
     ends = conn.execute(ENDS, span.bounds).all()
     found: defaultdict[tuple[Any, ...], float] = defaultdict(float)
     for end, history, causes in _join_histories(conn, ends, span):
-        for cause, seconds in wait_times.sum_by_cause(history, now=end.at, hindrances=causes).items():
+        for cause, seconds in wait_times.sum_by_cause(history, now=end.at, wait_causes=causes).items():
             if seconds:
                 found[*usage.get_key(end, truncate_to_hour(end.at)), cause] += seconds
     WAITS.add(conn, {key: {"seconds": seconds} for key, seconds in found.items()})

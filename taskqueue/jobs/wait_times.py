@@ -18,9 +18,9 @@ from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.jobs import log
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
-from taskqueue.schema.tables import hindrances as table
 from taskqueue.schema.tables import job_waits as job_waits_table
 from taskqueue.schema.tables import jobs
+from taskqueue.schema.tables import wait_causes as table
 from taskqueue.states import FINAL, JobStatus
 
 #: A pilot that could run the job got other jobs first.
@@ -113,31 +113,31 @@ _CAUSES: Mapping[JobStatus, str] = {
 
 
 def sum_by_cause(
-    log: Sequence[LogEntry], *, now: datetime, hindrances: Sequence[WaitCause] = ()
+    log: Sequence[LogEntry], *, now: datetime, wait_causes: Sequence[WaitCause] = ()
 ) -> dict[str, float]:
     """Seconds by cause, from all changes of a job's status, in order; running is no waiting.
 
-    `now` ends the wait of a job that is not final; `hindrances` are the causes stored for its task queue.
+    `now` ends the wait of a job that is not final; `wait_causes` are the causes stored for its task queue.
     """
     spent: defaultdict[str, float] = defaultdict(float)
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]
     for entry, end in zip(log, ends, strict=True):
         cause = _get_cause(entry)
         if cause == _PILOT:
-            for hindered_by, seconds in split_wait(entry.at, end, hindrances).items():
+            for hindered_by, seconds in split_wait(entry.at, end, wait_causes).items():
                 spent[hindered_by] += seconds
         elif cause is not None:
             spent[cause] += max(0.0, (end - entry.at).total_seconds())
     return {cause: round(seconds, 3) for cause, seconds in sorted(spent.items(), key=lambda each: -each[1])}
 
 
-def split_wait(since: datetime, until: datetime, hindrances: Iterable[WaitCause]) -> dict[str, float]:
+def split_wait(since: datetime, until: datetime, wait_causes: Iterable[WaitCause]) -> dict[str, float]:
     """Split a wait into seconds by cause; the rest is waiting for a pilot.
 
     Of several causes at once the first in `CAUSE_ORDER` counts, so the parts sum to the whole.
     """
     changes: list[tuple[datetime, str, int]] = []
-    for each in hindrances:
+    for each in wait_causes:
         begins, ends = max(each.since, since), min(each.until, until)
         if begins < ends:
             changes += [(begins, each.cause, 1), (ends, each.cause, -1)]
@@ -251,7 +251,7 @@ def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
         {"job_id": row.job_id, "cause": cause, "seconds": seconds, "ended_at": row.updated_at}
         for row in ended
         for cause, seconds in sum_by_cause(
-            logs[row.job_id], now=row.updated_at, hindrances=seen.get(row.task_queue_id, ())
+            logs[row.job_id], now=row.updated_at, wait_causes=seen.get(row.task_queue_id, ())
         ).items()
     ]
     if rows:
@@ -276,4 +276,4 @@ def sum_until_now(
     if job.task_queue_id is not None:
         found = read_causes(conn, [job.task_queue_id], since=entries[0].at)
         seen = found.get(job.task_queue_id, ())
-    return sum_by_cause(entries, now=now, hindrances=seen)
+    return sum_by_cause(entries, now=now, wait_causes=seen)

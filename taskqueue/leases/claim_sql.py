@@ -39,7 +39,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.functions import concat
 
 from taskqueue.db import compiled_sql
-from taskqueue.leases import claim
+from taskqueue.leases import opening
 from taskqueue.leases.assignment import (
     ASSIGNED,
     LOCATION_BINDS,
@@ -98,7 +98,7 @@ def _open_attempts(picked: CTE, request: ClaimValues) -> CTE:
     """
     row = {
         **{name: picked.c[name] for name in ("job_id", "vo")},
-        **{name: request[name] for name in claim.ATTEMPT_COLUMNS},
+        **{name: request[name] for name in opening.ATTEMPT_COLUMNS},
         "epoch": next_epoch(picked.c.epoch),
         "opened_at": NOW,
         "claim_number": case((request["slot"].is_not(None), slots.next_claim(request["stamp"]))),
@@ -115,7 +115,7 @@ def _insert_log(given: CTE) -> Insert:
         "from_status": literal(JobStatus.WAITING.value),
         "to_status": literal(JobStatus.MATCHED.value),
         "minor_status": literal(ASSIGNED),
-        "source": literal(claim.SOURCE),
+        "source": literal(opening.SOURCE),
         "epoch": given.c.epoch,
     }
     return compiled_sql.insert_each(job_log, given, row)

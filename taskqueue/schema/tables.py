@@ -303,14 +303,14 @@ task_queues = _table(
 
 #: Times at which a cause kept the jobs of a task queue from pilots, as seen by the matchers. No foreign key:
 #: a matcher may write about a task queue that has just been removed.
-hindrances = _table(
-    "hindrances",
+wait_causes = _table(
+    "wait_causes",
     Column("task_queue_id", BigId, nullable=False),
     Column("cause", String(16), nullable=False),  # one of wait_times.CAUSE_ORDER
     Column("since", UtcTime, nullable=False),
     Column("until", UtcTime, nullable=False),
     PrimaryKeyConstraint("task_queue_id", "cause", "since"),
-    Index("ix_hindrances_until", "until"),
+    Index("ix_wait_causes_until", "until"),
 )
 
 #: Jobs that a pilot may take, one narrow row each. Deleting the row is the claim.

@@ -47,7 +47,7 @@ def test_a_pool_of_workers_replaces_the_dead_and_prepares_jobs(
         before = _workers_of(pool)
         before[0].kill()
         wait_until(lambda: len(set(_workers_of(pool)) - set(before)) == 1)
-        RQNotifier(redis_server.url).ring(job_ids)
+        RQNotifier(redis_server.url).notify(job_ids)
         wait_until(lambda: list(submitted.waiting(engine)) == job_ids)
         workers = _workers_of(pool)
         pool.send_signal(signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_up_with_redis_runs_a_worker_that_its_pages_metrics_and_doctor_show(
         url = banner["url"]
         submission = httpx.post(f"{url}/api/v1/jobs", json={"jobs": jobs}, headers=token, timeout=60)
         assert submission.status_code == 201, submission.text
-        RQNotifier(redis_server.url).ring(submission.json()["job_ids"])
+        RQNotifier(redis_server.url).notify(submission.json()["job_ids"])
 
         def metrics() -> str:
             return httpx.get(f"{url}/metrics", headers=token, timeout=60).text

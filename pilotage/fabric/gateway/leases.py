@@ -31,7 +31,7 @@ from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import KILL, elapsed_time
-from pilotage.fabric.pilot.service.service_client import News
+from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.runner.progress import Progress
 
@@ -100,7 +100,7 @@ class GridJobLease:
     local_jobs: dict[int, LocalJobStatus] = field(default_factory=dict)  #: as the service was told
     answered: float = 0.0  #: `elapsed_time` when the last report that was answered was sent
     run_on: float | None = None  #: seconds without an answer after which the local jobs have to end
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     noted: float | None = None  #: `answered` as it is in the journal
 
@@ -125,7 +125,7 @@ class GatewayLeases:
     permits: Permits
     heartbeat_seconds: float | None = None  #: interval that the service wishes
     _held: dict[AttemptKey, GridJobLease] = field(default_factory=dict)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _reporting: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
         """Send a heartbeat for each grid job, and follow the commands in the responses.
@@ -140,9 +140,9 @@ class GatewayLeases:
         for each in random.sample(grid_jobs, len(grid_jobs)):
             try:
                 lease = self._lease(each.taken)
-                with lease.turn:
+                with lease.lock:
                     if not lease.closed:
-                        self._report_news(lease, each, summary)
+                        self._report_state(lease, each, summary)
                 in_a_row = 0
             except Away as error:
                 in_a_row += 1
@@ -152,7 +152,7 @@ class GatewayLeases:
 
     def phase_of(self, grid_job: GridJob) -> ManagerPhase:
         """Its phase, which is updating while the service does not have the latest state of its local jobs."""
-        with self._turn:
+        with self._reporting:
             lease = self._held.get(grid_job.taken.key)
         is_told = lease is not None and lease.reported == _local_state(grid_job)
         is_polling = grid_job.phase is ManagerPhase.POLLING
@@ -162,8 +162,8 @@ class GatewayLeases:
         """Start the leases of grid jobs that were just recorded."""
         for each in taken:
             lease = self._lease(each)
-            with lease.turn:
-                self._report_news(lease, GridJob(taken=each, phase=ManagerPhase.SUBMITTING), summary)
+            with lease.lock:
+                self._report_state(lease, GridJob(taken=each, phase=ManagerPhase.SUBMITTING), summary)
 
     def deliver(self) -> int:
         """Deliver all ended grid jobs, slowly if necessary; return the number delivered.
@@ -181,13 +181,13 @@ class GatewayLeases:
         return delivered
 
     def _lease(self, taken: PulledGridJob) -> GridJobLease:
-        with self._turn:
+        with self._reporting:
             if (lease := self._held.get(taken.key)) is None:
                 lease = self._held[taken.key] = GridJobLease(taken)
                 lease.restore(self.manager.journal.find_answer(taken.key))
             return lease
 
-    def _report_news(self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary) -> None:
+    def _report_state(self, lease: GridJobLease, grid_job: GridJob, summary: GatewaySummary) -> None:
         """Start or continue an attempt; the caller holds the lock of the lease.
 
         A refusal because of a report's content does not end the attempt: the next report may be accepted.
@@ -206,7 +206,7 @@ class GatewayLeases:
             else:
                 summary.problems.append(f"job {lease.taken.job_id}: {error}")
 
-    def _note_answer(self, lease: GridJobLease, sent: float, answer: News) -> None:
+    def _note_answer(self, lease: GridJobLease, sent: float, answer: LeaseAnswer) -> None:
         """Store when the service answered; in the journal each minute, so that it is never too late there."""
         is_new = lease.noted is None or answer.run_on_seconds != lease.run_on
         lease.answered, lease.run_on = sent, answer.run_on_seconds
@@ -216,7 +216,7 @@ class GatewayLeases:
             self.manager.journal.note_answer(lease.taken.key, last)
             lease.noted = sent
 
-    def _start_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> News:
+    def _start_or_beat(self, lease: GridJobLease, grid_job: GridJob) -> LeaseAnswer:
         """Start the attempt if this process has not done so, else send a heartbeat."""
         if lease.started:
             return self.service.heartbeat(lease.taken.lease, heartbeat_body(grid_job))
@@ -248,7 +248,7 @@ class GatewayLeases:
             lease.local_jobs |= {each.number: each for each in some}
         lease.reported = _local_state(grid_job)
 
-    def _obey(self, answer: News, lease: GridJobLease, summary: GatewaySummary) -> None:
+    def _obey(self, answer: LeaseAnswer, lease: GridJobLease, summary: GatewaySummary) -> None:
         self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds
         if KILL in answer.commands:
             self.manager.journal.cancel(lease.taken.key)
@@ -259,10 +259,10 @@ class GatewayLeases:
 
     def _end_unanswered(self, summary: GatewaySummary) -> None:
         """End what the service could not be told about for too long: others may run it soon."""
-        with self._turn:
+        with self._reporting:
             held = list(self._held.values())
         for each in held:
-            with each.turn:
+            with each.lock:
                 if each.is_unanswered and not each.closed:
                     self._close(each, f"no answer from the service for {each.run_on:.0f} s", summary)
 
@@ -284,7 +284,7 @@ class GatewayLeases:
             log.warning("job %d: the attempt is over: %s", taken.job_id, error)
         self.manager.journal.forget(taken.key)
         self.permits.remove(taken)
-        with self._turn:
+        with self._reporting:
             self._held.pop(taken.key, None)
         return True
 
@@ -292,12 +292,12 @@ class GatewayLeases:
         report = grid_job.outcome
         if report is None or lease.closed:
             return
-        with lease.turn:
+        with lease.lock:
             if not lease.started:
                 self._start_or_beat(lease, grid_job)
         # Heartbeats go on while the output is sent.
         report = self._send_output(grid_job, report)
-        with lease.turn:
+        with lease.lock:
             self._send_last_news(lease, grid_job)
             report = self.service.finish(lease.taken.lease, report)
         log.info("job %d: %s %s", lease.taken.job_id, report.status, report.minor_status)

@@ -22,7 +22,7 @@ from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Prepa
 from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service import service_client
 from pilotage.fabric.pilot.service.heartbeat import KILL, Heartbeat, elapsed_time
-from pilotage.fabric.pilot.service.service_client import Match, News, Service
+from pilotage.fabric.pilot.service.service_client import LeaseAnswer, Match, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.pilot.settings import PayloadOptions
 
@@ -157,7 +157,7 @@ class _Attempt:
             return self._finish(ready)
         return self._execute(ready, area, news, started)
 
-    def _start(self) -> tuple[float, News]:
+    def _start(self) -> tuple[float, LeaseAnswer]:
         """Report the start; the time before, and the answer."""
         facts = {"host": socket.gethostname(), "pilot": os.getpid()}
         return elapsed_time(), self.around.service.start(self.match.lease, facts)
@@ -182,7 +182,7 @@ class _Attempt:
         missing = monitor.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
         return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
 
-    def _execute(self, ready: Prepared, area: WorkArea, news: News, started: float) -> AttemptOutcome:
+    def _execute(self, ready: Prepared, area: WorkArea, news: LeaseAnswer, started: float) -> AttemptOutcome:
         allowed = monitor.job_limits(
             ready.description, seconds_left=self.seconds_left(), max_ram=self.around.offer.max_ram
         )

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Callable, TypeVar
 
 from pilotage.fabric.pilot import arguments, offer
-from pilotage.fabric.pilot.agent import Agent, PilotControl
 from pilotage.fabric.pilot.allotment import SlotRoom
 from pilotage.fabric.pilot.attempt import AttemptContext
 from pilotage.fabric.pilot.errors import (
@@ -30,6 +29,7 @@ from pilotage.fabric.pilot.errors import (
     HostTrouble,
     NodeExcluded,
 )
+from pilotage.fabric.pilot.job_agent import JobAgent, PilotControl
 from pilotage.fabric.pilot.node import discovery, linux
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import isolation
@@ -247,7 +247,7 @@ class Pilot:
             self._service, preparer, settings.care, offered, SlotMemory(offered.max_ram), self.orders.stop
         )
         renewing = TokenRenewal(self._service, life=self._life)
-        agent = Agent(
+        agent = JobAgent(
             around, SlotRoom(whole), settings.ends, self.orders, renewing.refusal, began=self._began
         )
         try:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pilotage.fabric.pilot import attempt
-from pilotage.fabric.pilot.agent import PilotControl
 from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HOST, HostTrouble, NotPossibleHere
+from pilotage.fabric.pilot.job_agent import PilotControl
 from pilotage.fabric.pilot.payload import isolation, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
 from pilotage.fabric.pilot.payload.isolation import Isolation

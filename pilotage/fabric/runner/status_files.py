@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.pilot.service.service_client import News
+from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away
 from pilotage.fabric.runner import progress
 from pilotage.fabric.runner.progress import Progress
@@ -50,11 +50,11 @@ class StatusFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> LeaseAnswer:
         """Write the progress; commands are never returned: the batch system ends the job."""
         del lease  # the directory identifies the job
         self._write(NEWS, io.BytesIO(json.dumps(facts, ensure_ascii=False).encode() + b"\n"))
-        return News(commands=(), heartbeat_seconds=None)
+        return LeaseAnswer(commands=(), heartbeat_seconds=None)
 
     def output(self, archive: Path) -> None:
         """Write the output archive."""

@@ -56,7 +56,7 @@ class PilotPlaces:
             self._bound.store(stamp, (queue, now))
         return True
 
-    def turn(self, stamp: str) -> asyncio.Lock:
+    def lock(self, stamp: str) -> asyncio.Lock:
         """Held while a request of this pilot for jobs is served: what it may have depends on what it has."""
         if (lock := self._turns.get(stamp)) is None:
             lock = self._turns[stamp] = asyncio.Lock()

@@ -75,7 +75,7 @@ def change_many(
     ]
     audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
     if wanted is JobStatus.RESCHEDULED:
-        parts.ring(sorted(changed))
+        parts.notify_optimizers(sorted(changed))
     return ChangedJobs(job_ids=sorted(changed), refused=refused)
 
 
@@ -126,7 +126,7 @@ def _changing(
         yield conn, job
     _audit_change(caller, job, wanted)
     if wanted is JobStatus.RESCHEDULED:
-        parts.ring([job_id])
+        parts.notify_optimizers([job_id])
 
 
 def kill_one(parts: Services, caller: Caller, job_id: int) -> None:
@@ -261,7 +261,7 @@ def submit(
         sandbox=sandbox,
     )
     parts.metrics.optimized(accepted.decided)
-    parts.ring(accepted.due)
+    parts.notify_optimizers(accepted.due)
     return accepted
 
 

@@ -177,7 +177,7 @@ def _record_output(parts: Services, report: OutputReport, staged: StagedBlob) ->
 pilot_output_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
 
 
-class PilotOutputNews(StrictInput):
+class PilotOutputReport(StrictInput):
     """The ends of a pilot's output, fetched by its director."""
 
     stdout: str = Field(default="", max_length=16_000)
@@ -192,7 +192,7 @@ class PilotLog(StrictInput):
 
 @pilot_output_router.post("/{stamp}/output")
 @allow(Role.DIRECTOR, most_bytes=SMALL)
-def keep_output(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputNews) -> PilotOutput:
+def keep_output(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotOutputReport) -> PilotOutput:
     """Store the end of a pilot's output; replaces what was stored before."""
     now = parts.clock()
     with database.writing(parts.engine) as conn:

@@ -52,7 +52,7 @@ from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue.db import clock
 from taskqueue.jobs import descriptions
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.task_queues.task_queues import TaskQueue
 
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
@@ -127,7 +127,7 @@ def _by_visible_vos(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedJobs:
+class RequestedJobs:
     """What a body of requestJob asks for, apart from the id of the request."""
 
     stated: bytes  #: the resource as JSON, by which equal requests share caches
@@ -135,7 +135,7 @@ class WantedJobs:
     said_before: bool | None  #: as `JobRequest.said_before`
 
     @classmethod
-    def from_body(cls, body: JobRequest) -> "WantedJobs":
+    def from_body(cls, body: JobRequest) -> "RequestedJobs":
         """What the body asks for."""
         return cls(stated=to_json(body.to_record()), count=body.count, said_before=body.said_before)
 
@@ -150,7 +150,7 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> Response:
     """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
-    asked = WantedJobs.from_body(body)
+    asked = RequestedJobs.from_body(body)
     content = await find_jobs(parts, caller, request, asked, body.request_id, request_timeout)
     return Response(content, media_type="application/json")
 
@@ -159,7 +159,7 @@ async def find_jobs(
     parts: Services,
     caller: Caller,
     request: Request,
-    asked: WantedJobs,
+    asked: RequestedJobs,
     request_id: str | None,
     request_timeout: float | None,
 ) -> bytes:
@@ -183,7 +183,7 @@ async def find_jobs(
         request_id=request_id,
         cache_key=key,
     )
-    async with nullcontext() if caller.stamp is None else parts.places.turn(caller.stamp):
+    async with nullcontext() if caller.stamp is None else parts.places.lock(caller.stamp):
         answer = await claim_jobs(parts, request, wanted)
     if answer.reason:
         return _refuse(parts, answer.reason, answer.warnings)

@@ -132,7 +132,7 @@ def revoke(parts: PartsOf, caller: CallerOf, body: Revocation) -> None:
 login_router = APIRouter(prefix="/login-links", tags=["tokens"], route_class=ApiRoute)
 
 
-class LoginWish(StrictInput):
+class LoginRequest(StrictInput):
     """The caller that the link is for; default: the sender itself."""
 
     role: str | None = Field(default=None, max_length=40, description="A person's role; operators only.")
@@ -151,7 +151,7 @@ class LoginLink(BaseModel):
 
 @login_router.post("", status_code=201)
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, most_bytes=SMALL)
-def issue(parts: PartsOf, token: TokenOf, body: LoginWish | None = None) -> LoginLink:
+def issue(parts: PartsOf, token: TokenOf, body: LoginRequest | None = None) -> LoginLink:
     """Create a link that signs one browser in within five minutes, with the rights of this request's token.
 
     Operators may name another person. The session ends after twelve hours, or when the token expires or is

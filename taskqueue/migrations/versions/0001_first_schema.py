@@ -224,14 +224,14 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_table(
-        "hindrances",
+        "wait_causes",
         sa.Column("task_queue_id", _ID, nullable=False),
         sa.Column("cause", sa.String(length=16), nullable=False),
         sa.Column("since", _TIME, nullable=False),
         sa.Column("until", _TIME, nullable=False),
-        sa.PrimaryKeyConstraint("task_queue_id", "cause", "since", name=op.f("pk_hindrances")),
+        sa.PrimaryKeyConstraint("task_queue_id", "cause", "since", name=op.f("pk_wait_causes")),
     )
-    op.create_index("ix_hindrances_until", "hindrances", ["until"])
+    op.create_index("ix_wait_causes_until", "wait_causes", ["until"])
     op.create_table(
         "idempotency_keys",
         sa.Column("subject", sa.Text(), nullable=False),

@@ -21,9 +21,9 @@ from taskqueue import blobs
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, claim, expiry
+from taskqueue.leases import assignment, expiry, opening
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.claim import ClaimedJob, LeaseHolder
+from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.pilots import pilots, slots
 from taskqueue.pilots.slots import SlotLimits
@@ -66,8 +66,8 @@ def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:
         ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
         holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
         taken = assignment.take_jobs(conn, ids, count, place=PLACE, now=now)
-        return claim.open_attempts(
-            conn, [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken], now=now
+        return opening.open_attempts(
+            conn, [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken], now=now
         )
 
 

@@ -18,9 +18,9 @@ from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from pilotage.service import lease_reports
 from taskqueue.db import database
-from taskqueue.leases import assignment, claim
+from taskqueue.leases import assignment, opening
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.claim import LeaseHolder
+from taskqueue.leases.opening import LeaseHolder
 from taskqueue.states import JobStatus
 from tests import reporting
 from tests.stored import service_up
@@ -52,8 +52,8 @@ def run(engine: Engine, now: datetime) -> tuple[int, int]:
     with database.writing(engine) as conn:
         found = conn.exec_driver_sql("SELECT task_queue_id FROM task_queues").scalars().all()
         taken = assignment.take_jobs(conn, found, 2, place=PLACE, now=now)
-        given = [claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
-        for each in claim.open_attempts(conn, given, now=now):
+        given = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
+        for each in opening.open_attempts(conn, given, now=now):
             reporting.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
     service_up(engine, now, now + 600 * MINUTE)
     return ids

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Callable, Protocol
 
-from pilotage.fabric.pilot.service.service_client import News
+from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away, Refused
 
 
@@ -55,7 +55,7 @@ def elapsed_time() -> float:
 class HeartbeatListener(Protocol):
     """Receiver of heartbeats: usually the service."""
 
-    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> LeaseAnswer:
         """Receive the facts of a running payload; return commands for it."""
         ...
 
@@ -104,7 +104,7 @@ class Heartbeat:
         seconds = self._clock() - self._answered
         return seconds if self._run_on is not None and seconds >= self._run_on else None
 
-    def obey(self, news: News) -> None:
+    def obey(self, news: LeaseAnswer) -> None:
         """Follow the commands and the intervals in a response."""
         if KILL in news.commands:
             self.killed.set()

@@ -47,7 +47,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class News:
+class LeaseAnswer:
     """The response to start and heartbeat."""
 
     commands: tuple[str, ...]
@@ -122,14 +122,14 @@ class Service:
             retry_after=None if retry_after is None else float(retry_after),
         )
 
-    def start(self, lease: str, facts: Mapping[str, object]) -> News:
+    def start(self, lease: str, facts: Mapping[str, object]) -> LeaseAnswer:
         """Report that the payload is about to start."""
-        return _news(self._transport.call("POST", f"/leases/{quote(lease)}/start", facts).body)
+        return _read_answer(self._transport.call("POST", f"/leases/{quote(lease)}/start", facts).body)
 
-    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> News:
+    def heartbeat(self, lease: str, facts: Mapping[str, object]) -> LeaseAnswer:
         """Report that the payload is running."""
         path = f"/leases/{quote(lease)}/heartbeat"
-        return _news(self._transport.call("POST", path, facts, timeout=_WAIT_FOR_NEWS).body)
+        return _read_answer(self._transport.call("POST", path, facts, timeout=_WAIT_FOR_NEWS).body)
 
     def finish(self, lease: str, report: Report) -> Report:
         """Report how the payload ended; return the accepted report, shortened if the first was refused."""
@@ -229,8 +229,8 @@ def _match(raw: Mapping[str, Any], now: datetime) -> Match:
         raise Away(f"the service sent an unreadable match: {error!r}") from None
 
 
-def _news(body: Mapping[str, Any]) -> News:
-    return News(
+def _read_answer(body: Mapping[str, Any]) -> LeaseAnswer:
+    return LeaseAnswer(
         commands=tuple(map(str, body.get("commands", ()))),
         heartbeat_seconds=_seconds(body.get("heartbeat_seconds")),
         run_on_seconds=_seconds(body.get("run_on_seconds")),

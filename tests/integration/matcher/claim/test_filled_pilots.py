@@ -13,7 +13,7 @@ from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchRequest
 from taskqueue.db import database
 from taskqueue.jobs import jobs
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting

@@ -367,7 +367,7 @@ def test_the_inline_optimizer_takes_what_is_rung_for(engine: Engine, now: dateti
     inline.start()
     assert inline.alive
     for job_id in ids:
-        inline.ring([job_id])
+        inline.notify([job_id])
     inline.stop()
     assert not inline.alive
     assert waiting(engine) == ids
@@ -383,11 +383,11 @@ def test_the_inline_optimizer_outlives_a_defect(engine: Engine, now: datetime) -
 
     inline = InlineOptimizer(engine, current, clock=lambda: now)  # type: ignore[arg-type]
     first, second = submit(engine, grid(), now, JOB, JOB)
-    inline.ring([first])
+    inline.notify([first])
     inline.start()
     while not inline._pending.empty():
         pass
-    inline.ring([second])
+    inline.notify([second])
     inline.stop()
     assert second in waiting(engine)
 

@@ -92,7 +92,7 @@ def test_a_worker_does_what_is_rung_for(
 ) -> None:
     store_grid(engine, now)
     ids = submit(engine, grid(), now, *([JOB] * 50))
-    RQNotifier(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).notify(ids)
     process = workers.start()
     until(lambda: waiting(engine) == ids, "the arrival of all jobs")
     assert job(engine, ids[0]).minor_status == "Pilot Agent Submission"
@@ -105,7 +105,7 @@ def test_the_state_of_the_queue_and_the_outcomes_of_workers_are_read_from_redis(
 ) -> None:
     store_grid(engine, now)
     ids = submit(engine, grid(), now, *([JOB] * 3))
-    RQNotifier(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).notify(ids)
     with redis_server.client() as client:
         before = rq.read_state(client)
         assert (before.waiting, before.workers, before.is_heard, before.outcomes) == (1, 0, False, {})
@@ -126,7 +126,7 @@ def test_a_worker_follows_the_configuration(
     store_grid(engine, now)
     workers.start()
     [first] = submit(engine, grid(), now, JOB)
-    RQNotifier(redis_server.url).ring([first])
+    RQNotifier(redis_server.url).notify([first])
     until(lambda: waiting(engine) == [first], "the arrival of the first job")
     store_grid(
         engine,
@@ -134,7 +134,7 @@ def test_a_worker_follows_the_configuration(
         GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n",
     )
     [second] = submit(engine, grid(), now, {**JOB, "CPUTime": 2000})
-    RQNotifier(redis_server.url).ring([second])
+    RQNotifier(redis_server.url).notify([second])
     until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")
 
 
@@ -151,7 +151,7 @@ def test_an_absent_database_is_one_warning_and_the_jobs_wait_for_the_sweep(
 
 
 def test_only_job_ids_go_through_redis(redis_server: RedisServer) -> None:
-    RQNotifier(redis_server.url).ring(range(1, 2201))
+    RQNotifier(redis_server.url).notify(range(1, 2201))
     with redis_server.client() as client:
         queue = Queue(rq.QUEUE, connection=client, serializer=JSONSerializer)
         batches = [client.hget(f"rq:job:{each}", "data") for each in queue.job_ids]
@@ -167,7 +167,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
     workers.slow.touch()
     ids = submit(engine, grid(), now, *([JOB] * 20))
     process = workers.start()
-    RQNotifier(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).notify(ids)
     until(workers.began.exists, "the beginning of the batch")
     workers.kill(process)
     assert waiting(engine) == []
@@ -183,7 +183,7 @@ def test_a_worker_that_comes_late_after_the_sweep_does_nothing_twice(
     workers.slow.touch()
     ids = submit(engine, grid(), now, *([JOB] * 20))
     workers.start()
-    RQNotifier(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).notify(ids)
     until(workers.began.exists, "the beginning of the batch")
     assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 20
     workers.slow.unlink()
@@ -198,12 +198,12 @@ def test_a_flushed_redis_loses_nothing(
 ) -> None:
     store_grid(engine, now)
     ids = submit(engine, grid(), now, *([JOB] * 20))
-    bell = RQNotifier(redis_server.url)
-    bell.ring(ids)
+    notifier = RQNotifier(redis_server.url)
+    notifier.notify(ids)
     redis_server.flush()
     workers.start()
     [later] = submit(engine, grid(), now, JOB)
-    bell.ring([later])
+    notifier.notify([later])
     until(lambda: waiting(engine) == [later], "the arrival of the job that was rung for after the flush")
     sweep_up(engine, now + timedelta(seconds=10))
     assert waiting(engine) == [*ids, later]
@@ -216,7 +216,7 @@ def test_a_redis_flushed_in_the_middle_of_a_batch_is_one_line_in_the_log(
     workers.slow.touch()
     ids = submit(engine, grid(), now, *([JOB] * 20))
     workers.start()
-    RQNotifier(redis_server.url).ring(ids)
+    RQNotifier(redis_server.url).notify(ids)
     until(workers.began.exists, "the beginning of the batch")
     redis_server.flush()
     workers.slow.unlink()
@@ -229,11 +229,11 @@ def test_redis_away_is_no_error_for_the_submitter(
     engine: Engine, now: datetime, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = submit(engine, grid(), now, *([JOB] * 5))
-    bell = RQNotifier(redis_server.url)
+    notifier = RQNotifier(redis_server.url)
     redis_server.kill()
     with caplog.at_level(logging.WARNING):
-        bell.ring(ids)
-        bell.ring(ids)
+        notifier.notify(ids)
+        notifier.notify(ids)
     assert caplog.text.count("Redis is unavailable, 5 jobs wait for the sweep") == 1
     assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 5
     assert waiting(engine) == ids
@@ -246,14 +246,14 @@ def test_a_worker_outlives_the_loss_of_redis_in_the_middle_of_a_batch(
     workers.slow.touch()
     first = submit(engine, grid(), now, *([JOB] * 20))
     process = workers.start()
-    RQNotifier(redis_server.url).ring(first)
+    RQNotifier(redis_server.url).notify(first)
     until(workers.began.exists, "the beginning of the batch")
     redis_server.kill()
     workers.slow.unlink()
     until(lambda: waiting(engine) == first, "the end of the batch without Redis")
     redis_server.start()
     second = submit(engine, grid(), now, *([JOB] * 3))
-    RQNotifier(redis_server.url).ring(second)
+    RQNotifier(redis_server.url).notify(second)
     until(lambda: waiting(engine) == [*first, *second], "the arrival of jobs after the return of Redis")
     assert process.poll() is None
     assert {tuple(way(engine, job_id)) for job_id in [*first, *second]} == {("Received", "Waiting")}
@@ -263,10 +263,10 @@ def test_several_workers_share_the_work(
     engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
 ) -> None:
     store_grid(engine, now)
-    bell = RQNotifier(redis_server.url)
+    notifier = RQNotifier(redis_server.url)
     ids = [job_id for _ in range(20) for ids in [submit(engine, grid(), now, *([JOB] * 5))] for job_id in ids]
     for start in range(0, 100, 5):
-        bell.ring(ids[start : start + 10])
+        notifier.notify(ids[start : start + 10])
     for _ in range(2):
         workers.start()
     until(lambda: waiting(engine) == ids, "the arrival of all jobs")

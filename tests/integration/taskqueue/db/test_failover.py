@@ -16,7 +16,7 @@ from requirements.errors import PilotageError
 from taskqueue.db import database, incarnation
 from taskqueue.errors import LeaseNotFound
 from taskqueue.leases import expiry
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, jobs
 from taskqueue.states import JobStatus

@@ -13,7 +13,7 @@ from taskqueue.db.incarnation import RecoveryResult
 from taskqueue.errors import IllegalTransition
 from taskqueue.jobs import jobs, log
 from taskqueue.leases import attempts, expiry
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import installation, scopes, submit_pools
 from taskqueue.states import JobStatus

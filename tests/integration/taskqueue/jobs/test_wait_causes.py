@@ -195,6 +195,6 @@ def test_what_kept_jobs_from_pilots_goes_when_it_is_old(engine: Engine, now: dat
     hand.asks(60)
     hand.matcher.write_down()
     with database.writing(engine) as conn:
-        assert retention.remove_old(conn, "hindrances", before=hand.now, limit=10) == 0
-        assert retention.remove_old(conn, "hindrances", before=hand.now + timedelta(days=1), limit=10) == 1
+        assert retention.remove_old(conn, "wait_causes", before=hand.now, limit=10) == 0
+        assert retention.remove_old(conn, "wait_causes", before=hand.now + timedelta(days=1), limit=10) == 1
     assert hand.waited(job_id) == {"a pilot": 60}

@@ -16,7 +16,7 @@ from taskqueue.jobs import control, jobs, log
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, expiry, lifecycle
 from taskqueue.leases.attempts import Attempt
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import (
     FinishReport,
     GridJobPhase,

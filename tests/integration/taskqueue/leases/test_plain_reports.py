@@ -13,7 +13,7 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import control, jobs, log
 from taskqueue.leases import attempts, plain_reports
-from taskqueue.leases.claim import ClaimedJob
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import (
     FinishReport,
     HeartbeatReport,

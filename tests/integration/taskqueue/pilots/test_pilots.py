@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Engine, delete
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
-from taskqueue.leases import assignment, claim
-from taskqueue.leases.claim import AssignedJob, LeaseHolder
+from taskqueue.leases import assignment, opening
+from taskqueue.leases.opening import AssignedJob, LeaseHolder
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.schema.tables import attempts
@@ -116,7 +116,7 @@ def test_jobs_are_counted_and_stay_when_attempts_are_removed(engine: Engine, now
         for count in (2, 1):
             taken = assignment.take_jobs(conn, [task_queue], count, place=waiting.ANYWHERE, now=now)
             given = [AssignedJob(row=row, place=waiting.ANYWHERE, holder=holder) for row in taken]
-            claim.open_attempts(conn, given, now=now)
+            opening.open_attempts(conn, given, now=now)
         assert pilots.get_pilot(conn, "s").jobs == 3
         pilots.set_status(conn, "s", P.DONE, now=now)
         conn.execute(delete(attempts))

@@ -88,7 +88,7 @@ _asked = _records.filter(lambda record: bool(record.values)) | _expressions
 
 
 def _said(index: QueueClassIndex, requirements: Requirements) -> EligibleSets:
-    return index.ask(index.question(requirements))
+    return index.resolve(index.question(requirements))
 
 
 def _expected(index: QueueClassIndex, requirements: Requirements) -> EligibleSets:
@@ -113,7 +113,7 @@ def test_a_number_that_counts_as_true_beside_others_is_not_true_by_itself() -> N
     index = QueueClassIndex([QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())], DECLARATIONS)
     for text in ("other.Absent =?= undefined && other.MaxRAM", "other.MaxRAM"):
         asked = Expression(text=text)
-        assert index.ask(index.question_of(text, asked)) == _expected(index, asked)
+        assert index.resolve(index.question_of(text, asked)) == _expected(index, asked)
 
 
 @given(_classes(), _classes(), st.lists(_asked, min_size=1, max_size=4))
@@ -122,11 +122,11 @@ def test_what_is_taken_over_from_another_version_is_what_a_new_index_says(
 ) -> None:
     before = QueueClassIndex(older, DECLARATIONS)
     for number, each in enumerate(asked):
-        before.ask(before.question_of(str(number), each))
+        before.resolve(before.question_of(str(number), each))
     shared = {each.digest: each for each in (*older[::2], *newer)}
     index = QueueClassIndex(list(shared.values()), DECLARATIONS, before=before)
     for number, each in enumerate(asked):
-        assert index.ask(index.question_of(str(number), each)) == _expected(index, each)
+        assert index.resolve(index.question_of(str(number), each)) == _expected(index, each)
 
 
 def test_an_index_may_be_asked_while_another_one_takes_over_what_it_knows() -> None:
@@ -138,12 +138,12 @@ def test_an_index_may_be_asked_while_another_one_takes_over_what_it_knows() -> N
 
     def asked_meanwhile(_values: Mapping[str, Value]) -> bool:
         another = Record(values=(("Memory", next(numbers)),))
-        return bool(index.ask(index.question(another)))
+        return bool(index.resolve(index.question(another)))
 
     part = RequirementPart(key="part", names=("maxram",), holds=asked_meanwhile)
     question = RequirementQuestion(whole=Record(values=()), names=frozenset({"maxram"}), parts=(part,))
-    assert index.ask(question) == EligibleSets(eligible=1)
-    assert QueueClassIndex(others, DECLARATIONS, before=index).ask(question) == EligibleSets(eligible=1)
+    assert index.resolve(question) == EligibleSets(eligible=1)
+    assert QueueClassIndex(others, DECLARATIONS, before=index).resolve(question) == EligibleSets(eligible=1)
 
 
 def test_slots_stay_and_the_lowest_free_ones_are_given() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matcher import rules
 from matcher.claim.allotment import SlotAllotment, read_size
 from matcher.request.resource import Resource
-from taskqueue.leases.claim import Allotment
+from taskqueue.leases.opening import Allotment
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 NODE = Resource(cpu_time=1000, processors=8, max_ram=16000, gpus=2, whole_node=True)

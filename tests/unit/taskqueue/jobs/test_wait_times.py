@@ -48,7 +48,7 @@ CAUSES = st.sampled_from(CAUSE_ORDER)
 SECONDS = st.integers(min_value=0, max_value=100)
 
 
-def hindrance(cause: str, since: float, until: float) -> WaitCause:
+def wait_cause(cause: str, since: float, until: float) -> WaitCause:
     return WaitCause(
         task_queue_id=1,
         cause=cause,
@@ -57,35 +57,37 @@ def hindrance(cause: str, since: float, until: float) -> WaitCause:
     )
 
 
-def seconds_by(since: float, until: float, *hindrances: WaitCause) -> dict[str, float]:
-    return split_wait(START + timedelta(seconds=since), START + timedelta(seconds=until), hindrances)
+def seconds_by(since: float, until: float, *wait_causes: WaitCause) -> dict[str, float]:
+    return split_wait(START + timedelta(seconds=since), START + timedelta(seconds=until), wait_causes)
 
 
-HINDRANCES = st.lists(st.builds(hindrance, CAUSES, SECONDS, SECONDS), max_size=12)
+WAIT_CAUSES = st.lists(st.builds(wait_cause, CAUSES, SECONDS, SECONDS), max_size=12)
 
 
-@given(since=SECONDS, length=SECONDS, hindrances=HINDRANCES)
+@given(since=SECONDS, length=SECONDS, wait_causes=WAIT_CAUSES)
 def test_the_parts_of_a_wait_are_each_second_by_the_first_cause_that_held(
-    since: int, length: int, hindrances: list[WaitCause]
+    since: int, length: int, wait_causes: list[WaitCause]
 ):
     expected: Counter[str] = Counter()
     for second in range(since, since + length):
         at = START + timedelta(seconds=second)
-        holding = {each.cause for each in hindrances if each.since <= at < each.until}
+        holding = {each.cause for each in wait_causes if each.since <= at < each.until}
         expected[next((cause for cause in CAUSE_ORDER if cause in holding), "a pilot")] += 1
-    spent = seconds_by(since, since + length, *hindrances)
+    spent = seconds_by(since, since + length, *wait_causes)
     assert +Counter(spent) == expected
     assert sum(spent.values()) == length
     assert min(spent.values()) >= 0
 
 
-@given(since=SECONDS, length=st.integers(min_value=0, max_value=50), hindrances=HINDRANCES)
-def test_a_wait_that_ended_before_it_began_took_no_time(since: int, length: int, hindrances: list[WaitCause]):
-    assert seconds_by(since, since - length, *hindrances) == {"a pilot": 0}
+@given(since=SECONDS, length=st.integers(min_value=0, max_value=50), wait_causes=WAIT_CAUSES)
+def test_a_wait_that_ended_before_it_began_took_no_time(
+    since: int, length: int, wait_causes: list[WaitCause]
+):
+    assert seconds_by(since, since - length, *wait_causes) == {"a pilot": 0}
 
 
 def test_where_pilots_that_fit_are_served_it_is_the_turn_that_counts():
-    limits, turn = hindrance("limits", 10, 50), hindrance("its turn", 40, 60)
+    limits, turn = wait_cause("limits", 10, 50), wait_cause("its turn", 40, 60)
     assert seconds_by(0, 100, limits, turn) == {"limits": 30, "its turn": 20, "a pilot": 50}
 
 
@@ -97,5 +99,5 @@ def test_only_the_wait_for_a_pilot_is_split():
         entry(50, JobStatus.RUNNING),
         entry(60, JobStatus.DONE),
     ]
-    spent = sum_by_cause(log, now=START + timedelta(days=1), hindrances=[hindrance("banned", 0, 30)])
+    spent = sum_by_cause(log, now=START + timedelta(days=1), wait_causes=[wait_cause("banned", 0, 30)])
     assert spent == {"banned": 20, "a pilot": 10, "optimizers": 10, "start of the pilot's job": 10}

@@ -76,7 +76,7 @@ def test_a_redis_that_does_not_answer_is_bad(tmp_path: Path) -> None:
 
 
 def test_a_redis_that_no_worker_listens_to_is_a_warning(tmp_path: Path, redis_server: RedisServer) -> None:
-    RQNotifier(redis_server.url).ring([1, 2])
+    RQNotifier(redis_server.url).notify([1, 2])
     _, workers = checks_installation.check_redis(installation(tmp_path, redis_url=redis_server.url))
     assert workers.health is Health.WARNING
     assert "no worker listens: 1 batches of jobs wait" in workers.message

@@ -11,7 +11,7 @@ from pilotage.fabric.pilot.payload.monitor import Limits, MonitoredEnd, PayloadM
 from pilotage.fabric.pilot.payload.payload import Payload, PayloadEnd
 from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
-from pilotage.fabric.pilot.service.service_client import News
+from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 
 
 class Ended:
@@ -42,8 +42,8 @@ class Stop(threading.Event):
 class Silent:
     """A service that wants nothing."""
 
-    def heartbeat(self, *_: object) -> News:
-        return News(commands=(), heartbeat_seconds=None)
+    def heartbeat(self, *_: object) -> LeaseAnswer:
+        return LeaseAnswer(commands=(), heartbeat_seconds=None)
 
 
 def watched(end: PayloadEnd, stop: Stop) -> MonitoredEnd:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
-from pilotage.fabric.pilot.service.service_client import News
+from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away, Refused
 
-SIX_HOURS = News(commands=(), heartbeat_seconds=None, run_on_seconds=21_600)
+SIX_HOURS = LeaseAnswer(commands=(), heartbeat_seconds=None, run_on_seconds=21_600)
 
 
 class Clock:
@@ -29,7 +29,7 @@ class SlowService:
         self.error: Exception | None = None
         self._clock = clock
 
-    def heartbeat(self, _lease: str, _facts: Mapping[str, object]) -> News:
+    def heartbeat(self, _lease: str, _facts: Mapping[str, object]) -> LeaseAnswer:
         self._clock.now += self.seconds
         if self.error is not None:
             raise self.error
@@ -83,6 +83,6 @@ def test_an_answer_that_stored_nothing_is_none(
 
 
 def test_without_a_limit_of_the_service_the_payload_runs_on(clock: Clock, heart: Heartbeat) -> None:
-    heart.obey(News(commands=(), heartbeat_seconds=None))
+    heart.obey(LeaseAnswer(commands=(), heartbeat_seconds=None))
     clock.now += 1e9
     assert heart.silence is None

@@ -85,7 +85,7 @@ _WHOLE_EVERY = 24 * 3600.0
 _MOST = 1000
 
 
-class Agent:
+class JobAgent:
     """Main loop of one slot: requests all free resources, and again as soon as a payload has ended.
 
     Jobs run concurrently, each in a thread; each takes an allotment of the slot and returns it at its end.

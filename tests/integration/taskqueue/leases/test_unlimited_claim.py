@@ -25,10 +25,10 @@ from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import jobs
-from taskqueue.leases import attempts, claim, claim_batch
+from taskqueue.leases import attempts, opening, unlimited_claim
 from taskqueue.leases.assignment import Location, TakeRequest
-from taskqueue.leases.claim import Allotment, LeaseHolder
-from taskqueue.leases.claim_batch import BatchClaim, BatchClaimResult
+from taskqueue.leases.opening import Allotment, LeaseHolder
+from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.schema.tables import match_requests
@@ -190,8 +190,8 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:
         refused = BatchClaimResult(refused=True)
-        assert claim_batch.claim_jobs(server, asks, now=now) == [refused] * how_many
-        [*nothing, given] = claim_batch.claim_jobs(server, [*asks, allowed], now=now)
+        assert unlimited_claim.claim_jobs(server, asks, now=now) == [refused] * how_many
+        [*nothing, given] = unlimited_claim.claim_jobs(server, [*asks, allowed], now=now)
     assert nothing == [refused] * how_many
     assert given.claimed is not None
 
@@ -201,9 +201,9 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        [first] = claim_batch.claim_jobs(server, [_ask(task_queue, request_id="r")], now=now)
+        [first] = unlimited_claim.claim_jobs(server, [_ask(task_queue, request_id="r")], now=now)
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
-        [repeated, other] = claim_batch.claim_jobs(server, again, now=now)
+        [repeated, other] = unlimited_claim.claim_jobs(server, again, now=now)
     assert first.claimed is not None
     assert (repeated.claimed, repeated.refused) == (None, True)
     assert other.claimed is not None, "another pilot's request of the same name"
@@ -273,13 +273,13 @@ def test_a_claim_that_nobody_heard_of_goes_back(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = _put(engine, now)
-    claim = claim_batch.claim_jobs
+    claim = unlimited_claim.claim_jobs
 
     def cut_off(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
         claim(server, asks, now=now)  # it is committed
         raise _lost()
 
-    monkeypatch.setattr(claim_batch, "claim_jobs", cut_off)
+    monkeypatch.setattr(unlimited_claim, "claim_jobs", cut_off)
     claimer = ClaimWorker(engine, matcher)
     lost = PendingRequest(request=request(**AT, request_id="r"))
     claimer._serve_batch([lost])
@@ -299,7 +299,7 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
 ) -> None:
     _put(engine, now)
     both: list[MatchRequest] = [request(), request()]
-    claim = claim_batch.claim_jobs
+    claim = unlimited_claim.claim_jobs
     calls: list[int] = []
 
     def once(
@@ -314,7 +314,7 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
     matcher.refresh()
     with database.writing(engine) as conn:  # one of the task queues is empty, and nobody knows
         conn.execute(text("DELETE FROM waiting_jobs WHERE job_id = (SELECT max(job_id) FROM waiting_jobs)"))
-    monkeypatch.setattr(claim_batch, "claim_jobs", once)
+    monkeypatch.setattr(unlimited_claim, "claim_jobs", once)
     looks = matcher.serve(both)
     assert sum(map(len, _ids(looks))) == 1
 
@@ -324,7 +324,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
 ) -> None:
     _put(engine, now, 2)
     _put(engine, now, 2, owner="bob")
-    claim = claim_batch.claim_jobs
+    claim = unlimited_claim.claim_jobs
 
     def second_is_cut_off(
         server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime
@@ -337,7 +337,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
 
     leases: list[str] = []
     matcher.refresh()
-    monkeypatch.setattr(claim_batch, "claim_jobs", second_is_cut_off)
+    monkeypatch.setattr(unlimited_claim, "claim_jobs", second_is_cut_off)
     tickets = [PendingRequest(request=request(**AT, request_id=each)) for each in ("first", "second")]
     claimer = ClaimWorker(engine, matcher)
     claimer._serve_batch(tickets)
@@ -353,13 +353,13 @@ def test_claims_that_are_made_and_cannot_be_told_go_back(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_ids = _put(engine, now, 3)
-    claim = claim_batch.claim_jobs
+    claim = unlimited_claim.claim_jobs
 
     def broken(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
         claim(server, asks, now=now)  # it is committed
         raise KeyError("a description that cannot be read")
 
-    monkeypatch.setattr(claim_batch, "claim_jobs", broken)
+    monkeypatch.setattr(unlimited_claim, "claim_jobs", broken)
     claimer = ClaimWorker(engine, matcher)
     tickets = [PendingRequest(request=request(**AT)) for _ in range(2)]
     claimer._serve_batch(tickets)
@@ -437,7 +437,7 @@ def test_a_claim_is_prepared_at_once_with_a_plan_for_all_values(engine: Engine, 
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        claim_batch.claim_jobs(server, [_ask(task_queue, number) for number in range(2)], now=now)
+        unlimited_claim.claim_jobs(server, [_ask(task_queue, number) for number in range(2)], now=now)
         [plans] = server.rows(
             "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
             " WHERE statement LIKE '%DELETE FROM waiting_jobs%' AND statement NOT LIKE '%pg_prepared%'",
@@ -460,6 +460,6 @@ def test_the_connection_used_last_is_used_next(engine: Engine) -> None:
 
 
 def test_leases_made_together_are_as_good_as_single_ones() -> None:
-    made = claim.generate_leases(64)
+    made = opening.generate_leases(64)
     assert len(set(made)) == 64
-    assert {len(each) for each in made} == {len(claim.generate_lease())}
+    assert {len(each) for each in made} == {len(opening.generate_lease())}

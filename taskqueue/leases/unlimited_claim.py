@@ -13,17 +13,17 @@ from datetime import datetime
 from typing import Any
 
 from taskqueue.db.compiled_sql import StatementRunner
-from taskqueue.leases import claim
+from taskqueue.leases import opening
 from taskqueue.leases.assignment import TakeRequest
-from taskqueue.leases.claim import Allotment, ClaimedJob, LeaseHolder
 from taskqueue.leases.claim_sql import CLAIM_MANY, CLAIM_ONE
+from taskqueue.leases.opening import Allotment, ClaimedJob, LeaseHolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchClaim:
     """One job of one task queue, for one holder."""
 
-    want: TakeRequest  #: of one job
+    take: TakeRequest  #: of one job
     holder: LeaseHolder
     lease: str  #: token for the attempt
     allotment: Allotment
@@ -70,7 +70,7 @@ def read_results(
 
 
 def _claim_one(request: BatchClaim, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    statement = CLAIM_ONE[request.request_id is not None, request.want.has_pool]
+    statement = CLAIM_ONE[request.request_id is not None, request.take.has_pool]
     # As text: the driver would give numbers of different size different types, and prepare a statement each.
     values = {
         name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()
@@ -90,7 +90,7 @@ def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tup
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
     """A request as the statement reads it."""
-    want, holder = request.want, request.holder
+    want, holder = request.take, request.holder
     eligible, place = want.eligible_location, want.place
     return {
         "number": number,
@@ -126,7 +126,7 @@ def _build_result(request: BatchClaim, row: Sequence[Any], now: datetime) -> Bat
             vo=vo,
             lease=request.lease,
             lease_expires_at=now + request.holder.lease_time,
-            description_json=claim.describe_job(job_id, body, parameters),
+            description_json=opening.describe_job(job_id, body, parameters),
             sandbox=sandbox,
             allotment=request.allotment,
         )

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from cs_config.classes.queue_classes import queue_classes as configured
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
-from taskqueue.leases import assignment, attempts, claim, match_requests
+from taskqueue.leases import assignment, attempts, match_requests, opening
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import queue_class_store
 from taskqueue.states import JobStatus
@@ -25,7 +25,7 @@ def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
     engine: Engine, now: datetime
 ) -> None:
     place = Location(site="A.B.ch", ce="ce1", queue="long")
-    holder = claim.LeaseHolder(subject="pilot-1", stamp="stamp-1", lease_time=timedelta(minutes=5))
+    holder = opening.LeaseHolder(subject="pilot-1", stamp="stamp-1", lease_time=timedelta(minutes=5))
     with database.writing(engine) as conn:
         [job_id] = waiting.put(conn, now)
         task_queue = waiting.task_queue_of(conn, job_id)
@@ -252,10 +252,10 @@ def test_what_a_holder_still_has_is_told_again_and_only_to_it(engine: Engine, no
         first, second = waiting.put(conn, now, 2)
         claimed = waiting.claim(conn, [waiting.task_queue_of(conn, first)], now, count=2)
         attempts.close_attempts(conn, [second], closed_as="released", now=now)
-        assert claim.list_held(conn, [first, second], subject="pilot") == [
+        assert opening.list_held(conn, [first, second], subject="pilot") == [
             each for each in claimed if each.job_id == first
         ]
-        assert claim.list_held(conn, [first, second], subject="another") == []
+        assert opening.list_held(conn, [first, second], subject="another") == []
 
 
 def test_a_reserved_request_is_new_once(engine: Engine, now: datetime) -> None:
