@@ -50,7 +50,7 @@ class NewPilot(StrictInput):
     )
 
 
-class ReportedStatus(StrictInput):
+class PilotStatusReport(StrictInput):
     """Status of a pilot in the batch system."""
 
     status: PilotStatus
@@ -287,7 +287,7 @@ def show(parts: PartsOf, caller: CallerOf, stamp: StampPath) -> PilotAnswer:
 
 @router.post("/{stamp}/status")
 @allow(Role.DIRECTOR, Role.PILOT, most_bytes=SMALL)
-def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: ReportedStatus) -> PilotAnswer:
+def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotStatusReport) -> PilotAnswer:
     """Store the status of a pilot, reported by its director or by itself; jobs of one that ended stall."""
     now = parts.clock()
     with database.writing(parts.engine) as conn:

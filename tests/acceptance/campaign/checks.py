@@ -119,6 +119,8 @@ def list_wrong_ends(
     stored = {job_id: status for job_id, status, *_ in rows}
     causes = {job_id: f"{minor}, rescheduled {count} times" for job_id, _, minor, count in rows}
     failed = {held.job_id for held in helds if held.finished == "Failed"}
+    # The end of its attempt was lost with other commits, so a late report could end it again.
+    failed |= {held.job_id for held in helds if held.may_have_failed and history.recently_lost(held.asked)}
     for job_id, at in submitted.items():
         if job_id not in stored:
             if not history.recently_lost(at):

@@ -337,7 +337,9 @@ class Pilot(Player):
         )
         self.context.disturb("late report")
         answer = self.send("POST", f"/leases/{held.lease}/{report}", json=body, refused=(404, 409))
-        if answer is not None and answer.is_success and held.finished and not self._is_lost(held):
+        is_accepted = answer is None or answer.is_success
+        held.may_have_failed |= is_accepted and report == "finish"
+        if answer is not None and is_accepted and held.finished and not self._is_lost(held):
             self.context.add_flaw(f"job {held.job_id}: late {report} of {held.lease[:8]} was accepted")
 
     def _is_lost(self, held: Held) -> bool:

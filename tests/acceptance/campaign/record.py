@@ -86,6 +86,7 @@ class Held:
     kind: str = ""  #: its job type
     output: str | None = None  #: digest of the output that the service acknowledged
     finished: str = ""  #: the status of the acknowledged end
+    may_have_failed: bool = False  #: a late report of its failure was not refused
     lost: bool = False  #: its pilot died, it was killed or taken away: who counts it when is open
 
 
