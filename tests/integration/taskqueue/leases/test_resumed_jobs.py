@@ -332,7 +332,7 @@ def _claim_quickly(
 ) -> list[int]:
     asks = [
         BatchClaim(
-            want=TakeRequest(task_queue_id=task_queue_id, count=1, place=PLACE),
+            take=TakeRequest(task_queue_id=task_queue_id, count=1, place=PLACE),
             holder=LeaseHolder(subject=f"other {number}", stamp=None, lease_time=LEASE),
             lease=f"lease {number} {task_queue_id}",
             allotment=leases_claim.Allotment(),

@@ -96,7 +96,7 @@ def _ask(
     task_queue: int, number: int = 0, *, request_id: str | None = None, site: str = "A.B.ch"
 ) -> BatchClaim:
     return BatchClaim(
-        want=TakeRequest(task_queue_id=task_queue, count=1, place=Location(site=site), has_pool=False),
+        take=TakeRequest(task_queue_id=task_queue, count=1, place=Location(site=site), has_pool=False),
         holder=LeaseHolder(subject=f"pilot{number}", stamp=None, lease_time=timedelta(minutes=5)),
         lease=f"lease{number}",
         allotment=Allotment(processors=1),
