@@ -13,9 +13,11 @@ from sqlalchemy import Engine, event, select, update
 
 from cs_config import validate
 from cs_config.errors import ConfigError
+from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop, snapshot
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
+from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource
 from taskqueue.db import database
@@ -39,7 +41,14 @@ Operations:
 def _matcher(
     engine: Engine, now: datetime, options: str, seed: int = 1, *, tree: str = waiting.GRID
 ) -> Matcher:
-    config = waiting.grid(tree + LIMITS.format(options=options))
+    return _with_open_limits(engine, now, waiting.grid(tree + LIMITS.format(options=options)), seed)
+
+
+def _with_open_limits(engine: Engine, now: datetime, config: Configuration, seed: int = 1) -> Matcher:
+    """A matcher whose limits are in force, however many steps that takes on a busy machine."""
+    follower = RuleFollower(engine)
+    while not follower.follow(config.at_moment(now)):
+        pass
     return Matcher(engine, lambda: config, lambda: now, Random(seed))
 
 
@@ -210,7 +219,7 @@ def test_polling_at_a_full_place_writes_nothing(engine: Engine, now: datetime) -
 def test_polling_where_an_expression_lets_no_job_in_writes_nothing(engine: Engine, now: datetime) -> None:
     asks = "{Policy: expression, Requirements: 'TARGET.JobGroup == \"g2\"', Stale: derived}"
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
-    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    matcher = _with_open_limits(engine, now, config)
     _put(engine, now, 3, job_group="g1")
     with _read_only():
         assert _ask(matcher).refused == "throttled"
@@ -228,7 +237,7 @@ def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuse
 ) -> None:
     monkeypatch.setattr(snapshot, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
-    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    matcher = _with_open_limits(engine, now, config)
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
 
@@ -253,7 +262,7 @@ def test_a_job_is_asked_itself_where_its_name_tells_it_from_others_of_its_kind(
 ) -> None:
     asks = "{Policy: expression, Requirements: 'TARGET.JobName == \"last\"', Stale: derived}"
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
-    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    matcher = _with_open_limits(engine, now, config)
     _put(engine, now, 210, job_name="first")
     [wanted] = _put(engine, now, 1, job_name="last")
     assert _ids(_ask(matcher, 9)) == [wanted]
@@ -264,7 +273,7 @@ def test_a_kind_that_was_refused_is_asked_again_after_each_match(engine: Engine,
     requirements = 'TARGET.JobGroup == "g2" || CurMatches > 0'
     asks = f"{{Policy: expression, Requirements: '{requirements}', Stale: derived}}"
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
-    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    matcher = _with_open_limits(engine, now, config)
     others = _put(engine, now, 120, job_group="g1")
     [wanted] = _put(engine, now, 1, job_group="g2")
     assert _ids(_ask(matcher, 3)) == [wanted, *others[:2]]
@@ -276,7 +285,7 @@ def test_polling_without_a_token_or_at_a_limit_of_ones_vo_writes_nothing(
     _put(engine, now, 2, job_group="g1")
     own = "  lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobGroup: {g1: 1}}}}}\n"
     config = waiting.grid(waiting.GRID + LIMITS.format(options="MaxRescheduling: 3") + own)
-    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    matcher = _with_open_limits(engine, now, config)
     slow = _matcher(engine, now, "MatchingDelay: {A.B.ch: {JobGroup: {g1: 1000}}}")
     assert len(_ask(slow, 9).claimed) == 1
     assert _ask(slow).refused == "limits"  # it was open a moment ago: this one tried
@@ -426,7 +435,7 @@ def test_a_limit_of_a_vo_stands_for_the_common_one(engine: Engine, now: datetime
         + "  lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 3}}}}}\n"
     )
     config = waiting.grid(waiting.GRID + own)
-    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    matcher = _with_open_limits(engine, now, config)
     assert len(_ask(matcher, 9).claimed) == 3
 
 
@@ -452,7 +461,7 @@ def test_what_a_vo_with_its_own_limit_takes_counts_for_the_others(
     text = LIMITS.replace("  cms: {{JobScheduling: {{MaxRescheduling: 5}}}}\n", "")
     common = "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}"
     config = waiting.grid(waiting.GRID + text.format(options=common) + own)
-    matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
+    matcher = _with_open_limits(engine, now, config)
     asked = [_asked_by(vo) for vo in ("cms", "cms", "lhcb")]
     looks = matcher.serve(asked) if together else [look for each in asked for look in matcher.serve([each])]
     assert [len(look.claimed) for look in looks if isinstance(look, ClaimResult)] == [1, 1, 0]
