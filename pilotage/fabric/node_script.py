@@ -4,12 +4,12 @@
 """
 
 import base64
-import io
 import json
 import shlex
-import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 #: Python interpreters to try: the host's default, then by version, then the places where enterprise systems
 #: keep one apart from the user's PATH.
@@ -40,10 +40,12 @@ area=$(mktemp -d "${{TMPDIR:-/tmp}}/{name}-XXXXXXXX") || exit {host}
 trap 'rm -rf "$area"' EXIT
 trap 'exit {host}' TERM INT HUP USR1 USR2
 "$python" -I - "$area" <<'END_OF_FILES' || exit {host}
-import base64, io, sys, zipfile
-zipfile.ZipFile(io.BytesIO(base64.b64decode('''
+import base64, os, sys, zlib
+for name, text in (
 {files}
-'''))).extractall(sys.argv[1])
+):
+  with open(os.path.join(sys.argv[1], name), "wb") as file:
+    file.write(zlib.decompress(base64.b64decode(text)))
 END_OF_FILES
 {fetch}{feed}"$python" -E -s "$area/{program}" {words} &
 program=$!
@@ -75,22 +77,22 @@ class NodeScript:
 
     def text(self) -> str:
         """Generate the script: ASCII, with lines short enough for every batch system."""
-        archive = io.BytesIO()
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as members:
-            for name, data in self.files.items():
-                is_packed = name.endswith(".pyz")  # compressing it again takes most of the time
-                members.writestr(name, data, zipfile.ZIP_STORED if is_packed else zipfile.ZIP_DEFLATED)
         return _TEXT.format(
             name=self.name,
             about=self.about,
             pythons=" ".join(PYTHONS),
-            files=base64.encodebytes(archive.getvalue()).decode("ascii").rstrip(),
+            files="\n".join(f"({name!a}, '''\n{_pack(data)}''')," for name, data in self.files.items()),
             fetch=f"{self.fetch} || exit {HOST}\n" if self.fetch else "",
             feed=f"printf %s {shlex.quote(self.secret)} | " if self.secret else "",
             program=self.program,
             words=" ".join(self.words),
             host=HOST,
         )
+
+
+@lru_cache(maxsize=16)  # of thousands of pilots the program is the same, and most of the work
+def _pack(content: bytes) -> str:
+    return base64.encodebytes(zlib.compress(content)).decode("ascii")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,22 @@ def test_no_line_is_too_long_for_a_batch_system_and_none_is_taken_for_a_directiv
     assert next(line for line in lines if line.startswith("#")) == "#!/bin/sh"
     assert not [line for line in lines if line.startswith(("#$", "#SBATCH", "#PBS", "#BSUB"))]
     assert SECRET not in repr(script())
+
+
+def test_the_program_is_packed_once_for_thousands_of_pilots(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, packed = spy("a program of this test's own" * 50), list[int]()
+    compress = zlib.compress
+
+    def count(data: bytes) -> bytes:
+        packed.append(len(data))
+        return compress(data)
+
+    monkeypatch.setattr(zlib, "compress", count)
+
+    for number in range(40):
+        pilot_text(script(stamp=f"p{number}", pools=(f"{number:064}",)), program)
+
+    assert len([length for length in packed if length > 100]) == 1
 
 
 def test_without_a_python_it_says_so_and_ends(tmp_path: Path) -> None:
