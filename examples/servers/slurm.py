@@ -56,6 +56,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=256
 EnforcePartLimits=ALL
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=2
 KillWait=2
@@ -93,7 +95,7 @@ class Slurm:
         (self.directory / "slurm.conf").write_text(self._configuration())
         self.start_controller()
         for node in NODES:
-            self._run(*without_startup_files(["slurmd", "-N", node]))
+            self.start_node(node)
         self.wait_until_up()
 
     def _check_path(self) -> None:
@@ -106,9 +108,21 @@ class Slurm:
         """Start the daemon that decides, anew."""
         self._run("slurmctld")
 
+    def start_node(self, node: str) -> None:
+        """Start the daemon of a node."""
+        self._run(*without_startup_files(["slurmd", "-N", node]))
+
     def kill_controller(self) -> None:
         """As a power cut would; what it had not written to its state is forgotten."""
-        process = psutil.Process(int((self.directory / "slurmctld.pid").read_text()))
+        self._kill("slurmctld")
+
+    def kill_node(self, node: str) -> None:
+        """Kill the daemon of a node; its jobs run on, and Slurm takes it for down at once."""
+        self._kill(f"slurmd.{node}")
+        self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=killed")
+
+    def _kill(self, daemon: str) -> None:
+        process = psutil.Process(int((self.directory / f"{daemon}.pid").read_text()))
         process.kill()
         # It is nobody's child any more; what remains of it may stay for a while.
         wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)

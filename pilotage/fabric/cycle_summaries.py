@@ -38,6 +38,9 @@ class DirectorSummary(CycleProblems):
     removed: int = 0  #: pilots that waited too long in their batch systems
     unsubmitted: int = 0  #: intents that were given back at once
     paused: list[str] = field(default_factory=list)  #: queues that get nothing after bad experience
+    closed: list[str] = field(
+        default_factory=list
+    )  #: queues that are down in their batch systems, while jobs wait
     unserved: dict[str, int] = field(default_factory=dict)  #: jobs, by queue and its too small slot
     polled: int = 0  #: batch systems
     skipped: list[str] = field(default_factory=list)  #: batch systems, after failures
@@ -75,6 +78,7 @@ class DirectorSummary(CycleProblems):
     def _lists(self) -> Mapping[str, Sequence[str]]:
         return {
             "paused": self.paused,
+            "down in their batch systems": self.closed,
             "systems skipped": self.skipped,
             "slots too small": [f"{jobs} jobs fit {where}" for where, jobs in self.unserved.items()],
         }

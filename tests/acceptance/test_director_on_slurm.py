@@ -2,9 +2,11 @@
 
 import platform
 import random
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -135,18 +137,37 @@ def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -
     assert living() == others
 
 
-def _cancel(slurm: Slurm, number: str) -> None:
+@contextmanager
+def _cancel(slurm: Slurm, number: str) -> Iterator[None]:
     slurm.ask("scancel", number)
+    yield
 
 
-def _limit_time(slurm: Slurm, number: str) -> None:
+@contextmanager
+def _limit_time(slurm: Slurm, number: str) -> Iterator[None]:
     slurm.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
+    yield
+
+
+@contextmanager
+def _preempt(slurm: Slurm, number: str) -> Iterator[None]:
+    """Submit an urgent job for the whole node of another one."""
+    node = slurm.ask("squeue", "--noheader", f"--jobs={number}", "--format=%N").strip()
+    slurm.ask("scontrol", "create", "PartitionName=urgent", f"Nodes={node}", "PriorityTier=10", "State=UP")
+    try:
+        urgent = ("--partition=urgent", "--exclusive", "--output=/dev/null", "--job-name=urgent")
+        slurm.ask("sbatch", *urgent, "--wrap=sleep 600")
+        yield
+    finally:
+        slurm.ask("scancel", "--name=urgent")
+        wait_until(lambda: not slurm.ask("squeue", "--noheader", "--name=urgent"))
+        slurm.ask("scontrol", "delete", "PartitionName=urgent")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("end", [_cancel, _limit_time])
+@pytest.mark.parametrize("end", [_cancel, _limit_time, _preempt])
 def test_a_job_on_several_cores_whose_slot_is_ended_by_slurm_is_given_back_and_runs_again(
-    field: Field, tmp_path: Path, end: Callable[[Slurm, str], None]
+    field: Field, tmp_path: Path, end: Callable[[Slurm, str], AbstractContextManager[None]]
 ) -> None:
     """Slurm signals every process of the slot: payloads are gone before their pilot can end them."""
     field.tell({"LCG.A.org/slurm/long": "long"}, "--processors=4", cores=4)
@@ -157,15 +178,14 @@ def test_a_job_on_several_cores_whose_slot_is_ended_by_slurm_is_given_back_and_r
     wait_until(begun.exists)
 
     [(number, _, _)] = field.batch_jobs()
-    end(field.slurm, number)
-
-    wait_until(lambda: field.statuses(job_id)[-1] != "Running", seconds=180)
-    director = field.director()
-    director.start()
-    try:
-        field.wait_until_done(director)
-    finally:
-        director.stop()
+    with end(field.slurm, number):
+        wait_until(lambda: field.statuses(job_id)[-1] != "Running", seconds=180)
+        director = field.director()
+        director.start()
+        try:
+            field.wait_until_done(director)
+        finally:
+            director.stop()
     way = ["Waiting", "Matched", "Running"]
     assert field.statuses(job_id) == ["Received", *way, "Rescheduled", *way, "Done"]
 
@@ -195,6 +215,81 @@ def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tm
         go.touch()
         director.stop()
     assert field.statuses(job_id) == ["Received", "Waiting", "Matched", "Running", "Done"]
+
+
+@pytest.mark.timeout(300)
+def test_a_node_whose_daemon_is_killed_costs_no_work_and_doubles_none(field: Field, tmp_path: Path) -> None:
+    """Slurm takes the batch job for ended, while the pilot and its payload live."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    script = f"echo >>{begun}; while [ ! -e {go} ]; do sleep 0.2; done"
+    [job_id] = field.submit("cms", 1, Executable="/bin/sh", Arguments=["-c", script])
+    director = field.director()
+    director.start()
+    node = ""
+    try:
+        wait_until(begun.exists)
+        node = field.slurm.ask("squeue", "--noheader", "--me", "--states=R", "--format=%N").strip()
+        field.slurm.kill_node(node)
+        wait_until(lambda: any(each["status"] == "Failed" for each in field.pilots()))
+        go.touch()
+        field.wait_until_done(director, seconds=120)
+    finally:
+        go.touch()
+        director.stop()
+        if node:
+            field.slurm.start_node(node)
+            field.slurm.wait_until_up()
+    [pilot] = field.pilots()
+    assert pilot["status_reason"].startswith("NODE_FAIL: NodeDown")
+    assert begun.read_text() == "\n", "it ran once"
+    statuses = field.statuses(job_id)
+    assert (statuses[-1], "Rescheduled" in statuses) == ("Done", False)
+
+
+@pytest.mark.timeout(300)
+def test_a_partition_that_is_taken_out_is_named_and_keeps_no_job_from_another(field: Field) -> None:
+    field.slurm.ask("scontrol", "update", "PartitionName=short", "State=DOWN")
+    director = field.director()
+    try:
+        job_ids = field.submit("cms", 2)
+        director.start()
+        field.wait_until_done(director, seconds=180)
+    finally:
+        director.stop()
+        field.slurm.ask("scontrol", "update", "PartitionName=short", "State=UP")
+    assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
+    assert {partition for _, _, partition in field.batch_jobs()} == {"long"}
+    assert "down in their batch systems: LCG.A.org/slurm/short" in director.log.read_text()
+
+
+def _on_nodes(slurm: Slurm, *command: str | Path) -> None:
+    """Run a command where the jobs of the partition `long` see its mounts."""
+    for node in ("n2", "n3"):
+        daemon = (slurm.directory / f"slurmd.{node}.pid").read_text().strip()
+        subprocess.run(["nsenter", f"--target={daemon}", "--mount", *command], check=True)
+
+
+@pytest.mark.timeout(300)
+def test_nodes_whose_disk_is_full_get_no_job_and_say_so(field: Field, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    _on_nodes(field.slurm, "mount", "-t", "tmpfs", "-o", "size=64k,mode=1777", "tmpfs", disk)
+    director = field.director()
+    try:
+        field.tell({"LCG.A.org/slurm/long": "long"}, f"--work-dir={disk}")
+        [job_id] = field.submit("cms", 1)
+        director.start()
+        wait_until(lambda: any(each["host_trouble"] for each in field.pilots()))
+        wait_until(lambda: "paused: LCG.A.org/slurm/long" in director.log.read_text())
+        assert field.statuses(job_id) == ["Received", "Waiting"]
+        _on_nodes(field.slurm, "mount", "-o", "remount,size=2g", disk)
+        field.wait_until_done(director, seconds=180)
+    finally:
+        director.stop()
+        _on_nodes(field.slurm, "umount", "--lazy", disk)
+    assert field.statuses(job_id) == ["Received", "Waiting", "Matched", "Running", "Done"]
+    reasons = {each["status_reason"] for each in field.pilots() if each["host_trouble"]}
+    assert reasons == {f"trouble with this host: {disk}: 0 MB are free, less than 500 MB"}, reasons
 
 
 @pytest.mark.timeout(300)

@@ -232,6 +232,9 @@ class Director:
         summary.problems += sorted({problem for each in demands for problem in each.problems})
         work = [each for of_vo in demands for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
+        used = {queue for each in demands for queue in each.limits}
+        closed = {each.queue for each in self.sites.all_targets() if self._is_closed(each)}
+        summary.closed += sorted(used & closed) if work else ()
         groups = {group: of_vo for of_vo in demands for group in of_vo.pools}
         by_group = director_pilots.pilots_by_group(pilots, groups, options.name)
         there, late = self._count_slots(by_group, groups, summary.at)
@@ -272,11 +275,13 @@ class Director:
 
     def _is_open(self, target: targets.QueueTarget) -> bool:
         """Whether the batch queue is up, at a batch system that answers."""
-        worker = self._workers[target.system]
-        if not worker.is_usable or worker.snapshot is None:
-            return False
-        here = worker.snapshot.capacity.get(target.batch_queue)
-        return here is None or here.cores > 0  # one that is not reported may take pilots all the same
+        return self._workers[target.system].is_usable and not self._is_closed(target)
+
+    def _is_closed(self, target: targets.QueueTarget) -> bool:
+        """Whether the batch queue was closed at the last poll; one that is not reported may take pilots."""
+        snapshot = self._workers[target.system].snapshot
+        here = None if snapshot is None else snapshot.capacity.get(target.batch_queue)
+        return here is not None and here.cores <= 0
 
     def _free_cores(self, target: targets.QueueTarget) -> int | None:
         """Free cores of a batch queue at the last poll; None: unknown."""

@@ -225,7 +225,9 @@ class SystemWorker:
         age = self.clock() - task.began
         if age > self.seconds:
             self.failures = max(1, self.failures)
-            problems.append(f"{self.name}: a command or its file system hangs for {age:.0f} s")
+            problem = f"{self.name}: a command or its file system hangs for "
+            if not any(each.startswith(problem) for each in problems):  # a cycle looks several times
+                problems.append(f"{problem}{age:.0f} s")
 
     def _poll(self, request: PollRequest, deadline: float) -> SystemSnapshot:
         survey = self.system.survey(request.handles, request.prefix)
