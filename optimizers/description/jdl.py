@@ -19,6 +19,13 @@ from requirements.errors import InvalidInput, InvalidJob, Problem
 
 #: Names and values in one text.
 _MOST = 50_000
+#: A string counts as one, also one that does not end.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|\w++|[^\w\s]', re.DOTALL)
+
+
+def count_tokens(text: str) -> int:
+    """Words, strings and signs of a text: the work of parsing it, in time by its length."""
+    return _TOKEN.subn("", text)[1]
 
 
 def read_yaml(text: str, file: str | None = None) -> tuple[Mapping[str, object], ...]:

@@ -95,18 +95,25 @@ class _Checking:
         matcher = TemplateMatcher(self.config, self.submitter, self.sandbox) if len(sources) > 1 else None
         alike: dict[str, _Text] = {}
         found: list[_Placed] = []
+        tokens = 0
         for index, source in enumerate(sources):
             path = f"jobs[{index}]/" if len(sources) > 1 else ""
             text = source if isinstance(source, str) else record_as_text(source)
+            is_new = text not in alike
             with self._collecting(index, path):
                 if len(text) > bounds.DESCRIBED:
                     message = f"has {len(text)} characters, allowed are {bounds.DESCRIBED}"
                     raise InvalidJob([Problem(path="description", message=message)])
-                if text not in alike:
+                if is_new:
                     alike[text] = _read(matcher, source, text, path)
                 found.append(_Placed(index=index, path=path, text=alike[text]))
             if self.is_full:
                 break
+            if is_new and isinstance(source, str) and (text not in alike or alike[text].matched is None):
+                tokens += jdl.count_tokens(text)
+                if index and tokens > bounds.DESCRIBED_TOKENS:
+                    what = "words, strings and signs in different texts"
+                    raise InvalidJob([_too_many(tokens, what, bounds.DESCRIBED_TOKENS)])
         return found
 
     def check_volume(self, texts: Sequence[_Placed], require_room: RequireRoom | None) -> None:
@@ -118,11 +125,7 @@ class _Checking:
             ("characters with all placeholders filled", together.characters, bounds.ALL_FILLED),
         ):
             if seen > most:
-                message = (
-                    f"{seen} {what} are too many, allowed in one submission are {most}; send several, "
-                    "as `pilotage job submit` does"
-                )
-                raise InvalidJob([Problem(path="jobs", message=message)])
+                raise InvalidJob([_too_many(seen, what, most)])
         if require_room is not None and together.jobs > _FEW:
             require_room(self._declared(texts))
 
@@ -170,6 +173,14 @@ class _Checking:
             self.problems.extend(
                 (index, replace(each, path=f"{path}{each.path}")) for each in invalid.problems
             )
+
+
+def _too_many(seen: int, what: str, most: int) -> Problem:
+    message = (
+        f"{seen} {what} are too many, allowed in one submission are {most}; send several, "
+        "as `pilotage job submit` does"
+    )
+    return Problem(path="jobs", message=message)
 
 
 def _read(matcher: TemplateMatcher | None, source: Source, text: str, path: str) -> _Text:

@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cs_config.options import keywords
+from cs_config.options import bounds, keywords
 from optimizers.description import jdl, parametric
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
@@ -102,12 +102,15 @@ def parse_parameters(words: Sequence[str]) -> dict[str, list[str]]:
 def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobDraft]]:
     """Each draft `count` times, in as few requests as the service allows; one request has one sandbox."""
     waiting: list[JobDraft] = []
+    tokens = 0
     pieces = ([*_split_members(draft)] for draft in drafts)
     for draft in (piece for some in pieces for _ in range(count) for piece in some):
-        full = sum(each.jobs for each in waiting) + draft.jobs > BATCH
+        is_new = not waiting or draft is not waiting[-1]
+        tokens += jdl.count_tokens(draft.text) if is_new and draft.text is not None else 0
+        full = sum(each.jobs for each in waiting) + draft.jobs > BATCH or tokens > bounds.DESCRIBED_TOKENS
         if waiting and (full or waiting[0].sandbox != draft.sandbox):
             yield waiting
-            waiting = []
+            waiting, tokens = [], jdl.count_tokens(draft.text or "")
         waiting.append(draft)
     if waiting:
         yield waiting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cs_config.options import bounds
-from optimizers.description import parametric
+from optimizers.description import jdl, parametric
 from optimizers.submit import checking
 from optimizers.submit.submitter import Submitter
 from requirements import errors
@@ -137,6 +137,31 @@ def test_nobody_is_helped_with_a_name_of_thousands_of_characters(searched: list[
     [problem] = refused({"Executable": "a", "K" * 100_000: 1})
     assert "unknown keyword" in problem
     assert searched == []
+
+
+def test_texts_that_take_seconds_to_parse_are_refused_together_and_taken_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [", ".join(f'"a{number}_{word}=1"' for word in range(400 + number)) for number in range(20)]
+    texts = [f'[Executable = "x"; Environment = {{{each}}}; ]' for each in words]
+    assert jdl.count_tokens(texts[0]) == 810
+    monkeypatch.setattr(bounds, "DESCRIBED_TOKENS", 5000)
+
+    [problem] = refused(*texts)
+
+    assert problem.startswith("jobs: 5712 words, strings and signs in different texts are too many, allowed")
+    assert len(checking.check_sources(grid(), ANN, texts[:6])) == 6
+    assert len(checking.check_sources(grid(), ANN, [texts[0]] * 20)) == 20, "equal ones are parsed once"
+    monkeypatch.setattr(bounds, "DESCRIBED_TOKENS", 10)
+    assert len(checking.check_sources(grid(), ANN, texts[:1])) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [('a = "b\\" c"; # "', 6), ('"' * 5, 3), ('"\\', 1), ("\u2028 \n", 0), ("'a' && b", 6)],
+)
+def test_the_tokens_of_a_text_are_counted_without_parsing_it(text: str, tokens: int) -> None:
+    assert jdl.count_tokens(text) == tokens
 
 
 def test_problems_stand_in_the_order_of_the_descriptions() -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from cs_config.options import bounds
 from optimizers.description import parametric
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
@@ -77,6 +78,15 @@ def test_copies_go_out_a_thousand_at_a_time(tmp_path: Path) -> None:
         1000,
         500,
     ]
+
+
+def test_texts_that_take_long_to_parse_go_out_in_several_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "DESCRIBED_TOKENS", 20)
+    found = [draft for name in "abcdef" for draft in drafts(f"Executable: {name}\nStdOutput: o\n", tmp_path)]
+    assert [len(request) for request in job_submit.build_requests(found, 1)] == [3, 3]
+    assert [len(request) for request in job_submit.build_requests(found[:1], 50)] == [50], "parsed once"
 
 
 def test_jobs_with_different_sandboxes_do_not_share_a_request(directory: Path) -> None:
