@@ -76,7 +76,7 @@ JSON_VALUES: Final = 1_000_000
 #: Characters of one text with descriptions; most are the names of input files.
 DESCRIBED: Final = 10_000_000
 #: Words, strings and signs in several different texts of one submission: about a second of processor time.
-DESCRIBED_TOKENS: Final = 150_000
+DESCRIBED_TOKENS: Final = 300_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.
 FILLED: Final = 1_000_000
 ALL_FILLED: Final = 50_000_000
