@@ -18,7 +18,8 @@ _OWN = {
     "job_id": "bulks.begins + number",
     "task_queue_id": "coalesce(bulks.task_queue_id, original.task_queue_id)",
     "lease": "md5('copy ' || bulks.begins + number)",
-    "claim_number": "NULL",  # unique for each stamp, and the copies share those of their originals
+    # Each belongs to a pilot of its own: one pilot holds no more than its slot has room for.
+    "stamp": "'copy ' || bulks.begins + number",
 }
 _Bulk = tuple[int, int | None, int]
 _RENUMBER = "SELECT setval(pg_get_serial_sequence('jobs', 'job_id'), (SELECT max(job_id) FROM jobs))"

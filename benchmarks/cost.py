@@ -1,7 +1,8 @@
 """What a job costs through its life: processor time of the service and of PostgreSQL, and bytes.
 
 Over HTTP, with one process of the service; by how many jobs wait beside. What the clients use is left out.
-A job is submitted with 49 others, becomes Waiting, is matched, started, heard of six times and finished.
+A job is submitted with 49 others, becomes Waiting, is matched, started, heard of six times and finished. Each
+has a pilot of its own, as a pilot holds no more than its slot has room for.
 """
 
 import itertools
@@ -25,7 +26,6 @@ from tests.postgres import Postgres
 _CLASSES = 1_000
 _BEATS = 6
 _CONNECTIONS = 16
-_PILOTS = 64
 _A_CALL = 50
 _WAITING_WITHIN = 300.0  # seconds
 
@@ -82,9 +82,9 @@ _BYTES = text(
 def _lives(meter: Meter, jobs: int, waiting: int) -> Iterator[Result]:
     """The stages of so many lives, and all of them together."""
     service = meter.service
-    pilots = list(itertools.islice(mixed.pilots(service), _PILOTS))
+    pilots = list(itertools.islice(mixed.pilots(service), jobs))
     user = service.token("user", vo=lhcb.VO, user="lbprods", group="lhcb_prmgr")
-    _driven(service, partial(_take, pilots, 1))  # makes the pilots known and loads the index
+    _driven(service, partial(_introduce, pilots))
     held: list[Held] = []
 
     def submit() -> None:
@@ -92,7 +92,7 @@ def _lives(meter: Meter, jobs: int, waiting: int) -> Iterator[Result]:
         _await_waiting(meter.engine)
 
     def match() -> None:
-        found = _driven(service, partial(_take, pilots, jobs // _CONNECTIONS))
+        found = _driven(service, partial(_take, pilots))
         held.extend(itertools.chain.from_iterable(found))
 
     stages: dict[str, Callable[[], object]] = {
@@ -136,7 +136,7 @@ def _line(what: str, waiting: int, jobs: int, before: dict[str, float], after: d
 def _driven(service: Service, script: http_load.Script) -> list[list[Held]]:
     load = http_load.drive(service.url, script, connections=_CONNECTIONS, seconds=600)
     if load.errors:
-        raise http_load.RequestsFailed(f"{load.errors} requests failed: {dict(load.statuses)}")
+        raise http_load.RequestsFailed(f"{load.errors} requests failed: {load.describe_errors()}")
     return load.returned
 
 
@@ -158,12 +158,18 @@ def _submit(user: str, calls: int, number: int) -> Conversation:
         yield mixed.submission(user, asked, _A_CALL)
 
 
-def _take(pilots: Sequence[Pilot], jobs: int, number: int) -> Conversation:
-    """So many jobs, for the pilots of this connection in turn; what they hold then."""
+def _introduce(pilots: Sequence[Pilot], number: int) -> Conversation:
+    """Make the pilots of this connection known, and the index loaded."""
+    for pilot in pilots[number::_CONNECTIONS]:
+        yield mixed.poll(pilot)
+
+
+def _take(pilots: Sequence[Pilot], number: int) -> Conversation:
+    """A job for each pilot of this connection; what they hold then."""
     held: list[Held] = []
-    for pilot in itertools.islice(itertools.cycle(pilots[number::_CONNECTIONS]), jobs):
+    for pilot in pilots[number::_CONNECTIONS]:
         answer = yield mixed.ask(pilot, "match")
-        held += [(pilot[0], match["lease"]) for match in answer.json()["matches"]]
+        held += [(pilot[0], match["lease"]) for match in mixed.read_matches(answer)]
     return held
 
 

@@ -30,6 +30,7 @@ from requirements.errors import PilotageError
 
 #: Loads at the same time; one more waits until one of them is over.
 _AT_A_TIME = 8
+_LONGEST_ERROR = 200
 
 
 class RequestsFailed(PilotageError):
@@ -78,6 +79,7 @@ class Load:
     by_kind: defaultdict[str, list[float]] = field(default_factory=_lists)  #: of `Named`
     statuses: Counter[int] = field(default_factory=Counter)
     broken: int = 0  #: requests without an answer: the connection ended
+    failed: Counter[str] = field(default_factory=Counter)  #: errors of conversations, by message
     returned: list[Any] = field(default_factory=list)  #: by the conversations that came to their end
 
     @property
@@ -87,8 +89,13 @@ class Load:
 
     @property
     def errors(self) -> int:
-        """Requests that got no answer, or one that is no success."""
-        return self.broken + sum(count for status, count in self.statuses.items() if status >= 400)
+        """Requests that got no answer, one that is no success, or one that a conversation rejects."""
+        refused = sum(count for status, count in self.statuses.items() if status >= 400)
+        return self.broken + self.failed.total() + refused
+
+    def describe_errors(self) -> str:
+        """The answers by status, with what conversations raised."""
+        return f"{dict(self.statuses)} {dict(self.failed.most_common(3)) if self.failed else ''}".strip()
 
     def quantile_ms(self, share: float) -> float:
         """Milliseconds within which this share of the answers came."""
@@ -248,6 +255,10 @@ class _Client(asyncio.Protocol):
         except StopIteration as end:
             self._end(end)
             return
+        except Exception as error:  # noqa: BLE001 - of any kind: the event loop would only log it
+            self._load.failed[f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]] += 1
+            self._end(None, failed=True)
+            return
         wait = self._due - time.perf_counter()
         if wait > 0:
             asyncio.get_running_loop().call_later(wait, self._send)
@@ -262,8 +273,8 @@ class _Client(asyncio.Protocol):
             self._waits = True
             self._transport.write(self._next)
 
-    def _end(self, end: StopIteration | None) -> None:
-        if end is None:
+    def _end(self, end: StopIteration | None, *, failed: bool = False) -> None:
+        if end is None and not failed:
             try:
                 self._conversation.throw(Over())
             except StopIteration as last:

@@ -6,16 +6,16 @@ claims, so that a rate stands beside what the machine gave at that moment.
 """
 
 import itertools
-import json
 import math
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks import bare, clients, http_load, lhcb, servers, services
+from benchmarks import bare, clients, http_load, lhcb, mixed, servers, services
 from benchmarks.clients import Clients
 from benchmarks.http_load import Conversation, Load
+from benchmarks.mixed import Pilot
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
 from benchmarks.targets import TARGETS
@@ -31,9 +31,6 @@ _LIMITED = 6
 #: Pilots that take turns on one connection.
 _PILOTS_EACH = 8
 _WORKERS = (1, 2)
-
-#: The token of a pilot, and what it offers.
-Pilot = tuple[str, dict[str, object]]
 
 
 def run(server: Postgres, url: str, *, quick: bool) -> Iterator[Result]:
@@ -53,7 +50,8 @@ def _with(
     server: Postgres, url: str, workers: int, numbers: Sequence[int], seconds: float, limit: Clients
 ) -> list[Result]:
     with services.serving(url, lhcb.tree(limited=_LIMITED), workers=workers) as service:
-        pilots = _pilots(service, _CLIENTS[-1] * _PILOTS_EACH)
+        # By tokens of gateways, as none of them ends its jobs.
+        pilots = list(itertools.islice(mixed.gateways(service), _CLIENTS[-1] * _PILOTS_EACH))
         first = _drive(service, partial(_each_once, pilots), _CLIENTS[-1], 60)
         # Once more, for those processes that came up after the first.
         _drive(service, partial(_again_and_again, pilots), _CLIENTS[-1], 2)
@@ -135,17 +133,11 @@ def _processes(workers: int) -> str:
 
 
 def _errors(load: Load) -> list[str]:
-    return [f"{load.errors} requests failed: {dict(load.statuses)}"] if load.errors else []
+    return [f"{load.errors} requests failed: {load.describe_errors()}"] if load.errors else []
 
 
 def _drive(service: Service, script: http_load.Script, connections: int, seconds: float) -> Load:
     return http_load.drive(service.url, script, connections=connections, seconds=seconds)
-
-
-def _pilots(service: Service, count: int) -> list[Pilot]:
-    """So many pilots, spread over the queues: by tokens of gateways, as none of them ends its jobs."""
-    queues = itertools.islice(itertools.cycle(lhcb.queues()), count)
-    return [(service.token("gateway", vo=lhcb.VO, site=str(q["Site"])), dict(q)) for q in queues]
 
 
 def _request(pilot: Pilot) -> bytes:
@@ -163,5 +155,5 @@ def _each_once(pilots: list[Pilot], number: int) -> Conversation:
 def _again_and_again(pilots: list[Pilot], number: int) -> Conversation:
     for pilot in itertools.cycle(pilots[number :: _CLIENTS[-1]]):
         answer = yield _request(pilot)
-        if answer.status == 200 and not json.loads(answer.body)["matches"]:
-            raise LookupError(f"nothing for {pilot[1]}: {answer.body!r}")
+        if answer.status == 200:
+            mixed.read_matches(answer)

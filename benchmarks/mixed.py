@@ -31,8 +31,10 @@ _BEATS = 100_000 // 600 * _COMPRESSED
 _POLLS = 20 * _COMPRESSED
 _PAGES = 2 * _COMPRESSED
 _A_CALL = 50
-#: Pilots that the running jobs belong to, and copies of the job of each.
+#: Tokens that report on the running jobs, and copies of the job of each.
 _PILOTS, _EACH = 100, 1_000
+#: Pilots that take jobs and end them, one after the other.
+_WORKING = 100
 _CLASSES, _WAITING = 1_000, 200_000
 #: Less than any job needs.
 _TOO_SHORT = 60
@@ -74,15 +76,19 @@ class Stage:
     """Who takes part."""
 
     service: Service
-    pilots: Sequence[Pilot]
+    pilots: Sequence[Pilot]  #: without a job
+    gateways: Sequence[Pilot]  #: that may hold any number of jobs
     held: Sequence[Held]
     user: str  #: token
 
 
 def _stage(engine: Engine, service: Service) -> Stage:
-    """Pilots with one running job each, taken as pilots do, and a thousand copies of it."""
-    taking_part = list(itertools.islice(pilots(service), _PILOTS))
-    begun = http_load.drive(service.url, partial(_begin, taking_part), connections=_PILOTS, seconds=120)
+    """Pilots with one running job each, taken as pilots do, and a thousand copies of it; and others."""
+    some = list(itertools.islice(pilots(service), _PILOTS + _WORKING))
+    holders, working = some[:_PILOTS], some[_PILOTS:]
+    begun = http_load.drive(service.url, partial(_begin, holders), connections=_PILOTS, seconds=120)
+    if begun.errors:
+        raise http_load.RequestsFailed(f"{begun.errors} requests failed: {begun.describe_errors()}")
     tokens = {job_id: token for job_id, token in begun.returned if job_id}
     with database.writing(engine) as conn:
         conn.execute(text("SET LOCAL statement_timeout = 0"))
@@ -91,7 +97,8 @@ def _stage(engine: Engine, service: Service) -> Stage:
         held = [(tokens[row.original], row.lease) for row in leases]
     population.settle(engine)
     user = service.token("user", vo=lhcb.VO, user="lbprods", group="lhcb_prmgr")
-    return Stage(service=service, pilots=taking_part, held=held, user=user)
+    taking = list(itertools.islice(gateways(service), _PILOTS))
+    return Stage(service=service, pilots=working, gateways=taking, held=held, user=user)
 
 
 def pilots(service: Service) -> Iterator[Pilot]:
@@ -99,6 +106,12 @@ def pilots(service: Service) -> Iterator[Pilot]:
     for queue in itertools.cycle(lhcb.queues()):
         place = f"{queue['Site']}/{queue['GridCE']}/{queue['Queue']}"
         yield service.token("pilot", vo=lhcb.VO, queue=place), dict(queue)
+
+
+def gateways(service: Service) -> Iterator[Pilot]:
+    """The same with tokens of gateways, each of which may hold any number of jobs."""
+    for queue in itertools.cycle(lhcb.queues()):
+        yield service.token("gateway", vo=lhcb.VO, site=str(queue["Site"])), dict(queue)
 
 
 def _traffic(stage: Stage, seconds: float) -> Iterator[tuple[Result, int]]:
@@ -137,7 +150,7 @@ def _line(kind: str, load: Load, latencies: Sequence[float], errors: int) -> Res
             "p50 ms": ms[0.5],
             "p99 ms": ms[0.99],
         },
-        flaws=[f"{kind}: {errors} requests failed: {dict(load.statuses)}"] if errors else [],
+        flaws=[f"{kind}: {errors} requests failed: {load.describe_errors()}"] if errors else [],
         points=[Point(plot="mixed", line=kind, x=share, y=each) for share, each in ms.items()],
     )
 
@@ -146,11 +159,10 @@ def _beside_matches(stage: Stage, seconds: float) -> Iterator[Result]:
     """The target: heartbeats as fast as they are answered, while jobs are matched."""
     url = stage.service.url
     matching = http_load.begin(
-        url, partial(_take, stage.pilots), connections=32, seconds=seconds, per_second=_MATCHES
+        url, partial(_take, stage.gateways), connections=32, seconds=seconds, per_second=_MATCHES
     )
     beating = http_load.begin(url, partial(_beat, stage.held), connections=64, seconds=seconds)
     matches, beats = matching.result(), beating.result()
-    failed = matches.errors + beats.errors
     yield Result(
         values={
             "what": f"heartbeats beside {matches.per_second:.0f} matches/s",
@@ -161,7 +173,11 @@ def _beside_matches(stage: Stage, seconds: float) -> Iterator[Result]:
         },
         targets={"heartbeats": beats.per_second * min(1.0, matches.per_second / (_ENOUGH * _MATCHES))},
         note=f"beside {matches.per_second:.0f} matches/s",
-        flaws=[f"{failed} heartbeats or requests for work failed"] if failed else [],
+        flaws=[
+            f"{each.errors} {what} failed: {each.describe_errors()}"
+            for what, each in (("heartbeats", beats), ("requests for work", matches))
+            if each.errors
+        ],
     )
 
 
@@ -177,6 +193,19 @@ def ask(pilot: Pilot, kind: str, **more: object) -> http_load.Named:
     return request(kind, "POST", "/matcher/requestJob", token, body)
 
 
+def poll(pilot: Pilot) -> http_load.Named:
+    """A pilot's request for work that finds none: its slot ends too soon."""
+    return ask(pilot, "poll, nothing", CPUTime=_TOO_SHORT)
+
+
+def read_matches(answer: http_load.Answer) -> list[dict[str, Any]]:
+    """The jobs of an answer; LookupError: none, where there are enough jobs for all."""
+    said = answer.json()
+    if not said.get("matches"):
+        raise LookupError(f"no job: {said.get('reason', said)}")
+    return list(said["matches"])
+
+
 def submission(user: str, asked: RequirementClass, jobs: int) -> http_load.Named:
     """The request that submits so many jobs of a class."""
     said = lhcb.description(asked)
@@ -187,7 +216,7 @@ def submission(user: str, asked: RequirementClass, jobs: int) -> http_load.Named
 def _begin(pilots: Sequence[Pilot], number: int) -> Conversation:
     """Take a job and start it; its id with the pilot's token."""
     answer = yield ask(pilots[number], "match")
-    [match] = answer.json()["matches"]
+    [match] = read_matches(answer)
     yield request("start", "POST", f"/leases/{match['lease']}/start", pilots[number][0], {})
     return match["job_id"], pilots[number][0]
 
@@ -196,7 +225,7 @@ def _work(pilots: Sequence[Pilot], number: int) -> Conversation:
     """Job after job: asked for, started, finished."""
     for pilot in itertools.cycle(pilots[number::50]):
         answer = yield ask(pilot, "match")
-        for match in answer.json().get("matches", ()):
+        for match in read_matches(answer):
             lease = f"/leases/{match['lease']}"
             yield request("start", "POST", f"{lease}/start", pilot[0], {})
             yield request("finish", "POST", f"{lease}/finish", pilot[0], {"status": "Done", "exit_code": 0})
@@ -204,12 +233,12 @@ def _work(pilots: Sequence[Pilot], number: int) -> Conversation:
 
 def _take(pilots: Sequence[Pilot], number: int) -> Conversation:
     for pilot in itertools.cycle(pilots[number::32]):
-        yield ask(pilot, "match")
+        read_matches((yield ask(pilot, "match")))
 
 
 def _poll(pilots: Sequence[Pilot], number: int) -> Conversation:
     for pilot in itertools.cycle(pilots[number::20]):
-        yield ask(pilot, "poll, nothing", CPUTime=_TOO_SHORT)
+        yield poll(pilot)
 
 
 def _beat(held: Sequence[Held], number: int) -> Conversation:

@@ -23,7 +23,7 @@ from pilotage.service.auth.tokens import Tokens
 from requirements.errors import PilotageError
 
 _URL = re.compile(r"pilotage serves (http://\S+)")
-_UP_WITHIN = 60.0
+_UP_WITHIN = 300.0
 
 
 class ServiceFailed(PilotageError):
