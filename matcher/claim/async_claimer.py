@@ -245,9 +245,15 @@ class AsyncClaimer:
             if not ticket.answer(matching.build_answer(ticket.request, result)):
                 self._worker.give_back(ticket.request, (outcome.claimed.lease,))
             return
-        if not outcome.refused and task_queue_id not in lane.shared:
+        if outcome.refused:
+            result = ClaimResult(refused=outcome.refused)
+            self._matcher.record_outcome(ticket.prepared, result)
+            self._exclude(ticket)
+            ticket.answer(matching.build_answer(ticket.request, result))
+            return
+        if outcome.refused is None and task_queue_id not in lane.shared:
             ticket.emptied.add(task_queue_id)
-        if outcome.refused or len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
+        if outcome.refused is not None or len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
             self._hand_over(ticket)
         elif not ticket.future.done():
             self._waiting.appendleft(ticket)

@@ -73,8 +73,12 @@ def claim_unlimited(
                 found[number] = ClaimResult(
                     claimed=(outcome.claimed,), emptied=tried_before_last(requests[number].drawn.tried)
                 )
-        left = [number for number, each in outcomes.items() if each.claimed is None and not each.refused]
-        for number in batch.keys() - outcomes.keys() | {n for n, each in outcomes.items() if each.refused}:
+            elif outcome.refused:
+                found[number] = ClaimResult(refused=outcome.refused)
+        left = [n for n, each in outcomes.items() if each.claimed is None and each.refused is None]
+        for number in batch.keys() - outcomes.keys() | {
+            n for n, each in outcomes.items() if each.refused == ""
+        }:
             requests[number].drawn.reset()
     return found
 
@@ -185,8 +189,8 @@ class _LimitedRequest:
             return ClaimResult(claimed=(claimed,), emptied=tried_before_last(self.tried))
         if gate is not None:
             gate.count(self.tried[-1], -1)
-        self.over = outcome.refused
-        return None
+        self.over = outcome.refused is not None
+        return ClaimResult(refused=outcome.refused) if outcome.refused else None
 
     def _next(self) -> TaskQueue | None:
         drawn = self.prepared.drawn

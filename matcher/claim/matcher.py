@@ -39,6 +39,7 @@ from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
 from taskqueue.leases.opening import ClaimedJob
+from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.pools import listing
 from taskqueue.sites import bans
 from taskqueue.task_queues import task_queues
@@ -46,6 +47,8 @@ from taskqueue.task_queues import task_queues
 log = logging.getLogger(__name__)
 
 _NO_READING = NoTransaction()
+#: Reasons that no waiting job changes.
+_REFUSALS = frozenset(SlotRefusal)
 #: Default reason for no job.
 NO_TASK_QUEUE = "no_task_queue"
 
@@ -406,7 +409,7 @@ def _with_flags(
 def _is_unanswered(result: ClaimResult | PilotageError) -> bool:
     """Whether an updated snapshot may find a job."""
     if isinstance(result, ClaimResult):
-        return not (result.claimed or result.in_other_hands)
+        return not (result.claimed or result.in_other_hands or result.refused in _REFUSALS)
     return not isinstance(result, Unserved)
 
 

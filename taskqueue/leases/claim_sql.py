@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     DateTime,
+    FromClause,
     Insert,
     Integer,
     Label,
@@ -24,7 +25,6 @@ from sqlalchemy import (
     case,
     delete,
     exists,
-    false,
     func,
     insert,
     literal,
@@ -169,9 +169,9 @@ def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
         if pooled
         else select_ordered(request["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
     )
-    refused = (
-        select(request["number"].label("number")).where(_is_refused(request, keyed=keyed)).cte("refused")
-    )
+    refusal = select(request["number"].label("number"), _refusal(request, keyed=keyed).label("refusal"))
+    decided = refusal.cte("decided")
+    refused = select(decided).where(decided.c.refusal.is_not(None)).cte("refused")
     first = (
         waiting.add_columns(jobs.c.epoch, jobs.c.vo)
         .where(~exists().select_from(refused))
@@ -187,15 +187,15 @@ def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
         .cte("given")
     )
     parts = build_records(its_id, given, request, keyed=keyed)
-    lost = select(request["number"]).select_from(first).where(~exists().select_from(opened))
-    refusals = union_all(select(refused.c.number), lost).subquery()
-    return union_all(_select_claimed(given), _select_refused(refusals.c.number)).add_cte(*parts)
+    lost = select(request["number"], literal("")).select_from(first).where(~exists().select_from(opened))
+    refusals = union_all(select(refused), lost).subquery()
+    return union_all(_select_claimed(given), _select_refused(refusals)).add_cte(*parts)
 
 
 def _build_many() -> CompoundSelect[Any]:
     given_requests = compiled_sql.unnest_json("requests", CLAIM_COLUMNS, name="request")
-    is_refused = func.coalesce(_is_refused(dict(given_requests.c.items()), keyed=True), false())
-    requests = select(given_requests, is_refused.label("is_refused")).cte("requests")
+    refusal = _refusal(dict(given_requests.c.items()), keyed=True)
+    requests = select(given_requests, refusal.label("refusal")).cte("requests")
     assigned = _assign_jobs(requests)
     opened = _open_attempts(assigned, dict(assigned.c.items()))
     # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
@@ -210,16 +210,17 @@ def _build_many() -> CompoundSelect[Any]:
         .cte("given")
     )
     parts = build_records(ids, given, dict(given.c.items()), keyed=True)
-    lost = select(assigned.c.number).where(assigned.c.job_id.not_in(select(opened.c.job_id)))
-    refused = union_all(select(requests.c.number).where(requests.c.is_refused), lost).subquery()
-    return union_all(_select_claimed(given), _select_refused(refused.c.number)).add_cte(*parts)
+    lost = select(assigned.c.number, literal("")).where(assigned.c.job_id.not_in(select(opened.c.job_id)))
+    refused = select(requests.c.number, requests.c.refusal).where(requests.c.refusal.is_not(None))
+    refusals = union_all(refused, lost).subquery()
+    return union_all(_select_claimed(given), _select_refused(refusals)).add_cte(*parts)
 
 
-def _is_refused(request: ClaimValues, *, keyed: bool) -> ColumnElement[bool]:
-    """Condition: a request gets nothing by this statement, whatever waits.
+def _refusal(request: ClaimValues, *, keyed: bool) -> ColumnElement[str | None]:
+    """Why a request gets nothing by this statement, whatever waits; null: it may get a job.
 
-    Its site is banned, or has rules that were not applied under its lock; its pilot has no room; or it was
-    answered before (`keyed`).
+    Empty if its site is banned, or has rules that were not applied under its lock; or it was answered before
+    (`keyed`). Otherwise its pilot has no room, see `slots.select_refusal`.
     """
     site, ce, queue = (folded_name(request[name]) for name in ("site", "ce", "queue"))
     at_ce = concat(site, "/", ce)
@@ -227,21 +228,22 @@ def _is_refused(request: ClaimValues, *, keyed: bool) -> ColumnElement[bool]:
     is_answered = exists().where(
         match_requests.c.subject == request["holder"], match_requests.c.request_id == request["request_id"]
     )
-    return or_(
+    is_decided_elsewhere = or_(
         exists().where(site_bans.c.site == site, bans.IS_CURRENT),
         and_(request["counted_by"].is_(None), exists().where(scope_rules.c.scope.in_(place))),
-        slots.has_no_room(
-            request["stamp"], request["slot"], request["claims"], NOW, wanted=request["processors"]
-        ),
         *([is_answered] if keyed else []),
     )
+    of_slot = slots.select_refusal(
+        request["stamp"], request["slot"], request["claims"], NOW, wanted=request["processors"]
+    )
+    return case((is_decided_elsewhere, ""), else_=of_slot)
 
 
 def _assign_jobs(requests: CTE) -> CTE:
     """Assign jobs to requests: the n-th assignable job of a task queue to the n-th request for it."""
     free = (
         select(requests, _rank_within(requests.c.task_queue_id, requests.c.number))
-        .where(~requests.c.is_refused)
+        .where(requests.c.refusal.is_(None))
         .cte("free")
     )
     wanted = (
@@ -299,9 +301,10 @@ def _select_claimed(given: CTE) -> Select[Any]:
     ).select_from(given.join(described, true()))
 
 
-def _select_refused(number: ColumnElement[Any]) -> Select[Any]:
-    """A row for each refused request: without a job."""
-    return select(number, *[null()] * 6)
+def _select_refused(refusals: FromClause) -> Select[Any]:
+    """A row for each refused request: without a job, and with the reason in place of the VO."""
+    number, reason = refusals.c
+    return select(number, null(), null(), reason, *[null()] * 3)
 
 
 #: Takes `requests`, a JSON list of objects with the names of `CLAIM_COLUMNS`, and `now`.

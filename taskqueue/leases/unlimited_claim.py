@@ -37,9 +37,9 @@ class BatchClaimResult:
     """The outcome of one claim."""
 
     claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it, or it was refused
-    #: It gets nothing here: the request was answered before, its pilot has no room, or its place is closed.
-    #: Step by step it gets the earlier answer, or the reason.
-    refused: bool = False
+    #: Why it gets nothing here, whatever waits: its pilot has no room (`SlotRefusal`). Empty: the request was
+    #: answered before, or its place is closed; step by step it gets the earlier answer, or the reason.
+    refused: str | None = None
 
 
 def claim_jobs(
@@ -64,7 +64,7 @@ def read_results(
     outcomes = [BatchClaimResult()] * len(requests)
     for number, *row in rows:
         outcomes[number] = (
-            BatchClaimResult(refused=True) if row[0] is None else _build_result(requests[number], row, now)
+            BatchClaimResult(refused=row[2]) if row[0] is None else _build_result(requests[number], row, now)
         )
     return outcomes
 

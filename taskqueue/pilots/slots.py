@@ -17,16 +17,21 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     ScalarSelect,
     Select,
     and_,
+    case,
     exists,
     func,
+    literal,
     literal_column,
+    null,
     or_,
     select,
 )
 
+from cs_config.options import bounds
 from taskqueue.db import sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.schema.tables import attempts, pilots
@@ -80,10 +85,17 @@ def next_claim(stamp: ColumnElement[Any]) -> ColumnElement[int]:
     return func.coalesce(_select_own(stamp, func.max(_own.c.claim_number)), 0) + 1
 
 
-def _used(stamp: ColumnElement[Any]) -> ScalarSelect[int]:
-    """The processors of a pilot's open attempts; one without a record of them has one."""
-    used = func.coalesce(func.sum(func.coalesce(_own.c.processors, 1)), 0)
-    return _select_own(stamp, used, _own.c.closed_at.is_(None))  # type: ignore[no-any-return]
+def _sum_used(stamp: ColumnElement[Any], most: ColumnElement[int] | int) -> FromClause:
+    """The processors of a pilot's open attempts, of `most` attempts; one without a record of them has one."""
+    processors = func.coalesce(_own.c.processors, 1).label("processors")
+    opened = select(processors).where(_own.c.stamp == stamp, _own.c.closed_at.is_(None)).limit(most)
+    found = opened.correlate_except(_own).subquery("opened")
+    return select(func.coalesce(func.sum(found.c.processors), 0).label("processors")).subquery("used")
+
+
+def _select_used(stamp: ColumnElement[Any]) -> ScalarSelect[int]:
+    used = _sum_used(stamp, bounds.PROCESSORS)
+    return select(used.c.processors).scalar_subquery()
 
 
 def _select_rooms(times: TimesByKey) -> Select[Any]:
@@ -94,7 +106,7 @@ def _select_rooms(times: TimesByKey) -> Select[Any]:
     return select(
         given.c.key.label("stamp"),
         *(pilots.c.status, pilots.c.submitted_by, pilots.c.processors),
-        _used(given.c.key).label("used"),
+        _select_used(given.c.key).label("used"),
         next_.label("next_claim"),
         (next_ - 1 - func.coalesce(earlier, 0)).label("recent"),
     ).select_from(given.outerjoin(pilots, pilots.c.stamp == given.c.key))
@@ -129,31 +141,38 @@ def read_rooms(conn: Connection, limits: Mapping[str, SlotLimits], *, now: datet
     return rooms
 
 
-def has_no_room(
+def select_refusal(
     stamp: ColumnElement[Any],
     processors: ColumnElement[Any],
     claims: ColumnElement[Any],
     now: ColumnElement[Any],
     *,
     wanted: ColumnElement[Any],
-) -> ColumnElement[bool]:
-    """Condition for PostgreSQL: a pilot has no room for a job of `wanted` processors."""
+) -> ColumnElement[str | None]:
+    """Why a pilot gets no job of `wanted` processors; null: it has room (PostgreSQL).
+
+    A `SlotRefusal`, or empty if a smaller job may fit. The time it takes does not depend on what the pilot
+    holds beyond its slot.
+    """
     stated = select(pilots.c.processors).where(pilots.c.stamp == stamp).scalar_subquery()
     slot = func.least(func.coalesce(stated, _FEWEST), processors)
-    used = _used(stamp)
-    is_full = and_(used > 0, used + func.coalesce(wanted, 1) > slot)
+    used = _sum_used(stamp, processors)
+    size = func.coalesce(wanted, 1)
+    full = case(
+        (used.c.processors >= slot, SlotRefusal.FULL.value),
+        (and_(used.c.processors > 0, used.c.processors + size > slot), ""),
+    )
     earliest = _own.c.claim_number == next_claim(stamp) - slot * claims
     is_too_fast = _own.c.opened_at > now - literal_column("INTERVAL '1 hour'")
     # No IN: compiled statements have no lists.
     is_over = or_(*(pilots.c.status == each.value for each in sorted(_OVER)))
     has_ended = or_(*(pilots.c.status == each.value for each in sorted(PILOT_ENDS)))
-    return and_(
-        processors.is_not(None),
-        or_(
-            exists().where(
-                pilots.c.stamp == stamp, or_(is_over, and_(pilots.c.submitted_by != "", has_ended))
-            ),
-            is_full,
-            _select_own(stamp, _own.c.lease, earliest, is_too_fast).is_not(None),
-        ),
+    is_at_end = exists().where(
+        pilots.c.stamp == stamp, or_(is_over, and_(pilots.c.submitted_by != "", has_ended))
+    )
+    too_fast = _select_own(stamp, literal(SlotRefusal.TOO_FAST.value), earliest, is_too_fast)
+    return case(
+        (processors.is_(None), null()),
+        (is_at_end, SlotRefusal.ENDED.value),
+        else_=func.coalesce(select(full).select_from(used).scalar_subquery(), too_fast),
     )

@@ -22,6 +22,9 @@ from matcher.errors import NotInTime
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from requirements.errors import PilotageError
 from taskqueue.db import database
+from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import FirstRequest
+from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
 from taskqueue.sites import bans
 from taskqueue.sites.bans import Ban
@@ -91,7 +94,7 @@ def _put(engine: Engine, now: datetime, count: int, **about: Any) -> list[int]:
 
 def _ask(number: int = 0, *, seconds: float = 60, **about: Any) -> MatchRequest:
     caller = MatchCaller(subject=f"pilot{number}", vos=frozenset({"lhcb"}))
-    return request(caller=caller, seconds=seconds, **{**at(LONG), **about})
+    return request(seconds=seconds, **{"caller": caller, **at(LONG), **about})
 
 
 def _may_be_gone(draw: random.Random) -> bool:
@@ -119,6 +122,29 @@ def test_what_comes_in_together_is_claimed_together(engine: Engine, now: datetim
     given = [match.job_id for answer in answers if answer for match in answer.matches]
     assert len(given) == len(set(given)) == 30, "none of them needed the thread"
     assert len(_open_attempts(engine)) == 31
+
+
+def test_a_pilot_without_room_does_not_reach_the_thread(
+    engine: Engine, now: datetime, process: Process
+) -> None:
+    _put(engine, now, 5)
+    first = FirstRequest(stamp="s", vo="lhcb", queue=LONG, processors=1)
+    with database.writing(engine) as conn:
+        pilots.bind_queues(conn, [first], now=now)
+    caller = MatchCaller(subject="pilot:s", vos=frozenset({"lhcb"}), stamp="s", queue=LONG)
+
+    async def work() -> list[MatchResult | None]:
+        held = await process.ask(_ask(caller=caller, request_id="first"))
+        again = await process.claimer.claim(_ask(caller=caller, request_id="second"), lambda: False)
+        repeated = await process.claimer.claim(_ask(caller=caller, request_id="first"), lambda: False)
+        assert repeated is None, "only the thread reads earlier answers"
+        return [held, again, await process.ask(_ask(caller=caller, request_id="first"))]
+
+    held, again, repeated = _run(process, work)
+    assert again == MatchResult(reason=SlotRefusal.FULL)
+    assert held is not None
+    assert held == repeated
+    assert len(_open_attempts(engine)) == 1
 
 
 def _count_waiting_claims(engine: Engine) -> int:

@@ -8,7 +8,7 @@ from functools import partialmethod
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, text, update
+from sqlalchemy import Connection, Engine, literal, select, text, update
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim import batch_claim, claim_loop
@@ -258,6 +258,53 @@ def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgres_url:
     assert len(claims.serve(of_pilot())[0].claimed) == 1
     assert claims.serve(of_pilot())[0].refused == SlotRefusal.FULL
     engine.dispose()
+
+
+#: Held by one pilot, far more than its slot has room for.
+_HELD = """INSERT INTO attempts (job_id, epoch, lease, holder, stamp, vo, site, ce, queue, opened_at,
+    lease_expires_at, progress, output_tail)
+    SELECT n, 1, 'held' || n, 'pilot:s', 's', 'lhcb', '', '', '', :at, :at, '', ''
+    FROM generate_series(1000, 5999) AS n"""
+
+
+def test_a_refusal_does_not_read_all_that_a_pilot_holds(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    claims = Claims(engine, now)
+    claims.begin("s", processors=2)
+    with database.writing(engine) as conn:
+        conn.execute(text("SET LOCAL session_replication_role = replica"))  # without their jobs
+        conn.execute(text(_HELD), {"at": now})
+    asked = {"stamp": "s", "processors": 8, "claims": 60, "wanted": 1}
+    values = {name: literal(value) for name, value in asked.items()}
+    with database.writing(engine) as conn:
+        conn.execute(text("ANALYZE attempts"))
+        refusal = select(slots.select_refusal(**values, now=literal(now)))
+        assert conn.scalar(refusal) == SlotRefusal.FULL
+        done = refusal.compile(conn)
+        [plan] = conn.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {done}", done.params).scalar_one()
+    assert max(_list_rows(plan["Plan"])) < 100
+    engine.dispose()
+
+
+def test_a_pilot_without_room_is_refused_at_once(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims(engine, now)
+    claims.begin("s", processors=1)
+    matcher = waiting.matcher(engine, now)
+    assert len(claims.serve(of_pilot())[0].claimed) == 1
+    tries: list[int] = []
+    claim = BatchClaimer.claim
+
+    def note(claimer: BatchClaimer, requests: Sequence[ClaimRequest], **about: Any) -> Any:
+        tries.append(len(requests))
+        return claim(claimer, requests, **about)
+
+    monkeypatch.setattr(BatchClaimer, "claim", note)
+    for key in ("a", "b"):
+        [served] = database.run_with_retry(lambda key=key: matcher.serve([of_pilot(key=key)]))
+        assert served == ClaimResult(refused=SlotRefusal.FULL)
+    assert tries == [1, 1], "a newer index gives it no room"
 
 
 def _list_rows(node: dict[str, Any]) -> Iterator[int]:

@@ -189,7 +189,7 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        refused = BatchClaimResult(refused=True)
+        refused = BatchClaimResult(refused="")
         assert unlimited_claim.claim_jobs(server, asks, now=now) == [refused] * how_many
         [*nothing, given] = unlimited_claim.claim_jobs(server, [*asks, allowed], now=now)
     assert nothing == [refused] * how_many
@@ -205,7 +205,7 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
         [repeated, other] = unlimited_claim.claim_jobs(server, again, now=now)
     assert first.claimed is not None
-    assert (repeated.claimed, repeated.refused) == (None, True)
+    assert (repeated.claimed, repeated.refused) == (None, "")
     assert other.claimed is not None, "another pilot's request of the same name"
 
 
