@@ -154,7 +154,9 @@ def select_refusal(
     A `SlotRefusal`, or empty if a smaller job may fit. The time it takes does not depend on what the pilot
     holds beyond its slot.
     """
-    stated = select(pilots.c.processors).where(pilots.c.stamp == stamp).scalar_subquery()
+    stated = (
+        select(pilots.c.processors).where(pilots.c.stamp == stamp).correlate_except(pilots).scalar_subquery()
+    )
     slot = func.least(func.coalesce(stated, _FEWEST), processors)
     used = _sum_used(stamp, processors)
     size = func.coalesce(wanted, 1)

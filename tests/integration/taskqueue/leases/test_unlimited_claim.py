@@ -5,9 +5,11 @@ import gc
 import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.exc import OperationalError
 
+from cs_config.tree.address import QueueAddress
 from matcher.claim import snapshot
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
@@ -30,6 +33,8 @@ from taskqueue.leases.assignment import Location, TakeRequest
 from taskqueue.leases.opening import Allotment, LeaseHolder
 from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
 from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import FirstRequest
+from taskqueue.pilots.slots import SlotLimits, SlotRefusal
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.schema.tables import match_requests
 from taskqueue.sites import bans
@@ -194,6 +199,38 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
         [*nothing, given] = unlimited_claim.claim_jobs(server, [*asks, allowed], now=now)
     assert nothing == [refused] * how_many
     assert given.claimed is not None
+
+
+def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: Engine, now: datetime) -> None:
+    job_ids = _put(engine, now, 20)
+    queue = QueueAddress(site="A.B.ch", ce="ce", queue="q")
+    sizes = {"one": 1, "two": 2, "three": 3}
+    slots = [FirstRequest(stamp=each, vo="lhcb", queue=queue, processors=n) for each, n in sizes.items()]
+    with database.writing(engine) as conn:
+        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        pilots.bind_queues(conn, slots, now=now)
+    given: Counter[str] = Counter()
+    reasons: dict[str, str | None] = {}
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        for turn in range(4):
+            asks = [
+                replace(
+                    _ask(task_queue, 10 * turn + number, request_id=str(turn)),
+                    holder=LeaseHolder(
+                        subject=f"pilot:{stamp}",
+                        stamp=stamp,
+                        lease_time=timedelta(minutes=5),
+                        slot=SlotLimits(processors=8, claims=60),
+                    ),
+                )
+                for number, stamp in enumerate(sizes)
+            ]
+            outcomes = unlimited_claim.claim_jobs(server, asks, now=now)
+            for stamp, outcome in zip(sizes, outcomes, strict=True):
+                given[stamp] += outcome.claimed is not None
+                reasons[stamp] = outcome.refused
+    assert given == sizes
+    assert set(reasons.values()) == {SlotRefusal.FULL}
 
 
 def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now: datetime) -> None:
