@@ -210,7 +210,7 @@ class AsyncClaimer:
             if database.is_unavailable(error) and not database.is_conflict(error):
                 raise
             # It claimed nothing: one of the requests is at fault, or is answered elsewhere.
-            log.info("a batch of %d claims was rejected, they go step by step: %s", len(claims), error)
+            batch_claim.log_rejection(error, len(claims))
             for ticket in tried:
                 self._hand_over(ticket)
             return

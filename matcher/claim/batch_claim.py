@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop
@@ -117,8 +117,17 @@ def _try(
     except DBAPIError as error:
         if database.is_unavailable(error):
             raise
+        log_rejection(error, len(batch))
         return {}
     return dict(zip(batch, outcomes, strict=True))
+
+
+def log_rejection(error: DBAPIError, claims: int) -> None:
+    """Log that the database rejected a statement, a warning if not by a rival's request: it costs much."""
+    level = (
+        logging.INFO if isinstance(error, IntegrityError) or database.is_conflict(error) else logging.WARNING
+    )
+    log.log(level, "a batch of %d claims was rejected, they go step by step: %s", claims, error)
 
 
 def claim_limited(
@@ -287,6 +296,7 @@ class BatchClaimer:
         except DBAPIError as error:
             if database.is_unavailable(error):
                 raise
+            log_rejection(error, len(requests))
             for each in requests:
                 each.drawn.reset()
             return {}
