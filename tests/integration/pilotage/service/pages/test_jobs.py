@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -336,9 +337,10 @@ def test_input_files_are_sent_with_the_form(service: Service, signed_in: SignedI
     expect(page.get_by_text("Stored: run.sh, data.txt")).to_be_visible()
     picture(page, "jobs/new-files")
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Job")
+    page.wait_for_url(re.compile(r"/jobs/\d+$"))
+    wanted = {**LONG, "JobID": int(page.url.rpartition("/")[2])}
     pilot = service.pilot("LCG.A.org/ce1/long")
-    [match] = pilot.post("/api/v1/matcher/requestJob", json=LONG).raise_for_status().json()["matches"]
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=wanted).raise_for_status().json()["matches"]
     archive = pilot.get(f"/api/v1/leases/{match['lease']}/sandbox").raise_for_status().content
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = {each.name: (tar.extractfile(each), each.mode) for each in tar.getmembers()}
