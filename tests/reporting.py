@@ -64,9 +64,15 @@ def note(conn: Connection, lease: str, note: Note, *, now: datetime) -> ReportAn
 
 
 def release(
-    conn: Connection, lease: str, *, reason: str, max_rescheduling: int, now: datetime
+    conn: Connection,
+    lease: str,
+    *,
+    reason: str,
+    max_rescheduling: int,
+    now: datetime,
+    is_undelivered: bool = False,
 ) -> Mapping[str, Any]:
-    report = ReleaseReport(lease=lease, sender=ANYBODY, reason=reason)
+    report = ReleaseReport(lease=lease, sender=ANYBODY, reason=reason, is_undelivered=is_undelivered)
     return _ended(record(conn, report, now, rules(maximum=max_rescheduling)))
 
 

@@ -248,6 +248,7 @@ KEYWORDS = (
     _number("LocalJobs", "local_jobs", 1, 10**12),
     _number("Events", "events", 1, 10**12),
     _number("EventsPerJob", "events_per_job", 1, 10**12),
+    _number("EventsPerFile", "events_per_file", 1, 10**12),
     _number("FirstEvent", "first_event", 0, 10**12),
     _number("Seed", "seed", 0, 2**31 - 1),
     _number("CPUPerEvent", "cpu_per_event", 0, 10**12, read=number),

@@ -313,13 +313,19 @@ class JobSchedulingOptions(Options):
         _section_of(place_limits.read_limits),
         Field(max_length=bounds.NAMED),
     ] = ()
-    """`<Site>/<Attribute>/<value>: N` and `<Site>/CEs/<CE>/<Attribute>/<value>: N`, jobs at a time."""
+    """`<Site>/<Attribute>/<value>: N` and `<Site>/CEs/<CE>/<Attribute>/<value>: N`, jobs at a time.
+
+    The site `AllSites` counts the whole grid. `{Curb: C, Max: N, Interval: S}` in place of N has a ramp.
+    """
     matching_delay: Annotated[
         tuple[MatchingDelay, ...],
         _section_of(place_limits.read_delays),
         Field(max_length=bounds.NAMED),
     ] = ()
-    """`<Site>/<Attribute>/<value>: S`, seconds between matches; `<Site>/Burst/<Attribute>/<value>: k`."""
+    """`<Site>/<Attribute>/<value>: S`, seconds between matches; `<Site>/Burst/<Attribute>/<value>: k`.
+
+    The site `AllSites` counts the whole grid.
+    """
 
     @property
     def corrections(self) -> tuple[ShareCorrection, ...]:

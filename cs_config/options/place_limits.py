@@ -1,7 +1,7 @@
 """`RunningLimit` and `MatchingDelay`: limits on the number and the rate of jobs of a kind at a site or CE.
 
-In the operations they name the place and hold for a VO, or for all; at the node of a site or CE they are the
-site's own, and hold for all VOs beside those of the operations.
+In the operations they name the place, or `AllSites` for the whole grid, and hold for a VO, or for all; at the
+node of a site or CE they are the site's own, and hold for all VOs beside those of the operations.
 
 Source: DIRAC's Operations/JobScheduling. Unlike there, a limit of a CE counts the jobs of that CE, and any
 attribute of a job may be limited.
@@ -9,36 +9,57 @@ attribute of a job may be limited.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from cs_config.options import bounds
 from requirements.errors import did_you_mean
+from requirements.values import fold
 
 #: Attributes of a job that may be limited.
 ATTRIBUTES = ("JobType", "JobGroup", "JobName", "Owner", "OwnerGroup", "VO", "SubmitPool")
+#: The scope of limits on all sites together; no wildcard, since paths of bulk edits have those.
+ALL_SITES: Final = "AllSites"
 _CES = "CEs"
 _BURST = "Burst"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningLimit:
-    """A maximum of jobs with this value that are matched, running or stalled."""
-
-    scope: str  #: `Site` or `Site/CE`
-    attribute: str  #: one of ATTRIBUTES
-    value: str
-    most: int
+#: The values of a limit with a ramp.
+_RAMP = ("Curb", "Max", "Interval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingDelay:
     """A token bucket: one match with this value per interval, after a pause up to `burst` at once."""
 
-    scope: str  #: a site
+    scope: str  #: a site, or ALL_SITES
     attribute: str  #: one of ATTRIBUTES
     value: str
     seconds: float
     burst: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningLimit:
+    """A maximum of jobs with this value that are matched, running or stalled.
+
+    With a ramp one more job is matched per interval from the curb on, up to the maximum.
+
+    Source: curb and max of glideinWMS frontends.
+    """
+
+    scope: str  #: `Site`, `Site/CE` or ALL_SITES
+    attribute: str  #: one of ATTRIBUTES
+    value: str
+    most: int
+    curb: int | None = None  #: None: no ramp
+    interval: float = 0.0  #: seconds between two matches from the curb on
+
+    @property
+    def ramp(self) -> MatchingDelay | None:
+        """The delay that holds from the curb on."""
+        if self.curb is None:
+            return None
+        return MatchingDelay(
+            scope=self.scope, attribute=self.attribute, value=self.value, seconds=self.interval, burst=1
+        )
 
 
 def read_limits(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
@@ -46,8 +67,10 @@ def read_limits(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
     for site, entry in raw.items():
         below = _section(entry, site)
         of_ces = _section(below.get(_CES, {}), f"{site}/{_CES}")
+        if of_ces and _spell_scope(site) == ALL_SITES:
+            _refuse(f"{site}/{_CES}: all sites together have no CE, name the site")
         places: dict[str, Mapping[str, object]] = {
-            site: {name: each for name, each in below.items() if name != _CES}
+            _spell_scope(site): {name: each for name, each in below.items() if name != _CES}
         }
         places |= {f"{site}/{ce}": _section(each, f"{site}/{_CES}/{ce}") for ce, each in of_ces.items()}
         for scope, limits in places.items():
@@ -55,18 +78,52 @@ def read_limits(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
 
 
 def read_limits_at(scope: str, raw: Mapping[str, object]) -> Iterator[RunningLimit]:
-    """The limits `<Attribute>/<value>: N` of one site or CE; ValueError if they are wrong."""
-    for attribute, value, most in _values(raw, scope):
-        if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most <= bounds.JOBS:
-            allowed = f"allowed are 0 to {bounds.JOBS}"
-            _refuse(f"{scope}/{attribute}/{value}: {most!r} is no number of jobs, {allowed}")
-        yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
+    """The limits `<Attribute>/<value>: N`, or `{Curb, Max, Interval}`, of one place; ValueError if wrong."""
+    for attribute, value, stated in _values(raw, scope):
+        path = f"{scope}/{attribute}/{value}"
+        if not isinstance(stated, Mapping):
+            most = _read_jobs(stated, path)
+            yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
+        else:
+            most, curb, interval = _read_ramp(stated, path)
+            yield RunningLimit(
+                scope=scope, attribute=attribute, value=value, most=most, curb=curb, interval=interval
+            )
+
+
+def _read_ramp(stated: Mapping[str, object], path: str) -> tuple[int, int, float]:
+    """Maximum, curb and interval in seconds."""
+    for name in stated:
+        if name not in _RAMP:
+            meant = did_you_mean(name, _RAMP)
+            _refuse(
+                f"{path}/{name}: "
+                + (f"did you mean {meant}?" if meant else f"allowed are {', '.join(_RAMP)}")
+            )
+    if missing := [name for name in _RAMP if name not in stated]:
+        _refuse(f"{path}: {' and '.join(missing)} missing, a limit with a ramp has {', '.join(_RAMP)}")
+    most, curb = _read_jobs(stated["Max"], f"{path}/Max"), _read_jobs(stated["Curb"], f"{path}/Curb")
+    if curb > most:
+        _refuse(f"{path}/Curb: {curb} is more than Max, {most}")
+    return most, curb, _read_seconds(stated["Interval"], f"{path}/Interval")
+
+
+def _read_jobs(stated: object, path: str) -> int:
+    if not isinstance(stated, int) or isinstance(stated, bool) or not 0 <= stated <= bounds.JOBS:
+        _refuse(f"{path}: {stated!r} is no number of jobs, allowed are 0 to {bounds.JOBS}")
+    return stated
+
+
+def _read_seconds(stated: object, path: str) -> float:
+    if not isinstance(stated, int | float) or isinstance(stated, bool) or not stated <= bounds.SECONDS:
+        _refuse(f"{path}: {stated!r} is no number of seconds, allowed are 0 to {bounds.SECONDS}")
+    return max(0.0, stated)
 
 
 def read_delays(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
     """The delays of a section `MatchingDelay`; ValueError if it is wrong."""
     for site, entry in raw.items():
-        yield from read_delays_at(site, _section(entry, site))
+        yield from read_delays_at(_spell_scope(site), _section(entry, site))
 
 
 def read_delays_at(site: str, raw: Mapping[str, object]) -> Iterator[MatchingDelay]:
@@ -78,15 +135,11 @@ def read_delays_at(site: str, raw: Mapping[str, object]) -> Iterator[MatchingDel
     plain = {name: each for name, each in raw.items() if name != _BURST}
     for attribute, value, seconds in _values(plain, site):
         burst = bursts.get((attribute, value), 1)
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds <= bounds.SECONDS:
-            allowed = f"allowed are 0 to {bounds.SECONDS}"
-            _refuse(f"{site}/{attribute}/{value}: {seconds!r} is no number of seconds, {allowed}")
+        wait = _read_seconds(seconds, f"{site}/{attribute}/{value}")
         if not isinstance(burst, int) or isinstance(burst, bool) or not 1 <= burst <= bounds.BURST:
             allowed = f"allowed are 1 to {bounds.BURST}"
             _refuse(f"{site}/{_BURST}/{attribute}/{value}: {burst!r}, {allowed}")
-        yield MatchingDelay(
-            scope=site, attribute=attribute, value=value, seconds=max(0.0, seconds), burst=burst
-        )
+        yield MatchingDelay(scope=site, attribute=attribute, value=value, seconds=wait, burst=burst)
 
 
 #: Scope, attribute and value.
@@ -98,7 +151,10 @@ def list_keys(raw: Mapping[str, object]) -> Iterator[LimitKey]:
     for site, entry in raw.items():
         below = _section(entry, site)
         of_ces = _section(below.get(_CES, {}), site)
-        places = {site: below, **{f"{site}/{ce}": _section(each, site) for ce, each in of_ces.items()}}
+        places = {
+            _spell_scope(site): below,
+            **{f"{site}/{ce}": _section(each, site) for ce, each in of_ces.items()},
+        }
         for scope, limits in places.items():
             for attributes in (limits, _section(limits.get(_BURST, {}), scope)):
                 for attribute in ATTRIBUTES:
@@ -118,6 +174,10 @@ def _values(section: Mapping[str, object], path: str) -> Iterator[tuple[str, str
         number_of_values += len(_section(values, path))
         if number_of_values > bounds.LIMITS_OF_PLACE:
             _refuse(f"{path}: {number_of_values} limits, {bounds.LIMITS_OF_PLACE} are allowed at one place")
+
+
+def _spell_scope(site: str) -> str:
+    return ALL_SITES if fold(site) == fold(ALL_SITES) else site
 
 
 def _refuse(message: str) -> NoReturn:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
+from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import rules
@@ -40,7 +41,7 @@ def list_blocked_places(
     limited = [
         scope
         for scope, these in running_limits.rules_by_scope(config).items()
-        if scopes.parse_site(scope) in here and any(rule.concerns(job) for rule in these)
+        if scopes.parse_site(scope) in {*here, ALL_SITES} and any(rule.concerns(job) for rule in these)
     ]
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
         yield from ((scope, f"{scope} {each.why}") for each in conditions if each.keeps_out(job))
@@ -56,7 +57,7 @@ def closed_queues(
     """The queues, as a bit set, that currently block the job."""
     found = 0
     for scope, _ in list_blocked_places(conn, config, job, survey.sites.keys(), now):
-        found |= survey.within(scope)
+        found |= survey.within(scope)  # all queues for ALL_SITES
     return found
 
 
@@ -72,7 +73,7 @@ def list_closures_at_queue(
 
     `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
-    line = scopes.list_enclosing(str(address))
+    line = (ALL_SITES, *scopes.list_enclosing(str(address)))
     yield from map(_format_ban, bans.read_bans(conn, [address.site], now=now).values())
     limited = [scope for scope in line if scope in running_limits.rules_by_scope(config)]
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():

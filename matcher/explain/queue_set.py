@@ -11,6 +11,7 @@ from operator import or_
 
 from cs_config.cache import Cache, derived
 from cs_config.options.operations import options_for
+from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -103,7 +104,9 @@ class QueueSet:
         return self._addresses.get(queues, lambda: frozenset(queue.address for queue in self.members(queues)))
 
     def within(self, scope: str) -> int:
-        """The queues of a scope (`Site`, `Site/CE` or `Site/CE/Queue`); empty if it does not exist."""
+        """The queues of a scope, `Site`, `Site/CE`, `Site/CE/Queue` or ALL_SITES; 0: it does not exist."""
+        if scope == ALL_SITES:
+            return (1 << len(self.queues)) - 1
         place = tuple(scope.split("/"))
         start = bisect_left(self._places, place)
         end = bisect_left(self._places, (*place[:-1], place[-1] + "\0"), start)

@@ -75,7 +75,7 @@ def may_count(rule: StoredRule, vos: Collection[str]) -> bool:
 def _compile(scope: str, rule: PlaceRule) -> ScopeRule:
     limit = rule.limit
     numbers: dict[str, object] = (
-        {"most": limit.most}
+        {"most": limit.most, "curb": limit.curb, "interval": limit.interval}
         if isinstance(limit, RunningLimit)
         else {"seconds": limit.seconds, "burst": limit.burst}
     )
@@ -95,7 +95,14 @@ def _parse_place_rule(scope: str, kind: RuleKind, attribute: str, vo: str, defin
     stored = json.loads(definition)
     value = stored["value"]
     limit = (
-        RunningLimit(scope=scope, attribute=attribute, value=value, most=stored["most"])
+        RunningLimit(
+            scope=scope,
+            attribute=attribute,
+            value=value,
+            most=stored["most"],
+            curb=stored["curb"],
+            interval=stored["interval"],
+        )
         if kind is RuleKind.RUNNING
         else MatchingDelay(
             scope=scope,

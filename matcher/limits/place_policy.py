@@ -210,7 +210,7 @@ class PlacePolicy:
             each.matched(jobs)
         for condition in self._conditions:
             if condition.rule.is_used_by(task_queue):
-                condition.matched(jobs)
+                condition.matched(task_queue.vo, jobs)
 
     def reserve(self, job_id: int, epoch: int) -> None:
         """Record a reservation for a counted job that was taken."""
@@ -252,7 +252,7 @@ class PlacePolicy:
             self.reserve(row.job_id, row.epoch)
         for condition in self._conditions:
             if job is not None and condition.rule.is_used_by(job):
-                condition.matched()
+                condition.matched(job.vo)
 
 
 def is_test(job_type: str) -> bool:
@@ -294,7 +294,7 @@ class PlacePolicies:
             return True
         inside = _prefix_of_places(place)
         return not self._busy_scopes.isdisjoint(_scopes_of_place(place)) or any(
-            rule.scope.startswith(inside) and compiled_rules.may_count(rule, vos) for rule in self._inside
+            _is_inside(rule.scope, inside) and compiled_rules.may_count(rule, vos) for rule in self._inside
         )
 
     def policy_at(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
@@ -313,10 +313,11 @@ class PlacePolicies:
         """Store counters, reservations and delay buckets; the attempts must exist already."""
         reservations.create_reservations(conn, chain(*(policy.reserved for policy in self._policies)))
         conditions = list(chain(*self._conditions.values()))
+        buckets = (each if isinstance(each, DelayBucket) else each.bucket for each in conditions)
         changed = (
             (each.key, BucketLevel(tokens=each.tokens, at=each.at))
-            for each in conditions
-            if isinstance(each, DelayBucket) and each.changed
+            for each in buckets
+            if each is not None and each.changed
         )
         matching_delays.store_levels(conn, changed)
         counts = dict(self._returned)
@@ -387,7 +388,7 @@ def list_scopes_below(config: Configuration, place: Location, vos: Collection[st
     """
     limited = {*config.throttles, *running_limits.scopes_counting(config, vos)}
     inside = _prefix_of_places(place)
-    return tuple(sorted(name for name in limited if fold(name).startswith(inside)))
+    return tuple(sorted(name for name in limited if _is_inside(fold(name), inside)))
 
 
 def _build_policies(
@@ -412,40 +413,50 @@ def _build_policies(
         for each in known
         if each.kind is RuleKind.THROTTLE
     }
-    delays: defaultdict[str, list[PlaceRule]] = defaultdict(list)
+    limits = [
+        (each, compiled_rules.read_place_rule(each)) for each in known if each.kind is not RuleKind.THROTTLE
+    ]
+    buckets = running_limits.read_buckets(conn, [rule for _, rule in limits], now)
     conditions: defaultdict[str, list[PlaceCondition]] = defaultdict(list)
-    for each in known:
-        if each.kind is RuleKind.DELAY:
-            delays[each.scope].append(compiled_rules.read_place_rule(each))
-        elif each.kind is RuleKind.RUNNING:
-            conditions[each.scope].append(_build_limit_state(each))
-    for scope, buckets in running_limits.read_buckets(conn, delays, now).items():
-        conditions[scope] += buckets
+    for stored, rule in limits:
+        conditions[stored.scope].append(_build_condition(stored, rule, buckets.get(rule)))
     return PlacePolicies(
         standing, conditions, banned, job_groups.find_cache(conn.engine), busy, returned, inside
     )
 
 
-def _build_limit_state(rule: StoredRule) -> RunningLimitState:
-    place_rule = compiled_rules.read_place_rule(rule)
-    limit = place_rule.limit
-    if not isinstance(limit, RunningLimit):
-        raise TypeError(f"{rule.kind} of {rule.scope}: no running limit")
+def _build_condition(stored: StoredRule, rule: PlaceRule, bucket: DelayBucket | None) -> PlaceCondition:
+    if bucket is not None and not isinstance(rule.limit, RunningLimit):
+        return bucket
+    if not isinstance(rule.limit, RunningLimit):
+        raise TypeError(f"{stored.kind} of {stored.scope}: a delay without its bucket")
     return RunningLimitState(
-        rule=place_rule, limit=limit, there=rule.n, rule_id=rule.rule_id, opened=rule.opened
+        rule=rule,
+        limit=rule.limit,
+        there=stored.n,
+        bucket=bucket,
+        rule_id=stored.rule_id,
+        opened=stored.opened,
     )
 
 
 def _scopes_of_place(place: Location) -> tuple[str, ...]:
+    """The folded scopes that contain a place, each once, all sites together first."""
     return _fold_scopes(place.site, place.ce, place.queue)
 
 
 def _prefix_of_places(place: Location) -> str:
     """Beginning of the folded names of all scopes inside a place."""
-    around = _scopes_of_place(place)
-    return f"{around[-1]}/" if around else ""
+    return f"{_scopes_of_place(place)[-1]}/" if place.site else ""
+
+
+def _is_inside(scope: str, prefix: str) -> bool:
+    """Whether a folded scope is inside the place of a prefix; all sites together are inside none."""
+    return scope != scopes.GRID and scope.startswith(prefix)
 
 
 @lru_cache(maxsize=10_000)
 def _fold_scopes(site: str, ce: str, queue: str) -> tuple[str, ...]:
-    return scopes.list_enclosing(fold("/".join(part for part in (site, ce, queue) if part))) if site else ()
+    place = fold("/".join(part for part in (site, ce, queue) if part))
+    enclosing = scopes.list_enclosing(place) if site else ()
+    return tuple(dict.fromkeys((scopes.GRID, *enclosing)))

@@ -1,4 +1,4 @@
-"""Running limits and matching delays of a place: the jobs that they exclude now.
+"""Running limits and matching delays of a place, or of all sites: the jobs that they exclude now.
 
 A limit in `Operations/Defaults` counts the jobs of all VOs. A limit of a VO counts only its own jobs and
 replaces the same limit of `Defaults` for them. A limit at the node of a site or CE holds for all VOs, beside
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
@@ -24,6 +25,7 @@ from requirements.values import fold
 from taskqueue.db import clock
 from taskqueue.sites import matching_delays, occupancy, scopes
 from taskqueue.sites.matching_delays import BucketKey, BucketLevel
+from taskqueue.sites.scope_rules import RuleKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Columns of a candidate job, by attribute of a limit.
@@ -107,14 +109,23 @@ class RunningLimitState:
     rule: PlaceRule
     limit: RunningLimit
     there: int
+    bucket: "DelayBucket | None" = None  #: of a limit with a ramp
     rule_id: int = 0  #: of the counter; 0: the rows were counted
     opened: bool = True  #: False: a new rule that admits no job yet
     changed: bool = False
 
     @property
     def full(self) -> bool:
-        """Whether no further job is admitted."""
-        return not self.opened or self.there >= self.limit.most
+        """Whether no further job is admitted now."""
+        return not self.opened or self.there >= self.limit.most or self._is_slowed
+
+    @property
+    def _is_slowed(self) -> bool:
+        """Whether the next job has to wait for a token of the ramp."""
+        return self.bucket is not None and self._count_above_curb(self.there + 1) > 0 and self.bucket.full
+
+    def _count_above_curb(self, jobs: int) -> int:
+        return 0 if self.limit.curb is None else max(0, jobs - self.limit.curb)
 
     def keeps_out(self, job: LimitedJob) -> bool:
         """Whether this job is excluded now."""
@@ -123,12 +134,21 @@ class RunningLimitState:
     @property
     def why(self) -> str:
         """Reason, as text for people."""
-        return f"has {self.there} jobs with {self.rule.about}, its {self.rule.option} is {self.limit.most}"
+        has = f"has {self.there} jobs with {self.rule.about}, its {self.rule.option} is {self.limit.most}"
+        if self.bucket is None or self.there >= self.limit.most:
+            return has
+        wait = f"{self.limit.interval:g} s, the next in {self.bucket.wait} s"
+        return f"{has}: from {self.limit.curb} on it takes one every {wait}"
 
-    def matched(self, jobs: int = 1) -> None:
-        """Count taken jobs; a negative number takes them back."""
-        self.there += jobs
+    def matched(self, vo: str, jobs: int = 1) -> None:
+        """Count taken jobs of a VO; a negative number takes them back.
+
+        Those of a VO with a limit of its own count, and take no token.
+        """
+        before, self.there = self._count_above_curb(self.there), self.there + jobs
         self.changed = True
+        if self.bucket is not None and self.rule.is_about(vo):
+            self.bucket.matched(vo, self._count_above_curb(self.there) - before)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,15 +172,19 @@ class DelayBucket:
         return self.full and self.rule.concerns(job)
 
     @property
+    def wait(self) -> int:
+        """Seconds until the next token."""
+        return max(0, math.ceil((1 - self.tokens) * self.delay.seconds))
+
+    @property
     def why(self) -> str:
         """Reason, as text for people."""
-        wait = math.ceil((1 - self.tokens) * self.delay.seconds)
         return (
             f"takes a job with {self.rule.about} every {self.delay.seconds:g} s ({self.rule.option}), "
-            f"the next in {wait} s"
+            f"the next in {self.wait} s"
         )
 
-    def matched(self, jobs: int = 1) -> None:
+    def matched(self, _vo: str, jobs: int = 1) -> None:
         """Take tokens; a negative number gives them back."""
         self.tokens -= jobs
         self.changed = True
@@ -216,23 +240,30 @@ def read_conditions(
     """
     known = rules_by_scope(config)
     concerned = {scope: known[scope] for scope in names}
-    slow = [s for s, these in concerned.items() if any(isinstance(r.limit, MatchingDelay) for r in these)]
-    buckets = read_buckets(conn, {scope: concerned[scope] for scope in slow}, now)
+    buckets = read_buckets(conn, list(chain(*concerned.values())), now)
     return {
-        scope: [*_read_running(conn, scope, these), *buckets.get(scope, ())]
+        scope: [
+            *_read_running(conn, scope, these, buckets),
+            *(buckets[rule] for rule in these if isinstance(rule.limit, MatchingDelay)),
+        ]
         for scope, these in concerned.items()
     }
 
 
 def read_buckets(
-    conn: Connection, rules: Mapping[str, Sequence[PlaceRule]], now: datetime
-) -> Mapping[str, list[DelayBucket]]:
-    """Current state of the delays among the rules of these scopes; exact while the scopes are locked."""
-    if not rules:
+    conn: Connection, rules: Sequence[PlaceRule], now: datetime
+) -> Mapping[PlaceRule, DelayBucket]:
+    """Current state of the delays and ramps among these rules; exact while their scopes are locked."""
+    delays = {rule: delay for rule in rules if (delay := _find_delay(rule)) is not None}
+    if not delays:
         return {}
-    levels = matching_delays.read_levels(conn, set(map(fold, rules)))
+    levels = matching_delays.read_levels(conn, {fold(delay.scope) for delay in delays.values()})
     at = clock.read_time(conn, now)
-    return {scope: list(_list_buckets(scope, these, levels, at)) for scope, these in rules.items()}
+    return {rule: _build_bucket(rule, delay, levels, at) for rule, delay in delays.items()}
+
+
+def _find_delay(rule: PlaceRule) -> MatchingDelay | None:
+    return rule.limit if isinstance(rule.limit, MatchingDelay) else rule.limit.ramp
 
 
 def _find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
@@ -290,7 +321,9 @@ def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ..
     return *scheduling.running_limit, *scheduling.matching_delay
 
 
-def _read_running(conn: Connection, scope: str, these: Sequence[PlaceRule]) -> Iterator[RunningLimitState]:
+def _read_running(
+    conn: Connection, scope: str, these: Sequence[PlaceRule], buckets: Mapping[PlaceRule, DelayBucket]
+) -> Iterator[RunningLimitState]:
     there: dict[str, Mapping[tuple[str, str], int]] = {}
     for rule in these:
         limit = rule.limit
@@ -299,18 +332,17 @@ def _read_running(conn: Connection, scope: str, these: Sequence[PlaceRule]) -> I
                 there[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
             counts = there[limit.attribute].items()
             number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
-            yield RunningLimitState(rule=rule, limit=limit, there=number)
+            yield RunningLimitState(rule=rule, limit=limit, there=number, bucket=buckets.get(rule))
 
 
-def _list_buckets(
-    scope: str, these: Sequence[PlaceRule], levels: Mapping[BucketKey, BucketLevel], now: datetime
-) -> Iterator[DelayBucket]:
-    for rule in these:
-        delay = rule.limit
-        if isinstance(delay, MatchingDelay):
-            key = (fold(scope), delay.attribute, fold(delay.value), rule.stored_vo)
-            tokens = _count_tokens(delay, levels.get(key), now)
-            yield DelayBucket(rule=rule, delay=delay, key=key, tokens=tokens, at=now)
+def _build_bucket(
+    rule: PlaceRule, delay: MatchingDelay, levels: Mapping[BucketKey, BucketLevel], now: datetime
+) -> DelayBucket:
+    kind = RuleKind.RUNNING if isinstance(rule.limit, RunningLimit) else RuleKind.DELAY
+    key = (fold(delay.scope), kind, delay.attribute, fold(delay.value), rule.stored_vo)
+    return DelayBucket(
+        rule=rule, delay=delay, key=key, tokens=_count_tokens(delay, levels.get(key), now), at=now
+    )
 
 
 def _count_tokens(delay: MatchingDelay, level: BucketLevel | None, now: datetime) -> float:

@@ -129,6 +129,7 @@ class JobDescription:
     local_jobs: int | None = None  #: of a grid job
     events: int | None = None
     events_per_job: int | None = None  #: per local job
+    events_per_file: int | None = None  #: per output file of each phase
     first_event: int | None = None
     seed: int | None = None
     cpu_per_event: float | None = None  #: seconds
@@ -153,9 +154,12 @@ _OWN_DEFAULTS = _DEFAULT_VALUES | {
     keywords.BY_NAME[name].attribute: value for name, value in keywords.DEFAULTS.items()
 }
 #: Keywords that split a grid job into local jobs.
-_OF_GRID_JOBS = ("Events", "EventsPerJob", "LocalJobs")
+_OF_GRID_JOBS = ("Events", "EventsPerJob", "EventsPerFile", "LocalJobs")
 #: Placeholders that job managers replace in the arguments of each local job.
-PLACES_OF_GRID_JOBS = ("{events}", "{first_event}", "{seed}", "{local_job}", "{local_jobs}")
+PLACES_OF_GRID_JOBS = (
+    *("{events}", "{first_event}", "{seed}", "{files}", "{first_file}"),
+    *("{local_job}", "{local_jobs}"),
+)
 #: Attributes that are checked in combination.
 _CONTRADICTING = (
     *("min_processors", "max_processors", "processors", "min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"),

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any, Final
 
+import yaml
 from fastapi.routing import APIRoute
 
 from pilotage.service.error_handlers import ErrorAnswer
@@ -139,6 +141,7 @@ def name_operation(route: APIRoute) -> str:
 
 def complete(document: dict[str, Any]) -> dict[str, Any]:
     """Add summaries, descriptions of parameters, error codes and examples to a description."""
+    answers = read_answers()
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     for path, operations in document["paths"].items():
         for operation in operations.values():
@@ -151,7 +154,17 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
                 _list_errors(operation)
             if (example := EXAMPLES.get(operation["operationId"])) is not None:
                 operation["requestBody"]["content"]["application/json"]["example"] = example
+            if (answer := answers.get(operation["operationId"])) is not None:
+                accepted = next(each for status, each in operation["responses"].items() if status[0] == "2")
+                accepted["content"]["application/json"]["example"] = answer
     return document
+
+
+def read_answers() -> dict[str, Any]:
+    """Examples of answers by operation, for the calls that people make most."""
+    with resources.files("pilotage.service").joinpath("response_examples.yaml").open() as file:
+        answers: dict[str, Any] = yaml.safe_load(file)
+    return answers
 
 
 def _summarize(operation: dict[str, Any]) -> None:

@@ -211,7 +211,23 @@ def are_flags(arguments: Sequence[str], vocabularies: Sequence[Vocabulary] = OF_
 
     A site checks so what it receives: other arguments could name files or programs of its head node.
     """
-    return not arguments or any(_are_written(arguments, vocabulary) for vocabulary in vocabularies)
+    return not arguments or (
+        all(map(is_balanced, arguments))
+        and any(_are_written(arguments, vocabulary) for vocabulary in vocabularies)
+    )
+
+
+def is_balanced(expression: str) -> bool:
+    """Whether parentheses and quotation marks are closed, so that in parentheses it keeps its meaning.
+
+    Others are joined with it: `a) || (b` would make the site's own condition one of two choices.
+    """
+    depth = 0
+    for part in re.sub(r'"(?:[^"\\]|\\.)*"', "", expression):
+        depth += (part == "(") - (part == ")")
+        if depth < 0 or part == '"':
+            return False
+    return depth == 0
 
 
 def _are_written(arguments: Sequence[str], vocabulary: Vocabulary) -> bool:

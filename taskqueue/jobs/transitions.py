@@ -115,12 +115,13 @@ def move_jobs(
     application: str | None = None,
     from_states: Collection[JobStatus] | None = None,
     reschedules_below: int = NO_LIMIT,
+    counts: bool = True,
 ) -> list[MovedJob]:
     """Change the status of the jobs whose current status allows it; the others stay unchanged.
 
     The caller changes what else belongs to the step: the waiting row, the attempt. Without `from_states` the
     table of steps decides; `application` None keeps the application status. Jobs rescheduled
-    `reschedules_below` times or more are left alone.
+    `reschedules_below` times or more are left alone. Without `counts` a rescheduling is not counted.
     """
     allowed = may_come_from(wanted) if from_states is None else from_states
     prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING
@@ -134,7 +135,7 @@ def move_jobs(
         "started": now if wanted is JobStatus.RUNNING else None,
         "ended": now if wanted in FINAL else None,
         "due": now if prepares else None,
-        "again": int(wanted is JobStatus.RESCHEDULED),
+        "again": int(wanted is JobStatus.RESCHEDULED and counts),
     }
     moved: list[MovedJob] = []
     for ids in sql.split_batches(job_ids):

@@ -42,9 +42,16 @@ CLOSE_OF_JOBS = (
     .where(attempts.c.job_id.in_(sql.IDS), _OPEN)
     .values(closed_at=bindparam("now"), closed_as=bindparam("as_what"))
 )
+#: The end of the stored request of an undelivered release; no reason ends like it, since it is quoted.
+UNDELIVERED: Final = '"undelivered": true}'
 RELEASES = (
     select(attempts.c.job_id, func.count().label("number"))
-    .where(attempts.c.job_id.in_(sql.IDS), attempts.c.closed_as == RELEASED, attempts.c.started_at.is_(None))
+    .where(
+        attempts.c.job_id.in_(sql.IDS),
+        attempts.c.closed_as == RELEASED,
+        attempts.c.started_at.is_(None),
+        func.coalesce(attempts.c.request, "").not_like(f"%{UNDELIVERED}"),
+    )
     .group_by(attempts.c.job_id)
 )
 REQUEST_END = update(attempts).where(attempts.c.job_id.in_(sql.IDS), _OPEN).values(ending=True)
@@ -247,7 +254,7 @@ def close_attempts(conn: Connection, job_ids: Collection[int], *, closed_as: str
 
 
 def count_releases(conn: Connection, job_ids: Collection[int]) -> Mapping[int, int]:
-    """How often each of the jobs was given back before its start; without those that never were."""
+    """How often each of the jobs was given back before its start; without undelivered ones and noughts."""
     return {row.job_id: row.number for row in sql.read_batches(conn, RELEASES, job_ids)}
 
 

@@ -61,7 +61,7 @@ from taskqueue.schema.tables import (
     site_bans,
     waiting_jobs,
 )
-from taskqueue.sites import bans
+from taskqueue.sites import bans, scopes
 from taskqueue.states import JobStatus
 
 NOW = bindparam("now", type_=DateTime(timezone=True))
@@ -224,7 +224,7 @@ def _refusal(request: ClaimValues, *, keyed: bool) -> ColumnElement[str | None]:
     """
     site, ce, queue = (folded_name(request[name]) for name in ("site", "ce", "queue"))
     at_ce = concat(site, "/", ce)
-    place = [site, at_ce, concat(at_ce, "/", queue)]
+    place = [literal(scopes.GRID), site, at_ce, concat(at_ce, "/", queue)]
     is_answered = exists().where(
         match_requests.c.subject == request["holder"], match_requests.c.request_id == request["request_id"]
     )

@@ -185,6 +185,7 @@ def _move(conn: Connection, move: Move, job_ids: Collection[int], now: datetime)
         move.status,
         minor=move.minor,
         application=move.application,
+        counts=move.is_counted,
         source=SOURCE,
         now=now,
     )

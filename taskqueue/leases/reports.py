@@ -132,6 +132,7 @@ class Move:
     status: JobStatus
     minor: str
     application: str | None = None  #: None: unchanged
+    is_counted: bool = True  #: a rescheduling counts against its maximum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +325,7 @@ class ReleaseReport(LeaseReport):
     """The pilot gives the job back."""
 
     reason: str = ""
-    #: The pilot never received the job, or its gateway cannot submit it: this causes no rescheduling.
+    #: The pilot never received the job, or its gateway cannot submit it: this counts as no rescheduling.
     is_undelivered: bool = False
 
     kind = "release"
@@ -336,7 +337,8 @@ class ReleaseReport(LeaseReport):
         A job that is given back again and again before its start is rescheduled now and then, so that nodes
         that can start nothing do not take it for ever.
         """
-        request = _to_json({"release": self.reason})
+        told = {"undelivered": True} if self.is_undelivered else {}
+        request = _to_json({"release": self.reason, **told})
         if (answer := _find_previous_answer(attempt, request)) is not None:
             return Decision(answer=answer)
         attempts.check_open(attempt)
@@ -355,6 +357,9 @@ class ReleaseReport(LeaseReport):
             return _move(attempt, job, JobStatus.WAITING, RELEASED_BY_PILOT, application)
         moves = _revive(attempt, job)
         reached = replace(job, status=moves[-1].status) if moves else job
+        if self.is_undelivered and reached.status in may_come_from(JobStatus.RESCHEDULED):
+            [back] = _move(attempt, reached, JobStatus.RESCHEDULED, control.RESCHEDULED, application)
+            return *moves, replace(back, is_counted=False)
         if job.reschedules < maximum and reached.status in may_come_from(JobStatus.RESCHEDULED):
             return moves + _move(attempt, reached, JobStatus.RESCHEDULED, control.RESCHEDULED, application)
         return moves + _move(attempt, reached, JobStatus.FAILED, LAST_RELEASE, application)

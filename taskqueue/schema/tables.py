@@ -578,12 +578,13 @@ site_processes = _table(
 matching_delays = _table(
     "matching_delays",
     Column("scope", Text, nullable=False),
+    Column("kind", Text, nullable=False),  # of the rule
     Column("attribute", Text, nullable=False),
     Column("value", Text, nullable=False),
     Column("vo", Text, nullable=False),  # empty: the delay of all VOs
     Column("tokens", Float, nullable=False),
     Column("at", UtcTime, nullable=False),
-    PrimaryKeyConstraint("scope", "attribute", "value", "vo"),
+    PrimaryKeyConstraint("scope", "kind", "attribute", "value", "vo"),
     postgresql_with=_BUSY,
 )
 

@@ -1,4 +1,4 @@
-"""Stored token buckets of matching delays.
+"""Stored token buckets of matching delays, and of running limits with a ramp.
 
 Their time is the database's: matchers on several hosts have different clocks, and each would fill the
 buckets by its own.
@@ -12,9 +12,11 @@ from sqlalchemy import Connection, select
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import matching_delays as table
+from taskqueue.sites.scope_rules import RuleKind
 
-#: Folded scope, attribute, folded value, VO (empty: all VOs).
-BucketKey = tuple[str, str, str, str]
+#: Folded scope, kind of rule (a delay, or a limit with a ramp), attribute, folded value, VO (empty: all VOs).
+BucketKey = tuple[str, RuleKind, str, str, str]
+_KEY = ("scope", "kind", "attribute", "value", "vo")
 
 READ = select(table).where(table.c.scope.in_(sql.IDS))
 STORE = sql.insert_or_update(table, "tokens", "at")
@@ -32,7 +34,9 @@ def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey,
     """Stored buckets of scopes."""
     rows = conn.execute(READ, {"ids": sorted(scopes)})
     return {
-        (row.scope, row.attribute, row.value, row.vo): BucketLevel(tokens=row.tokens, at=row.at)
+        (row.scope, RuleKind(row.kind), row.attribute, row.value, row.vo): BucketLevel(
+            tokens=row.tokens, at=row.at
+        )
         for row in rows
     }
 
@@ -40,9 +44,7 @@ def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey,
 def store_levels(conn: Connection, levels: Iterable[tuple[BucketKey, BucketLevel]]) -> None:
     """Store bucket levels, under the lock of their scopes."""
     rows = [
-        {"scope": key[0], "attribute": key[1], "value": key[2], "vo": key[3]}
-        | {"tokens": level.tokens, "at": level.at}
-        for key, level in levels
+        dict(zip(_KEY, key, strict=True)) | {"tokens": level.tokens, "at": level.at} for key, level in levels
     ]
     if rows:
         conn.execute(STORE.to_statement(conn), rows)

@@ -11,6 +11,7 @@ from cs_config.tree.address import QueueAddress
 from requirements.values import fold
 from taskqueue.db import sql
 from taskqueue.schema.tables import ATTEMPT_AT, attempts, jobs, pilots
+from taskqueue.sites import scopes
 from taskqueue.states import PILOT_ACTIVE, JobStatus, read_status
 
 _site, _ce, _queue = ATTEMPT_AT
@@ -41,16 +42,18 @@ ATTRIBUTE_COLUMNS: Mapping[str, ColumnElement[str]] = {
     "VO": jobs.c.vo,
     "SubmitPool": func.coalesce(jobs.c.submit_pool, ""),
 }
-BY_VALUE = {
+BY_VALUE_IN_GRID = {
     attribute: select(column.label("value"), jobs.c.vo, func.count().label("jobs"))
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
-    .where(
-        attempts.c.closed_at.is_(None),
-        _site == bindparam("site"),
-        or_(bindparam("ce") == "", _ce == bindparam("ce")),
-    )
+    .where(attempts.c.closed_at.is_(None))
     .group_by(column, jobs.c.vo)
     for attribute, column in ATTRIBUTE_COLUMNS.items()
+}
+BY_VALUE = {
+    attribute: everywhere.where(
+        _site == bindparam("site"), or_(bindparam("ce") == "", _ce == bindparam("ce"))
+    )
+    for attribute, everywhere in BY_VALUE_IN_GRID.items()
 }
 
 
@@ -97,9 +100,13 @@ def count_jobs(conn: Connection, scope: str) -> Occupancy:
 
 
 def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], int]:
-    """Number of jobs at a site or CE now, by VO and value of the attribute."""
+    """Number of jobs at a site or CE, or at all sites, now, by VO and value of the attribute."""
     site, ce = (*fold(scope).split("/"), "")[:2]
-    rows = conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
+    rows = (
+        conn.execute(BY_VALUE_IN_GRID[attribute])
+        if site == scopes.GRID
+        else conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
+    )
     return {(row.vo, row.value): row.jobs for row in rows}
 
 

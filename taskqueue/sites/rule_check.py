@@ -9,8 +9,10 @@ from sqlalchemy import (
     Connection,
     Select,
     case,
+    exists,
     func,
     literal,
+    or_,
     select,
     union_all,
     update,
@@ -49,6 +51,7 @@ _RESERVED = (
 )
 _site, _ce, _ = ATTEMPT_AT
 _SITES = select(scopes_table.c.site).join(scope_rules, scope_rules.c.scope == scopes_table.c.scope)
+_HAS_GRID_RULE = exists().where(scope_rules.c.scope == scopes.GRID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ def _select_rows(attribute: str) -> Select[*tuple[object, ...]]:
             func.count(),
         )
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
-        .where(attempts.c.closed_at.is_(None), _site.in_(_SITES))
+        .where(attempts.c.closed_at.is_(None), or_(_HAS_GRID_RULE, _site.in_(_SITES)))
         .group_by(_site, _ce, jobs.c.vo, value)
     )
 
@@ -123,7 +126,8 @@ def list_differences(conn: Connection, counts: Counts) -> list[CounterDifference
             row.there
             for row in rows
             if not row.rule_id
-            and (row.attribute, row.site) == (rule.attribute, site)
+            and row.attribute == rule.attribute
+            and site in (row.site, scopes.GRID)
             and ce in ("", row.ce)
             and counts(rule, row.vo, row.value)
         )

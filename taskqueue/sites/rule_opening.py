@@ -60,19 +60,23 @@ def _select_countable(value: ColumnElement[str]) -> Select[*tuple[object, ...]]:
     return (
         select(attempts.c.lease, attempts.c.counted_by, jobs.c.vo, value.label("value"))
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
-        .where(
-            _MAY_COUNT,
-            _site == bindparam("site"),
-            or_(bindparam("ce") == "", _ce == bindparam("ce")),
-            or_(bindparam("queue") == "", _queue == bindparam("queue")),
-        )
+        .where(_MAY_COUNT)
         .order_by(attempts.c.job_id)
     )
 
 
-#: By attribute of the rule; a throttle has none.
-COUNTABLE = {
+#: At all sites, by attribute of the rule; a throttle has none.
+COUNTABLE_IN_GRID = {
     attribute: _select_countable(value) for attribute, value in {**ATTRIBUTE_COLUMNS, "": literal("")}.items()
+}
+#: At one site, CE or queue.
+COUNTABLE = {
+    attribute: everywhere.where(
+        _site == bindparam("site"),
+        or_(bindparam("ce") == "", _ce == bindparam("ce")),
+        or_(bindparam("queue") == "", _queue == bindparam("queue")),
+    )
+    for attribute, everywhere in COUNTABLE_IN_GRID.items()
 }
 LOCK = (
     select(attempts.c.lease, attempts.c.counted_by, attempts.c.closed_at, attempts.c.job_id, attempts.c.epoch)
@@ -115,7 +119,12 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None
 def _list_countable(conn: Connection, rule: StoredRule, counts: Counts) -> Iterator[str]:
     """Leases of the attempts that the rule must count and that are not marked with it."""
     site, ce, queue = (*rule.scope.split("/"), "", "")[:3]
-    for row in conn.execute(COUNTABLE[rule.attribute], {"site": site, "ce": ce, "queue": queue}):
+    rows = (
+        conn.execute(COUNTABLE_IN_GRID[rule.attribute])
+        if site == scopes.GRID
+        else conn.execute(COUNTABLE[rule.attribute], {"site": site, "ce": ce, "queue": queue})
+    )
+    for row in rows:
         is_counted = rule.kind is RuleKind.THROTTLE or counts(rule, row.vo, row.value)
         if is_counted and not _is_marked(row, rule):
             yield row.lease

@@ -9,13 +9,17 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, literal_column, select, update
 
+from cs_config.options.place_limits import ALL_SITES
 from requirements.values import Value, fold
 from taskqueue.db import sql
 from taskqueue.schema.tables import scopes as table
+
+#: The folded scope of limits on all sites together; it has no advertisement.
+GRID: Final = fold(ALL_SITES)
 
 INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
@@ -45,7 +49,7 @@ SET_WATERMARK = (
 class Scope:
     """A site, CE or queue, with its last advertisement."""
 
-    scope: str  #: `Site`, `Site/CE` or `Site/CE/Queue`, spelled as requested; folded if locked
+    scope: str  #: `Site`, `Site/CE`, `Site/CE/Queue` or ALL_SITES, as requested; folded if locked
     watermark: int = 0  #: of a site: the last one issued
     as_of: int = 0  #: the watermark up to which the advertisement counts
     advertised: Mapping[str, Value] | None = None  #: None: nothing yet

@@ -57,7 +57,9 @@ def _rows(site: Entry) -> Iterator[tuple[object, ...]]:
 
 
 def _running(limit: Entry) -> tuple[str, str]:
-    return f"{limit['most']} at a time", f"{limit['there']} there"
+    curb = limit.get("curb")
+    ramp = "" if curb is None else f", from {curb} on one in {limit['seconds']:g} s"
+    return f"{limit['most']} at a time{ramp}", f"{limit['there']} there"
 
 
 def _delayed(delay: Entry) -> tuple[str, str]:

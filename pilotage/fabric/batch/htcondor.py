@@ -37,6 +37,7 @@ from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import ListedJob, choose_job, split_words
 from pilotage.fabric.node_script import PYTHONS
 from requirements.nodes import lrms_vocabulary
+from requirements.nodes.lrms_vocabulary import is_balanced
 
 _SIGNAL = 128  #: what a shell adds to the number of a signal
 #: What its one queue is called: jobs ask for machines, not for queues. Those of a CE have names of the site.
@@ -254,7 +255,10 @@ def _appended(stamp: str, flags: Sequence[str], *, is_ours: bool = True) -> list
 
 
 def join_requirements(lines: Sequence[str]) -> list[str]:
-    """The lines with one for all `requirements`: of several, HTCondor takes the last."""
+    """The lines with one for all `requirements`: of several, HTCondor takes the last.
+
+    Raises `SubmissionRefused` for one that would end the parentheses around it.
+    """
     expressions = {
         line: line.partition("=")[2].strip()
         for line in lines
@@ -262,6 +266,9 @@ def join_requirements(lines: Sequence[str]) -> list[str]:
     }
     if len(expressions) < 2:
         return list(lines)
+    for line in expressions:
+        if not is_balanced(line):
+            raise SubmissionRefused(f"flags: {line!r}: parentheses or quotation marks are not closed")
     joined = " && ".join(f"({each})" for each in expressions.values() if each)
     return [*(line for line in lines if line not in expressions), f"requirements = {joined}"]
 

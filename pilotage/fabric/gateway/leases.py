@@ -28,6 +28,7 @@ from pilotage.fabric.manager.grid_job import (
 )
 from pilotage.fabric.manager.journal import LastAnswer
 from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.pilot.attempt import RELEASED
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import KILL, elapsed_time
@@ -295,6 +296,11 @@ class GatewayLeases:
         with lease.lock:
             if not lease.started:
                 self._start_or_beat(lease, grid_job)
+        if report.status == RELEASED:
+            with lease.lock:
+                self.service.release(lease.taken.lease, report.application_status, undelivered=True)
+            log.warning("job %d is given back: %s", lease.taken.job_id, report.application_status)
+            return
         # Heartbeats go on while the output is sent.
         report = self._send_output(grid_job, report)
         with lease.lock:

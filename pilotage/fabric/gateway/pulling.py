@@ -26,6 +26,8 @@ from requirements.nodes.lrms_vocabulary import Vocabulary, are_flags
 
 log = logging.getLogger(__name__)
 
+#: End of the names of requests for jobs with flags; others are `<VO> <Site/CE/Queue>`.
+_FLAGS = " flags"
 #: Seconds of wall time that a local job gets at least.
 _SHORTEST = 60
 
@@ -43,12 +45,14 @@ class GridJobPulling:
     #: By batch system, the vocabularies of the flags that it takes; without any, jobs with flags do not come.
     languages: Mapping[str, Sequence[Vocabulary]] = field(default_factory=dict)
     _turn: int = 0  #: rounds so far: rotates the order of VOs
+    #: Open requests that this process had an empty answer to.
+    _answered: set[str] = field(default_factory=set)
     #: VOs and queues for which flags were refused: until a restart only jobs without flags are requested.
     _without_flags: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for wanted, request_id in self.manager.journal.requests.items():
-            self.permits.expect_again(request_id, wanted.partition(" ")[2])
+            self.permits.expect_again(request_id, wanted.removesuffix(_FLAGS).partition(" ")[2])
 
     def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
         """Pull as many grid jobs as there are and fit; what is interrupted is repeated later."""
@@ -70,26 +74,39 @@ class GridJobPulling:
         self, gate: GatewayQueue, vo: str, here: Mapping[str, int], summary: GatewaySummary
     ) -> Iterator[PulledGridJob]:
         """Pull jobs of one VO for one queue, one after the other."""
-        queue, wanted = gate.queue, f"{vo} {gate.queue}"
         offer: _QueueOffer | None = None
-        while self._has_room(gate, wanted, here):
+        while self._has_room(gate, wanted := self._next_request(gate, vo), here):
             request_id = self.manager.journal.open_request(wanted)
-            if not self.permits.expect(request_id, queue):
+            if not self.permits.expect(request_id, gate.queue):
                 summary.refused["permit"] += 1
                 return
-            offer = offer or self._offer(gate, vo, wanted)
-            taken = self._ask(offer, wanted, request_id, summary)
+            if offer is None or offer.wanted != wanted:
+                offer = self._offer(gate, vo, wanted)
+            taken = self._ask(offer, request_id, summary)
             yield from taken
-            if offer.submits_flags and wanted in self._without_flags:
-                offer = None
-            elif not taken:
+            if not taken and self._next_request(gate, vo) == wanted:
                 return
+
+    def _next_request(self, gate: GatewayQueue, vo: str) -> str:
+        """Name of the next request in the journal: one without an answer is repeated first, as it was.
+
+        Repeated the other way it would be a different request, and its job would lose its flags.
+        """
+        plain = f"{vo} {gate.queue}"
+        flagged = f"{plain}{_FLAGS}"
+        open_requests = self.manager.journal.requests.keys() - self._answered
+        if flagged in open_requests or plain in open_requests:
+            return flagged if flagged in open_requests else plain
+        takes_flags = self.languages.get(gate.system) and plain not in self._without_flags
+        return flagged if takes_flags else plain
 
     def _has_room(self, gate: GatewayQueue, wanted: str, here: Mapping[str, int]) -> bool:
         """Whether one more may come; an open request is repeated in any case."""
         name = self.manager.journal.requests.get(wanted)
         if name is not None and self.permits.is_coming(name):
             return True
+        if self.manager.is_refusing(gate.queue):
+            return False
         return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
 
     def _offer(self, gate: GatewayQueue, vo: str, wanted: str) -> "_QueueOffer":
@@ -98,14 +115,13 @@ class GridJobPulling:
         parameters = self.service.queue_parameters(QueuePlace(site, ce, queue), vo)
         made = matcher_client.expected_offer(target, JobFilters(vo=vo, job_types=self.job_types), parameters)
         request = dict(matcher_client.build_request(made, target, parameters))
-        if self.languages.get(gate.system) and wanted not in self._without_flags:
+        if wanted.endswith(_FLAGS):
             request["SubmitFlags"] = True
-        return _QueueOffer(gate=gate, request=request, cpu_power=made.cpu_power)
+        return _QueueOffer(gate=gate, wanted=wanted, request=request, cpu_power=made.cpu_power)
 
-    def _ask(
-        self, offer: "_QueueOffer", wanted: str, request_id: str, summary: GatewaySummary
-    ) -> list[PulledGridJob]:
+    def _ask(self, offer: "_QueueOffer", request_id: str, summary: GatewaySummary) -> list[PulledGridJob]:
         """Request one job and record it; the request stays open until that is done."""
+        self._answered.discard(offer.wanted)
         try:
             work = self.service.request_job(offer.request, count=1, request_id=request_id)
         except Refused:
@@ -127,11 +143,11 @@ class GridJobPulling:
             self.manager.journal.take(each)
             log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, each.queue)
         if work.matches:
-            self.manager.journal.close_request(wanted)
+            self.manager.journal.close_request(offer.wanted)
             if len(taken) < len(work.matches):
-                # Not before: a repetition without the flags of its job would be a different request.
-                self._without_flags.add(wanted)
+                self._without_flags.add(offer.wanted.removesuffix(_FLAGS))
         else:
+            self._answered.add(offer.wanted)
             summary.refused[work.reason] += 1
         self.permits.came(request_id, taken)
         return taken
@@ -156,13 +172,9 @@ class _QueueOffer:
     """What a queue offers to grid jobs: each of their local jobs gets at most that."""
 
     gate: GatewayQueue
+    wanted: str  #: name of its requests in the journal
     request: Mapping[str, object]
     cpu_power: float  #: normalised seconds of CPU per second
-
-    @property
-    def submits_flags(self) -> bool:
-        """Whether jobs with flags are requested."""
-        return "SubmitFlags" in self.request
 
     def resources_of(self, match: Match) -> JobResources:
         """What each local job requests: what its grid job needs of what the queue states."""

@@ -5,7 +5,7 @@ Source: JIM, `instances`; SAM-Grid, the number of jobs to be submitted.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pilotage.fabric.manager import handlers
 from pilotage.fabric.manager.handlers import HandledJob, LocalCommand, SiteLimits, UnfitJob
@@ -40,6 +40,7 @@ class Generic:
 
 EVENTS = "Events"
 EVENTS_PER_JOB = "EventsPerJob"
+EVENTS_PER_FILE = "EventsPerFile"
 CPU_PER_EVENT = "CPUPerEvent"  #: seconds
 FIRST_EVENT = "FirstEvent"
 SEED = "Seed"
@@ -53,15 +54,20 @@ LARGEST_SEED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRange:
-    """The events of one local job."""
+    """The events of one local job, and the output files into which each of its phases divides them."""
 
     events: int
     first_event: int
     seed: int
+    files: int = 1
+    first_file: int = 1  #: among those of all local jobs, from 1
 
 
 class MonteCarlo:
-    """Type `montecarlo`: `Events` events, spread evenly; each local job has its own seed and event range."""
+    """Type `montecarlo`: `Events` events, spread evenly; each local job has its own seed and event range.
+
+    With `EventsPerFile` each phase of a local job writes several files, of which no two share one.
+    """
 
     def check(self, job: HandledJob) -> None:
         """Reject invalid numbers."""
@@ -70,6 +76,7 @@ class MonteCarlo:
                 f"{EVENTS}: is missing: a grid job of type montecarlo says how many events it wants"
             )
         handlers.read_whole(job.description, EVENTS_PER_JOB)
+        handlers.read_whole(job.description, EVENTS_PER_FILE)
         handlers.read_seconds(job.description, CPU_PER_EVENT)
         handlers.read_whole(job.description, FIRST_EVENT, least=0)
         seed = handlers.read_whole(job.description, SEED, least=0)
@@ -81,7 +88,8 @@ class MonteCarlo:
         """The smallest number of local jobs within the limits of site and user."""
         events = _events(job)
         each = events_per_job(job, site)
-        number = -(-events // each)
+        per_file = _events_per_file(job) or 1
+        number = -(-_count_files(job) // (each // per_file))
         if number > site.max_local_jobs:
             raise UnfitJob(
                 f"{EVENTS}: {events} with at most {each} per local job are {number} local jobs,"
@@ -92,25 +100,20 @@ class MonteCarlo:
     def prepare_work_area(self, job: HandledJob, n: int) -> Mapping[str, bytes]:
         """A file with the events of this local job."""
         part = event_range(job, n)
-        content = {"events": part.events, "first_event": part.first_event, "seed": part.seed}
-        return {PART: json.dumps(content).encode()}
+        return {PART: json.dumps(asdict(part)).encode()}
 
     def command(self, job: HandledJob, n: int) -> LocalCommand:
-        """Fill `{events}`, `{first_event}`, `{seed}`, `{local_job}` and `{local_jobs}` into the command."""
+        """Fill the fields of its `EventRange`, `{local_job}` and `{local_jobs}` into the command."""
         part = event_range(job, n)
-        values = {
-            "events": part.events,
-            "first_event": part.first_event,
-            "seed": part.seed,
-            "local_job": n,
-            "local_jobs": job.number,
-        }
+        values = {**asdict(part), "local_job": n, "local_jobs": job.number}
         details = {"Events": part.events, "First event": part.first_event, "Seed": part.seed}
+        if _events_per_file(job):
+            details |= {"Files": part.files, "First file": part.first_file}
         return handlers.build_command(job.description, values, size=part.events, details=details)
 
 
 def events_per_job(job: HandledJob, site: SiteLimits) -> int:
-    """Maximum events of one local job, from its CPU time and the user's limit; at least one has to fit."""
+    """Maximum events of a local job, from its CPU time and the user's limit; at least a file has to fit."""
     figures = []
     cpu_per_event = handlers.read_seconds(job.description, CPU_PER_EVENT)
     if cpu_per_event is None and site.cpu_per_event is not None:
@@ -126,21 +129,39 @@ def events_per_job(job: HandledJob, site: SiteLimits) -> int:
     own = handlers.read_whole(job.description, EVENTS_PER_JOB)
     if own is not None:
         figures.append(own)
-    return min(figures, default=RULE_OF_THUMB)
+    per_file = _events_per_file(job) or 1
+    most = min(figures, default=max(RULE_OF_THUMB, per_file))
+    if most < per_file:
+        raise UnfitJob(f"{EVENTS_PER_FILE}: {per_file} are too many, a local job has at most {most} events")
+    return most
 
 
 def event_range(job: HandledJob, n: int) -> EventRange:
-    """The events of local job `n`: sizes differ by at most one, larger ones first."""
+    """The events of local job `n`: sizes differ by at most one event, or file, larger ones first."""
     number = max(job.number, 1)
-    each, more = divmod(_events(job), number)
-    before = (n - 1) * each + min(n - 1, more)
+    per_file = _events_per_file(job)
+    whole = _count_files(job) if per_file else _events(job)
+    each, more = divmod(whole, number)
+    size, before = each + (n <= more), (n - 1) * each + min(n - 1, more)
+    files, first_file = (size, before + 1) if per_file else (1, n)
+    before *= per_file or 1
     first = handlers.read_whole(job.description, FIRST_EVENT, least=0)
     seed = handlers.read_whole(job.description, SEED, least=0)
     return EventRange(
-        events=each + (n <= more),
+        events=min(size * (per_file or 1), _events(job) - before),
         first_event=(1 if first is None else first) + before,
         seed=((job.job_id * 7919 if seed is None else seed) + n - 1) % (LARGEST_SEED + 1),
+        files=files,
+        first_file=first_file,
     )
+
+
+def _events_per_file(job: HandledJob) -> int | None:
+    return handlers.read_whole(job.description, EVENTS_PER_FILE)
+
+
+def _count_files(job: HandledJob) -> int:
+    return -(-_events(job) // (_events_per_file(job) or 1))
 
 
 def _events(job: HandledJob) -> int:

@@ -22,9 +22,12 @@ from pilotage.fabric.manager.handlers import UnfitJob
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.polling import Polling
 from pilotage.fabric.manager.records import GridJobEntry
+from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import Away, Refused
 
 log = logging.getLogger(__name__)
+#: Seconds without new grid jobs for a queue whose batch system refused one.
+REFUSAL_PAUSE = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,11 @@ class Manager:
             for each in self.journal.entries()
             if not each.forgotten
         ]
+
+    def is_refusing(self, queue: str) -> bool:
+        """Whether the batch system of a queue refused a whole grid job lately: it would refuse others."""
+        refused_at = self.context.refused_at.get(queue)
+        return refused_at is not None and elapsed_time() - refused_at < REFUSAL_PAUSE
 
     def advance(self) -> None:
         """Run one cycle over all grid jobs; none of them holds up the others for long."""

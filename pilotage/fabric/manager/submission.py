@@ -23,8 +23,10 @@ from pilotage.fabric.manager.grid_job import LocalState, job_type
 from pilotage.fabric.manager.handlers import HandledJob, Handler, LocalCommand, SiteLimits, UnfitJob
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 from pilotage.fabric.node_script import NodeScript
+from pilotage.fabric.pilot.attempt import RELEASED
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
+from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import TooLarge
 from pilotage.fabric.runner import bundle
 from pilotage.fabric.runner.local_job import JobSpec
@@ -155,13 +157,28 @@ def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool
         said = Report("Failed", "", str(error))
         failed, line = polling.retry_or_give_up(intended, SITE, said, entry, context.options.retries)
         context.journal.write(job.key, local_jobs=[failed], log=[line])
+        if failed.state is LocalState.FAILED:
+            _give_back(context, entry, failed.message)
         return False
     except SubmissionUncertain as error:
         raise NoAnswer(str(error)) from error
+    context.refused_at.pop(entry.taken.queue, None)
     submitted = replace(intended, state=LocalState.WAITING, reference=reference, was_submitted=True)
     log = [f"local job {job.number}: submitted as {reference}, {job.stamp}"]
     context.journal.write(job.key, local_jobs=[submitted], log=log)
     return True
+
+
+def _give_back(context: ManagerContext, entry: GridJobEntry, why: str) -> None:
+    """Return a grid job of which the batch system has taken no local job: that is the site's fault."""
+    jobs = context.journal.local_jobs(entry.key)
+    if any(each.was_submitted or each.state is LocalState.INTENDED for each in jobs):
+        return
+    context.refused_at[entry.taken.queue] = elapsed_time()
+    reason = f"the batch system of {entry.taken.queue} refuses its local jobs: {why}"
+    failed = [replace(each, state=LocalState.FAILED) for each in jobs]
+    ended = replace(entry, outcome=Report(RELEASED, "", reason))
+    context.journal.write(entry.key, entry=ended, local_jobs=failed, log=[f"given back: {reason}"])
 
 
 def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> BatchJob:

@@ -20,6 +20,7 @@ from pilotage.service.pages import (
 ROUTERS = (
     overview.router,
     jobs.router,
+    jobs.upload_router,
     job.router,  # ids after the fixed names
     groups.router,
     search.router,

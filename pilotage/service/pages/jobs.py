@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from fastapi import APIRouter, Form, Header, Query
+from fastapi import APIRouter, Form, Header, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import BeforeValidator, Field, model_validator
 from sqlalchemy import Connection
@@ -17,14 +17,16 @@ from sqlalchemy import Connection
 from optimizers.submit import dry_run
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Role
+from pilotage.service.auth.callers import Capability, Role
 from pilotage.service.job_events import EventStream
 from pilotage.service.models.jobs import MAX_ID, EventQuery, JobAnswer, JobFilter, words
 from pilotage.service.pages import job
 from pilotage.service.pages.job import ExplainedJob
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, UploadRoute, add_to_navigation
 from pilotage.service.queries import accounting, explanations, jobs
 from pilotage.service.queries.jobs import submitter_of
+from pilotage.service.routes import archives
+from pilotage.service.routes.archives import StoredSandbox
 from requirements.errors import InvalidInput, InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
@@ -99,6 +101,7 @@ COLUMNS = (
 )
 
 router = APIRouter(route_class=PageRoute)
+upload_router = APIRouter(route_class=UploadRoute)
 
 
 class FilledFilter(JobFilter):
@@ -347,6 +350,15 @@ Text = Annotated[str, Form()]
 Key = Annotated[str, Form(max_length=64, pattern="^[0-9a-f-]*$")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFiles:
+    """The input files of a new job: sent with the form, or those of the job that it copies."""
+
+    copied: int | None = None  #: id of that job
+    sandbox: str = ""  #: `sha256:<digest>`; empty: none were sent
+    names: str = ""  #: of the files that were sent, for people
+
+
 @router.get("/jobs/new")
 @router.get("/explain")
 @allow(Role.USER, Role.VO_ADMIN)
@@ -356,7 +368,7 @@ def show_new_job_form(
     """Show an empty form, or one with the description of an earlier job."""
     if copied is None:
         return _form(page, _EXAMPLE)
-    return _form(page, _read_copied(page, copied).source, copied=copied)
+    return _form(page, _read_copied(page, copied).source, files=InputFiles(copied=copied))
 
 
 def _read_copied(page: PageContext, job_id: int) -> Description:
@@ -373,16 +385,25 @@ def submit_form(
     jdl: Text = "",
     key: Key = "",
     copied: Annotated[str, Form(max_length=19, pattern="^[0-9]*$")] = "",
+    sandbox: Annotated[str, Form(pattern="^(sha256:[0-9a-f]{64})?$")] = "",
+    files: Annotated[str, Form(max_length=2000)] = "",
 ) -> Response:
     """Explain where the job would run; or submit it, only once even if the form is sent again."""
-    job_id = int(copied) if copied else None
+    sent = InputFiles(copied=int(copied) if copied else None, sandbox=sandbox, names=files)
     try:
         if do == "explain":
-            return _form(page, jdl, explained=_dry_run(page, jdl), key=key, copied=job_id)
-        return _submit(page, jdl, key, copied=job_id)
+            return _form(page, jdl, explained=_dry_run(page, jdl), key=key, files=sent)
+        return _submit(page, jdl, key, sent)
     except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
         new_key = "" if isinstance(error, IdempotencyConflict) else key
-        return _form(page, jdl, refused=error, key=new_key, status=400, copied=job_id)
+        return _form(page, jdl, refused=error, key=new_key, status=400, files=sent)
+
+
+@upload_router.put("/jobs/new/sandbox")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+async def store_sandbox(page: PageOf, request: Request) -> StoredSandbox:
+    """Store the archive of the files that were chosen in the form, for its next submission."""
+    return await archives.store(page.parts, page.caller, request)
 
 
 def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
@@ -396,8 +417,10 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
     return ExplainedJob(found=found, ranked=ranked[: job.LISTED_QUEUES])
 
 
-def _submit(page: PageContext, jdl: str, key: str, *, copied: int | None) -> RedirectResponse:
-    sandbox = None if copied is None else jobs.name_sandbox(_read_copied(page, copied))
+def _submit(page: PageContext, jdl: str, key: str, files: InputFiles) -> RedirectResponse:
+    sandbox = files.sandbox or None
+    if sandbox is None and files.copied is not None:
+        sandbox = jobs.name_sandbox(_read_copied(page, files.copied))
     job_ids = jobs.submit(
         page.parts, page.caller, [jdl], key=f"page:{key}" if key else None, sandbox=sandbox
     ).job_ids
@@ -415,7 +438,7 @@ def _form(
     refused: Exception | None = None,
     key: str = "",
     status: int = 200,
-    copied: int | None = None,
+    files: InputFiles = InputFiles(),
 ) -> HTMLResponse:
     return page.render(
         "jobs/new.html",
@@ -424,5 +447,5 @@ def _form(
         explained=explained,
         refused=str(refused) if refused else None,
         key=key or str(uuid4()),
-        copied=copied,
+        files=files,
     )

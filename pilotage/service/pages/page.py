@@ -3,12 +3,13 @@
 import hmac
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
+from starlette.datastructures import FormData
 
 from matcher.preview.editor import ConfigEditor
 from pilotage.service import configuring, routing
@@ -157,6 +158,8 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 class PageRoute(routing.RepeatingRoute):
     """A page that needs a session; without one the browser is sent to the login page."""
 
+    takes_form: ClassVar[bool] = True  #: its body is a form, which is read before the handler is called
+
     def get_route_handler(self) -> _Handler:
         """The handler with session, role and CSRF checks around it."""
         handle = super().get_route_handler()
@@ -172,11 +175,19 @@ class PageRoute(routing.RepeatingRoute):
             routing.check_texts(request)
             async with self.take_place(page.parts, page.caller.subject):
                 if request.method not in _READING:
-                    await _read_form(request, page.parts.limits.json_bytes)
+                    _require_own_page(request)
+                    if self.takes_form:
+                        await _read_form(request, page.parts.limits.json_bytes)
                     await _require_token(request, page.csrf)
                 return await handle(request)
 
         return guarded
+
+
+class UploadRoute(PageRoute):
+    """An archive that a script of a page sends, with the token of the session in a header."""
+
+    takes_form = False
 
 
 class OpenRoute(routing.RepeatingRoute):
@@ -192,6 +203,7 @@ class OpenRoute(routing.RepeatingRoute):
             access.admit_stranger(request, parts)
             routing.check_texts(request)
             if request.method not in _READING:
+                _require_own_page(request)
                 await _read_form(request, _STRANGERS_FORM)
             async with self.take_place(parts, access.name_stranger(request)):
                 return await handle(request)
@@ -224,7 +236,6 @@ def _to_login(request: Request) -> Response:
 
 async def _read_form(request: StrictRequest, limit: int) -> None:
     """Read the whole body of a form of ours: the framework would cut its fields at its own limit."""
-    _require_own_page(request)
     await request.read(limit)
     if request.headers.get("content-type", "").lower().startswith("multipart/"):
         # Its parts could choose their encoding; our pages do not send it.
@@ -249,9 +260,10 @@ def _require_own_page(request: Request) -> None:
         raise ForgedRequest("the request does not come from a page of this service")
 
 
-async def _require_token(request: Request, expected: str) -> None:
+async def _require_token(request: StrictRequest, expected: str) -> None:
     """Raise `ForgedRequest` unless a header or the form (read before) has the token of the session."""
-    shown = request.headers.get(HEADER) or (await request.form()).get(FIELD)
+    form = await request.form() if request.is_read else FormData()
+    shown = request.headers.get(HEADER) or form.get(FIELD)
     if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), expected.encode()):
         raise ForgedRequest("the page is from another session: reload it and try again")
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
+from cs_config.options.place_limits import ALL_SITES
 from matcher.limits import running_limits, throttle_state
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLimitState
 from matcher.limits.throttle_state import ThrottleStanding
@@ -66,7 +67,7 @@ class ThrottleAnswer(AnswerModel):
 class LimitAnswer(AnswerModel):
     """A running limit or a matching delay with its current numbers."""
 
-    scope: str = Field(description="`Site` or `Site/CE`.")
+    scope: str = Field(description="`Site` or `Site/CE`, or `AllSites`: counted over the whole grid.")
     option: str = Field(description="RunningLimit or MatchingDelay.")
     attribute: str
     value: str
@@ -74,9 +75,10 @@ class LimitAnswer(AnswerModel):
     of_site: bool = Field(description="Written at the node of the site or CE, not in the operations.")
     most: int | None = Field(description="Of a running limit: most jobs at a time.")
     there: int | None = Field(description="Of a running limit: jobs there now.")
-    seconds: float | None = Field(description="Of a delay: seconds between two matches.")
+    curb: int | None = Field(description="Of a running limit with a ramp: jobs that are matched at any rate.")
+    seconds: float | None = Field(description="Of a delay, or a ramp: seconds between two matches.")
     burst: int | None = Field(description="Of a delay: matches at once after a pause.")
-    tokens: float | None = Field(description="Of a delay: matches possible now.")
+    tokens: float | None = Field(description="Of a delay, or a ramp: matches possible now.")
     full: bool = Field(description="No such job is matched now.")
 
 
@@ -157,7 +159,9 @@ def _list_states(
     """`jobs_of` are the VOs whose reservations are listed, `vos` those whose limits are; None: every VO."""
     config, now, here = parts.live.current, parts.clock(), frozenset(sites)
     limited = sorted(
-        name for name in running_limits.rules_by_scope(config) if scopes.parse_site(name) in here
+        name
+        for name in running_limits.rules_by_scope(config)
+        if scopes.parse_site(name) in {*here, ALL_SITES}
     )
     names = sorted(name for name in config.throttles if scopes.parse_site(name) in here)
     with database.reading(parts.engine) as conn:
@@ -177,9 +181,9 @@ def _list_states(
     for name in names:
         throttled[scopes.parse_site(name)].append(_throttle(found[name], shown.get(name, ())))
     for name, those in conditions.items():
-        visible[scopes.parse_site(name)] += [
-            _limit(name, each) for each in those if each.rule.is_visible(vos)
-        ]
+        shown_limits = [_limit(name, each) for each in those if each.rule.is_visible(vos)]
+        for site in sites if name == ALL_SITES else (scopes.parse_site(name),):
+            visible[site] += shown_limits
     site_bans = {site: BanAnswer.model_validate(each) for site, each in banned.items()}
     return [
         SiteAnswer(
@@ -217,7 +221,8 @@ def _throttle(standing: ThrottleStanding, reserved: Sequence[Reservation]) -> Th
 
 def _limit(scope: str, condition: PlaceCondition) -> LimitAnswer:
     running = condition if isinstance(condition, RunningLimitState) else None
-    bucket = condition if isinstance(condition, DelayBucket) else None
+    delay = condition if isinstance(condition, DelayBucket) else None
+    bucket = running.bucket if running else delay
     return LimitAnswer(
         scope=scope,
         option="RunningLimit" if running else "MatchingDelay",
@@ -228,7 +233,8 @@ def _limit(scope: str, condition: PlaceCondition) -> LimitAnswer:
         most=running.limit.most if running else None,
         there=running.there if running else None,
         seconds=bucket.delay.seconds if bucket else None,
-        burst=bucket.delay.burst if bucket else None,
+        curb=running.limit.curb if running else None,
+        burst=delay.delay.burst if delay else None,
         tokens=bucket.tokens if bucket else None,
         full=condition.full,
     )

@@ -139,8 +139,8 @@ class ReleaseBody(LeaseMessage):
     reason: str = Field(default="", max_length=2000)
     undelivered: bool = Field(
         default=False,
-        description="Of a gateway: it cannot submit the job, for a reason of its site. Such a release causes "
-        "no rescheduling, however often it happens. Pilots have no such reason.",
+        description="Of a gateway: it cannot submit the job, for a reason of its site. Such a release counts "
+        "as no rescheduling, however often it happens. Pilots have no such reason.",
     )
 
 

@@ -366,12 +366,13 @@ def upgrade() -> None:
     op.create_table(
         "matching_delays",
         sa.Column("scope", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("attribute", sa.Text(), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
         sa.Column("vo", sa.Text(), nullable=False),
         sa.Column("tokens", sa.Float(), nullable=False),
         sa.Column("at", _TIME, nullable=False),
-        sa.PrimaryKeyConstraint("scope", "attribute", "value", "vo", name=op.f("pk_matching_delays")),
+        sa.PrimaryKeyConstraint("scope", "kind", "attribute", "value", "vo", name=op.f("pk_matching_delays")),
         postgresql_with=_BUSY,
     )
     op.create_table(

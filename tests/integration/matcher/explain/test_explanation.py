@@ -382,6 +382,19 @@ def test_a_running_limit_is_named_with_what_is_there(service: Service, osg: Conf
     assert not any("RunningLimit" in each for each in other["now"])
 
 
+def test_a_limit_of_the_whole_grid_is_named_at_every_queue(service: Service, osg: Configuration):
+    service.configure(
+        limited(osg, "JobScheduling: {RunningLimit: {AllSites: {JobType: {Merge: 0}, JobGroup: {x: 0}}}}")
+    )
+    user = service.user()
+    found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "JobType": "Merge"}]}).json()
+    assert held(found, "AllSites has 0 jobs with JobType Merge, its RunningLimit is 0")
+    assert held(found, f"all {found['eligible_queues']} eligible queues take no job like it now")
+    queue = "OSG.CERN.ch/ce503.cern.ch/CMSHTPC_T2_CH_CERN_ce503"
+    at_queue = user.get(f"/api/v1/resources/queues/{queue}/explain").json()
+    assert held(at_queue, "AllSites has 0 jobs with JobType Merge")
+
+
 def test_a_matching_delay_is_named_with_the_seconds_that_are_left(service: Service, osg: Configuration):
     service.configure(limited(osg, "JobScheduling: {MatchingDelay: {OSG.CERN.ch: {VO: {cms: 3600}}}}"))
     user = service.user()

@@ -31,6 +31,7 @@ from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, stored, waiting
 
 AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2
+IN_GRID, CURB, ABOVE = 3, 2, 4  # jobs at all sites together, and those of a limit with a ramp
 SECONDS = 1000.0
 TREE = """
 Resources:
@@ -39,16 +40,21 @@ Resources:
       CEs:
         one: {{RunningLimit: {{JobType: {{MC: 2}}}}, Queues: {{q: {{}}}}}}
         two: {{Queues: {{q: {{}}}}}}
+    Far{site}:
+      CEs: {{far: {{Queues: {{q: {{}}}}}}}}
 Operations:
   Defaults:
     JobScheduling:
-      RunningLimit: {{{site}: {{JobType: {{MC: 4}}}}}}
+      RunningLimit:
+        {site}: {{JobType: {{MC: 4}}}}
+        AllSites: {{JobGroup: {{{grid}: 3, {ramp}: {{Curb: 2, Max: 4, Interval: 1000}}}}}}
       MatchingDelay: {{{site}: {{JobType: {{Slow: 1000}}, Burst: {{JobType: {{Slow: 2}}}}}}}}
   lhcb: {{JobScheduling: {{RunningLimit: {{{site}: {{JobGroup: {{g: 3}}}}}}}}}}
 Registry: {{VO: {{lhcb: {{}}}}}}
 """
 LEASE = timedelta(minutes=5)
 KINDS = (("MC", "g"), ("MC", ""), ("Slow", ""), ("User", "g"), ("mc", "G"))
+SITES = {"one": "", "two": "", "far": "Far"}  # prefixes, by CE
 _numbers = itertools.count()
 
 
@@ -57,19 +63,22 @@ class Crash(Exception):
 
 
 class Limited(RuleBasedStateMachine):
-    """Two matchers at a site with two CEs; jobs come, run, end, are lost, killed and taken back."""
+    """Two matchers, three CEs of two sites; jobs come, run, end, are lost, killed and taken back."""
 
     engine: Engine
     now: datetime
 
     @initialize()
     def begin(self) -> None:
-        self.site = f"L{next(_numbers)}.x"
-        self.config = waiting.grid(TREE.format(site=self.site))
-        self.asked = RequirementClass(vo="lhcb", cpu_time=3600, sites=frozenset({self.site}))
+        number = next(_numbers)
+        self.site, self.grid, self.ramp = f"L{number}.x", f"w{number}", f"r{number}"
+        self.config = waiting.grid(TREE.format(site=self.site, grid=self.grid, ramp=self.ramp))
+        both = frozenset({self.site, f"Far{self.site}"})
+        self.asked = RequirementClass(vo="lhcb", cpu_time=3600, sites=both)
         self.held: dict[str, tuple[int, str]] = {}  # lease → job, CE: in the hands of a pilot
         self.kinds: dict[int, tuple[str, str]] = {}
         self.passed, self.slow = 0.0, 0  # seconds for the tokens, matches that took one
+        self.ramped = 0  # matches from the curb on
         for _ in range(3):
             self.submit()
         self.restart()
@@ -83,18 +92,20 @@ class Limited(RuleBasedStateMachine):
     @rule()
     def submit(self) -> None:
         with database.writing(self.engine) as conn:
-            for job_type, group in KINDS:
+            for job_type, group in (*KINDS, ("Any", self.grid), ("Any", self.ramp)):
                 [job_id] = waiting.put(conn, self.now, 1, asked=self.asked)
                 stored.force(conn, job_id, job_type=job_type, job_group=group)
                 self.kinds[job_id] = (job_type.lower(), group.lower())
 
-    @rule(which=st.integers(0, 1), ce=st.sampled_from(["one", "two"]), count=st.integers(1, 6))
+    @rule(which=st.integers(0, 1), ce=st.sampled_from(list(SITES)), count=st.integers(1, 6))
     def match(self, which: int, ce: str, count: int) -> None:
+        before = max(CURB, self._count_group(self.ramp))
         [look] = self.matchers[which].serve([self._request(ce, count)])
         assert isinstance(look, ClaimResult)
         for job in look.claimed:
             self.held[job.lease] = (job.job_id, ce)
-            self.slow += self.kinds[job.job_id][0] == "slow"
+            self.slow += self.kinds[job.job_id][0] == "slow" and not SITES[ce]
+        self.ramped += max(0, self._count_group(self.ramp) - before)
         assert look.refused == "limits" or look.claimed or look.emptied or not self._free(ce)
         self.matchers[which].settle([look])
 
@@ -150,10 +161,10 @@ class Limited(RuleBasedStateMachine):
     def tokens_come(self, seconds: float) -> None:
         self.passed += seconds
         with database.writing(self.engine) as conn:
-            mine = matching_delays.c.scope == self.site
-            for row in conn.execute(select(matching_delays).where(mine)).all():
+            for row in conn.execute(select(matching_delays)).all():
+                its = [column == row._mapping[column.name] for column in matching_delays.primary_key]
                 earlier = row.at - timedelta(seconds=seconds)
-                conn.execute(update(matching_delays).where(mine).values(at=earlier))
+                conn.execute(update(matching_delays).where(*its).values(at=earlier))
 
     @invariant()
     def never_too_many(self) -> None:
@@ -161,25 +172,40 @@ class Limited(RuleBasedStateMachine):
             return
         assert self._number("mc") <= AT_SITE
         assert self._number("mc", "one") <= AT_CE
-        assert sum(self.kinds[job_id][1] == "g" for job_id, _ in self.held.values()) <= OF_VO
+        at_site = [self.kinds[job_id][1] for job_id, ce in self.held.values() if not SITES[ce]]
+        assert at_site.count("g") <= OF_VO
         assert self.slow <= BURST + (self.passed + 60) / SECONDS
+        assert self._count_group(self.grid) <= IN_GRID
+        assert self._count_group(self.ramp) <= ABOVE
+        assert self.ramped <= 1 + (self.passed + 60) / SECONDS
+
+    def _count_group(self, group: str) -> int:
+        return sum(self.kinds[job_id][1] == group for job_id, _ in self.held.values())
 
     def _number(self, kind: str, ce: str | None = None) -> int:
-        return sum(self.kinds[job_id][0] == kind and ce in (None, at) for job_id, at in self.held.values())
+        return sum(
+            self.kinds[job_id][0] == kind and ce in (None, at) and not SITES[at]
+            for job_id, at in self.held.values()
+        )
 
     def _free(self, ce: str) -> bool:
         """Whether a job waits that nothing keeps out of a CE."""
         with database.reading(self.engine) as conn:
             left = [self.kinds[job_id] for job_id in waiting.left(conn) if job_id in self.kinds]
-        full_g = sum(self.kinds[job_id][1] == "g" for job_id, _ in self.held.values()) >= OF_VO
+        full = {self.grid: IN_GRID, self.ramp: CURB}
+        groups = {group for group, most in full.items() if self._count_group(group) >= most}
+        if SITES[ce]:
+            return any(group not in groups for _, group in left)
+        at_site = [self.kinds[job_id][1] for job_id, at in self.held.values() if not SITES[at]]
+        if at_site.count("g") >= OF_VO:
+            groups.add("g")
         full_mc = self._number("mc") >= AT_SITE or (ce == "one" and self._number("mc", "one") >= AT_CE)
         return any(
-            kind != "slow" and not (kind == "mc" and full_mc) and not (group == "g" and full_g)
-            for kind, group in left
+            kind != "slow" and not (kind == "mc" and full_mc) and group not in groups for kind, group in left
         )
 
     def _request(self, ce: str, count: int) -> Any:
-        return waiting.request(Site=self.site, GridCE=ce, Queue="q", count=count)
+        return waiting.request(Site=f"{SITES[ce]}{self.site}", GridCE=ce, Queue="q", count=count)
 
     def _one(self, data: Any) -> str:
         chosen: str = data.draw(st.sampled_from(list(self.held)))

@@ -481,9 +481,69 @@ def test_a_task_queue_that_a_limit_keeps_out_here_is_drawn_elsewhere(engine: Eng
     assert not any(limited in look.emptied for look in looks)
 
 
+def test_a_limit_on_all_sites_counts_the_whole_grid(engine: Engine, now: datetime) -> None:
+    """New limits count what runs already, wherever; jobs of other kinds, and of other VOs, pass."""
+    limited = _put(engine, now, 5, owner="many")
+    [free] = _put(engine, now, 1, owner="bob")
+    assert _ids(_ask(_matcher(engine, now, "{}"), 1, ELSEWHERE)) == limited[:1]
+    options = "RunningLimit: {allsites: {Owner: {many: 3}}}"
+    matcher = _matcher(engine, now, options)
+    assert _ids(_ask(matcher, 2)) == limited[1:3]
+    assert _ids(_ask(matcher, 9, ELSEWHERE)) == [free]
+    assert _ask(matcher, 9).refused == _ask(matcher, 9, ELSEWHERE).refused == "limits"
+    # Also of a pilot that states no site: its jobs count in the grid, whatever site it is at.
+    unplaced = matcher.serve([waiting.request(count=9)])
+    assert [each.refused for each in unplaced if isinstance(each, ClaimResult)] == ["limits"]
+
+
+def test_matchers_at_all_sites_at_once_give_no_more_than_the_limit(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 40, job_group="x")
+    options = "RunningLimit: {AllSites: {VO: {lhcb: 7}}, A.B.ch: {VO: {lhcb: 5}}}"
+    matchers = [_matcher(engine, now, options, seed) for seed in range(4)]
+
+    def ask(number: int) -> int:
+        place = (LONG, ELSEWHERE)[number % 2]
+        found = 0
+        for _ in range(4):
+            while (look := _ask(matchers[number], 2, place)).in_other_hands:
+                pass
+            found += len(look.claimed)
+        return found
+
+    assert sum(stored.at_once(4, ask)) == 7
+
+
+def test_batches_of_requests_from_all_sites_keep_a_limit_of_the_grid(engine: Engine, now: datetime) -> None:
+    _of_both_vos(engine, now, 9)
+    matcher = _matcher(engine, now, "RunningLimit: {AllSites: {VO: {lhcb: 3}}}")
+    places = (LONG, ELSEWHERE, SHORT) * 6
+    looks = matcher.serve([waiting.request(**waiting.at(place)) for place in places])
+    claimed = [job.vo for look in looks if isinstance(look, ClaimResult) for job in look.claimed]
+    assert claimed.count("lhcb") == 3
+
+
+def test_a_limit_with_a_ramp_is_free_up_to_the_curb_and_slow_up_to_the_maximum(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 20, job_type="MC")
+    options = "RunningLimit: {A.B.ch: {JobType: {MC: {Curb: 4, Max: 7, Interval: 1000}}}}"
+    given = []
+    for seconds in (0, 0, 500, 500, 90000, 90000, 90000):
+        _pass(engine, seconds)
+        given.append(len(_ask(_matcher(engine, now, options), 9).claimed))
+    assert given == [5, 0, 0, 1, 1, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (
+            "RunningLimit: {S: {VO: {x: {Curb: 4, Max: 3, Interval: 1}}}}",
+            "S/VO/x/Curb: 4 is more than Max, 3",
+        ),
+        ("RunningLimit: {S: {VO: {x: {Curb: 4, Mx: 3}}}}", "S/VO/x/Mx: did you mean Max?"),
+        ("RunningLimit: {S: {VO: {x: {Max: 3}}}}", "Curb and Interval missing"),
+        ("RunningLimit: {AllSites: {CEs: {ce: {VO: {x: 3}}}}}", "all sites together have no CE"),
         ("RunningLimit: {S: {JobTyp: {MC: 1}}}", "did you mean JobType"),
         ("RunningLimit: {S: {JobType: {MC: many}}}", "S/JobType/MC: 'many' is no number of jobs"),
         ("RunningLimit: {S: {JobType: 3}}", "S/JobType: a section is needed"),

@@ -29,7 +29,7 @@ from taskqueue.sites import rule_check, scopes
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from tests import reporting, stored, waiting
-from tests.waiting import LONG, SHORT
+from tests.waiting import ELSEWHERE, LONG, SHORT
 
 ROOT = Path(__file__).parents[4]
 SITE = "A.B.ch"
@@ -160,6 +160,27 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
     assert _count(engine) == 0
     assert len(_ask(matcher, count=9).claimed) == 6
     assert _agree(engine)
+
+
+def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 9)
+    limits = "Operations: {Defaults: {JobScheduling: {RunningLimit: {AllSites: {JobType: {MC: 3}}}}}}\n"
+    matcher = _matcher(engine, now, waiting.grid(waiting.GRID + limits))
+    taken = [*_ask(matcher, count=2).claimed, *_ask(matcher, ELSEWHERE, count=2).claimed]
+    assert len(taken) == 3
+    with database.writing(engine) as conn:
+        reporting.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
+    with database.writing(engine) as conn:
+        assert not rule_check.list_differences(conn, compiled_rules.counts)
+        [rule] = rules.list_rules(conn)
+        rules.add_count(conn, rule.rule_id, 5)
+        [difference] = rule_check.list_differences(conn, compiled_rules.counts)
+        assert (difference.rule.n, difference.there) == (7, 2)
+        rule_check.mend(conn, rule.rule_id)
+    newer = _matcher(engine, now, waiting.grid(waiting.GRID + limits))
+    assert len(_ask(newer, ELSEWHERE, count=9).claimed) == 1
+    with database.reading(engine) as conn:
+        assert not rule_check.list_differences(conn, compiled_rules.counts)
 
 
 def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(

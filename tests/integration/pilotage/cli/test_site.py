@@ -21,7 +21,9 @@ SITE = "LCG.A.org"
 THROTTLE = "Throttle: {Policy: brokering, MaxJobs: 5, MaxSubmittingJobs: 2}"
 LIMITS = """
     JobScheduling:
-      RunningLimit: {LCG.A.org: {JobType: {Merge: 1}}}
+      RunningLimit:
+        LCG.A.org: {JobType: {Merge: 1}}
+        AllSites: {VO: {dune: {Curb: 10, Max: 20, Interval: 30}}}
       MatchingDelay: {LCG.A.org: {JobGroup: {g: 30}, Burst: {JobGroup: {g: 2}}}}
 """
 #: Answers of a command: exit status, standard output, standard error.
@@ -94,13 +96,23 @@ def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.
     assert len(ask(gateway)["matches"]) == 1
     assert ask(gateway)["reason"] == "limits"
     status, out, _ = run("limits", SITE, "--json")
-    by_option = {each["option"]: each for each in json.loads(out)["limits"]}
+    shown = json.loads(out)["limits"]
+    by_option = {each["option"]: each for each in shown if each["scope"] == SITE}
     running, delay = by_option["RunningLimit"], by_option["MatchingDelay"]
     assert status == 0
     assert (running["value"], running["most"], running["there"], running["full"]) == ("Merge", 1, 1, True)
     assert (delay["value"], delay["seconds"], delay["burst"], delay["full"]) == ("g", 30.0, 2, False)
     _, out, _ = run("limits", SITE)
-    for word in ("JobType Merge", "1 at a time", "1 there", "full", "one in 30 s", "room for 1"):
+    for word in (
+        "JobType Merge",
+        "1 at a time",
+        "1 there",
+        "full",
+        "one in 30 s",
+        "room for 1",
+        "AllSites",
+        "20 at a time, from 10 on",
+    ):
         assert word in out
 
 

@@ -67,9 +67,12 @@ class Hand:
         with database.writing(self.engine) as conn:
             return reporting.finish(conn, lease, report, now=self.now)
 
-    def release(self, lease: str, reason: str = "slot ends", most: int = 3) -> dict[str, Any]:
+    def release(
+        self, lease: str, reason: str = "slot ends", most: int = 3, *, is_undelivered: bool = False
+    ) -> dict[str, Any]:
+        more = {"max_rescheduling": most, "is_undelivered": is_undelivered}
         with database.writing(self.engine) as conn:
-            return reporting.release(conn, lease, reason=reason, max_rescheduling=most, now=self.now)
+            return reporting.release(conn, lease, reason=reason, now=self.now, **more)
 
     def kill(self) -> None:
         with database.writing(self.engine) as conn:
@@ -429,6 +432,21 @@ def test_a_job_that_is_given_back_again_and_again_before_its_start_is_reschedule
 
     assert statuses == [S.WAITING] * (bounds.RELEASES - 1) + [S.RESCHEDULED]
     assert hand.job.reschedules == 1
+
+
+def test_releases_of_jobs_that_were_never_delivered_do_not_count(hand: Hand) -> None:
+    reason = '"undelivered": true}'
+    for _ in range(bounds.RELEASES):
+        assert hand.release(hand.claim(), is_undelivered=True)["status"] == S.WAITING
+    assert hand.release(hand.claim(), reason)["status"] == S.WAITING
+    for _ in range(bounds.RELEASES - 1):
+        last = hand.release(hand.claim(), reason)["status"]
+    assert (last, hand.job.reschedules) == (S.RESCHEDULED, 1)
+
+
+def test_a_started_job_that_its_gateway_cannot_submit_is_rescheduled_without_counting(hand: Hand) -> None:
+    assert hand.release(hand.running(), most=0, is_undelivered=True)["status"] == S.RESCHEDULED
+    assert (hand.job.status, hand.job.reschedules) == (S.RESCHEDULED, 0)
 
 
 def test_a_released_running_job_is_rescheduled_and_due_for_the_optimizers(hand: Hand) -> None:

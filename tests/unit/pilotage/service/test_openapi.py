@@ -79,6 +79,18 @@ def test_an_example_is_a_body_of_its_operation(name: str) -> None:
     jsonschema_rs.validate(schema, content["example"])
 
 
+@pytest.mark.parametrize("name", openapi.read_answers())
+def test_an_example_is_an_answer_of_its_operation(name: str) -> None:
+    [response] = [each for status, each in OPERATIONS[name]["responses"].items() if status[0] == "2"]
+    content = response["content"]["application/json"]
+    schema = {**content["schema"], "components": DOCUMENT["components"]}
+    jsonschema_rs.validate(schema, content["example"])
+
+
+def test_there_are_examples_of_the_twenty_answers_that_people_get_most() -> None:
+    assert len(openapi.read_answers()) >= 20
+
+
 def test_there_are_examples_of_the_twenty_requests_with_a_body_that_are_made_most() -> None:
     assert len(openapi.EXAMPLES) >= 20
 

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.options import bounds
+from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused
 from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.grid_job import LocalState, ManagerPhase
@@ -145,6 +146,54 @@ def test_a_wrong_vocabulary_costs_jobs_with_flags_their_place_and_nothing_else(
     assert len(problems) == bounds.RELEASES + 1
     assert "correct Forwarding/Vocabulary" in problems[0]
     assert ground.job(flagged)["status"] == "Waiting"
+
+
+def test_a_request_that_is_repeated_after_a_restart_asks_for_flags_as_it_did(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job would else run without its flags, where the system has no flags any more."""
+    ground.submit()
+    asked: list[tuple[object, object]] = []
+    for languages in ({"host": (lrms_vocabulary.SLURM,)}, {}, {}):
+        with ground.gateway() as gateway:
+            gateway.pulling.languages = languages
+            service = gateway.pulling.service
+            ask = service.request_job
+
+            def note(offer: Mapping[str, object], *, ask: Callable[..., Work] = ask, **more: object) -> Work:
+                asked.append((more["request_id"], offer.get("SubmitFlags")))
+                work = ask(offer, **more)
+                if len(asked) == 1:
+                    raise Away("the answer is lost")
+                return work
+
+            monkeypatch.setattr(service, "request_job", note)
+            gateway.talk(utc_now())
+    (first, flags), (again, flags_again), *later = asked
+    assert (again, flags, flags_again) == (first, True, True)
+    assert all(request_id != first and not flags for request_id, flags in later)
+
+
+def test_a_grid_job_that_the_batch_system_refuses_goes_back_and_no_more_come(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = ground.submit()
+
+    def refuse(_: object, job: BatchJob) -> str:
+        raise SubmissionRefused(f"{job.stamp}: no such account")
+
+    with ground.gateway() as gateway:
+        talk(gateway)
+        monkeypatch.setattr(type(gateway.manager.context.systems["host"].system), "submit", refuse)
+        for _ in range(4):
+            gateway.manager.advance()
+        assert gateway.leases.deliver() == 1
+        assert ground.job(job_id)["reschedules"] == 0
+        assert ground.job(job_id)["status"] in {"Rescheduled", "Received", "Checking", "Waiting"}
+        entries = ground.operator.get(f"/api/v1/jobs/{job_id}/log").json()["log"]
+        assert any("no such account" in (each["application"] or "") for each in entries)
+        talk(gateway)
+        assert not gateway.manager.grid_jobs()
 
 
 def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground: Ground) -> None:

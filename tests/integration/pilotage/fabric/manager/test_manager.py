@@ -121,7 +121,7 @@ def test_local_jobs_that_the_site_loses_are_submitted_again_and_that_is_no_submi
     assert len(batch.submissions) == 3
 
 
-def test_a_refused_submission_is_tried_as_often_as_the_policy_says(
+def test_a_grid_job_whose_submissions_are_all_refused_is_given_back_and_its_queue_rests(
     site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(job: BatchJob) -> str:
@@ -135,8 +135,30 @@ def test_a_refused_submission_is_tried_as_often_as_the_policy_says(
 
     job = the_one(manager)
     assert job.outcome is not None
-    assert job.outcome.status == "Failed"
+    assert job.outcome.status == "Released"
     assert "no such account" in job.outcome.application_status
+    assert [each.tries for each in manager.journal.local_jobs(AttemptKey(7, 1))][:1] == [3]
+    assert manager.is_refusing(job.taken.queue)
+
+
+def test_a_grid_job_of_which_some_was_submitted_is_not_given_back(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = batch.submit
+
+    def refuse(job: BatchJob) -> str:
+        if batch.submissions:
+            raise SubmissionRefused(f"{job.stamp}: no such account")
+        return submit(job)
+
+    monkeypatch.setattr(batch, "submit", refuse)
+    manager = site.manager()
+    manager.journal.take(taken(LocalJobs=2))
+    for _ in range(4):
+        manager.advance()
+    assert the_one(manager).outcome is None
+    assert the_one(manager).local[LocalState.FAILED] == 1
+    assert not manager.is_refusing(the_one(manager).taken.queue)
 
 
 def test_a_local_job_that_is_there_though_its_submission_looked_refused_is_not_submitted_again(

@@ -29,6 +29,7 @@ PAGES = [
     ("GET", "/explain", JOBS),
     ("GET", "/jobs/new", JOBS),
     ("POST", "/jobs/new", JOBS),
+    ("PUT", "/jobs/new/sandbox", JOBS),
     ("GET", "/jobs/{job_id}", JOBS),
     ("GET", "/jobs/{job_id}/output", JOBS),
     ("GET", "/jobs/{job_id}/output.tar", JOBS),

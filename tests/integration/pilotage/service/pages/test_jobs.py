@@ -1,8 +1,11 @@
 """The pages of jobs in a browser, as each role."""
 
 import gzip
+import io
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -317,6 +320,41 @@ def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in:
     assert again.url == page.url, "the same form again is the same job"
     page.goto("/jobs")
     assert len(_shown(page)) == 1
+
+
+def test_input_files_are_sent_with_the_form(service: Service, signed_in: SignedIn, tmp_path: Path) -> None:
+    files = {"run.sh": b"#!/bin/sh\ncat data\n", "data.txt": b"x" * 512}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs/new")
+    page.get_by_label("Description").fill('Executable = "run.sh"; Bad = [')
+    page.get_by_label("Input files").set_input_files([tmp_path / name for name in files])
+    expect(page.get_by_text("Stored: run.sh, data.txt")).to_be_visible()
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Description").fill('Executable = "run.sh"; InputSandbox = {"run.sh", "data.txt"};')
+    expect(page.get_by_text("Stored: run.sh, data.txt")).to_be_visible()
+    picture(page, "jobs/new-files")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+$"))
+    wanted = {**LONG, "JobID": int(page.url.rpartition("/")[2])}
+    pilot = service.pilot("LCG.A.org/ce1/long")
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=wanted).raise_for_status().json()["matches"]
+    archive = pilot.get(f"/api/v1/leases/{match['lease']}/sandbox").raise_for_status().content
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        members = {each.name: (tar.extractfile(each), each.mode) for each in tar.getmembers()}
+    assert {name: file.read() for name, (file, _) in members.items() if file} == files
+    assert {mode for _, mode in members.values()} == {0o755}
+
+
+def test_an_upload_without_the_token_of_the_session_is_refused(service: Service, signed_in: SignedIn) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs/new")
+    own = {"Origin": service.url, "Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-tar"}
+    for more in ({}, {"x-csrf-token": "guessed"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        answer = page.request.put("/jobs/new/sandbox", data=b"csrf=x", headers={**own, **more})
+        assert answer.status == 403
 
 
 def test_a_description_that_is_refused_says_why_and_stays(service: Service, signed_in: SignedIn) -> None:

@@ -5,7 +5,7 @@ import htcondor2
 import pytest
 
 from pilotage.fabric.batch import htcondor
-from pilotage.fabric.batch.batch_system import BatchJob, JobResources
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources, SubmissionRefused
 
 STAMP = "north-any-0123456789"
 DIRECTORY = f"/var/spool/our pilots/{STAMP}"
@@ -96,6 +96,16 @@ def test_a_job_that_ended_stays_in_the_queue_for_some_days() -> None:
         ad = classad2.ClassAd({"JobStatus": status, "EnteredCurrentStatus": since})
         ad["Stays"] = classad2.ExprTree(submit.expand("leave_in_queue"))
         assert ad.eval("Stays") is stays
+
+
+def test_requirements_that_would_end_the_parentheses_around_them_are_refused() -> None:
+    ours = "requirements = TARGET.Site"
+    with pytest.raises(SubmissionRefused, match="not closed"):
+        htcondor.join_requirements([ours, "requirements = TARGET.A) || (TARGET.B"])
+    text = 'TARGET.A == ")" && (TARGET.B)'
+    assert htcondor.join_requirements([ours, f"requirements = {text}"]) == [
+        f"requirements = (TARGET.Site) && ({text})"
+    ]
 
 
 def test_requirements_of_the_site_and_of_a_job_hold_together() -> None:

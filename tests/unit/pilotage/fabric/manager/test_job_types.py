@@ -60,10 +60,31 @@ def test_the_number_of_local_jobs_follows_from_events_and_cpu_time(
 def test_events_are_spread_evenly_and_each_has_its_number_and_seed() -> None:
     parts = [event_range(job(3, Events=10, FirstEvent=101, Seed=7), n) for n in (1, 2, 3)]
     assert parts == [
-        EventRange(events=4, first_event=101, seed=7),
-        EventRange(events=3, first_event=105, seed=8),
-        EventRange(events=3, first_event=108, seed=9),
+        EventRange(events=4, first_event=101, seed=7, first_file=1),
+        EventRange(events=3, first_event=105, seed=8, first_file=2),
+        EventRange(events=3, first_event=108, seed=9, first_file=3),
     ]
+
+
+def test_local_jobs_with_several_output_files_in_each_phase_share_none() -> None:
+    stated = {"Events": 1050, "EventsPerFile": 100, "EventsPerJob": 350}
+    assert number(SiteLimits(), **stated) == 4, "11 files, 3 in a local job"
+    parts = [event_range(job(4, Seed=1, **stated), n) for n in range(1, 5)]
+    assert [(each.files, each.first_file) for each in parts] == [(3, 1), (3, 4), (3, 7), (2, 10)]
+    assert [(each.events, each.first_event) for each in parts] == [
+        (300, 1),
+        (300, 301),
+        (300, 601),
+        (150, 901),
+    ]
+    command = MONTECARLO.command(job(4, Arguments="{files} from {first_file}", **stated), 4)
+    assert command.words == ("run", "2", "from", "10")
+    assert (command.environment["FILES"], command.details["First file"]) == ("2", 10)
+    assert number(SiteLimits(), Events=1000, EventsPerFile=500) == 2, (
+        "a file is larger than the rule of thumb"
+    )
+    with pytest.raises(UnfitJob, match="EventsPerFile: 100 are too many, a local job has at most 60 events"):
+        number(SiteLimits(max_cpu_per_job=600), CPUPerEvent=10, **stated)
 
 
 @given(st.integers(1, 10**12), st.integers(1, 200), st.integers(0, 2**31 - 1))
@@ -134,7 +155,7 @@ def test_a_local_job_is_told_its_part_in_arguments_environment_and_a_file() -> N
     assert command.environment["EVENTS"] == "2"
     assert command.size == 2
     assert MONTECARLO.prepare_work_area(wanted, 2) == {
-        "montecarlo.json": b'{"events": 2, "first_event": 4, "seed": 2}'
+        "montecarlo.json": b'{"events": 2, "first_event": 4, "seed": 2, "files": 1, "first_file": 2}'
     }
 
 
