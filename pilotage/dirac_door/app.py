@@ -28,6 +28,7 @@ from pilotage.dirac_door import (
     job_monitoring,
     job_state_update,
     matcher,
+    monitoring,
     peers,
     pilot_manager,
     routing,
@@ -71,6 +72,7 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
     f"/{name}": {method: CheckedMethod(function) for method, function in {**_EVERYWHERE, **methods}.items()}
     for name, methods in (
         ("Configuration/Server", configuration_server.METHODS),
+        ("Monitoring/WebApp", monitoring.METHODS),
         ("ResourceStatus/ResourceStatus", sandbox_store.STATUS_METHODS),
         ("WorkloadManagement/JobManager", job_manager.METHODS),
         ("WorkloadManagement/JobMonitoring", job_monitoring.METHODS),

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Engine, and_, func, select, update
 
 from examples.servers import starting
 from examples.servers.certificates import Authority, make_proxy
@@ -54,6 +54,8 @@ PAUSE, PATIENCE = 0.5, 300.0
 #: Jobs that wait, at least, while agents ask.
 _BACKLOG = 30
 _NO_MATCH = 1510
+#: Seconds after which nobody waits for the answer of a match.
+_QUIET = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class Record:
     """What the agents and the user have seen; all of them write."""
 
     submitted: set[int] = field(default_factory=set)  #: jobs whose submission was answered
+    held: set[int] = field(default_factory=set)  #: jobs that an agent has now
     ended: Counter[int] = field(default_factory=Counter)  #: ends of payloads that were reported, by job
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -224,7 +227,10 @@ class _Agent:
                 over.wait(PAUSE)
                 continue
             if answer["OK"]:
-                self._run_job(answer["Value"]["JobID"])
+                job_id = answer["Value"]["JobID"]
+                self._record.held.add(job_id)
+                self._run_job(job_id)
+                self._record.held.discard(job_id)
             else:
                 if answer["Errno"] != _NO_MATCH:
                     self._record.faults.append(f"requestJob: {answer['Message']}")
@@ -281,10 +287,9 @@ def _statuses(status: str, minor: str) -> dict[str, dict[str, str]]:
 
 
 def _recover(engine: Engine, record: Record) -> None:
-    """Wait until all jobs have ended; attempts that nobody reports on get short times after a while."""
+    """Wait until all jobs have ended; attempts that no agent has get short times after a while."""
     living = select(jobs.c.job_id, jobs.c.status).where(jobs.c.status.not_in(FINAL))
-    shorten = text("UPDATE attempts SET times = '[5,5,5]', lease_expires_at = :now WHERE closed_at IS NULL")
-    deadline, quiet_at = time.monotonic() + PATIENCE, time.monotonic() + 10
+    begun_at, deadline = time.monotonic(), time.monotonic() + PATIENCE
     while True:
         with database.reading(engine) as conn:
             left = [tuple(row) for row in conn.execute(living)]
@@ -293,11 +298,19 @@ def _recover(engine: Engine, record: Record) -> None:
         if time.monotonic() > deadline:
             record.faults.append(f"jobs did not end: {left[:20]}")
             return
-        if time.monotonic() > quiet_at:
-            with database.writing(engine) as conn:
-                conn.execute(shorten, {"now": datetime.now(UTC).isoformat(" ")})
-            quiet_at += 10
+        if time.monotonic() > begun_at + _QUIET:
+            _shorten(engine, record)
         time.sleep(1)
+
+
+def _shorten(engine: Engine, record: Record) -> None:
+    """Let the times run out of attempts whose agent did not get the job, or has gone silent."""
+    now = datetime.now(UTC)
+    left_alone = and_(attempts.c.closed_at.is_(None), attempts.c.opened_at < now - timedelta(seconds=_QUIET))
+    with database.writing(engine) as conn:
+        alone = set(conn.execute(select(attempts.c.job_id).where(left_alone)).scalars()) - record.held
+        chosen = update(attempts).where(attempts.c.job_id.in_(alone), left_alone)
+        conn.execute(chosen.values(times="[5,5,5]", lease_expires_at=now))
 
 
 def _find_flaws(engine: Engine, record: Record) -> Iterator[str]:

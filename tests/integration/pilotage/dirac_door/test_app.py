@@ -363,3 +363,67 @@ def test_no_form_causes_an_error_of_ours(
 
         check()
     engine.dispose()
+
+
+WEB = "/Monitoring/WebApp"
+
+
+def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may_see(ask: Ask):
+    grouped = f"{JDL}; JobGroup = 7; JobName = n1"
+    ids = [value(ask("ada", MANAGER, "submitJob", each)) for each in (JDL, grouped, grouped)]
+    [taken] = [value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"]]
+    value(ask("pia", UPDATE, "setJobStatus", taken, "Running", "Application", "JobWrapper"))
+    value(ask("pia", UPDATE, "setJobApplicationStatus", taken, "event 7"))
+
+    page = value(ask("ada", WEB, "getJobPageSummaryWeb", {}, [["JobID", "ASC"]], 0, 2))
+    assert (page["TotalRecords"], page["Extras"]) == (3, {"Running": 1, "Waiting": 2})
+    rows = [dict(zip(page["ParameterNames"], row, strict=True)) for row in page["Records"]]
+    assert [row["JobID"] for row in rows] == sorted(ids)[:2]
+    assert rows[0].keys() >= {"Status", "MinorStatus", "Site", "JobName", "LastUpdateTime", "LastSignOfLife"}
+    rest = value(ask("ada", WEB, "getJobPageSummaryWeb", {}, [["JobID", "ASC"]], 2, 2))
+    assert [row[0] for row in rest["Records"]] == sorted(ids)[2:]
+    beyond = ask("ada", WEB, "getJobPageSummaryWeb", {}, [["JobID", "ASC"]], 3, 2).json()
+    assert beyond["Message"] == "Item number out of range"
+
+    def select(**selection: object) -> Any:
+        page = value(ask("ada", WEB, "getJobPageSummaryWeb", selection, [], 0, 25))
+        return sorted(row[0] for row in page.get("Records", []))
+
+    assert select(JobGroup=["7", "8"]) == sorted(ids)[1:]
+    assert select(Status=["Running", "Staging"]) == [taken]
+    assert select(JobID=[str(taken), 10**6]) == [taken]
+    assert select(Owner=["ada", "bea"], OwnerGroup="lhcb_user", JobType=["User"]) == sorted(ids)
+    assert select(Owner=["bea"]) == select(OwnerGroup="dune_user") == select(VO="dune") == []
+    assert select(FromDate="2000-01-01", ToDate="") == sorted(ids)
+    assert select(LastUpdate="2999-01-01") == select(ToDate="2000-01-01 00:00:00") == []
+
+    assert value(ask("ada", WEB, "getJobStats", "Status", {})) == {"Running": 1, "Waiting": 2}
+    assert value(ask("ada", WEB, "getJobStats", "JobGroup", {"Status": "Waiting"})).keys() <= {
+        "7",
+        "00000000",
+    }
+    counters = value(ask("ada", WEB, "getJobsCounters", ["Status", "Site"], {"JobID": [taken]}))
+    assert counters == [[{"Status": "Running", "Site": "LCG.A.org"}, 1]]
+    for method, found in {
+        "getApplicationStates": ["event 7"],
+        "getJobTypes": ["User"],
+        "getOwners": ["ada"],
+        "getOwnerGroup": ["lhcb_user"],
+        "getStates": ["Running", "Waiting"],
+    }.items():
+        assert value(ask("ada", WEB, method)) == found, method
+    assert "LCG.A.org" in value(ask("ada", WEB, "getSites", {}, None, None))
+    assert {"Application"} <= set(value(ask("ada", WEB, "getMinorStates")))
+
+    sites = value(ask("ada", WEB, "getSiteSummaryWeb", {"Site": "LCG.A.org"}, [["Running", "DESC"]], 0, 10))
+    [site] = [dict(zip(sites["ParameterNames"], row, strict=True)) for row in sites["Records"]]
+    assert (site["Running"], site["MaskStatus"], site["Status"], site["Tier"]) == (1, "Active", "Idle", 2)
+    assert value(ask("ada", WEB, "getSiteSummarySelectors"))["Site"] == ["LCG.A.org"]
+
+    for peer in ("bea", "pia"):
+        page = value(ask(peer, WEB, "getJobPageSummaryWeb", {}, [["JobID", "DESC"]], 0, 25))
+        assert page == {"TotalRecords": 0}
+        assert value(ask(peer, WEB, "getOwners")) == []
+    for wrong in ({"Nonsense": 1}, {"JobID": ["x"]}, {"FromDate": "yesterday"}):
+        assert not ask("ada", WEB, "getJobPageSummaryWeb", wrong, [], 0, 25).json()["OK"]
+    assert ask("ada", WEB, "getPilotMonitorWeb", {}, [], 0, 25).status_code == 501
