@@ -1,6 +1,7 @@
 """Genuine clients of DIRAC, from its own package, against the door over TLS with certificates and proxies."""
 
 import json
+import os
 import socket
 import subprocess
 import time
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from examples.servers.certificates import Authority, make_proxy
-from tests.acceptance.processes import Supervised
+from pilotage.cli.processes import dirac_history
+from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.genuine_dirac import GenuineClients
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]
@@ -342,3 +344,46 @@ def test_a_revoked_certificate_is_refused_soon_after_the_list_came(door: Door) -
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert _ask(door, good)[0] == 200
+
+
+def test_the_portal_and_the_dashboards_of_dirac_go_on(door: Door, database_url: str) -> None:
+    user = door.proxy("ada", "lhcb_user")
+    [submitted] = door.clients.call(user, ("JobManagerClient", "submitJob", f"{JDL}; JobGroup = 7"))
+    door.wait(user, submitted["Value"], "Waiting")
+    portal, order = f"{door.url}/Monitoring/WebApp", [["JobID", "DESC"]]
+    page, groups, stats, sites = door.clients.call(
+        user,
+        (portal, "getJobPageSummaryWeb", {"Status": ["Waiting"]}, order, 0, 25),
+        (portal, "getJobGroups"),
+        (portal, "getJobStats", "Status", {}),
+        (portal, "getSiteSummaryWeb", {}, [], 0, 10),
+    )
+    [job] = [dict(zip(page["Value"]["ParameterNames"], row, strict=True)) for row in page["Value"]["Records"]]
+    assert (job["JobID"], job["Status"], job["JobGroup"]) == (submitted["Value"], "Waiting", "7")
+    assert (groups["Value"], stats["Value"]) == (["7"], {"Waiting": 1})
+    assert len(sites["Value"]["Records"]) == 1
+
+    environment = {**os.environ, "PILOTAGE_DATABASE_URL": database_url}
+    written = subprocess.run(
+        [str(PILOTAGE), "dirac-history"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    [record] = map(json.loads, written.splitlines())
+    genuine = subprocess.run(
+        [str(door.clients.python), "-c", _TYPE],
+        env=door.clients.environment(user),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    known = json.loads(genuine.splitlines()[-1])
+    assert record.keys() == {*known["keys"], *known["values"], "timestamp"}
+    assert (record["Jobs"], record["JobGroup"], record["Status"]) == (1, "7", "Waiting")
+    assert dirac_history.MAPPING["mappings"] == known["mapping"]
+
+
+_TYPE = """
+import json
+from DIRAC.MonitoringSystem.Client.Types.WMSHistory import WMSHistory
+t = WMSHistory()
+print(json.dumps({"keys": t.keyFields, "values": t.monitoringFields, "mapping": t.mapping}))
+"""

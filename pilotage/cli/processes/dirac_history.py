@@ -22,7 +22,7 @@ from taskqueue.db import clock, database
 #: Records in one request, and seconds for it.
 _MOST, _SECONDS = 5_000, 120.0
 #: As DIRAC makes them: dashboards sum by texts, which have to be keywords.
-_MAPPING: Final[Mapping[str, Any]] = {
+MAPPING: Final[Mapping[str, Any]] = {
     "mappings": {
         "properties": {
             "timestamp": {"type": "date"},
@@ -78,7 +78,7 @@ def send(
     try:
         context = transport.tls_context(authorities)
         with httpx.Client(verify=context, timeout=_SECONDS, auth=_read_netrc()) as client:
-            made = client.put(f"{url}/{index}", json=_MAPPING)
+            made = client.put(f"{url}/{index}", json=MAPPING)
             if "resource_already_exists_exception" not in made.text:
                 made.raise_for_status()
             for begin in range(0, len(records), _MOST):

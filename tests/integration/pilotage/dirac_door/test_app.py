@@ -33,10 +33,15 @@ Resources:
 Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0]}}}
 Registry:
   VO: {lhcb: {}, dune: {}}
-  Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}, bea: {DN: /DC=test/CN=bea}}
+  Users:
+    ada: {DN: /DC=test/CN=ada}
+    bob: {DN: /DC=test/CN=bob}
+    pia: {DN: /DC=test/CN=pia}
+    bea: {DN: /DC=test/CN=bea}
   Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator, TrustedHost]}}
   Groups:
-    lhcb_user: {VO: lhcb, Users: [ada], Properties: [NormalUser, JobSharing]}
+    lhcb_user: {VO: lhcb, Users: [ada, bob], Properties: [NormalUser, JobSharing]}
+    lhcb_own: {VO: lhcb, Users: [ada, bob], Properties: [NormalUser]}
     lhcb_pilot: {VO: lhcb, Users: [pia], Properties: [GenericPilot]}
     dune_user: {VO: dune, Users: [bea], Properties: [NormalUser]}
 """
@@ -50,13 +55,25 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     directory = tmp_path_factory.mktemp("certificates")
     authority = Authority(directory)
     found = {"rms": (authority.sign("rms")[0].read_text(),)}
-    groups = {"ada": "lhcb_user", "pia": "lhcb_pilot", "eve": "lhcb_user", "bea": "dune_user"}
+    groups = {
+        "ada": "lhcb_user",
+        "bob": "lhcb_user",
+        "pia": "lhcb_pilot",
+        "eve": "lhcb_user",
+        "bea": "dune_user",
+    }
     for name, group in groups.items():
         certificate, secret = authority.sign(name)
         for label in (name, f"{name}'s renewed proxy"):
             proxy = make_proxy(certificate, secret, directory / f"{label}.proxy", group=group)
             first = proxy.read_text().split("-----BEGIN RSA")[0]
             found[label] = (first, certificate.read_text())
+    for name in ("ada", "bob"):
+        proxy = make_proxy(
+            directory / f"{name}.pem", directory / f"{name}.key", directory / "own", group="lhcb_own"
+        )
+        first = proxy.read_text().split("-----BEGIN RSA")[0]
+        found[f"{name} alone"] = (first, (directory / f"{name}.pem").read_text())
     return found
 
 
@@ -136,6 +153,7 @@ def value(answer: httpx.Response) -> Any:
 MANAGER, MONITORING, UPDATE, MATCHER = (
     f"/WorkloadManagement/{name}" for name in ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
 )
+WEB = "/Monitoring/WebApp"
 JDL = "Executable = /bin/ls; CPUTime = 1000"
 RESOURCE = {"Site": "LCG.A.org", "CPUTime": 5000}
 
@@ -331,6 +349,20 @@ def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
     assert ask("pia", MANAGER, "submitJob", JDL).json()["Errno"] == 1503
 
 
+def test_pilots_of_a_group_with_job_sharing_take_its_jobs_and_others_only_their_own(ask: Ask):
+    shared, own = (value(ask(peer, MANAGER, "submitJob", JDL)) for peer in ("ada", "ada alone"))
+    assert ask("bob alone", MATCHER, "requestJob", RESOURCE).json()["Errno"] == 1510
+    assert value(ask("bob", MATCHER, "requestJob", RESOURCE))["JobID"] == shared
+    assert ask("bob", MATCHER, "requestJob", RESOURCE).json()["Errno"] == 1510
+    value(ask("bob", UPDATE, "setJobStatus", shared, "Running", "Application", "JobWrapper"))
+    assert value(ask("bob", UPDATE, "sendHeartBeat", shared, {}, {})) == {}
+    value(ask("bob", UPDATE, "setJobStatus", shared, "Done", "Execution Complete", "JobWrapper"))
+    assert status(ask, shared) == "Done"
+    assert value(ask("ada alone", MATCHER, "requestJob", RESOURCE))["JobID"] == own
+    page = value(ask("bob", WEB, "getJobPageSummaryWeb", {}, [], 0, 10))
+    assert [row[0] for row in page["Records"]] == [shared]
+
+
 NAMES = st.text(max_size=10) | st.sampled_from(
     ["Owner", "Site", "Status", "VO", "JobName", "CPUTime", "GridCE", "CEQueue", "Tag", "MaxRAM", "__dCls"]
 )
@@ -363,9 +395,6 @@ def test_no_form_causes_an_error_of_ours(
 
         check()
     engine.dispose()
-
-
-WEB = "/Monitoring/WebApp"
 
 
 def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may_see(ask: Ask):
