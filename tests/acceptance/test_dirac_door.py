@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from examples.servers import dirac_package
 from examples.servers.certificates import Authority, make_proxy
 from pilotage.cli.processes import dirac_history
 from tests.acceptance.processes import PILOTAGE, Supervised
@@ -344,6 +345,49 @@ def test_a_revoked_certificate_is_refused_soon_after_the_list_came(door: Door) -
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert _ask(door, good)[0] == 200
+
+
+def test_clients_of_the_release_before_run_a_job(door: Door) -> None:
+    old = GenuineClients.make(
+        door.directory / "dirac-8",
+        url=door.url,
+        authorities=door.directory / "certificates",
+        version=dirac_package.VERSION_8,
+    )
+    user, pilot = door.proxy("ada", "lhcb_user"), door.proxy("pia", "lhcb_pilot")
+    [submitted] = old.call(user, ("JobManagerClient", "submitJob", JDL))
+    job_id = submitted["Value"]
+    door.wait(user, job_id, "Waiting")
+    demand = {"Site": "LCG.A.org", "GridCE": "ce1", "CPUTime": "90000"}
+    queues, match = old.call(
+        pilot,
+        ("MatcherClient", "getMatchingTaskQueues", demand),
+        ("MatcherClient", "requestJob", RESOURCE),
+    )
+    assert [each["Jobs"] for each in queues["Value"].values()] == [1]
+    assert (match["Value"]["JobID"], match["Value"]["DN"]) == (job_id, "/DC=test/CN=ada")
+    beat, *others = old.call(
+        pilot,
+        ("JobStateUpdateClient", "sendHeartBeat", job_id, {"CPUConsumed": 1.0}, {"StandardOutput": "hello"}),
+        ("JobStateUpdateClient", "setJobApplicationStatus", job_id, "event 7", "JobWrapper"),
+        ("JobStateUpdateClient", "setJobParameters", job_id, [["CPU(s)", 5]]),
+        ("JobStateUpdateClient", "setJobStatus", job_id, "Done", "Execution Complete", "JobWrapper"),
+    )
+    assert beat["Value"] == {}
+    assert all(each["OK"] for each in others), others
+    states, parameters, jdl = old.call(
+        user,
+        ("JobMonitoringClient", "getJobsStates", [job_id]),
+        ("JobMonitoringClient", "getJobParameters", [job_id]),
+        ("JobMonitoringClient", "getJobJDL", job_id, False),
+    )
+    assert states["Value"][str(job_id)] == {
+        "Status": "Done",
+        "MinorStatus": "Execution Complete",
+        "ApplicationStatus": "event 7",
+    }
+    assert parameters["Value"][str(job_id)] == {"CPU(s)": "5", "StandardOutput": "hello"}
+    assert 'Arguments = "hello world";' in jdl["Value"]
 
 
 def test_the_portal_and_the_dashboards_of_dirac_go_on(door: Door, database_url: str) -> None:
