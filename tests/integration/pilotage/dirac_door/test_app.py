@@ -279,6 +279,22 @@ def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: A
     assert status(ask, job_id) == "Running"
 
 
+@pytest.mark.parametrize("end", ["Rescheduled", "Failed"])
+def test_a_jobagent_that_gets_a_job_again_reports_on_it_with_the_proxy_that_it_kept(ask: Ask, end: str):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, end, "no disk", "JobWrapper"))
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == (
+        {"Kill": ""} if end[0] == "R" else {}
+    )
+    value(ask("ada", MANAGER, "rescheduleJob", job_id))
+    assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {}
+    assert status(ask, job_id) == "Running"
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Done", "Execution Complete", "JobWrapper"))
+    assert status(ask, job_id) == "Done"
+
+
 def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
