@@ -19,7 +19,6 @@ from starlette.requests import ClientDisconnect
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import (
-    certificates,
     configuration_server,
     diracx,
     former,
@@ -35,10 +34,10 @@ from pilotage.dirac_door import (
     sandbox_store,
 )
 from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
-from pilotage.dirac_door.certificates import Identity
 from pilotage.dirac_door.configuration_server import ConfigurationFile
 from pilotage.dirac_door.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
 from pilotage.dirac_door.jencode import Form, Result
+from pilotage.dirac_door.peers import Identity
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.rate_limits import WorkLimiter
@@ -239,7 +238,7 @@ async def _encode(result: Result | Response) -> Response:
 def _identify(request: Request) -> Identity | None:
     """The identity in the chain that the server has verified (the TLS extension of ASGI)."""
     chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
-    return certificates.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
+    return peers.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
 
 
 async def _report(fault: UnknownThere | FormerAway) -> Response:
