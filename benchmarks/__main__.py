@@ -11,6 +11,7 @@ from rich.console import Console
 from benchmarks import (
     cost,
     director,
+    door,
     explain,
     growth,
     look,
@@ -37,6 +38,7 @@ BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "explain": explain.run,
     "look": look.run,
     "director": director.run,
+    "door": door.run,
 }
 
 

@@ -22,7 +22,7 @@ from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
 from requirements.errors import PilotageError
 
-_URL = re.compile(r"pilotage serves (http://\S+)")
+_URL = re.compile(r"pilotage (?:serves|answers DIRAC at) (https?://\S+)")
 _UP_WITHIN = 300.0
 
 
@@ -67,19 +67,25 @@ def serving(
         arguments = ["--home", name, "--port", "0", "--database-url", database_url]
         arguments += ["--workers", str(workers), "--resources", str(resources)]
         arguments += ["--redis-url", redis_url] if redis_url else []
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pilotage.cli", "serve", *arguments],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        try:
-            url = _url(process)
+        with run_process("serve", *arguments) as (url, process):
             _wait(url)
-            yield Service(url, psutil.Process(process.pid), tokens)
-        finally:
-            process.terminate()
-            process.communicate(timeout=60)
+            yield Service(url, process, tokens)
+
+
+@contextmanager
+def run_process(*arguments: str) -> Iterator[tuple[str, psutil.Process]]:
+    """A server of ours as a process, and the URL that it prints; ended afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pilotage.cli", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield _url(process), psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 def _url(process: "subprocess.Popen[str]") -> str:
@@ -90,7 +96,7 @@ def _url(process: "subprocess.Popen[str]") -> str:
             threading.Thread(target=_pass_on, args=(process,), daemon=True).start()
             return found[1]
         sys.stderr.write(line)
-    raise ServiceFailed(f"`pilotage serve` ended with {process.wait()} before it served")
+    raise ServiceFailed(f"`pilotage` ended with {process.wait()} before it served")
 
 
 def _wait(url: str) -> None:

@@ -104,6 +104,12 @@ TARGETS: Mapping[str, Target] = {
         unit=" s",
         at_most=True,
     ),
+    "door": Target(
+        benchmark="door",
+        text="200 JobAgents of DIRAC polling the door, a TLS connection for each call: of one core",
+        wanted=50,
+        unit="/s",
+    ),
     **{
         f"director {name}": Target(
             benchmark="director",

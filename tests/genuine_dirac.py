@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from examples.servers.dirac import write_cfg
-from examples.servers.dirac_package import install
+from examples.servers.dirac_package import VERSION, VERSION_8, install
 
 _CALL = """
 import json, sys
 import DIRAC
-DIRAC.initialize(require_auth=False)
+if hasattr(DIRAC, "initialize"):
+    DIRAC.initialize(require_auth=False)
+else:
+    from DIRAC.Core.Base.Script import parseCommandLine
+    parseCommandLine()
 from DIRAC.Core.Base.Client import Client
 from DIRAC.Core.Utilities import JEncode
 from importlib import import_module
@@ -41,20 +45,32 @@ class GenuineClients:
 
     @classmethod
     def make(
-        cls, directory: Path, *, url: str, authorities: Path, urls: Mapping[str, str] | None = None
+        cls,
+        directory: Path,
+        *,
+        url: str,
+        authorities: Path,
+        urls: Mapping[str, str] | None = None,
+        version: str = VERSION,
     ) -> "GenuineClients":
         """Clients of the services at `url`, or of those with these URLs by name."""
         names = ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
         urls = urls or {name: f"{url}/WorkloadManagement/{name}" for name in names}
         group = {"Users": "ada", "VO": "lhcb", "Properties": "NormalUser"}
+        system: Mapping[str, object] = {"URLs": urls}
+        setup: Mapping[str, object] = {}
+        if version == VERSION_8:  # which has setups, with an instance of each system
+            system = {"Production": system}
+            setup = {"Setup": "Test", "Setups": {"Test": {"WorkloadManagement": "Production"}}}
+        security = {"CALocation": str(authorities)}
         configuration = {
-            "DIRAC": {"VirtualOrganization": "lhcb", "Security": {"CALocation": str(authorities)}},
-            "Systems": {"WorkloadManagement": {"URLs": urls}},
+            "DIRAC": {"VirtualOrganization": "lhcb", "Security": security, **setup},
+            "Systems": {"WorkloadManagement": system},
             "Registry": {"Groups": {"lhcb_user": group}},
         }
         directory.mkdir()
         (directory / "dirac.cfg").write_text("\n".join(write_cfg(configuration)))
-        return cls(python=install(), directory=directory)
+        return cls(python=install(version), directory=directory)
 
     def call(self, proxy: Path, *calls: tuple[Any, ...]) -> list[Any]:
         """The answers to calls, each `(client, method, *arguments)`, in one process with this proxy."""

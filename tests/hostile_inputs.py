@@ -1,4 +1,4 @@
-"""Hostile inputs for each parser: descriptions, ClassAds, YAML, DIRAC's `.cfg`, archives, tokens.
+"""Hostile inputs for each parser: descriptions, ClassAds, YAML, DIRAC's formats, archives, tokens.
 
 An input is a good one with mutations. A parser accepts it or refuses it by its own error: any other error,
 and more than seconds of CPU time, is a flaw. A test tries some; for longer, by hand:
@@ -29,6 +29,7 @@ from cs_config import validate
 from cs_config.formats import dirac_text
 from cs_config.source import yaml_reader
 from optimizers.submit import checking
+from pilotage.dirac_door import dialect, jencode
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import UnsafeArchive
 from pilotage.service.auth import keys
@@ -112,6 +113,8 @@ def list_parsers(directory: Path) -> Iterator[Parser]:
     yield Parser("yaml", lambda text: yaml_reader.read_yaml(text, "x"), [config, *jobs[3:]])
     yield Parser("configuration", validate.parse, [config])
     yield Parser("cfg", lambda text: dirac_text.read_text(text, "x"), [_CFG])
+    yield Parser("dirac jdl", _check_dirac_jdl, _DIRAC_JDLS)
+    yield Parser("dirac form", lambda text: jencode.read_form(text.encode(errors="replace")), _DIRAC_FORMS)
     yield Parser("archive", _Unpacking(directory), list(_archives()), (UnsafeArchive,))
     tokens = _TokenCheck()
     yield Parser("token", tokens.check, tokens.seeds)
@@ -133,6 +136,24 @@ Operations
 {
 }
 """
+
+
+_DIRAC_JDLS = (
+    'Executable = /bin/ls; OutputSandbox = {std.err, "a b"}; Parameters = {a, b}; Arguments = %s %n;',
+    '[ Executable="x"; ExecutionEnvironment = {A=1, B=x%20y}; SoftwarePackages = {"a.v1", b}; ]',
+    "Parameters = 3; ParameterStart = 0.; Parameters.A = {1, 2}; Executable = x; InputSandbox = SB:SE|/a",
+)
+_DIRAC_FORMS = (
+    'method=submitJob&args=["Executable+=+/bin/ls;"]&clientVO=unknown&extraCredentials="hosts"',
+    "method=a&args=%5B1%2C%7B%22__dCls%22%3A%22dt%22%2C%22obj%22%3A%222026-11-22+12%3A00%3A00%22%7D%5D",
+    'method=a&args=[{"__dCls": "b64", "obj": "AAAA"}, 1.5e3, null]&extraCredentials=["/DC=a/CN=b","g"]',
+)
+
+
+def _check_dirac_jdl(text: str) -> None:
+    read = dialect.read_jdl(text)
+    dialect.require_readable(read)
+    checking.check_sources(_GRID, ANN, [read])
 
 
 def _check_job(text: str) -> None:

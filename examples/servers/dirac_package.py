@@ -16,7 +16,10 @@ SUITE = Suite(
     files=("/usr/include/openssl/ssl.h", "/usr/include/python3*/Python.h"),
 )
 VERSION = "9.1.22"
-_HOME = Path(__file__).parents[2] / "build" / "tests" / f"dirac-{VERSION}"
+#: Of the release before, whose clients some installations still have.
+VERSION_8 = "8.0.86"
+_HOME = Path(__file__).parents[2] / "build" / "tests"
+_PACKAGES = {VERSION: ("DIRAC", "DIRACCommon"), VERSION_8: ("DIRAC",)}
 #: What its clients import of that which the package names. Neither MySQL nor gfal2.
 _NEEDS = (
     *("Authlib", "cachetools", "certifi", "db12", "diraccfg", "diracx-cli", "diracx-client", "diracx-core"),
@@ -27,30 +30,31 @@ _NEEDS = (
 )
 
 
-def install() -> Path:
-    """The Python of the environment, which the first test makes."""
-    python, done = _HOME / "bin" / "python", _HOME / "complete"
-    _HOME.parent.mkdir(parents=True, exist_ok=True)
-    with _HOME.with_suffix(".lock").open("w") as lock:
+def install(version: str = VERSION) -> Path:
+    """The Python of the environment of a version, which the first test makes."""
+    home = _HOME / f"dirac-{version}"
+    python, done = home / "bin" / "python", home / "complete"
+    _HOME.mkdir(parents=True, exist_ok=True)
+    with home.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
-            shutil.rmtree(_HOME, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", "--copies", str(_HOME)], check=True)
+            shutil.rmtree(home, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", "--copies", str(home)], check=True)
             pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--compile-bytecode"]
             pip += ["--python", str(python)]
             environment = {**os.environ, "UV_HTTP_TIMEOUT": "300", "UV_HTTP_RETRIES": "10"}
             subprocess.run([*pip, "swig"], check=True, env=environment)
             # M2Crypto is built here, and its build does not see the packages of the environment.
-            [swig] = _HOME.glob("lib/python*/site-packages/swig/data")
+            [swig] = home.glob("lib/python*/site-packages/swig/data")
             [library] = (swig / "share" / "swig").iterdir()
             path = f"{swig / 'bin'}:{os.environ['PATH']}"
             built = {**environment, "PATH": path, "SWIG_LIB": str(library)}
             subprocess.run([*pip, "M2Crypto"], check=True, env=built)
             subprocess.run([*pip, *_NEEDS], check=True, env=environment)
-            genuine = (f"DIRAC=={VERSION}", f"DIRACCommon=={VERSION}")
+            genuine = [f"{name}=={version}" for name in _PACKAGES[version]]
             subprocess.run([*pip, "--no-deps", *genuine], check=True, env=environment)
             # JobAgents import it with the databases of DIRAC's services, which they do not use.
-            [packages] = _HOME.glob("lib/python*/site-packages")
+            [packages] = home.glob("lib/python*/site-packages")
             (packages / "MySQLdb.py").touch()
             done.touch()
     return python

@@ -143,6 +143,10 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "processes.dirac_door:dirac_door",
         "Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.",
     ),
+    "dirac-history": Command(
+        "processes.dirac_history:dirac_history",
+        "Write the numbers of all jobs as records WMSHistory, as DIRAC's StatesAccountingAgent does.",
+    ),
     "worker": Command(
         "processes.worker:worker",
         "Run the optimizers: they prepare submitted jobs for matching, woken through Redis.",

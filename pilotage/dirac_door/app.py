@@ -19,7 +19,6 @@ from starlette.requests import ClientDisconnect
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import (
-    certificates,
     configuration_server,
     diracx,
     former,
@@ -28,16 +27,17 @@ from pilotage.dirac_door import (
     job_monitoring,
     job_state_update,
     matcher,
+    monitoring,
     peers,
     pilot_manager,
     routing,
     sandbox_store,
 )
 from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
-from pilotage.dirac_door.certificates import Identity
 from pilotage.dirac_door.configuration_server import ConfigurationFile
 from pilotage.dirac_door.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
 from pilotage.dirac_door.jencode import Form, Result
+from pilotage.dirac_door.peers import Identity
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.rate_limits import WorkLimiter
@@ -71,6 +71,7 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
     f"/{name}": {method: CheckedMethod(function) for method, function in {**_EVERYWHERE, **methods}.items()}
     for name, methods in (
         ("Configuration/Server", configuration_server.METHODS),
+        ("Monitoring/WebApp", monitoring.METHODS),
         ("ResourceStatus/ResourceStatus", sandbox_store.STATUS_METHODS),
         ("WorkloadManagement/JobManager", job_manager.METHODS),
         ("WorkloadManagement/JobMonitoring", job_monitoring.METHODS),
@@ -237,7 +238,7 @@ async def _encode(result: Result | Response) -> Response:
 def _identify(request: Request) -> Identity | None:
     """The identity in the chain that the server has verified (the TLS extension of ASGI)."""
     chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain", ())
-    return certificates.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
+    return peers.identify([ssl.PEM_cert_to_DER_cert(each) for each in chain]) if chain else None
 
 
 async def _report(fault: UnknownThere | FormerAway) -> Response:

@@ -48,7 +48,7 @@ _ANY, _UNKNOWN = "ANY", "Unknown"
 _MOMENT: Final = "%Y-%m-%d %H:%M:%S"
 
 
-def _summarise(job: Job) -> dict[str, object]:
+def summarise_job(job: Job) -> dict[str, object]:
     """A job with the names of DIRAC's JobDB."""
     return {
         "JobID": job.job_id,
@@ -77,7 +77,7 @@ def _summarise(job: Job) -> dict[str, object]:
 
 def _read(call: DiracCall, job_ids: JobIds) -> dict[int, dict[str, object]]:
     with database.reading(call.parts.engine) as conn:
-        return {job_id: _summarise(job) for job_id, job in call.find_jobs(conn, job_ids).items()}
+        return {job_id: summarise_job(job) for job_id, job in call.find_jobs(conn, job_ids).items()}
 
 
 def _select(call: DiracCall, job_ids: JobIds, names: Iterable[str]) -> Result:
@@ -230,7 +230,7 @@ def get_heartbeat_data(call: DiracCall, job_id: JobId) -> Result:
 def get_jobs(call: DiracCall, attributes: dict[str, Any] | None = None, since: Any = None) -> Result:
     """The ids of the newest jobs with these attributes that changed since a date, as texts."""
     wanted = _read_filter(attributes or {})
-    after_date = _read_date(since)
+    after_date = read_date(since)
     found: list[Job] = []
     caller = call.peer.caller
     if caller is not None:
@@ -281,7 +281,8 @@ def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _read_date(given: Any) -> datetime | None:
+def read_date(given: Any) -> datetime | None:
+    """A date or time of a client, in UTC; None: it names none."""
     if not given:
         return None
     if isinstance(given, datetime):

@@ -36,6 +36,9 @@ from taskqueue.schema.tables import ENDED, LIVING, job_waits
 from taskqueue.schema.tables import jobs as table
 from taskqueue.states import FINAL, JobStatus
 
+#: A condition on a text: its value, or one of several.
+Words = str | frozenset[str] | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSelector:
@@ -43,18 +46,20 @@ class JobSelector:
 
     job_ids: frozenset[int] | None = None
     vos: frozenset[str] | None = None
-    owner: str | None = None
-    owner_group: str | None = None
+    owner: Words = None
+    owner_group: Words = None
     statuses: frozenset[JobStatus] | None = None
-    minor_status: str | None = None
-    application_status: str | None = None
+    minor_status: Words = None
+    application_status: Words = None
     sites: frozenset[str] | None = None
     submit_pool: str | None = None
-    job_name: str | None = None
-    job_type: str | None = None
-    job_group: str | None = None
+    job_name: Words = None
+    job_type: Words = None
+    job_group: Words = None
     submitted_since: datetime | None = None
     submitted_before: datetime | None = None
+    updated_since: datetime | None = None  #: changed its status then or later
+    updated_before: datetime | None = None
     any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
 
     @property
@@ -68,16 +73,16 @@ class JobSelector:
             *((self.job_ids, job.job_id), (self.vos, job.vo)),
             *((self.statuses, job.status), (self.sites, job.site)),
         )
-        values = (
+        values: tuple[tuple[Words, str | None], ...] = (
             *((self.owner, job.owner), (self.owner_group, job.owner_group)),
             *((self.minor_status, job.minor_status), (self.submit_pool, job.submit_pool)),
             *((self.job_name, job.job_name), (self.job_type, job.job_type), (self.job_group, job.job_group)),
         )
         return (
             all(wanted is None or value in wanted for wanted, value in sets)
-            and all(wanted in (None, value) for wanted, value in values)
-            and (self.submitted_since is None or job.submitted_at >= self.submitted_since)
-            and (self.submitted_before is None or job.submitted_at < self.submitted_before)
+            and all(_fits(wanted, value) for wanted, value in values)
+            and _is_within(job.submitted_at, self.submitted_since, self.submitted_before)
+            and _is_within(job.at, self.updated_since, self.updated_before)
             and (
                 not self.any_of
                 or any(each.includes(vo=job.vo, owner=job.owner, site=job.site) for each in self.any_of)
@@ -101,11 +106,23 @@ class JobSelector:
             of.c.job_group: self.job_group,
         }
         clauses = ownership.match_values(wanted)
-        if self.submitted_since is not None:
-            clauses.append(of.c.submitted_at >= self.submitted_since)
-        if self.submitted_before is not None:
-            clauses.append(of.c.submitted_at < self.submitted_before)
+        for column, since, before in (
+            (of.c.submitted_at, self.submitted_since, self.submitted_before),
+            (of.c.updated_at, self.updated_since, self.updated_before),
+        ):
+            if since is not None:
+                clauses.append(column >= since)
+            if before is not None:
+                clauses.append(column < before)
         return clauses + ownership.match_any(self.any_of, vo=of.c.vo, at=of.c.site.in_, owner=of.c.owner)
+
+
+def _fits(wanted: Words, value: str | None) -> bool:
+    return wanted in (None, value) or (isinstance(wanted, frozenset) and value in wanted)
+
+
+def _is_within(at: datetime, since: datetime | None, before: datetime | None) -> bool:
+    return (since is None or at >= since) and (before is None or at < before)
 
 
 #: Rows scanned by one search, over all its index paths.
@@ -161,11 +178,13 @@ SORT_COLUMNS = (
 def read_sorted(
     conn: Connection, which: JobSelector, *, by: str, descending: bool, limit: int, skip: int = 0
 ) -> SearchPage:
-    """A page of jobs by one of `SORT_COLUMNS`, without a value last; `next` is the `skip` of the next page.
+    """A page of jobs by one of `SORT_COLUMNS` or the id, without a value last.
+
+    `next` is the `skip` of the next page.
 
     Only the first `MAX_SCANNED_ROWS` rows of the search are sorted: `is_cut` if there may be more.
     """
-    require_names("sort", [by], SORT_COLUMNS)
+    require_names("sort", [by], (*SORT_COLUMNS, "job_id"))
     found = plan_paths(conn, which)
     if not found.ways:
         return SearchPage(jobs=(), next=None, is_cut=False)
@@ -188,7 +207,7 @@ def plan_paths(conn: Connection, which: JobSelector) -> IndexPaths:
     statuses = sorted(JobStatus if which.statuses is None else which.statuses)
     if which.job_ids is not None:
         return IndexPaths(ways=[table.c.job_id.in_(sorted(which.job_ids))], rest=replace(which, job_ids=None))
-    if which.owner is not None:
+    if isinstance(which.owner, str):
         vos = sorted(ownership.list_vos(conn) if which.vos is None else which.vos)
         if len(vos) * len(statuses) <= _MAX_PATHS:
             of_owner = table.c.owner == which.owner
@@ -254,7 +273,7 @@ def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first:
 
 #: Columns that a summary may group by.
 SUMMARY_COLUMNS = (
-    *("job_group", "job_name", "job_type", "minor_status", "owner", "owner_group"),
+    *("application_status", "job_group", "job_name", "job_type", "minor_status", "owner", "owner_group"),
     *("site", "status", "submit_pool", "task_queue", "vo"),
 )
 
@@ -278,6 +297,17 @@ def count_by_columns(
     columns = [_get_column(name) for name in by]
     rows = conn.execute(select(*columns, func.count()).where(*which.clauses()).group_by(*columns))
     return Counter({tuple(row[:-1]): row[-1] for row in rows})
+
+
+def sum_reschedules(
+    conn: Connection, by: Sequence[str], which: JobSelector
+) -> Counter[tuple[str | None, ...]]:
+    """Number of reschedulings, grouped as in `count_by_columns`; without the groups that have none."""
+    require_names("by", by, SUMMARY_COLUMNS)
+    columns = [_get_column(name) for name in by]
+    again = func.sum(table.c.reschedules)
+    statement = select(*columns, again).where(table.c.reschedules > 0, *which.clauses()).group_by(*columns)
+    return Counter({tuple(row[:-1]): int(row[-1]) for row in conn.execute(statement)})
 
 
 def sum_waits(

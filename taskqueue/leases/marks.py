@@ -4,6 +4,9 @@ A mark is what the client showed: the hash of its key with its address. The firs
 belongs to the latest attempt of the job, and so do later ones with it; a mark that only an earlier attempt
 has is that of a ghost, whose job was given away. A ghost that has renewed its proxy has a new key: then its
 address tells. So it does for clients without a key, whose mark is the same for all attempts.
+
+A JobAgent keeps the proxy of a user for hours: payloads of two attempts that it runs have one key. If the
+sender ended the earlier attempt itself, and both have a mark of the JobAgent, a report is about the later.
 """
 
 from collections import defaultdict
@@ -16,9 +19,12 @@ from sqlalchemy import Connection, and_, bindparam, select
 from taskqueue.db import sql
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.reports import FINISHED
 from taskqueue.schema.tables import attempt_marks as table
 from taskqueue.schema.tables import attempts as attempts_table
 
+#: How attempts are closed whose payload has ended by its own report.
+_ENDED: Final = (FINISHED, attempts.RELEASED)
 #: Marks of one attempt; payloads renew their proxies now and then.
 _MOST: Final = 50
 
@@ -57,12 +63,16 @@ def find_attempt(
         by_epoch[row.epoch].add(row.mark)
     if not has_key and _is_from(mark, by_epoch[found[0].epoch]):
         return found[0], True
+    latest = found[0]
     own = next((each for each in found if mark in by_epoch[each.epoch]), None)
     if own is None and (ghost := _find_by_address(found, by_epoch, mark)) is not None:
         return ghost, False
-    if learn and own is None and found[0].closed_at is None and len(by_epoch[found[0].epoch]) < _MOST:
-        store_mark(conn, found[0], mark)
-    return own or found[0], own is not None
+    is_kept = own is not None and own.closed_as in _ENDED and by_epoch[own.epoch] & by_epoch[latest.epoch]
+    if own is None or is_kept:
+        if learn and latest.closed_at is None and len(by_epoch[latest.epoch]) < _MOST:
+            store_mark(conn, latest, mark)
+        return latest, own is not None
+    return own, True
 
 
 def list_releases(conn: Connection, job_ids: Collection[int], mark: str) -> dict[int, datetime | None]:

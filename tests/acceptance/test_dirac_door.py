@@ -1,6 +1,7 @@
 """Genuine clients of DIRAC, from its own package, against the door over TLS with certificates and proxies."""
 
 import json
+import os
 import socket
 import subprocess
 import time
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from examples.servers import dirac_package
 from examples.servers.certificates import Authority, make_proxy
-from tests.acceptance.processes import Supervised
+from pilotage.cli.processes import dirac_history
+from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.genuine_dirac import GenuineClients
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]
@@ -342,3 +345,89 @@ def test_a_revoked_certificate_is_refused_soon_after_the_list_came(door: Door) -
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert _ask(door, good)[0] == 200
+
+
+def test_clients_of_the_release_before_run_a_job(door: Door) -> None:
+    old = GenuineClients.make(
+        door.directory / "dirac-8",
+        url=door.url,
+        authorities=door.directory / "certificates",
+        version=dirac_package.VERSION_8,
+    )
+    user, pilot = door.proxy("ada", "lhcb_user"), door.proxy("pia", "lhcb_pilot")
+    [submitted] = old.call(user, ("JobManagerClient", "submitJob", JDL))
+    job_id = submitted["Value"]
+    door.wait(user, job_id, "Waiting")
+    demand = {"Site": "LCG.A.org", "GridCE": "ce1", "CPUTime": "90000"}
+    queues, match = old.call(
+        pilot,
+        ("MatcherClient", "getMatchingTaskQueues", demand),
+        ("MatcherClient", "requestJob", RESOURCE),
+    )
+    assert [each["Jobs"] for each in queues["Value"].values()] == [1]
+    assert (match["Value"]["JobID"], match["Value"]["DN"]) == (job_id, "/DC=test/CN=ada")
+    beat, *others = old.call(
+        pilot,
+        ("JobStateUpdateClient", "sendHeartBeat", job_id, {"CPUConsumed": 1.0}, {"StandardOutput": "hello"}),
+        ("JobStateUpdateClient", "setJobApplicationStatus", job_id, "event 7", "JobWrapper"),
+        ("JobStateUpdateClient", "setJobParameters", job_id, [["CPU(s)", 5]]),
+        ("JobStateUpdateClient", "setJobStatus", job_id, "Done", "Execution Complete", "JobWrapper"),
+    )
+    assert beat["Value"] == {}
+    assert all(each["OK"] for each in others), others
+    states, parameters, jdl = old.call(
+        user,
+        ("JobMonitoringClient", "getJobsStates", [job_id]),
+        ("JobMonitoringClient", "getJobParameters", [job_id]),
+        ("JobMonitoringClient", "getJobJDL", job_id, False),
+    )
+    assert states["Value"][str(job_id)] == {
+        "Status": "Done",
+        "MinorStatus": "Execution Complete",
+        "ApplicationStatus": "event 7",
+    }
+    assert parameters["Value"][str(job_id)] == {"CPU(s)": "5", "StandardOutput": "hello"}
+    assert 'Arguments = "hello world";' in jdl["Value"]
+
+
+def test_the_portal_and_the_dashboards_of_dirac_go_on(door: Door, database_url: str) -> None:
+    user = door.proxy("ada", "lhcb_user")
+    [submitted] = door.clients.call(user, ("JobManagerClient", "submitJob", f"{JDL}; JobGroup = 7"))
+    door.wait(user, submitted["Value"], "Waiting")
+    portal, order = f"{door.url}/Monitoring/WebApp", [["JobID", "DESC"]]
+    page, groups, stats, sites = door.clients.call(
+        user,
+        (portal, "getJobPageSummaryWeb", {"Status": ["Waiting"]}, order, 0, 25),
+        (portal, "getJobGroups"),
+        (portal, "getJobStats", "Status", {}),
+        (portal, "getSiteSummaryWeb", {}, [], 0, 10),
+    )
+    [job] = [dict(zip(page["Value"]["ParameterNames"], row, strict=True)) for row in page["Value"]["Records"]]
+    assert (job["JobID"], job["Status"], job["JobGroup"]) == (submitted["Value"], "Waiting", "7")
+    assert (groups["Value"], stats["Value"]) == (["7"], {"Waiting": 1})
+    assert len(sites["Value"]["Records"]) == 1
+
+    environment = {**os.environ, "PILOTAGE_DATABASE_URL": database_url}
+    written = subprocess.run(
+        [str(PILOTAGE), "dirac-history"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    [record] = map(json.loads, written.splitlines())
+    genuine = subprocess.run(
+        [str(door.clients.python), "-c", _TYPE],
+        env=door.clients.environment(user),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    known = json.loads(genuine.splitlines()[-1])
+    assert record.keys() == {*known["keys"], *known["values"], "timestamp"}
+    assert (record["Jobs"], record["JobGroup"], record["Status"]) == (1, "7", "Waiting")
+    assert dirac_history.MAPPING["mappings"] == known["mapping"]
+
+
+_TYPE = """
+import json
+from DIRAC.MonitoringSystem.Client.Types.WMSHistory import WMSHistory
+t = WMSHistory()
+print(json.dumps({"keys": t.keyFields, "values": t.monitoringFields, "mapping": t.mapping}))
+"""

@@ -103,7 +103,8 @@ def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> JobSele
     `NotAllowed` if a column is personal and the caller may not see names.
     """
     columns = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
-    refused = sorted(columns.intersection(PERSONAL))
+    # As a group it shows texts that payloads have written.
+    refused = sorted(columns.intersection(PERSONAL) | {"application_status"}.intersection(by))
     allowed = may_see_names(caller) if refused else may_count(caller)
     if not allowed:
         raise NotAllowed(f"{caller.role} may see numbers of VOs, not of persons: not by {', '.join(refused)}")

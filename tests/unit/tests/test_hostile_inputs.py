@@ -11,7 +11,10 @@ from tests import hostile_inputs
 from tests.hostile_inputs import Parser
 
 _INPUTS = int(os.environ.get("PILOTAGE_HOSTILE_INPUTS", "400"))
-_NAMES = ("job", "expression", "ad", "yaml", "configuration", "cfg", "archive", "token", "claims")
+_NAMES = (
+    *("job", "expression", "ad", "yaml", "configuration", "cfg", "dirac jdl", "dirac form"),
+    *("archive", "token", "claims"),
+)
 
 
 @pytest.mark.parametrize("name", _NAMES)

@@ -33,10 +33,15 @@ Resources:
 Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0]}}}
 Registry:
   VO: {lhcb: {}, dune: {}}
-  Users: {ada: {DN: /DC=test/CN=ada}, pia: {DN: /DC=test/CN=pia}, bea: {DN: /DC=test/CN=bea}}
+  Users:
+    ada: {DN: /DC=test/CN=ada}
+    bob: {DN: /DC=test/CN=bob}
+    pia: {DN: /DC=test/CN=pia}
+    bea: {DN: /DC=test/CN=bea}
   Hosts: {rms: {DN: /DC=test/CN=rms, Properties: [JobAdministrator, TrustedHost]}}
   Groups:
-    lhcb_user: {VO: lhcb, Users: [ada], Properties: [NormalUser, JobSharing]}
+    lhcb_user: {VO: lhcb, Users: [ada, bob], Properties: [NormalUser, JobSharing]}
+    lhcb_own: {VO: lhcb, Users: [ada, bob], Properties: [NormalUser]}
     lhcb_pilot: {VO: lhcb, Users: [pia], Properties: [GenericPilot]}
     dune_user: {VO: dune, Users: [bea], Properties: [NormalUser]}
 """
@@ -50,13 +55,25 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     directory = tmp_path_factory.mktemp("certificates")
     authority = Authority(directory)
     found = {"rms": (authority.sign("rms")[0].read_text(),)}
-    groups = {"ada": "lhcb_user", "pia": "lhcb_pilot", "eve": "lhcb_user", "bea": "dune_user"}
+    groups = {
+        "ada": "lhcb_user",
+        "bob": "lhcb_user",
+        "pia": "lhcb_pilot",
+        "eve": "lhcb_user",
+        "bea": "dune_user",
+    }
     for name, group in groups.items():
         certificate, secret = authority.sign(name)
         for label in (name, f"{name}'s renewed proxy"):
             proxy = make_proxy(certificate, secret, directory / f"{label}.proxy", group=group)
             first = proxy.read_text().split("-----BEGIN RSA")[0]
             found[label] = (first, certificate.read_text())
+    for name in ("ada", "bob"):
+        proxy = make_proxy(
+            directory / f"{name}.pem", directory / f"{name}.key", directory / "own", group="lhcb_own"
+        )
+        first = proxy.read_text().split("-----BEGIN RSA")[0]
+        found[f"{name} alone"] = (first, (directory / f"{name}.pem").read_text())
     return found
 
 
@@ -136,6 +153,7 @@ def value(answer: httpx.Response) -> Any:
 MANAGER, MONITORING, UPDATE, MATCHER = (
     f"/WorkloadManagement/{name}" for name in ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
 )
+WEB = "/Monitoring/WebApp"
 JDL = "Executable = /bin/ls; CPUTime = 1000"
 RESOURCE = {"Site": "LCG.A.org", "CPUTime": 5000}
 
@@ -261,6 +279,22 @@ def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: A
     assert status(ask, job_id) == "Running"
 
 
+@pytest.mark.parametrize("end", ["Rescheduled", "Failed"])
+def test_a_jobagent_that_gets_a_job_again_reports_on_it_with_the_proxy_that_it_kept(ask: Ask, end: str):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, end, "no disk", "JobWrapper"))
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == (
+        {"Kill": ""} if end[0] == "R" else {}
+    )
+    value(ask("ada", MANAGER, "rescheduleJob", job_id))
+    assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {}
+    assert status(ask, job_id) == "Running"
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Done", "Execution Complete", "JobWrapper"))
+    assert status(ask, job_id) == "Done"
+
+
 def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
@@ -331,6 +365,20 @@ def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
     assert ask("pia", MANAGER, "submitJob", JDL).json()["Errno"] == 1503
 
 
+def test_pilots_of_a_group_with_job_sharing_take_its_jobs_and_others_only_their_own(ask: Ask):
+    shared, own = (value(ask(peer, MANAGER, "submitJob", JDL)) for peer in ("ada", "ada alone"))
+    assert ask("bob alone", MATCHER, "requestJob", RESOURCE).json()["Errno"] == 1510
+    assert value(ask("bob", MATCHER, "requestJob", RESOURCE))["JobID"] == shared
+    assert ask("bob", MATCHER, "requestJob", RESOURCE).json()["Errno"] == 1510
+    value(ask("bob", UPDATE, "setJobStatus", shared, "Running", "Application", "JobWrapper"))
+    assert value(ask("bob", UPDATE, "sendHeartBeat", shared, {}, {})) == {}
+    value(ask("bob", UPDATE, "setJobStatus", shared, "Done", "Execution Complete", "JobWrapper"))
+    assert status(ask, shared) == "Done"
+    assert value(ask("ada alone", MATCHER, "requestJob", RESOURCE))["JobID"] == own
+    page = value(ask("bob", WEB, "getJobPageSummaryWeb", {}, [], 0, 10))
+    assert [row[0] for row in page["Records"]] == [shared]
+
+
 NAMES = st.text(max_size=10) | st.sampled_from(
     ["Owner", "Site", "Status", "VO", "JobName", "CPUTime", "GridCE", "CEQueue", "Tag", "MaxRAM", "__dCls"]
 )
@@ -363,3 +411,64 @@ def test_no_form_causes_an_error_of_ours(
 
         check()
     engine.dispose()
+
+
+def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may_see(ask: Ask):
+    grouped = f"{JDL}; JobGroup = 7; JobName = n1"
+    ids = [value(ask("ada", MANAGER, "submitJob", each)) for each in (JDL, grouped, grouped)]
+    [taken] = [value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"]]
+    value(ask("pia", UPDATE, "setJobStatus", taken, "Running", "Application", "JobWrapper"))
+    value(ask("pia", UPDATE, "setJobApplicationStatus", taken, "event 7"))
+
+    page = value(ask("ada", WEB, "getJobPageSummaryWeb", {}, [["JobID", "ASC"]], 0, 2))
+    assert (page["TotalRecords"], page["Extras"]) == (3, {"Running": 1, "Waiting": 2})
+    rows = [dict(zip(page["ParameterNames"], row, strict=True)) for row in page["Records"]]
+    assert [row["JobID"] for row in rows] == sorted(ids)[:2]
+    assert rows[0].keys() >= {"Status", "MinorStatus", "Site", "JobName", "LastUpdateTime", "LastSignOfLife"}
+    rest = value(ask("ada", WEB, "getJobPageSummaryWeb", {}, [["JobID", "ASC"]], 2, 2))
+    assert [row[0] for row in rest["Records"]] == sorted(ids)[2:]
+    beyond = ask("ada", WEB, "getJobPageSummaryWeb", {}, [["JobID", "ASC"]], 3, 2).json()
+    assert beyond["Message"] == "Item number out of range"
+
+    def select(**selection: object) -> Any:
+        page = value(ask("ada", WEB, "getJobPageSummaryWeb", selection, [], 0, 25))
+        return sorted(row[0] for row in page.get("Records", []))
+
+    assert select(JobGroup=["7", "8"]) == sorted(ids)[1:]
+    assert select(Status=["Running", "Staging"]) == [taken]
+    assert select(JobID=[str(taken), 10**6]) == [taken]
+    assert select(Owner=["ada", "bea"], OwnerGroup="lhcb_user", JobType=["User"]) == sorted(ids)
+    assert select(Owner=["bea"]) == select(OwnerGroup="dune_user") == select(VO="dune") == []
+    assert select(FromDate="2000-01-01", ToDate="") == sorted(ids)
+    assert select(LastUpdate="2999-01-01") == select(ToDate="2000-01-01 00:00:00") == []
+
+    assert value(ask("ada", WEB, "getJobStats", "Status", {})) == {"Running": 1, "Waiting": 2}
+    assert value(ask("ada", WEB, "getJobStats", "JobGroup", {"Status": "Waiting"})).keys() <= {
+        "7",
+        "00000000",
+    }
+    counters = value(ask("ada", WEB, "getJobsCounters", ["Status", "Site"], {"JobID": [taken]}))
+    assert counters == [[{"Status": "Running", "Site": "LCG.A.org"}, 1]]
+    for method, found in {
+        "getApplicationStates": ["event 7"],
+        "getJobTypes": ["User"],
+        "getOwners": ["ada"],
+        "getOwnerGroup": ["lhcb_user"],
+        "getStates": ["Running", "Waiting"],
+    }.items():
+        assert value(ask("ada", WEB, method)) == found, method
+    assert "LCG.A.org" in value(ask("ada", WEB, "getSites", {}, None, None))
+    assert {"Application"} <= set(value(ask("ada", WEB, "getMinorStates")))
+
+    sites = value(ask("ada", WEB, "getSiteSummaryWeb", {"Site": "LCG.A.org"}, [["Running", "DESC"]], 0, 10))
+    [site] = [dict(zip(sites["ParameterNames"], row, strict=True)) for row in sites["Records"]]
+    assert (site["Running"], site["MaskStatus"], site["Status"], site["Tier"]) == (1, "Active", "Idle", 2)
+    assert value(ask("ada", WEB, "getSiteSummarySelectors"))["Site"] == ["LCG.A.org"]
+
+    for peer in ("bea", "pia"):
+        page = value(ask(peer, WEB, "getJobPageSummaryWeb", {}, [["JobID", "DESC"]], 0, 25))
+        assert page == {"TotalRecords": 0}
+        assert value(ask(peer, WEB, "getOwners")) == []
+    for wrong in ({"Nonsense": 1}, {"JobID": ["x"]}, {"FromDate": "yesterday"}):
+        assert not ask("ada", WEB, "getJobPageSummaryWeb", wrong, [], 0, 25).json()["OK"]
+    assert ask("ada", WEB, "getPilotMonitorWeb", {}, [], 0, 25).status_code == 501

@@ -2,7 +2,7 @@ import pytest
 
 from cs_config import validate
 from pilotage.dirac_door import peers
-from pilotage.dirac_door.certificates import Identity
+from pilotage.dirac_door.peers import Identity
 from pilotage.service.http_errors import NotAuthenticated
 
 CONFIG = validate.parse(

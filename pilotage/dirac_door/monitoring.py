@@ -1,0 +1,334 @@
+"""What DIRAC's portal and dashboards read: Monitoring/WebApp, and records of the type WMSHistory.
+
+The Job Monitor and the Site Summary of the portal call Monitoring/WebApp. Jobs that the peer may not see are
+neither listed nor counted: a member of a group with JobSharing sees the jobs of that group, others those of
+`peers.Peer.caller`. Pilots and transformations are not answered here.
+
+Source: DIRAC 9.1, `MonitoringSystem/Service/WebAppHandler.py`, `JobDB.getSiteSummaryWeb`,
+`MonitoringSystem/Client/Types/WMSHistory.py`, `StatesAccountingAgent`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from cs_config.options import bounds
+from cs_config.tree.configuration import Configuration
+from pilotage.dirac_door import jencode, peers
+from pilotage.dirac_door.calls import DiracCall, Method
+from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.job_monitoring import read_date, summarise_job
+from pilotage.service.auth import visibility
+from pilotage.service.models.jobs import JobFilter
+from requirements.errors import InvalidRequest, Problem, require_names
+from requirements.values import fold
+from taskqueue.db import database
+from taskqueue.jobs import search
+from taskqueue.jobs.search import JobSelector
+from taskqueue.sites import bans
+from taskqueue.states import JobStatus
+
+#: DIRAC's names of columns of jobs, and ours.
+_COLUMNS: Final[Mapping[str, str]] = {
+    "ApplicationStatus": "application_status",
+    "JobGroup": "job_group",
+    "JobName": "job_name",
+    "JobType": "job_type",
+    "MinorStatus": "minor_status",
+    "Owner": "owner",
+    "OwnerGroup": "owner_group",
+    "Site": "site",
+    "Status": "status",
+    "VO": "vo",
+}
+_SORTED: Final[Mapping[str, str]] = {
+    **{name: ours for name, ours in _COLUMNS.items() if ours in search.SORT_COLUMNS},
+    "EndExecTime": "ended_at",
+    "HeartBeatTime": "updated_at",
+    "JobID": "job_id",
+    "LastSignOfLife": "updated_at",
+    "LastUpdateTime": "updated_at",
+    "StartExecTime": "started_at",
+    "SubmissionTime": "submitted_at",
+    "UserPriority": "priority",
+}
+#: Statuses in the order of DIRAC's columns; those that count for the efficiency of a site.
+_STATES: Final = (
+    *("Submitting", "Received", "Checking", "Scouting", "Staging", "Waiting", "Matched", "Rescheduled"),
+    *("Running", "Stalled", "Completing", "Done", "Completed", "Failed", "Deleted", "Killed"),
+)
+_ENDS: Final = ("Done", "Completed", "Failed", "Killed")
+#: Least parts of good ends, in percent, with DIRAC's word for such a site.
+_GRADES: Final = ((95, "Good"), (80, "Fair"), (60, "Poor"))
+_DAY: Final = timedelta(days=1)
+#: Tiers of sites without one, in the Site Summary and in records.
+_TIER: Final = 2
+_NOT_PLEDGED: Final = "4"
+#: Most jobs of a page, and most that are counted for each status.
+_PAGE: Final = 1_000
+_COUNTED: Final = 100_000
+
+
+def _read_ids(ids: frozenset[str]) -> frozenset[int]:
+    if len(ids) > bounds.SUBMITTED_JOBS or not all(each.isdecimal() and len(each) < 19 for each in ids):
+        message = f"{len(ids)} values are not at most {bounds.SUBMITTED_JOBS} ids of jobs"
+        raise InvalidRequest([Problem(path="JobID", message=message)])
+    return frozenset(map(int, ids))
+
+
+#: Fields of selectors by DIRAC's names of conditions, with what reads the values of each.
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[frozenset[str]], frozenset[Any]]]]] = {
+    **{name: (ours, frozenset) for name, ours in _COLUMNS.items()},
+    "JobID": ("job_ids", _read_ids),
+    "Site": ("sites", frozenset),
+    "Status": ("statuses", lambda words: frozenset(each for each in JobStatus if each in words)),
+    "VO": ("vos", lambda words: frozenset(map(fold, words))),
+}
+_NO_JOB: Final = JobSelector(job_ids=frozenset())
+
+#: Conditions by DIRAC's names: a value or a list of them.
+Selection = dict[str, Any]
+
+
+def _select(call: DiracCall, given: Selection | None) -> JobSelector:
+    """The visible jobs of a selection."""
+    wanted = {name: value for name, value in (given or {}).items() if value not in (None, "", [])}
+    since = read_date(wanted.pop("FromDate", None) or wanted.get("LastUpdate"))
+    before = read_date(wanted.pop("ToDate", None))
+    wanted.pop("LastUpdate", None)
+    if wanted:
+        require_names("selection", list(wanted), _FIELDS)
+    visible, fields = _find_visible(call), dict[str, frozenset[Any]]()
+    if visible is None:
+        return _NO_JOB
+    for name, value in wanted.items():
+        field, read = _FIELDS[name]
+        words = read(frozenset(map(str, value if isinstance(value, list) else [value])))
+        most = getattr(visible, field)
+        fields[field] = words if most is None else words & ({most} if isinstance(most, str) else most)
+    if not all(fields.values()):
+        return _NO_JOB
+    chosen: dict[str, Any] = dict(fields)
+    return replace(visible, **chosen, updated_since=since, updated_before=before)
+
+
+def _find_visible(call: DiracCall) -> JobSelector | None:
+    """All jobs that the peer may see; None: it may see none."""
+    peer, everything = call.peer, JobFilter()
+    if peer.has(peers.JOB_SHARING) and not peer.has(peers.JOB_ADMINISTRATOR):
+        return replace(visibility.visible_jobs(peer.admin_of(peer.vo), everything), owner_group=peer.group)
+    if peer.caller is None:
+        return None
+    return visibility.visible_jobs(peer.caller, everything)
+
+
+def get_job_page(
+    call: DiracCall,
+    selection: Selection,
+    order: list[tuple[str, str]],
+    start: int,
+    most: int,
+    select_jobs: bool = True,  # noqa: FBT001, FBT002  (DIRAC's)
+) -> Result:
+    """A page of jobs, as rows below `ParameterNames`, with the numbers of all by status."""
+    which = _select(call, selection)
+    by, direction = order[0] if order else ("JobID", "DESC")
+    require_names("order", [by], _SORTED)
+    limit, skip = min(max(most, 1), _PAGE), max(start, 0)
+    descending = direction.upper() != "ASC"
+    with database.reading(call.parts.engine) as conn:
+        counts = search.count_by_status(conn, which, most=_COUNTED)
+        total = search.sum_counts(counts).jobs
+        if select_jobs and total and skip >= total:
+            return jencode.error("Item number out of range")
+        page = (
+            search.read_sorted(conn, which, by=_SORTED[by], descending=descending, limit=limit, skip=skip)
+            if select_jobs and total
+            else None
+        )
+    value: dict[str, object] = {"TotalRecords": total}
+    if total:
+        value["Extras"] = {str(status): count.jobs for status, count in counts.items()}
+    if page is not None and page.jobs:
+        rows = [{**summarise_job(job), "LastSignOfLife": job.updated_at} for job in page.jobs]
+        value |= {"ParameterNames": list(rows[0]), "Records": [list(row.values()) for row in rows]}
+    return jencode.ok(value)
+
+
+def _count(call: DiracCall, by: Sequence[str], which: JobSelector) -> Counter[tuple[str | None, ...]]:
+    require_names("attributes", by, _COLUMNS)
+    with database.reading(call.parts.engine) as conn:
+        return search.count_by_columns(conn, [_COLUMNS[name] for name in by], which)
+
+
+def get_job_stats(call: DiracCall, attribute: str, selection: Selection) -> Result:
+    """Numbers of jobs by the values of one attribute."""
+    counts = _count(call, [attribute], _select(call, selection))
+    return jencode.ok({value or "": jobs for (value,), jobs in counts.items()})
+
+
+def get_jobs_counters(
+    call: DiracCall, attributes: list[str], selection: Selection | None = None, since: Any = None
+) -> Result:
+    """Numbers of jobs by the values of some attributes."""
+    which = replace(_select(call, selection), updated_since=read_date(since))
+    counts = _count(call, attributes, which)
+    return jencode.ok([[dict(zip(attributes, values, strict=True)), jobs] for values, jobs in counts.items()])
+
+
+def _list_values(attribute: str) -> Method:
+    """The method that lists the values of an attribute."""
+
+    def list_values(
+        call: DiracCall, selection: Selection | None = None, older: Any = None, newer: Any = None
+    ) -> Result:
+        which = _select(call, {**(selection or {}), "FromDate": newer, "ToDate": older})
+        return jencode.ok(sorted({value for (value,) in _count(call, [attribute], which) if value}))
+
+    return list_values
+
+
+def _list_sites(call: DiracCall, since: datetime | None) -> list[dict[str, Any]]:
+    """A row for each site that has jobs, with the columns of a Site Summary."""
+    visible, config, now = _find_visible(call) or _NO_JOB, call.parts.live.current, call.parts.clock()
+    ended = frozenset(map(JobStatus, _ENDS))
+    numbers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for statuses, from_ in ((frozenset(JobStatus) - ended, since), (ended, now - _DAY)):
+        which = replace(visible, statuses=statuses, updated_since=from_)
+        for (site, status), count in _count(call, ["Site", "Status"], which).items():
+            numbers[str(site)][str(status)] += count
+    with database.reading(call.parts.engine) as conn:
+        banned = bans.list_banned(conn, now=now)
+    rows = []
+    for site, jobs in numbers.items():
+        grid, _, country = site.split(".") if site.count(".") == 2 else ("Unknown",) * 3
+        mask = "Banned" if site in banned else "Active" if site in config.sites else "NoMask"
+        tier = read_tier(config, site) or _TIER
+        rows.append(
+            {
+                "Site": site,
+                "GridType": grid,
+                "Country": country,
+                "Tier": tier,
+                "MaskStatus": mask,
+                **{state: jobs[state] for state in _STATES},
+                **_grade(jobs),
+            }
+        )
+    return rows
+
+
+def get_site_summary(
+    call: DiracCall, selection: Selection, order: list[tuple[str, str]], start: int, most: int
+) -> Result:
+    """Numbers of jobs by site and status: ended ones of the last day, others of all time."""
+    wanted = dict(selection)
+    rows = _list_sites(call, read_date(wanted.pop("LastUpdateTime", None)))
+    names = ("Site", "GridType", "Country", "Tier", "MaskStatus", *_STATES, "Efficiency", "Status")
+    if wanted:
+        require_names("selection", list(wanted), names)
+    for name, given in wanted.items():
+        values = given if isinstance(given, list) else [given]
+        rows = [row for row in rows if row[name] in values]
+    by, direction = order[0] if order else ("Site", "ASC")
+    require_names("order", [by], names)
+    rows.sort(key=lambda row: (row[by] is None, row[by]), reverse=direction.upper() == "DESC")
+    countries: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        countries[str(row["Country"])].update({state: row[state] for state in _STATES})
+    shown = rows[max(start, 0) :][: most or None]
+    return jencode.ok(
+        {
+            "ParameterNames": list(names),
+            "Records": [[row[name] for name in names] for row in shown],
+            "TotalRecords": len(rows),
+            "Extras": {country: dict(jobs) for country, jobs in countries.items()},
+        }
+    )
+
+
+def _grade(jobs: Mapping[str, int]) -> Mapping[str, Any]:
+    ends = sum(jobs[state] for state in _ENDS)
+    percent = 100 * (jobs["Done"] + jobs["Completed"]) / ends if ends else 0.0
+    grade = next((word for least, word in _GRADES if percent > least), "Bad" if ends else "Idle")
+    return {"Efficiency": f"{percent:.1f}", "Status": grade}
+
+
+def get_site_selectors(call: DiracCall) -> Result:
+    """What a Site Summary may be limited to."""
+    sites = sorted(call.parts.live.current.sites)
+    return jencode.ok(
+        {
+            "Status": ["Good", "Fair", "Poor", "Bad", "Idle"],
+            "MaskStatus": ["Active", "Banned", "NoMask", "Reduced"],
+            "Country": sorted({site.rpartition(".")[2].lower() for site in sites}),
+            "Site": sites,
+        }
+    )
+
+
+def read_tier(config: Configuration, site: str) -> int | None:
+    """The tier of a site in its grid; None: it has none."""
+    sites: Any = config.tree.get("Resources", {})
+    known = sites.get("Sites", {}).get(site) or {}
+    return next((value for name, value in known.items() if fold(name) == "moutierlevel"), None)
+
+
+#: Texts of a record WMSHistory by the columns that they come from, beside Tier and Type of the site.
+_HISTORY: Final[Mapping[str, str]] = {
+    "application_status": "ApplicationStatus",
+    "job_group": "JobGroup",
+    "job_type": "JobSplitType",
+    "minor_status": "MinorStatus",
+    "owner": "User",
+    "owner_group": "UserGroup",
+    "site": "Site",
+    "status": "Status",
+}
+HISTORY_KEYS: Final = (*_HISTORY.values(), "Tier", "Type")
+
+
+def list_history(conn: Connection, config: Configuration, now: datetime) -> Iterator[dict[str, str | int]]:
+    """Records of the type WMSHistory: numbers of all jobs by what DIRAC's dashboards show."""
+    columns = list(_HISTORY)
+    counts = search.count_by_columns(conn, columns, JobSelector())
+    again = search.sum_reschedules(conn, columns, JobSelector())
+    timestamp = int(now.timestamp() * 1000)
+    for values, jobs in counts.items():
+        found = dict(zip(_HISTORY.values(), map(str, values), strict=True))
+        site = found["Site"]
+        yield {
+            **found,
+            "ApplicationStatus": found["ApplicationStatus"] or "unset",
+            "MinorStatus": found["MinorStatus"] or "unset",
+            "Tier": str(read_tier(config, site) or _NOT_PLEDGED),
+            "Type": site.split(".")[0],
+            "Jobs": jobs,
+            "Reschedules": again[values],
+            "timestamp": timestamp,
+        }
+
+
+#: Methods that list the values of an attribute, which the portal offers as conditions.
+_LISTS: Final[Mapping[str, str]] = {
+    "getApplicationStates": "ApplicationStatus",
+    "getJobGroups": "JobGroup",
+    "getJobTypes": "JobType",
+    "getMinorStates": "MinorStatus",
+    "getOwnerGroup": "OwnerGroup",
+    "getOwners": "Owner",
+    "getSites": "Site",
+    "getStates": "Status",
+}
+METHODS: Final[Mapping[str, Callable[..., Any]]] = {
+    "getJobPageSummaryWeb": get_job_page,
+    "getJobStats": get_job_stats,
+    "getJobsCounters": get_jobs_counters,
+    "getSiteSummaryWeb": get_site_summary,
+    "getSiteSummarySelectors": get_site_selectors,
+    **{method: _list_values(attribute) for method, attribute in _LISTS.items()},
+}
