@@ -149,8 +149,8 @@ class ClientConnection(HttpToolsProtocol):
         self._pending.discard(self)
         if self._exchange is not None:
             self._exchange.lose()
-            if self.cycle is self._exchange:  # type: ignore[comparison-overlap]
-                self.cycle = None  # type: ignore[assignment]
+        if isinstance(self.cycle, Exchange):
+            self.cycle = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
