@@ -1,7 +1,7 @@
 """Shortcut for the most frequent requests of pilots, past the server's and all layers of the framework.
 
 The routes are ordinary routes of the framework, which describes them and answers every request that is not
-plain: in another form of HTTP (see `Exchange`), with a query, another content type, or a body that does not
+plain: in another form of HTTP (see `PlainExchange`), with a query, another content type, or a body that does not
 fit, since it produces the error messages. For a plain request the shortcut does what the route would do, with
 the same authentication, functions and errors, at a small part of the cost: the connection hands over the
 whole request, and what is in memory is answered at once. A claim is waited for by a callback, all else by a
@@ -109,7 +109,7 @@ _LEASE_ROUTES: Mapping[bytes, FastRoute] = {
 _TIMEOUT: TypeAdapter[float | None] = TypeAdapter(matcher.RequestTimeout)
 
 
-class Exchange:
+class PlainExchange:
     """A plain request and its answer.
 
     HTTP/1.1 on a connection that stays open; POST to the path of a shortcut, without query; each header once;
@@ -172,9 +172,9 @@ class FastPath:
         self._app = app
         self._parts = parts
         self._bodies = JobRequestReader()
-        self._open: dict[Exchange, None] = {}
+        self._open: dict[PlainExchange, None] = {}
 
-    def begin(self, exchange: Exchange) -> bool:
+    def begin(self, exchange: PlainExchange) -> bool:
         """Answer a request, now or later; False: the application has to."""
         exchange.begun = time.perf_counter()
         try:
@@ -185,7 +185,7 @@ class FastPath:
             self._work(exchange, self._refuse(exchange, error))
         return True
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: PlainExchange) -> None:
         parts, route, headers, body = self._parts, exchange.route, exchange.headers, exchange.body
         text = access.read_bearer(headers.get(b"authorization", b"").decode("latin-1"))
         token = exchange.token = access.authenticate(text, parts)
@@ -203,7 +203,7 @@ class FastPath:
         else:
             self._work(exchange, self._report(exchange, caller, route.read(body)))
 
-    def _search(self, exchange: Exchange, search: bytes | JobSearch) -> None:
+    def _search(self, exchange: PlainExchange, search: bytes | JobSearch) -> None:
         if isinstance(search, bytes):
             self._answer(exchange, search)
         elif (claim := search.submit(exchange.is_gone)) is None:
@@ -214,7 +214,7 @@ class FastPath:
             claim.add_done_callback(partial(self._end_claim, exchange, search))
 
     def _end_claim(
-        self, exchange: Exchange, search: JobSearch, claim: "asyncio.Future[MatchResult | None]"
+        self, exchange: PlainExchange, search: JobSearch, claim: "asyncio.Future[MatchResult | None]"
     ) -> None:
         """Answer after a claim, or serve the request otherwise."""
         del self._open[exchange]
@@ -230,19 +230,19 @@ class FastPath:
             else:
                 self._answer(exchange, body)
 
-    async def _finish(self, exchange: Exchange, search: JobSearch) -> None:
+    async def _finish(self, exchange: PlainExchange, search: JobSearch) -> None:
         self._answer(exchange, await search.finish(exchange))
 
-    async def _report(self, exchange: Exchange, caller: Caller, body: BaseModel | None) -> None:
+    async def _report(self, exchange: PlainExchange, caller: Caller, body: BaseModel | None) -> None:
         answer = await exchange.route.endpoint(self._parts, caller, exchange.lease, body)
         self._answer(exchange, answer.model_dump_json().encode())
 
-    def _work(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    def _work(self, exchange: PlainExchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer by a task."""
         self._open[exchange] = None
         exchange.work = asyncio.ensure_future(self._guard(exchange, work))
 
-    async def _guard(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, exchange: PlainExchange, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except asyncio.CancelledError:  # the server has waited for requests under way, and ends
@@ -252,7 +252,7 @@ class FastPath:
         finally:
             del self._open[exchange]
 
-    async def _refuse(self, exchange: Exchange, error: Exception) -> None:
+    async def _refuse(self, exchange: PlainExchange, error: Exception) -> None:
         scope = {**exchange.scope, "app": self._app, "state": {"token": exchange.token}}
         response, is_defect = await error_handlers.answer_to(Request(scope), error)
         if is_defect:
@@ -261,7 +261,7 @@ class FastPath:
         self._answer(exchange, bytes(response.body), response.status_code, headers)
 
     def _answer(
-        self, exchange: Exchange, body: bytes, status: int = 200, headers: _Headers | None = None
+        self, exchange: PlainExchange, body: bytes, status: int = 200, headers: _Headers | None = None
     ) -> None:
         exchange.connection.write_answer(status, headers, body)
         seconds = time.perf_counter() - exchange.begun

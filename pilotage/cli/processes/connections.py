@@ -21,7 +21,7 @@ from uvicorn.protocols.utils import get_client_addr
 
 from pilotage.cli import process_setup
 from pilotage.service import middleware
-from pilotage.service.fast_path import LONGEST, Exchange, FastPath, find_route
+from pilotage.service.fast_path import LONGEST, PlainExchange, FastPath, find_route
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class ClientConnection(HttpToolsProtocol):
     _received_at = 0.0  # on the clock of the loop
     _head_since: float | None = None  # None: no head is being read
     _is_open = False  # whether a request has started and is not complete
-    _exchange: Exchange | None = None  # a plain request until its answer
+    _exchange: PlainExchange | None = None  # a plain request until its answer
     _body: list[bytes] | None = None  # of the plain request that is being read
 
     def __init__(self, *args: Any, pending: PendingHeads, fast_path: FastPath | None = None, **named: Any):
@@ -149,7 +149,7 @@ class ClientConnection(HttpToolsProtocol):
         self._pending.discard(self)
         if self._exchange is not None:
             self._exchange.lose()
-        if isinstance(self.cycle, Exchange):
+        if isinstance(self.cycle, PlainExchange):
             self.cycle = None
         super().connection_lost(exc)
 
@@ -198,7 +198,7 @@ class ClientConnection(HttpToolsProtocol):
         if not self._fast_path.begin(exchange):
             self._hand_over(exchange)
 
-    def _find_exchange(self) -> Exchange | None:
+    def _find_exchange(self) -> PlainExchange | None:
         """The request whose head was read, if it is plain as far as that tells."""
         found, parser, is_first = find_route(self.url), self.parser, self._is_answered
         if found is None or not is_first or parser.get_method() != b"POST":
@@ -218,9 +218,9 @@ class ClientConnection(HttpToolsProtocol):
         scope: Scope = self.scope  # type: ignore[assignment]
         if isinstance(self.app, ProxyHeadersMiddleware):
             scope = _apply_proxy_headers(scope, self.app)
-        return Exchange(self, *found, scope, headers)
+        return PlainExchange(self, *found, scope, headers)
 
-    def _hand_over(self, exchange: Exchange) -> None:
+    def _hand_over(self, exchange: PlainExchange) -> None:
         """Let the application answer, as if the request had just been read."""
         self._exchange = self.cycle = None  # type: ignore[assignment]
         super().on_headers_complete()

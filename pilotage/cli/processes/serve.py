@@ -5,7 +5,6 @@ import logging
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,9 +27,6 @@ _log = logging.getLogger(__name__)
 
 #: Seconds that running requests have to finish.
 _GRACE = 10
-#: Seconds for which a thread keeps the interpreter while others wait for it. The event loop gives it away
-#: with each wait for a socket, and would often get it back only after Python's default of 5 ms.
-_TURN = 0.0005
 #: Seconds until the next try where no connection can be accepted.
 _PAUSE = 1.0
 #: Ticks of the server, ten a second, between two checks for silent clients.
@@ -80,7 +76,6 @@ def serve_application(
         app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies, connection=connection
     )
     close = app.state.parts.job_events.close
-    sys.setswitchinterval(_TURN)
     with _keep_signals():
         _Server(config, tls=tls, ready=ready, ending=ending, close=close).run(sockets=[bound])
 

@@ -156,7 +156,7 @@ async def request_job(
     return Response(content, media_type="application/json")
 
 
-class Client(Protocol):
+class WaitingClient(Protocol):
     """The sender of a request, which may go before it is answered."""
 
     def is_gone(self) -> bool:
@@ -219,7 +219,7 @@ class JobSearch:
             parts.places.end_turn(stamp)
         return found
 
-    def end(self, client: Client, outcome: "asyncio.Future[MatchResult | None]") -> bytes | None:
+    def end(self, client: WaitingClient, outcome: "asyncio.Future[MatchResult | None]") -> bytes | None:
         """The body of the answer after `submit`; None: `finish` has to be awaited for it."""
         if (stamp := self.caller.stamp) is not None:
             self.parts.places.end_turn(stamp)
@@ -228,7 +228,7 @@ class JobSearch:
             return None
         return self._encode(_deliver(self.parts, client, self.wanted, answer))
 
-    async def finish(self, client: Client) -> bytes:
+    async def finish(self, client: WaitingClient) -> bytes:
         """Claim jobs; the body of the answer, a `Matches` without its empty fields."""
         parts, stamp = self.parts, self.caller.stamp
         await _require_bound(parts, self.caller, self.wanted.presented, self.address)
@@ -284,7 +284,7 @@ def require_ready(parts: Services) -> None:
         raise Busy("this process cannot read the newest version of the configuration; another one serves")
 
 
-async def claim_jobs(parts: Services, client: Client, wanted: MatchRequest) -> MatchResult:
+async def claim_jobs(parts: Services, client: WaitingClient, wanted: MatchRequest) -> MatchResult:
     """Claim jobs for the client of a request, unless it disconnects or the deadline passes."""
     answer = await parts.claims.claim(wanted, client.is_gone)
     if answer is None:
@@ -292,7 +292,9 @@ async def claim_jobs(parts: Services, client: Client, wanted: MatchRequest) -> M
     return _deliver(parts, client, wanted, answer)
 
 
-def _deliver(parts: Services, client: Client, wanted: MatchRequest, answer: MatchResult) -> MatchResult:
+def _deliver(
+    parts: Services, client: WaitingClient, wanted: MatchRequest, answer: MatchResult
+) -> MatchResult:
     """The answer; if the client has gone, `ClientGone`, and the jobs are given back."""
     if client.is_gone():
         parts.claims.give_back(wanted, answer)
@@ -455,7 +457,7 @@ def _task_queue(found: MatchingTaskQueue) -> TaskQueueAnswer:
     )
 
 
-async def await_match(client: Client, claimer: ClaimWorker, wanted: MatchRequest) -> MatchResult:
+async def await_match(client: WaitingClient, claimer: ClaimWorker, wanted: MatchRequest) -> MatchResult:
     """Return the claimer's result, unless the deadline passes or the client disconnects first.
 
     An abandoned request is not claimed; a claim already made for it is given back at once. `Busy` if too many
