@@ -1,7 +1,7 @@
 """Shortcut for the most frequent requests of pilots, past the server's and all layers of the framework.
 
 The routes are ordinary routes of the framework, which describes them and answers every request that is not
-plain: in another form of HTTP (see `PlainExchange`), with a query, another content type, or a body that does not
+plain: another form of HTTP (see `PlainExchange`), a query, another content type, or a body that does not
 fit, since it produces the error messages. For a plain request the shortcut does what the route would do, with
 the same authentication, functions and errors, at a small part of the cost: the connection hands over the
 whole request, and what is in memory is answered at once. A claim is waited for by a callback, all else by a

@@ -21,7 +21,7 @@ from uvicorn.protocols.utils import get_client_addr
 
 from pilotage.cli import process_setup
 from pilotage.service import middleware
-from pilotage.service.fast_path import LONGEST, PlainExchange, FastPath, find_route
+from pilotage.service.fast_path import LONGEST, FastPath, PlainExchange, find_route
 
 _log = logging.getLogger(__name__)
 
