@@ -196,6 +196,11 @@ class StrictRequest(Request):
         return self.content
 
     @property
+    def is_read(self) -> bool:
+        """Whether the body was read."""
+        return hasattr(self, "_body")
+
+    @property
     def whole(self) -> bytes:
         """The bytes read by `load`."""
         return self._body
