@@ -25,6 +25,7 @@ from cs_config.versions.live import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from optimizers.chain import batch
+from pilotage.cli.processes import serve
 from pilotage.service.app import create_app
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import Caller, grant
@@ -202,7 +203,9 @@ def served(app: FastAPI) -> Iterator[str]:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     bound.listen()  # whoever comes before the server has started waits for it, instead of being refused
-    server = _Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
+    config = serve.configuration(app, log_level="warning", trusted_proxies=["127.0.0.1"])
+    config.timeout_graceful_shutdown = 5
+    server = _Server(config)
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()
     try:

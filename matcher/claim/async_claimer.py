@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -59,14 +60,6 @@ class _Ticket:
     def request(self) -> MatchRequest:
         return self.prepared.request
 
-    @property
-    def delivered(self) -> MatchResult | None:
-        """The answer, if there is one already."""
-        future = self.future
-        return (
-            future.result() if future.done() and not future.cancelled() and not future.exception() else None
-        )
-
     def answer(self, result: MatchResult | None) -> bool:
         """Deliver an answer; False: the request has ended."""
         if self.future.done():
@@ -104,9 +97,23 @@ class AsyncClaimer:
         self._is_dispatching = False
 
     async def claim(self, request: MatchRequest, is_gone: Callable[[], bool]) -> MatchResult | None:
-        """A job; None: the claim thread has to serve the request.
+        """A job; None: the claim thread has to serve the request. Errors as of `submit`."""
+        if (future := self.submit(request, is_gone)) is None:
+            return None
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None and (answer := future.result()):
+                self.give_back(request, answer)
+            raise
 
-        `NotInTime` at the deadline, and the errors of an unavailable database.
+    def submit(
+        self, request: MatchRequest, is_gone: Callable[[], bool]
+    ) -> "asyncio.Future[MatchResult | None] | None":
+        """A future job; None, at once or in the end: the claim thread has to serve the request.
+
+        `NotInTime` at the deadline, and the errors of an unavailable database. What comes after the end of
+        the future is released.
         """
         key = claim_loop.request_key(request)
         if not self._lanes or len(self._waiting) >= _MOST_WAITING or key in self._keys:
@@ -114,7 +121,8 @@ class AsyncClaimer:
         if (prepared := self._matcher.prepare_in_memory(request)) is None:
             return None
         loop = asyncio.get_running_loop()
-        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=loop.create_future())
+        future: asyncio.Future[MatchResult | None] = loop.create_future()
+        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future)
         timer = loop.call_later(
             request.deadline - time.monotonic(),
             ticket.refuse,
@@ -122,17 +130,14 @@ class AsyncClaimer:
         )
         if key is not None:
             self._keys.add(key)
+        future.add_done_callback(partial(self._end, timer, key))
         self._waiting.append(ticket)
         self._dispatch_soon()
-        try:
-            return await ticket.future
-        except asyncio.CancelledError:
-            if (answer := ticket.delivered) is not None:
-                self.give_back(request, answer)
-            raise
-        finally:
-            timer.cancel()
-            self._keys.discard(key)
+        return future
+
+    def _end(self, timer: asyncio.TimerHandle, key: object, _future: object) -> None:
+        timer.cancel()
+        self._keys.discard(key)
 
     def give_back(self, request: MatchRequest, answer: MatchResult) -> None:
         """Release jobs that cannot be delivered."""

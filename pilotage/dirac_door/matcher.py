@@ -51,7 +51,7 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
         deadline=time.monotonic() + limits.longest_request_timeout,
         times=TIMES,
     )
-    answer = await routes.claim_jobs(call.parts, call.request, wanted)
+    answer = await routes.claim_jobs(call.parts, routes.RequestClient(call.request), wanted)
     for match in answer.matches:
         call.parts.metrics.matched(vo=match.vo, site=wanted.presented.site, jobs=1)
         try:

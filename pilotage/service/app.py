@@ -55,7 +55,7 @@ _DESCRIBING: Final = threading.Lock()
 
 
 class ServiceApplication(FastAPI):
-    """The application with its fast path, which comes before the middleware: that costs more than a claim."""
+    """The application, and the fast path by which connections pass it: its layers cost more than a claim."""
 
     fast_path: FastPath
 
@@ -67,14 +67,12 @@ class ServiceApplication(FastAPI):
             return self.openapi_schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by the fast path, or else by the framework; 503 if the service ends before."""
+        """Answer by the framework; 503 if the service ends before."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
         try:
-            left = await self.fast_path.answer(scope, receive, send)
-            if left is not None:
-                await super().__call__(scope, left, send)
+            await super().__call__(scope, receive, send)
         except asyncio.CancelledError:  # the server has waited for requests under way, and ends
             await _refuse_at_end(scope, receive, send)
 
@@ -137,6 +135,8 @@ def _routes() -> list[BaseRoute]:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with keep_running(app.state.parts):
         yield
+        if isinstance(app, ServiceApplication):
+            await app.fast_path.close()
 
 
 @asynccontextmanager

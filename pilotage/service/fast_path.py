@@ -1,44 +1,71 @@
-"""Shortcut for the most frequent requests of pilots, past all layers of the framework.
+"""Shortcut for the most frequent requests of pilots, past the server's and all layers of the framework.
 
 The routes are ordinary routes of the framework, which describes them and answers every request that is not
-plain (a body that does not fit, a query, another content type), since it produces the error messages. For a
-plain request the shortcut does what the route would do, with the same authentication, handler and errors, at
-a small part of the cost.
+plain: another form of HTTP (see `PlainExchange`), a query, another content type, or a body that does not
+fit, since it produces the error messages. For a plain request the shortcut does what the route would do, with
+the same authentication, functions and errors, at a small part of the cost: the connection hands over the
+whole request, and what is in memory is answered at once. A claim is waited for by a callback, all else by a
+task.
 """
 
+import asyncio
+import logging
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
 
 from fastapi import FastAPI
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from starlette.types import Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.types import Scope
 
 from cs_config.cache import Cache
+from matcher.request.match_request import MatchResult
 from pilotage.service import error_handlers, middleware, routing
 from pilotage.service.auth import access
+from pilotage.service.auth.access import AccessRules
+from pilotage.service.auth.callers import Caller
+from pilotage.service.auth.tokens import UnknownKey
+from pilotage.service.http_errors import BodyTooLarge, ServiceEnding
 from pilotage.service.models.matching import JobRequest
 from pilotage.service.routes import leases, matcher
-from pilotage.service.routes.leases import FinishBody, HeartbeatBody, StartBody
-from pilotage.service.routes.matcher import RequestedJobs
-from pilotage.service.routing import StrictRequest
+from pilotage.service.routes.leases import FinishBody, HeartbeatBody, NoteBody, ReleaseBody, StartBody
+from pilotage.service.routes.matcher import JobSearch, RequestedJobs, begin_search
 from pilotage.service.services import Services
 
-_PREFIX = "/api/v1"
-_LEASE = re.compile(rf"{_PREFIX}/leases/([A-Za-z0-9_-]{{1,64}})/([a-z]+)")
-_REQUEST_JOB = "/matcher/requestJob"
-_JSON = b"application/json"
+_log = logging.getLogger(__name__)
 
+_PREFIX = "/api/v1"
+_REQUEST_JOB = "/matcher/requestJob"
+_LEASE = re.compile(rb"/api/v1/leases/([A-Za-z0-9_-]{1,64})/([a-z]+)")
+
+#: Bytes of the longest body of a plain request; longer ones are parsed in a thread.
+LONGEST = routing.AT_ONCE
 #: Bodies of requestJob that are known, and the most bytes of one.
 _BODIES = 4096
 _LONGEST_KNOWN = 8192
 _REQUEST_ID = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9._:-]{1,255})"')
 
+#: Answer to what waits when the service ends; seconds for these answers.
+_ENDING = "the service is being stopped, try again"
+_END = 2.0
+
+_Headers = list[tuple[bytes, bytes]]
+
 
 class NotPlain(Exception):
     """The request is not plain: the framework must handle it."""
+
+
+class Connection(Protocol):
+    """The connection of an exchange, as the server implements it."""
+
+    def write_answer(self, status: int, headers: _Headers | None, body: bytes) -> None:
+        """Write the answer, which ends the exchange; None: the headers of JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,30 +73,96 @@ class FastRoute:
     """A shortcut to one route."""
 
     path: str  #: as the route declares it
-    endpoint: Callable[..., Any]  #: of the route: carries its allowed roles and body limit
+    endpoint: Callable[..., Coroutine[Any, Any, BaseModel]]
+    rules: AccessRules
     body: type[BaseModel]
     is_body_optional: bool = False
 
-    def read(self, content: object) -> BaseModel | None:
-        """Validate a body, or raise `NotPlain`."""
-        if content is None and self.is_body_optional:
+    def read(self, content: bytes) -> BaseModel | None:
+        """Parse and validate a body; `InvalidRequest` or `NotPlain` if it is not valid."""
+        if not content:
+            if self.is_body_optional:
+                return None
+            raise NotPlain
+        value = routing.parse(content)
+        if value is None and self.is_body_optional:
             return None
         try:
-            return self.body.model_validate(content)
+            return self.body.model_validate(value)
         except ValidationError:
             raise NotPlain from None
 
 
-_LEASE_ROUTES: Mapping[str, FastRoute] = {
-    "start": FastRoute(
-        path="/leases/{lease}/start", endpoint=leases.start, body=StartBody, is_body_optional=True
-    ),
-    "heartbeat": FastRoute(
-        path="/leases/{lease}/heartbeat", endpoint=leases.heartbeat, body=HeartbeatBody, is_body_optional=True
-    ),
-    "finish": FastRoute(path="/leases/{lease}/finish", endpoint=leases.finish, body=FinishBody),
+def _route(path: str, endpoint: Any, body: type[BaseModel], *, is_body_optional: bool = False) -> FastRoute:
+    rules = access.rules_of(endpoint)
+    return FastRoute(path=path, endpoint=endpoint, rules=rules, body=body, is_body_optional=is_body_optional)
+
+
+_JOB_ROUTE = _route(_REQUEST_JOB, matcher.request_job, JobRequest)
+_LEASE_ROUTES: Mapping[bytes, FastRoute] = {
+    b"start": _route("/leases/{lease}/start", leases.start, StartBody, is_body_optional=True),
+    b"heartbeat": _route("/leases/{lease}/heartbeat", leases.heartbeat, HeartbeatBody, is_body_optional=True),
+    b"note": _route("/leases/{lease}/note", leases.note, NoteBody),
+    b"finish": _route("/leases/{lease}/finish", leases.finish, FinishBody),
+    b"release": _route("/leases/{lease}/release", leases.release, ReleaseBody, is_body_optional=True),
 }
 _TIMEOUT: TypeAdapter[float | None] = TypeAdapter(matcher.RequestTimeout)
+
+
+class PlainExchange:
+    """A plain request and its answer.
+
+    HTTP/1.1 on a connection that stays open; POST to the path of a shortcut, without query; each header once;
+    a body of at most `LONGEST` bytes, sent without waiting, in one piece (`Content-Length`).
+    The attributes up to `keep_alive` are those of uvicorn's own class that its connection reads.
+    """
+
+    __slots__ = (
+        *("response_complete", "disconnected", "keep_alive", "connection", "route", "lease", "scope"),
+        *("headers", "body", "begun", "token", "work", "_gone"),
+    )
+
+    def __init__(
+        self, connection: Connection, route: FastRoute, lease: str, scope: Scope, headers: dict[bytes, bytes]
+    ) -> None:
+        self.response_complete = False
+        self.disconnected = False
+        self.keep_alive = True
+        self.connection = connection
+        self.route = route
+        self.lease = lease
+        self.scope = scope
+        self.headers = headers
+        self.body = b""
+        self.begun = 0.0
+        self.token: object = None  # for the audit of a refused request
+        self.work: asyncio.Future[Any] | None = None  #: what the answer waits for
+        self._gone: asyncio.Event | None = None
+
+    def lose(self) -> None:
+        """Note that the client has closed the connection."""
+        self.disconnected = True
+        if self._gone is not None:
+            self._gone.set()
+
+    def is_gone(self) -> bool:
+        """Whether the client has closed the connection."""
+        return self.disconnected
+
+    async def wait_until_gone(self) -> None:
+        """Return when the client has closed the connection."""
+        if not self.disconnected:
+            self._gone = asyncio.Event()
+            await self._gone.wait()
+
+
+def find_route(url: bytes) -> tuple[FastRoute, str] | None:
+    """The shortcut of an address, and the lease in it; None: there is none."""
+    if url == b"/api/v1/matcher/requestJob":
+        return _JOB_ROUTE, ""
+    found = _LEASE.fullmatch(url)
+    route = _LEASE_ROUTES.get(found[2]) if found else None
+    return (route, found[1].decode()) if found and route else None
 
 
 class FastPath:
@@ -79,58 +172,109 @@ class FastPath:
         self._app = app
         self._parts = parts
         self._bodies = JobRequestReader()
+        self._open: dict[PlainExchange, None] = {}
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Answer by a shortcut; if there is none, what the application has to receive from instead."""
-        found = _find(scope)
-        if found is None:
-            return receive
-        route, lease = found
-        scope["app"] = self._app
-        request = StrictRequest(scope, receive)
-        begun, status = time.perf_counter(), 200
+    def begin(self, exchange: PlainExchange) -> bool:
+        """Answer a request, now or later; False: the application has to."""
+        exchange.begun = time.perf_counter()
         try:
-            if route is None:
-                body = await self._request_job(request)
-            else:
-                body = await self._report(request, route, lease)
-        except NotPlain:
-            return _replay(request, receive)
-        except Exception as error:
-            response, is_defect = await error_handlers.answer_to(request, error)
-            status = response.status_code
-            await response(scope, receive, middleware.sending(scope, send))
-            if is_defect:
-                raise
+            self._begin(exchange)
+        except (NotPlain, UnknownKey):
+            return False
+        except Exception as error:  # noqa: BLE001  (of any kind: it is the answer)
+            self._work(exchange, self._refuse(exchange, error))
+        return True
+
+    def _begin(self, exchange: PlainExchange) -> None:
+        parts, route, headers, body = self._parts, exchange.route, exchange.headers, exchange.body
+        text = access.read_bearer(headers.get(b"authorization", b"").decode("latin-1"))
+        token = exchange.token = access.authenticate(text, parts)
+        caller = access.require(exchange.scope, token.caller, route.rules)
+        if caller is not token.caller:
+            exchange.token = replace(token, caller=caller)
+        stated = headers.get(b"content-type")
+        if stated is not None and not stated.startswith(b"application/json"):
+            raise NotPlain
+        if len(body) > (most := routing.limit_body(parts, route.rules, caller)):
+            raise BodyTooLarge(most)
+        if route is _JOB_ROUTE:
+            timeout = _read_timeout(headers)
+            self._search(exchange, begin_search(parts, caller, *self._bodies.read(body), timeout))
         else:
-            await _send(scope, send, body)
-        path = _REQUEST_JOB if route is None else route.path
-        self._parts.metrics.served(
-            method="POST", route=path, status=status, seconds=time.perf_counter() - begun
-        )
-        return None
+            self._work(exchange, self._report(exchange, caller, route.read(body)))
 
-    async def _request_job(self, request: StrictRequest) -> bytes:
-        parts = self._parts
-        caller = await routing.authorize(request, parts, matcher.request_job)
-        timeout = _read_timeout(request)
-        _require_json(request)
-        await request.read(routing.limit_body(parts, matcher.request_job, caller))
-        asked, request_id = self._bodies.read(request.whole)
-        return await matcher.find_jobs(parts, caller, request, asked, request_id, timeout)
+    def _search(self, exchange: PlainExchange, search: bytes | JobSearch) -> None:
+        if isinstance(search, bytes):
+            self._answer(exchange, search)
+        elif (claim := search.submit(exchange.is_gone)) is None:
+            self._work(exchange, self._finish(exchange, search))
+        else:
+            self._open[exchange] = None
+            exchange.work = claim
+            claim.add_done_callback(partial(self._end_claim, exchange, search))
 
-    async def _report(self, request: StrictRequest, route: FastRoute, lease: str) -> bytes:
-        caller = await routing.admit(request, self._parts, route.endpoint, takes_json=True)
-        _require_json(request)
-        body = route.read(request.content)
-        answer: BaseModel = await route.endpoint(self._parts, caller, lease, body)
-        return answer.model_dump_json().encode()
+    def _end_claim(
+        self, exchange: PlainExchange, search: JobSearch, claim: "asyncio.Future[MatchResult | None]"
+    ) -> None:
+        """Answer after a claim, or serve the request otherwise."""
+        del self._open[exchange]
+        try:
+            body = search.end(exchange, claim)
+        except asyncio.CancelledError:
+            self._work(exchange, self._refuse(exchange, ServiceEnding(_ENDING)))
+        except Exception as error:  # noqa: BLE001  (of any kind: it is the answer)
+            self._work(exchange, self._refuse(exchange, error))
+        else:
+            if body is None:
+                self._work(exchange, self._finish(exchange, search))
+            else:
+                self._answer(exchange, body)
 
+    async def _finish(self, exchange: PlainExchange, search: JobSearch) -> None:
+        self._answer(exchange, await search.finish(exchange))
 
-def _require_json(request: StrictRequest) -> None:
-    stated = access.read_header(request, b"content-type")
-    if stated is not None and not stated.startswith("application/json"):
-        raise NotPlain
+    async def _report(self, exchange: PlainExchange, caller: Caller, body: BaseModel | None) -> None:
+        answer = await exchange.route.endpoint(self._parts, caller, exchange.lease, body)
+        self._answer(exchange, answer.model_dump_json().encode())
+
+    def _work(self, exchange: PlainExchange, work: Coroutine[Any, Any, None]) -> None:
+        """Answer by a task."""
+        self._open[exchange] = None
+        exchange.work = asyncio.ensure_future(self._guard(exchange, work))
+
+    async def _guard(self, exchange: PlainExchange, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:  # the server has waited for requests under way, and ends
+            await self._refuse(exchange, ServiceEnding(_ENDING))
+        except Exception as error:  # noqa: BLE001  (of any kind: it is the answer)
+            await self._refuse(exchange, error)
+        finally:
+            del self._open[exchange]
+
+    async def _refuse(self, exchange: PlainExchange, error: Exception) -> None:
+        scope = {**exchange.scope, "app": self._app, "state": {"token": exchange.token}}
+        response, is_defect = await error_handlers.answer_to(Request(scope), error)
+        if is_defect:
+            _log.error("Exception in ASGI application\n", exc_info=error)
+        headers = [*response.raw_headers, *middleware.headers(scope)]
+        self._answer(exchange, bytes(response.body), response.status_code, headers)
+
+    def _answer(
+        self, exchange: PlainExchange, body: bytes, status: int = 200, headers: _Headers | None = None
+    ) -> None:
+        exchange.connection.write_answer(status, headers, body)
+        seconds = time.perf_counter() - exchange.begun
+        self._parts.metrics.served(method="POST", route=exchange.route.path, status=status, seconds=seconds)
+
+    async def close(self) -> None:
+        """Refuse all requests that are not answered: the service ends."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END):
+                while works := [each.work for each in self._open if each.work is not None]:
+                    for work in works:
+                        work.cancel()
+                    await asyncio.wait(works)
 
 
 class JobRequestReader:
@@ -178,41 +322,10 @@ def _read_job_request(content: bytes) -> JobRequest:
         raise NotPlain from None
 
 
-def _read_timeout(request: StrictRequest) -> float | None:
-    if (stated := access.read_header(request, b"request-timeout")) is None:
+def _read_timeout(headers: Mapping[bytes, bytes]) -> float | None:
+    if (stated := headers.get(b"request-timeout")) is None:
         return None
     try:
-        return _TIMEOUT.validate_python(stated)
+        return _TIMEOUT.validate_python(stated.decode("latin-1"))
     except ValidationError:
         raise NotPlain from None
-
-
-def _find(scope: Scope) -> tuple[FastRoute | None, str] | None:
-    """Find the lease route and the lease in the path, or that it is requestJob, which is no lease route."""
-    if scope["method"] != "POST" or scope["query_string"] or scope.get("root_path"):
-        return None
-    path: str = scope["path"]
-    if path == f"{_PREFIX}{_REQUEST_JOB}":
-        return None, ""
-    found = _LEASE.fullmatch(path)
-    shortcut = _LEASE_ROUTES.get(found[2]) if found else None
-    return (shortcut, found[1]) if found and shortcut else None
-
-
-def _replay(request: StrictRequest, receive: Receive) -> Receive:
-    """Replay the body if it was read already, then receive as before."""
-    if not request.is_read:
-        return receive
-    read: list[Message] = [{"type": "http.request", "body": request.whole, "more_body": False}]
-
-    async def replay() -> Message:
-        return read.pop() if read else await receive()
-
-    return replay
-
-
-async def _send(scope: Scope, send: Send, body: bytes) -> None:
-    length = str(len(body)).encode()
-    headers = [(b"content-length", length), (b"content-type", _JSON), *middleware.headers(scope)]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from cs_config.options import bounds
 from cs_config.tree.address import QueueAddress
 from pilotage.service.auth import access
+from pilotage.service.auth.access import AccessRules
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.tokens import BearerToken, UnknownKey
 from pilotage.service.http_errors import BodyTooLarge, NotAuthenticated
@@ -205,45 +206,27 @@ class StrictRequest(Request):
         return self._body
 
 
-async def authorize(request: Request, parts: Services, endpoint: Callable[..., Any]) -> Caller:
+async def _authorize(request: Request, parts: Services, rules: AccessRules) -> Caller:
     """Authenticate, count the request and check the role; the body is not read."""
+    text = access.bearer(request)
     try:
-        token = access.authenticate(request, parts)
+        token = access.authenticate(text, parts)
     except UnknownKey:  # only then is the issuer contacted
         await access.learn_key(request, parts)
-        token = access.authenticate(request, parts)
+        token = access.authenticate(text, parts)
     request.state.token = token
-    caller = access.require(request, token.caller, access.allowed_roles(endpoint))
+    caller = access.require(request.scope, token.caller, rules)
     if caller is not token.caller:
         request.state.token = replace(token, caller=caller)
-    access.require_capability(request, caller, endpoint)
     return caller
 
 
-def limit_body(parts: Services, endpoint: Callable[..., Any], caller: Caller) -> int:
+def limit_body(parts: Services, rules: AccessRules, caller: Caller) -> int:
     """The most bytes of a JSON body."""
-    most = access.body_limit(endpoint) or parts.limits.json_bytes
+    most = rules.most_bytes or parts.limits.json_bytes
     if caller.role is Role.PILOT:
         most = min(most, SMALL)
     return min(most, parts.limits.json_bytes)
-
-
-async def admit(
-    request: StrictRequest, parts: Services, endpoint: Callable[..., Any], *, takes_json: bool
-) -> Caller:
-    """Authenticate and authorize; only then read the body, if `endpoint` takes one."""
-    caller = await authorize(request, parts, endpoint)
-    await read_input(request, parts, endpoint, caller, takes_json=takes_json)
-    return caller
-
-
-async def read_input(
-    request: StrictRequest, parts: Services, endpoint: Callable[..., Any], caller: Caller, *, takes_json: bool
-) -> None:
-    """Check the texts of an authorized request and read its body, if `endpoint` takes one."""
-    check_texts(request)
-    if takes_json:
-        await request.load(limit_body(parts, endpoint, caller))
 
 
 class RepeatingRoute(APIRoute):
@@ -269,17 +252,18 @@ class ApiRoute(RepeatingRoute):
     def get_route_handler(self) -> _Handler:
         """The handler with authentication around it."""
         handle = super().get_route_handler()
-        access.allowed_roles(self.endpoint)  # fails at start if a route lacks its roles
+        rules = access.rules_of(self.endpoint)  # fails at start if a route lacks its roles
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
             parts: Services = request.app.state.parts
-            caller = await authorize(request, parts, self.endpoint)
+            caller = await _authorize(request, parts, rules)
             # Before the body is read: bodies of waiting requests would fill the memory.
             place = nullcontext() if caller.is_operator else self.take_place(parts, caller.subject)
             async with place:
-                takes_json = self.body_field is not None
-                await read_input(request, parts, self.endpoint, caller, takes_json=takes_json)
+                check_texts(request)
+                if self.body_field is not None:
+                    await request.load(limit_body(parts, rules, caller))
                 return await handle(request)
 
         return guarded

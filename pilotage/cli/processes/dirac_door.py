@@ -17,6 +17,7 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, WrongUsage
 from pilotage.cli.processes import serve, tls
+from pilotage.cli.processes.connections import ClientConnection
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings
 from pilotage.dirac_door import routing
@@ -32,7 +33,7 @@ _LONGEST = timedelta(minutes=10)
 _AUTHORITIES = Path("/etc/grid-security/certificates")
 
 
-class CertifiedConnection(serve.ClientConnection):
+class CertifiedConnection(ClientConnection):
     """A connection whose requests carry the verified certificates of the client (TLS extension of ASGI).
 
     They are verified once, in the handshake: the connection outlives neither them nor ten minutes.

@@ -1,41 +1,32 @@
-"""`pilotage serve`: the HTTP service, and the server with its socket and signals that `up` shares.
-
-uvicorn limits neither size, time nor number of heads of requests, which are read before any token is checked:
-the server limits all three.
-"""
+"""`pilotage serve`: the HTTP service, and the server with its socket and signals that `up` shares."""
 
 import asyncio
 import logging
 import signal
 import socket
 import ssl
-import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import typer
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from cs_config import gc_tuning
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import tls
+from pilotage.cli.processes.connections import ClientConnection, Handshake, PendingHeads, end_silent
 from pilotage.cli.settings import Settings
-from pilotage.service.app import create_app
+from pilotage.service.app import ServiceApplication, create_app
 
 _log = logging.getLogger(__name__)
 
 #: Seconds that running requests have to finish.
 _GRACE = 10
-#: Seconds for which a thread keeps the interpreter while others wait for it. The event loop gives it away
-#: with each wait for a socket, and would often get it back only after Python's default of 5 ms.
-_TURN = 0.0005
 #: Seconds until the next try where no connection can be accepted.
 _PAUSE = 1.0
 #: Ticks of the server, ten a second, between two checks for silent clients.
@@ -74,7 +65,7 @@ def serve_application(
     tls: ssl.SSLContext | None,
     ready: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
-    connection: "type[ClientConnection] | None" = None,
+    connection: type[ClientConnection] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish running requests and return.
 
@@ -85,7 +76,6 @@ def serve_application(
         app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies, connection=connection
     )
     close = app.state.parts.job_events.close
-    sys.setswitchinterval(_TURN)
     with _keep_signals():
         _Server(config, tls=tls, ready=ready, ending=ending, close=close).run(sockets=[bound])
 
@@ -95,11 +85,12 @@ def configuration(
     *,
     log_level: str,
     trusted_proxies: Sequence[str] = (),
-    connection: "type[ClientConnection] | None" = None,
+    connection: type[ClientConnection] | None = None,
     files: int | None = None,
 ) -> uvicorn.Config:
     """The settings of uvicorn; the level `debug` also logs each request. `files` as for `PendingHeads`."""
     pending = PendingHeads(by_address=not trusted_proxies, files=files)
+    fast_path = app.fast_path if isinstance(app, ServiceApplication) else None
     return uvicorn.Config(
         app,
         log_config=None,
@@ -107,7 +98,7 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
-        http=partial(connection or ClientConnection, pending=pending),  # type: ignore[arg-type]
+        http=partial(connection or ClientConnection, pending=pending, fast_path=fast_path),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
@@ -159,7 +150,7 @@ class _Server(uvicorn.Server):
                 _log.warning("no connection can be accepted: %s", error)
                 await asyncio.sleep(_PAUSE)
             else:
-                handshake = _Handshake(accepted, str(address[0]))
+                handshake = Handshake(accepted, str(address[0]))
                 pending.add(handshake, now=loop.time())
                 handshake.begin(made, tls, pending)
                 await asyncio.sleep(0)  # a full queue of connections must not keep the others waiting
@@ -234,241 +225,3 @@ def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
         tls.watch_certificate(tls.read_certificate(chosen)) as context,
     ):
         serve_application(create_app(parts), bound, chosen, tls=context)
-
-
-#: Limit in bytes between two steps of a request; a head with the token of a large community is smaller.
-_LONGEST = 64 << 10
-#: Limit in seconds for the head of a request, from its first byte or from the connection.
-_HEAD = 30.0
-#: Limit in seconds without a byte of a body; longer than the timeouts of the readers of a body.
-_SILENCE = 120.0
-
-
-#: Shares of the open files that connections without a whole head may use: in all, and from one address.
-_PENDING_SHARE = 4
-_ADDRESS_SHARE = 16
-#: Seconds between two lines in the log about too many of them.
-_COMPLAIN_EVERY = 60.0
-
-
-class _Incomplete(Protocol):
-    """A connection without a whole head."""
-
-    @property
-    def address(self) -> str:
-        """The host at the other end."""
-
-    def abort(self) -> None:
-        """Close it at once."""
-
-
-class PendingHeads:
-    """Connections that wait for the rest of a handshake or head; of too many the oldest are closed.
-
-    A client of good will sends a head at once, so that it is never among the oldest for long.
-    """
-
-    def __init__(self, *, by_address: bool, files: int | None = None) -> None:
-        """Share `files` (None: the limit of this process); `by_address` False: they come from a proxy."""
-        files = process_setup.read_file_limit() if files is None else files
-        self._most = max(1, files // _PENDING_SHARE)
-        self._most_of_address = max(1, files // _ADDRESS_SHARE) if by_address else self._most
-        self._all: dict[_Incomplete, None] = {}  # in the order in which they began
-        self._by_address: defaultdict[str, dict[_Incomplete, None]] = defaultdict(dict)
-        self._complained_at = -_COMPLAIN_EVERY
-
-    def add(self, connection: "_Incomplete", *, now: float) -> None:
-        """Note one, unless it is noted; the oldest of its address, or of all, makes room for it."""
-        if connection in self._all:
-            return
-        same = self._by_address[connection.address]
-        crowded = same if len(same) >= self._most_of_address else self._all
-        if crowded is same or len(self._all) >= self._most:
-            oldest = next(iter(crowded))
-            self.discard(oldest)
-            oldest.abort()
-            self._complain(connection, now)
-        self._all[connection] = self._by_address[connection.address][connection] = None
-
-    def discard(self, connection: "_Incomplete") -> None:
-        """Forget one, if it is noted."""
-        if connection in self._all:
-            del self._all[connection]
-            same = self._by_address[connection.address]
-            del same[connection]
-            if not same:
-                del self._by_address[connection.address]
-
-    def _complain(self, connection: "_Incomplete", now: float) -> None:
-        if now - self._complained_at >= _COMPLAIN_EVERY:
-            self._complained_at = now
-            _log.warning(
-                "%d connections wait for the rest of a request, %d of them from %s: the oldest are closed",
-                len(self._all),
-                len(self._by_address[connection.address]),
-                connection.address,
-            )
-
-
-class ClientConnection(HttpToolsProtocol):
-    """An HTTP/1.1 connection with limits."""
-
-    _received = 0  # bytes since the last step
-    _received_at = 0.0  # on the clock of the loop
-    _head_since: float | None = None  # None: no head is being read
-    _is_open = False  # whether a request has started and is not complete
-
-    def __init__(self, *args: Any, pending: PendingHeads, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._pending = pending
-
-    @property
-    def address(self) -> str:
-        """The host at the other end."""
-        return self.client[0] if self.client else ""
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self.transport.abort()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the limits of the first head."""
-        super().connection_made(transport)
-        self._received_at = self._head_since = self.loop.time()
-        self._pending.add(self, now=self._received_at)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End all limits."""
-        self._pending.discard(self)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Count received bytes, and reject a head that is too long."""
-        self._received_at = self.loop.time()
-        self._received += len(data)
-        super().data_received(data)
-        if self._head_since is None or self.transport.is_closing():
-            self._pending.discard(self)
-        else:
-            self._pending.add(self, now=self._received_at)
-        if self._received > _LONGEST and not self.transport.is_closing():
-            self._refuse()
-
-    def on_message_begin(self) -> None:
-        """Start the time limit of a head."""
-        super().on_message_begin()
-        self._head_since, self._is_open = self._received_at, True
-
-    def on_headers_complete(self) -> None:
-        """End the limits of the head."""
-        self._received, self._head_since = 0, None
-        before = self.cycle
-        super().on_headers_complete()
-        if self.cycle is not before:
-            self.cycle.transport = _JoinedWrites(self.transport)  # type: ignore[assignment]
-
-    def on_body(self, body: bytes) -> None:
-        """Reset the byte count: bodies are limited elsewhere."""
-        self._received = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """Mark the request as complete."""
-        self._received, self._is_open = 0, False
-        super().on_message_complete()
-
-    def end_if_silent(self, now: float) -> None:
-        """Abort the connection if a request, or the rest of one, is overdue on the clock of the loop."""
-        if not self._is_answering and (self._head_is_late(now) or self._body_is_late(now)):
-            self.transport.abort()
-
-    @property
-    def _is_answering(self) -> bool:
-        """Whether a response is pending while the next request has started already."""
-        answer: RequestResponseCycle | None = self.cycle
-        return self._head_since is not None and answer is not None and not answer.response_complete
-
-    def _head_is_late(self, now: float) -> bool:
-        return self._head_since is not None and now - self._head_since > _HEAD
-
-    def _body_is_late(self, now: float) -> bool:
-        return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
-
-    def _refuse(self) -> None:
-        if self._is_answering:
-            self.transport.abort()
-        else:
-            self.send_400_response(f"A head has {_LONGEST} bytes at most.")
-
-
-class _Handshake:
-    """A connection until the end of its TLS handshake."""
-
-    def __init__(self, accepted: socket.socket, address: str) -> None:
-        self.address = address
-        self._accepted = accepted
-        self._task: asyncio.Task[None] | None = None
-        self._has_begun = False  # from then on the transport closes the socket
-
-    def begin(self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, pending: PendingHeads) -> None:
-        """Begin; `make` makes the protocol of the connection."""
-        self._task = asyncio.create_task(self._shake_hands(make, tls))
-        self._task.add_done_callback(lambda _: pending.discard(self))
-
-    def abort(self) -> None:
-        """End it at once."""
-        if self._task is not None:
-            self._task.cancel()
-        if not self._has_begun:
-            self._accepted.close()
-
-    async def _shake_hands(self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext) -> None:
-        self._has_begun = True
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                make, self._accepted, ssl=tls, ssl_handshake_timeout=_HEAD
-            )
-        except OSError as error:  # of TLS, too
-            _log.debug("no TLS connection with %s: %s", self.address, error)
-
-
-#: Status line of an interim response, which has no body.
-_CONTINUE = b"HTTP/1.1 100 "
-
-
-class _JoinedWrites:
-    """The transport of one response: its head is written with the first part of its body.
-
-    Two writes are two system calls and wake the client twice: a seventh of the event loop's time per match.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head: bytes | None = None  #: None: not written yet; empty: sent
-
-    def write(self, data: bytes) -> None:
-        """Write a part of the response; the head waits for what follows."""
-        if self._head is None and not data.startswith(_CONTINUE):
-            self._head = data
-        elif self._head:
-            self._transport.writelines((self._head, data))
-            self._head = b""
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """Close the connection, after a head without a body."""
-        if self._head:
-            self._transport.write(self._head)
-            self._head = b""
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """Whether the connection is closed or about to be."""
-        return self._transport.is_closing()
-
-
-def end_silent(connections: Iterable[Any], *, now: float) -> None:
-    """Abort connections with overdue requests; ignore connections of other classes."""
-    for each in [each for each in connections if isinstance(each, ClientConnection)]:
-        each.end_if_silent(now)

@@ -4,10 +4,12 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, TypeVar
 
 from fastapi import Request
+from starlette.types import Scope
 
 from cs_config.cache import derived
 from cs_config.options.operations import options_for
@@ -20,12 +22,19 @@ from pilotage.service.services import Services
 from requirements.errors import NotAllowed
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
-_ATTRIBUTE = "allowed_roles"
-_CAPABILITY = "needed_capability"
-_MOST_BYTES = "most_bytes"
+_ATTRIBUTE = "access_rules"
 
 #: All roles that deal with jobs and resources.
 EVERY_ROLE = frozenset(Role) - {Role.MONITOR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRules:
+    """Who may use a route, and how long its body may be."""
+
+    roles: frozenset[Role]
+    needs: Capability | None  #: of a token that is limited to capabilities
+    most_bytes: int | None  #: of the body; None: as configured
 
 
 def allow(
@@ -38,30 +47,29 @@ def allow(
     """
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
-        setattr(endpoint, _ATTRIBUTE, frozenset(roles) | {Role.OPERATOR})
-        setattr(endpoint, _CAPABILITY, needs)
-        setattr(endpoint, _MOST_BYTES, most_bytes)
+        rules = AccessRules(roles=frozenset(roles) | {Role.OPERATOR}, needs=needs, most_bytes=most_bytes)
+        setattr(endpoint, _ATTRIBUTE, rules)
         return endpoint
 
     return mark
 
 
+def rules_of(endpoint: Callable[..., Any]) -> AccessRules:
+    """The rules stated at `endpoint`; `TypeError` if there are none."""
+    rules = getattr(endpoint, _ATTRIBUTE, None)
+    if not isinstance(rules, AccessRules):
+        raise TypeError(f"{endpoint.__name__} states no allowed roles: @allow is missing")
+    return rules
+
+
 def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
     """The roles stated at `endpoint`; `TypeError` if there are none."""
-    roles = getattr(endpoint, _ATTRIBUTE, None)
-    if not isinstance(roles, frozenset):
-        raise TypeError(f"{endpoint.__name__} states no allowed roles: @allow is missing")
-    return roles
+    return rules_of(endpoint).roles
 
 
-def body_limit(endpoint: Callable[..., Any]) -> int | None:
-    """The most bytes stated at `endpoint`, if there are any."""
-    return getattr(endpoint, _MOST_BYTES, None)
-
-
-def authenticate(request: Request, parts: Services) -> BearerToken:
+def authenticate(text: str, parts: Services) -> BearerToken:
     """Verify the token of a request and count the request."""
-    return _count_request(verify(bearer(request), parts), parts)
+    return _count_request(verify(text, parts), parts)
 
 
 def admit_token(text: str, parts: Services) -> BearerToken:
@@ -80,7 +88,8 @@ def _count_request(token: BearerToken, parts: Services) -> BearerToken:
 
 def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
     """Count a request of a subject; `TooManyRequests`."""
-    parts.rates.take(subject, _rate(parts, vo=vo), now=time.monotonic())
+    rate = _find_rate(parts.live.current, vo, parts.limits.burst_seconds, math.inf)
+    parts.rates.take(subject, rate, now=time.monotonic())
 
 
 def verify(text: str, parts: Services) -> BearerToken:
@@ -112,7 +121,7 @@ def admit_secret(request: Request, parts: Services, stamp: str) -> None:
     """
     now, everyone = time.monotonic(), name_stranger(request)
     parts.rates.take(f"secret of {stamp} from {everyone}", _rate_stranger(parts), now=now, cost=0)
-    parts.rates.take(f"secrets of {everyone}", _rate(parts, vo=None), now=now)
+    count(parts, f"secrets of {everyone}")
 
 
 def count_wrong_secret(request: Request, parts: Services, stamp: str) -> None:
@@ -136,26 +145,24 @@ def _list_roles(roles: frozenset[Role]) -> str:
     return ", ".join(sorted(role.value.replace("_", " ") for role in roles | {Role.OPERATOR}))
 
 
-def require(request: Request, caller: Caller, roles: frozenset[Role]) -> Caller:
-    """Return the caller with only its allowed roles; `NotAllowed` if none is left."""
-    allowed = caller.within(roles)
+def require(scope: Scope, caller: Caller, rules: AccessRules) -> Caller:
+    """Return the caller with only its allowed roles.
+
+    `NotAllowed` if none is left, or if the token is limited to capabilities that do not include the route's.
+    """
+    allowed = caller.within(rules.roles)
     if allowed is None:
         own = ", ".join(one.role for one in caller.each)
         raise NotAllowed(
-            f"the role {own} may not {request.method} {request.url.path}; it is for {_list_roles(roles)}"
+            f"the role {own} may not {scope['method']} {scope['path']}; it is for {_list_roles(rules.roles)}"
         )
+    if allowed.capabilities is not None:
+        needed = rules.needs
+        if needed is None and scope["method"] in ("GET", "HEAD"):
+            needed = Capability.READ
+        if needed not in allowed.capabilities:
+            raise NotAllowed(f"the scopes of the token do not have {needed or 'what this needs'}")
     return allowed
-
-
-def require_capability(request: Request, caller: Caller, endpoint: Callable[..., Any]) -> None:
-    """Raise `NotAllowed` if the token is limited to capabilities that do not include the route's."""
-    if caller.capabilities is None:
-        return
-    needed = getattr(endpoint, _CAPABILITY, None)
-    if needed is None and request.method in ("GET", "HEAD"):
-        needed = Capability.READ
-    if needed not in caller.capabilities:
-        raise NotAllowed(f"the scopes of the token do not have {needed or 'what this needs'}")
 
 
 def address(request: Request) -> str:
@@ -173,18 +180,20 @@ def read_header(request: Request, name: bytes) -> str | None:
 
 def bearer(request: Request) -> str:
     """The bearer token, or secret, of a request; `NotAuthenticated` without one."""
-    scheme, _, token = (read_header(request, b"authorization") or "").partition(" ")
+    return read_bearer(read_header(request, b"authorization") or "")
+
+
+def read_bearer(authorization: str) -> str:
+    """The bearer token, or secret, in the header `Authorization`; `NotAuthenticated` without one."""
+    scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticated("this needs a token: Authorization: Bearer <token>")
     return token.strip()
 
 
 def _rate_stranger(parts: Services) -> RequestRate:
-    return _rate(parts, vo=None, most=parts.limits.strangers_per_second)
-
-
-def _rate(parts: Services, *, vo: str | None, most: float = math.inf) -> RequestRate:
-    return _find_rate(parts.live.current, vo, parts.limits.burst_seconds, most)
+    limits = parts.limits
+    return _find_rate(parts.live.current, None, limits.burst_seconds, limits.strangers_per_second)
 
 
 @derived

@@ -72,7 +72,9 @@ class Caller:
     @property
     def is_operator(self) -> bool:
         """Whether everything is allowed."""
-        return self.role is Role.OPERATOR or any(one.role is Role.OPERATOR for one in self.also)
+        if not self.also:
+            return self.role is Role.OPERATOR
+        return any(one.role is Role.OPERATOR for one in (self, *self.also))
 
     @property
     def vo(self) -> str | None:

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from weakref import WeakValueDictionary
 
 import anyio.from_thread
 import anyio.to_thread
@@ -42,7 +42,8 @@ class PilotPlaces:
         #: Queue of each pilot, and the time of the contact that was collected last.
         self._bound: Cache[str, tuple[QueueAddress, datetime]] = Cache(_REMEMBERED)
         self._contacts: _Contacts = defaultdict(set)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: Pilots whose turn is taken, and who waits for its end.
+        self._turns: dict[str, asyncio.Event | None] = {}
         self._binding = run_in_thread(self._bind)
 
     def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
@@ -56,11 +57,32 @@ class PilotPlaces:
             self._bound.store(stamp, (queue, now))
         return True
 
-    def lock(self, stamp: str) -> asyncio.Lock:
-        """Held while a request of this pilot for jobs is served: what it may have depends on what it has."""
-        if (lock := self._turns.get(stamp)) is None:
-            lock = self._turns[stamp] = asyncio.Lock()
-        return lock
+    def take_turn(self, stamp: str) -> bool:
+        """Take the turn of a pilot until `end_turn`, unless another request of it has taken it.
+
+        One request of a pilot for jobs is served at a time: what it may have depends on what it has.
+        """
+        if stamp in self._turns:
+            return False
+        self._turns[stamp] = None
+        return True
+
+    def end_turn(self, stamp: str) -> None:
+        """End the turn of a pilot."""
+        if (ended := self._turns.pop(stamp)) is not None:
+            ended.set()
+
+    @asynccontextmanager
+    async def turn(self, stamp: str) -> AsyncIterator[None]:
+        """Hold the turn of a pilot, for which the request may have to wait."""
+        while not self.take_turn(stamp):
+            if (ended := self._turns[stamp]) is None:
+                ended = self._turns[stamp] = asyncio.Event()
+            await ended.wait()
+        try:
+            yield
+        finally:
+            self.end_turn(stamp)
 
     def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
         """As `bind_with_others`, from a worker thread of the event loop; its slot stays unknown."""

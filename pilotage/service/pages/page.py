@@ -163,15 +163,14 @@ class PageRoute(routing.RepeatingRoute):
     def get_route_handler(self) -> _Handler:
         """The handler with session, role and CSRF checks around it."""
         handle = super().get_route_handler()
-        roles = access.allowed_roles(self.endpoint)  # fails at start if a page lacks its roles
+        rules = access.rules_of(self.endpoint)  # fails at start if a page lacks its roles
 
         async def guarded(request: Request) -> Response:
             request = StrictRequest(request.scope, request.receive)
             page = request.state.page = signed_in(request)
             if page is None:
                 return _to_login(request)
-            access.require(request, page.caller, roles)
-            access.require_capability(request, page.caller, self.endpoint)
+            access.require(request.scope, page.caller, rules)
             routing.check_texts(request)
             async with self.take_place(page.parts, page.caller.subject):
                 if request.method not in _READING:

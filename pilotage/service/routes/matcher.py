@@ -3,12 +3,12 @@
 import asyncio
 import json
 import time
-from collections.abc import Collection, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain
-from typing import Annotated, cast
+from typing import Annotated, Protocol, cast
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Request, Response
@@ -151,19 +151,108 @@ async def request_job(
 ) -> Response:
     """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
     asked = RequestedJobs.from_body(body)
-    content = await find_jobs(parts, caller, request, asked, body.request_id, request_timeout)
+    search = begin_search(parts, caller, asked, body.request_id, request_timeout)
+    content = search if isinstance(search, bytes) else await search.finish(RequestClient(request))
     return Response(content, media_type="application/json")
 
 
-async def find_jobs(
+class WaitingClient(Protocol):
+    """The sender of a request, which may go before it is answered."""
+
+    def is_gone(self) -> bool:
+        """Whether it has closed the connection."""
+
+    async def wait_until_gone(self) -> None:
+        """Return when it has closed the connection."""
+
+
+class RequestClient:
+    """The client of a request of the framework whose body was read."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def is_gone(self) -> bool:
+        """Whether it has closed the connection.
+
+        One step of `receive` tells: it ends at once with the message, or would wait. A task that waits for it
+        would cost more than the rest of the request.
+        """
+        step = cast("Coroutine[object, None, Message]", self._request.receive())  # as of every ASGI server
+        try:
+            step.send(None)
+        except StopIteration as end:
+            return bool(end.value["type"] == "http.disconnect")
+        finally:
+            step.close()
+        return False
+
+    async def wait_until_gone(self) -> None:
+        """Return when it has closed the connection."""
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSearch:
+    """A request for jobs that only a claim can answer."""
+
+    parts: Services
+    caller: Caller
+    wanted: MatchRequest
+    address: QueueAddress | None  #: the stated queue
+
+    def submit(self, is_gone: Callable[[], bool]) -> "asyncio.Future[MatchResult | None] | None":
+        """Let the event loop claim, with the pilot's turn taken; None: `finish` has to be awaited instead.
+
+        `end` must be called at the end of the future.
+        """
+        parts, caller = self.parts, self.caller
+        if caller.role is Role.PILOT and not (
+            self.address and parts.places.is_known(caller, self.address, now=parts.clock())
+        ):
+            return None
+        stamp = caller.stamp
+        if stamp is not None and not parts.places.take_turn(stamp):
+            return None
+        if (found := parts.claims.submit(self.wanted, is_gone)) is None and stamp is not None:
+            parts.places.end_turn(stamp)
+        return found
+
+    def end(self, client: WaitingClient, outcome: "asyncio.Future[MatchResult | None]") -> bytes | None:
+        """The body of the answer after `submit`; None: `finish` has to be awaited for it."""
+        if (stamp := self.caller.stamp) is not None:
+            self.parts.places.end_turn(stamp)
+        answer = outcome.result()
+        if answer is None:
+            return None
+        return self._encode(_deliver(self.parts, client, self.wanted, answer))
+
+    async def finish(self, client: WaitingClient) -> bytes:
+        """Claim jobs; the body of the answer, a `Matches` without its empty fields."""
+        parts, stamp = self.parts, self.caller.stamp
+        await _require_bound(parts, self.caller, self.wanted.presented, self.address)
+        async with nullcontext() if stamp is None else parts.places.turn(stamp):
+            return self._encode(await claim_jobs(parts, client, self.wanted))
+
+    def _encode(self, answer: MatchResult) -> bytes:
+        parts = self.parts
+        if answer.reason:
+            return _refuse(parts, answer.reason, answer.warnings)
+        site = self.wanted.presented.site
+        for match in answer.matches:
+            parts.metrics.matched(vo=match.vo, site=site, jobs=1)
+        return encode_matches(answer, parts.live.current)
+
+
+def begin_search(
     parts: Services,
     caller: Caller,
-    request: Request,
     asked: RequestedJobs,
     request_id: str | None,
     request_timeout: float | None,
-) -> bytes:
-    """Claim jobs for a caller; the body of the answer, a `Matches` without its empty fields."""
+) -> bytes | JobSearch:
+    """Begin a request for jobs; the body of the answer if it is cached that there are none."""
     require_ready(parts)
     is_cached = len(asked.stated) <= _CACHED_LENGTH
     # Equal for requests with the same resource and the same rights.
@@ -172,7 +261,7 @@ async def find_jobs(
     if not may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
         return _refuse(parts, matching.NO_TASK_QUEUE, no_match.warnings)
     resource, address = _read_place(asked.stated, parts.live.current, is_cached=is_cached)
-    await _require_bound(parts, caller, resource, address)
+    pilot_binding.check_site(caller, resource.site)
     limits = parts.limits
     seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
     wanted = MatchRequest(
@@ -183,14 +272,7 @@ async def find_jobs(
         request_id=request_id,
         cache_key=key,
     )
-    async with nullcontext() if caller.stamp is None else parts.places.lock(caller.stamp):
-        answer = await claim_jobs(parts, request, wanted)
-    if answer.reason:
-        return _refuse(parts, answer.reason, answer.warnings)
-    site = address.site if address else resource.site
-    for match in answer.matches:
-        parts.metrics.matched(vo=match.vo, site=site, jobs=1)
-    return encode_matches(answer, parts.live.current)
+    return JobSearch(parts=parts, caller=caller, wanted=wanted, address=address)
 
 
 def require_ready(parts: Services) -> None:
@@ -202,13 +284,19 @@ def require_ready(parts: Services) -> None:
         raise Busy("this process cannot read the newest version of the configuration; another one serves")
 
 
-async def claim_jobs(parts: Services, request: Request, wanted: MatchRequest) -> MatchResult:
+async def claim_jobs(parts: Services, client: WaitingClient, wanted: MatchRequest) -> MatchResult:
     """Claim jobs for the client of a request, unless it disconnects or the deadline passes."""
-    is_gone = partial(has_disconnected, request)
-    answer = await parts.claims.claim(wanted, is_gone)
+    answer = await parts.claims.claim(wanted, client.is_gone)
     if answer is None:
-        return await await_match(request, parts.claimer, wanted)
-    if is_gone():
+        return await await_match(client, parts.claimer, wanted)
+    return _deliver(parts, client, wanted, answer)
+
+
+def _deliver(
+    parts: Services, client: WaitingClient, wanted: MatchRequest, answer: MatchResult
+) -> MatchResult:
+    """The answer; if the client has gone, `ClientGone`, and the jobs are given back."""
+    if client.is_gone():
         parts.claims.give_back(wanted, answer)
         raise ClientGone(_GONE)
     return answer
@@ -338,10 +426,10 @@ def _queue_names(body: QueuesQuestion) -> list[str]:
 async def _require_bound(
     parts: Services, caller: Caller, stated: StatedResource, address: QueueAddress | None
 ) -> None:
-    """Check that the caller may request from the stated queue; None: none is stated."""
+    """Check that a pilot may request from the stated queue; None: none is stated."""
     if caller.role is not Role.PILOT:
-        pilot_binding.check_site(caller, stated.site)
-    elif address is None:
+        return
+    if address is None:
         await anyio.to_thread.run_sync(parts.places.require_unbound, caller)
     elif not parts.places.is_known(caller, address, now=parts.clock()):
         processors = stated.resource.processors or 1
@@ -350,14 +438,8 @@ async def _require_bound(
 
 def _caller(parts: Services, caller: Caller, stated: StatedResource) -> match_request.MatchCaller:
     """Operators request for the VOs that they state, by default for all."""
-    vos = stated.resource.vos if caller.is_operator else None
-    return match_request.MatchCaller(
-        subject=caller.subject, vos=vos or _vos(parts, caller), queue=caller.queue, stamp=caller.stamp
-    )
-
-
-def _vos(parts: Services, caller: Caller) -> frozenset[str]:
-    return parts.live.current.vos if caller.is_operator else caller.vos
+    vos = stated.resource.vos or parts.live.current.vos if caller.is_operator else caller.vos
+    return match_request.MatchCaller(subject=caller.subject, vos=vos, queue=caller.queue, stamp=caller.stamp)
 
 
 def _task_queue(found: MatchingTaskQueue) -> TaskQueueAnswer:
@@ -375,7 +457,7 @@ def _task_queue(found: MatchingTaskQueue) -> TaskQueueAnswer:
     )
 
 
-async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchRequest) -> MatchResult:
+async def await_match(client: WaitingClient, claimer: ClaimWorker, wanted: MatchRequest) -> MatchResult:
     """Return the claimer's result, unless the deadline passes or the client disconnects first.
 
     An abandoned request is not claimed; a claim already made for it is given back at once. `Busy` if too many
@@ -396,7 +478,7 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
     ticket = claimer.submit(wanted)
     ticket.future.add_done_callback(complete_from_thread)
     deadline = loop.call_later(wanted.deadline - time.monotonic(), complete)
-    gone = asyncio.create_task(_disconnected(request))
+    gone = asyncio.ensure_future(client.wait_until_gone())
     gone.add_done_callback(complete)
     delivered = False
     try:
@@ -412,25 +494,3 @@ async def await_match(request: Request, claimer: ClaimWorker, wanted: MatchReque
             claimer.abandon(ticket)
         deadline.cancel()
         gone.cancel()
-
-
-def has_disconnected(request: Request) -> bool:
-    """Whether the client has closed the connection; the body was read before.
-
-    One step of `receive` tells: it ends at once with the message, or would wait. A task that waits for it
-    would cost more than the rest of the request.
-    """
-    step = cast("Coroutine[object, None, Message]", request.receive())  # as of every ASGI server
-    try:
-        step.send(None)
-    except StopIteration as end:
-        return bool(end.value["type"] == "http.disconnect")
-    finally:
-        step.close()
-    return False
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client has closed the connection; the body was read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

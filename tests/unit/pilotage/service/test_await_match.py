@@ -4,8 +4,6 @@ import asyncio
 import time
 
 import pytest
-from starlette.requests import Request
-from starlette.types import Message
 
 from matcher.claim.worker import PendingRequest
 from matcher.errors import NotInTime
@@ -37,11 +35,12 @@ class Client:
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
-        self.request = Request({"type": "http", "method": "POST", "headers": []}, self._receive)
 
-    async def _receive(self) -> Message:
+    def is_gone(self) -> bool:
+        return self.gone.is_set()
+
+    async def wait_until_gone(self) -> None:
         await self.gone.wait()
-        return {"type": "http.disconnect"}
 
 
 def wanted(seconds: float = 60) -> MatchRequest:
@@ -55,7 +54,7 @@ def test_the_answer_comes_from_another_thread() -> None:
     claimer = PretendedClaimer()
 
     async def ask() -> MatchResult:
-        waiting = asyncio.create_task(await_match(Client().request, claimer, wanted()))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(await_match(Client(), claimer, wanted()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         assert claimer.ticket is not None
         assert await asyncio.to_thread(claimer.ticket.deliver, ANSWER)
@@ -70,7 +69,7 @@ def test_who_goes_gives_back_what_comes_at_that_very_moment() -> None:
 
     async def ask() -> None:
         client = Client()
-        waiting = asyncio.create_task(await_match(client.request, claimer, wanted()))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(await_match(client, claimer, wanted()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         client.gone.set()
         assert claimer.ticket is not None
@@ -87,7 +86,7 @@ def test_after_the_deadline_nothing_is_taken(seconds: float) -> None:
     claimer = PretendedClaimer()
 
     with pytest.raises(NotInTime):
-        asyncio.run(await_match(Client().request, claimer, wanted(seconds)))  # type: ignore[arg-type]
+        asyncio.run(await_match(Client(), claimer, wanted(seconds)))  # type: ignore[arg-type]
     assert claimer.given_back
 
 
@@ -95,7 +94,7 @@ def test_a_service_that_ends_gives_back_what_it_waited_for() -> None:
     claimer = PretendedClaimer()
 
     async def end() -> None:
-        waiting = asyncio.create_task(await_match(Client().request, claimer, wanted()))  # type: ignore[arg-type]
+        waiting = asyncio.create_task(await_match(Client(), claimer, wanted()))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         waiting.cancel()
         await waiting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from pilotage.cli.processes import serve
+from pilotage.cli.processes import connections, serve
 
 _Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, uvicorn.Server], Awaitable[None]]
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -67,7 +67,7 @@ async def look(server: uvicorn.Server, seconds: float) -> None:
     while not server.server_state.connections:
         await asyncio.sleep(0)
     now = asyncio.get_running_loop().time() + seconds
-    serve.end_silent(server.server_state.connections, now=now)
+    connections.end_silent(server.server_state.connections, now=now)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,6 @@ def test_who_falls_silent_within_a_body_is_left_and_who_goes_on_is_not():
     talk(said)
 
 
-def test_a_response_is_sent_in_one_piece():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
-        for _number in range(20):
-            writer.write(_POST + b"0123456789")
-            piece = await reader.read(1 << 16)
-            assert piece.partition(b"\r\n\r\n")[2] == b"10"
-
-    talk(said)
-
-
 def test_a_client_that_waits_to_send_its_body_is_told_to_go_on():
     async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
         writer.write(_POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
@@ -164,7 +154,7 @@ class _Peer:
 def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
     caplog: pytest.LogCaptureFixture,
 ):
-    pending = serve.PendingHeads(by_address=True, files=160)  # 40 in all, 10 from one address
+    pending = connections.PendingHeads(by_address=True, files=160)  # 40 in all, 10 from one address
     flood = [_Peer("192.0.2.1") for _ in range(30)]
     honest = _Peer("192.0.2.2")
     for number, each in enumerate([*flood[:15], honest, *flood[15:]]):
@@ -184,7 +174,7 @@ def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
 
 
 def test_behind_a_proxy_all_come_from_one_address():
-    pending = serve.PendingHeads(by_address=False, files=160)
+    pending = connections.PendingHeads(by_address=False, files=160)
     peers = [_Peer("192.0.2.1") for _ in range(40)]
     for each in peers:
         pending.add(each, now=0)  # type: ignore[arg-type]

@@ -1,11 +1,21 @@
-"""The fast path of requestJob answers as the framework's route does: the same status, the same body."""
+"""The fast path answers as the framework's routes do, and leaves to the server what is not plain HTTP."""
 
+import asyncio
 import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
+import httpx
 import pytest
 
-from pilotage.service.fast_path import JobRequestReader, NotPlain
+from matcher.request.match_request import MatchRequest, MatchResult
+from pilotage.service.app import create_app
+from pilotage.service.fast_path import FastPath, JobRequestReader, NotPlain
 from requirements.errors import PilotageError
+from tests import running_service
 from tests.running_service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
@@ -115,3 +125,268 @@ def test_only_the_request_id_of_the_body_itself_may_differ() -> None:
     assert [_read(reader, inner % name)[1] for name in (b"a", b"b")] == ["a", "a"]  # type: ignore[index]
     outer = b'{"CPUTime": 1, "request_id": "%b"}'
     assert [_read(reader, outer % name)[1] for name in (b"a", b"b")] == ["a", "b"]  # type: ignore[index]
+
+
+#: A header that comes twice makes a request one for the framework.
+TWICE = b"X-Twice: 1\r\nX-Twice: 2\r\n"
+JSON = b"Content-Type: application/json\r\n"
+
+
+def write(path: str, body: bytes, headers: bytes, token: str | None, *, method: str = "POST") -> bytes:
+    """A request as a client writes it."""
+    if token is not None:
+        headers += f"Authorization: Bearer {token}\r\n".encode()
+    head = f"{method} /api/v1{path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n".encode()
+    return head + headers + b"\r\n" + body
+
+
+@contextmanager
+def connected(service: Service) -> Iterator[socket.socket]:
+    url = httpx.URL(service.url)
+    with closing(socket.create_connection((url.host, url.port), timeout=30)) as client:
+        yield client
+
+
+def read(client: socket.socket) -> bytes:
+    """One answer, without its date; empty if the connection was closed."""
+    seen = b""
+    while b"\r\n\r\n" not in seen:
+        if not (piece := client.recv(1)):
+            return seen
+        seen += piece
+    length = re.search(rb"content-length: (\d+)", seen)
+    left = int(length[1]) if length else 0
+    while left and (piece := client.recv(left)):
+        seen, left = seen + piece, left - len(piece)
+    return re.sub(rb"date: [^\r]*\r\n", b"", seen)
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each request that the connections took for plain: whether the fast path answered it."""
+    begun, begin = list[bool](), FastPath.begin
+
+    def watch(path: FastPath, exchange: object) -> bool:
+        begun.append(begin(path, exchange))  # type: ignore[arg-type]
+        return begun[-1]
+
+    monkeypatch.setattr(FastPath, "begin", watch)
+    return begun
+
+
+REPORTS = [
+    ("start", b""),
+    ("start", b"{}"),
+    ("start", b"null"),
+    ("start", b"[]"),
+    ("heartbeat", b""),
+    ("heartbeat", b'{"progress": "half"}'),
+    ("heartbeat", b'{"progress": 5}'),
+    ("heartbeat", b'{"phases": [{"name": "x"}]}'),
+    ("note", b'{"parameters": {"a": "b"}}'),
+    ("note", b""),
+    ("finish", b'{"status": "Done"}'),
+    ("finish", b'{"status": "Gone"}'),
+    ("finish", b""),
+    ("release", b""),
+    ("release", b'{"reason": "x"}'),
+    ("release", b'{"reason": null}'),
+    ("else", b"{}"),
+]
+
+
+def test_the_two_forms_answer_with_the_same_bytes(service: Service, handed: list[bool]) -> None:
+    pilot, user = service.token("pilot", vo="cms", queue=QUEUE), service.token("user", vo="cms", user="ada")
+    paths = [("/matcher/requestJob", body) for body in BODIES]
+    paths += [
+        (f"/leases/{lease}/{report}", body) for lease in ("0" * 32, "%41", "") for report, body in REPORTS
+    ]
+    ways = [
+        (JSON, pilot),
+        (b"", pilot),
+        (JSON, user),
+        (JSON, None),
+        (JSON, "x.y.z"),
+        (JSON, pilot[:-9] + "AAAAAAAAA"),
+        (b"Content-Type: text/plain\r\n", pilot),
+        (JSON + b"Request-Timeout: none\r\n", pilot),
+        (JSON + b"Accept: text/html\r\n", user),
+    ]
+    with connected(service) as fast, connected(service) as slow:
+        for path, body in paths:
+            for headers, token in ways:
+                fast.sendall(write(path, body, headers, token))
+                answer, taken = read(fast), len(handed)
+                slow.sendall(write(path, body, headers + TWICE, token))
+                assert answer == read(slow), (path, body, headers)
+                assert len(handed) == taken
+    assert handed.count(True) > 100
+    assert handed.count(False) > 100
+
+
+def test_both_forms_are_counted(service: Service, handed: list[bool]) -> None:
+    def count() -> dict[str, int]:
+        text = service.operator().get("/metrics").text
+        found = re.findall(r'requests_total{method="POST",route="([^"]*)",status="(\d+)"} (\d+)', text)
+        return {f"{route} {status}": int(number) for route, status, number in found}
+
+    token = service.token("pilot", vo="cms", queue=QUEUE)
+    body = json.dumps(PLAIN).encode()
+    counts = [count()]
+    with connected(service) as client:
+        for headers in (JSON, JSON + TWICE):
+            for path, content in (("/matcher/requestJob", body), (f"/leases/{'0' * 32}/start", b"")):
+                for sender in (token, None):
+                    client.sendall(write(path, content, headers, sender))
+                    read(client)
+            counts.append(count())
+    zero, first, second = counts
+    assert handed == [True] * 4
+    api = {name.removeprefix("/api/v1") for name in second}
+    assert any(name.startswith("/matcher/requestJob 200") for name in api)
+    assert sum(first.values()) - sum(zero.values()) == sum(second.values()) - sum(first.values()) == 4
+
+
+HEAD = b"POST /api/v1/matcher/requestJob HTTP/1.1\r\nHost: x\r\n"
+BODY = json.dumps(PLAIN).encode()
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+ANSWERED = b"HTTP/1.1 200 OK"
+REFUSED = b"HTTP/1.1 400 Bad Request"
+
+#: Requests in other forms: with the token in place of `@`, and the status lines of all answers.
+HOSTILE: dict[str, tuple[bytes, list[bytes]]] = {
+    "two lengths": (HEAD + LENGTH + b"Content-Length: 1\r\n@\r\n" + BODY, [REFUSED]),
+    "the same length twice": (HEAD + LENGTH + LENGTH + b"@\r\n" + BODY, [REFUSED]),
+    "lengths in one header": (HEAD + b"Content-Length: 5, 5\r\n@\r\n" + BODY, [REFUSED]),
+    "a length with a sign": (HEAD + b"Content-Length: +%d\r\n@\r\n" % len(BODY) + BODY, [REFUSED]),
+    "a negative length": (HEAD + b"Content-Length: -1\r\n@\r\n" + BODY, [REFUSED]),
+    "a hexadecimal length": (HEAD + b"Content-Length: 0x10\r\n@\r\n" + BODY, [REFUSED]),
+    "an endless length": (HEAD + b"Content-Length: " + b"9" * 40 + b"\r\n@\r\n" + BODY, [REFUSED]),
+    "length and chunks": (
+        HEAD + LENGTH + b"Transfer-Encoding: chunked\r\n@\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY),
+        [REFUSED],
+    ),
+    "an unknown encoding": (
+        HEAD + b"Transfer-Encoding: x, chunked\r\n" + LENGTH + b"@\r\n" + BODY,
+        [REFUSED],
+    ),
+    "a space before the colon": (HEAD + b"Content-Length : 2\r\n@\r\n{}", [REFUSED]),
+    "a folded header": (HEAD + b"X: a\r\n b\r\n" + LENGTH + b"@\r\n" + BODY, [REFUSED]),
+    "NUL in a header": (HEAD + b"X: a\0b\r\n" + LENGTH + b"@\r\n" + BODY, [REFUSED]),
+    "chunks": (
+        HEAD + b"Transfer-Encoding: chunked\r\n@\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY),
+        [ANSWERED],
+    ),
+    "HTTP/1.0": (HEAD.replace(b"1.1", b"1.0") + LENGTH + b"@\r\n" + BODY, [ANSWERED]),
+    "close": (HEAD + b"Connection: close\r\n" + LENGTH + b"@\r\n" + BODY, [ANSWERED]),
+    "another protocol": (
+        HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\n" + LENGTH + b"@\r\n" + BODY,
+        [REFUSED],
+    ),
+    "an absolute address": (
+        HEAD.replace(b"/api", b"http://y/api") + LENGTH + b"@\r\n" + BODY,
+        [ANSWERED],
+    ),
+    "an escaped address": (HEAD.replace(b"Job", b"%4Aob") + LENGTH + b"@\r\n" + BODY, [ANSWERED]),
+    "three at once": ((HEAD + LENGTH + b"@\r\n" + BODY) * 3, [ANSWERED] * 3),
+    "a request within a body": (
+        HEAD + b"Content-Length: 0\r\n@\r\n" + HEAD + LENGTH + b"@\r\n" + BODY,
+        [b"HTTP/1.1 400 Bad Request", ANSWERED],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_not_plain_is_left_to_the_server(service: Service, name: str) -> None:
+    token = service.token("pilot", vo="cms", queue=QUEUE)
+    text, expected = HOSTILE[name]
+    text = text.replace(b"@", f"Authorization: Bearer {token}\r\n".encode())
+    for size in (len(text), 7):  # whole, and in pieces
+        with connected(service) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for start in range(0, len(text), size):
+                try:
+                    client.sendall(text[start : start + size])
+                except (BrokenPipeError, ConnectionResetError):  # refused already
+                    break
+            for status in expected:
+                try:
+                    seen = read(client).partition(b"\r\n")[0]
+                except ConnectionResetError:
+                    seen = b""
+                # A refusal closes the connection with what was not read of it: it may be lost.
+                assert seen == status or (status == REFUSED and not seen), (name, size)
+    assert service.client().get("/healthz").is_success
+
+
+def test_a_client_that_goes_in_the_middle_of_a_body_disturbs_nobody(
+    service: Service, handed: list[bool]
+) -> None:
+    token = service.token("pilot", vo="cms", queue=QUEUE)
+    with connected(service) as client:
+        client.sendall(write("/matcher/requestJob", BODY, JSON, token)[:-3])
+    with connected(service) as client:
+        for _ in range(3):
+            client.sendall(write("/matcher/requestJob", BODY, JSON, token))
+            assert read(client).startswith(ANSWERED)
+    assert handed == [True] * 3
+
+
+class Claims:
+    """Claims that the test answers."""
+
+    def __init__(self) -> None:
+        self.waiting: list[asyncio.Future[MatchResult | None]] = []
+        self.given_back: list[MatchResult] = []
+
+    def submit(
+        self, request: MatchRequest, is_gone: Callable[[], bool]
+    ) -> "asyncio.Future[MatchResult | None]":
+        del request, is_gone
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return self.waiting[-1]
+
+    def give_back(self, request: MatchRequest, answer: MatchResult) -> None:
+        del request
+        self.given_back.append(answer)
+
+    async def close(self) -> None: ...
+
+
+def wait_until(is_true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_job_that_comes_after_its_client_has_gone_is_given_back(service: Service) -> None:
+    claims, parts = Claims(), service.parts
+    object.__setattr__(parts, "claims", claims)
+    token, answer = service.token("gateway", vo="cms", site="LCG.A.org"), MatchResult()
+    app = create_app(parts)
+    with running_service.served(app) as url:
+        with connected(Service(parts, url)) as client:
+            client.sendall(write("/matcher/requestJob", BODY, JSON, token))
+            wait_until(lambda: claims.waiting)
+        [claim] = claims.waiting
+        [exchange] = app.fast_path._open  # type: ignore[attr-defined]
+        wait_until(exchange.is_gone)
+        claim.get_loop().call_soon_threadsafe(claim.set_result, answer)
+        wait_until(lambda: claims.given_back)
+    assert claims.given_back == [answer]
+
+
+def test_a_claim_that_the_end_of_the_service_cuts_off_is_to_be_repeated(service: Service) -> None:
+    claims, parts = Claims(), service.parts
+    object.__setattr__(parts, "claims", claims)
+    token = service.token("gateway", vo="cms", site="LCG.A.org")
+    app = create_app(parts)
+    with running_service.served(app) as url, connected(Service(parts, url)) as client:
+        client.sendall(write("/matcher/requestJob", BODY, JSON, token))
+        wait_until(lambda: claims.waiting)
+        asyncio.run_coroutine_threadsafe(app.fast_path.close(), claims.waiting[0].get_loop())  # type: ignore[attr-defined]
+        answer = read(client)
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"service_ending" in answer
+    assert b"retry-after" in answer.lower()

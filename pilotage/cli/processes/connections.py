@@ -1,0 +1,332 @@
+"""HTTP connections of clients: their limits, and plain requests past the framework.
+
+uvicorn limits neither size, time nor number of heads of requests, which are read before any token is checked:
+these connections limit all three. A plain request of a pilot goes to the fast path of the service; for all
+others, and all that uvicorn refuses, uvicorn calls the application.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from starlette.types import Scope
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_client_addr
+
+from pilotage.cli import process_setup
+from pilotage.service import middleware
+from pilotage.service.fast_path import LONGEST, FastPath, PlainExchange, find_route
+
+_log = logging.getLogger(__name__)
+
+#: Limit in bytes between two steps of a request; a head with the token of a large community is smaller.
+_LONGEST = 64 << 10
+#: Limit in seconds for the head of a request, from its first byte or from the connection.
+_HEAD = 30.0
+#: Limit in seconds without a byte of a body; longer than the timeouts of the readers of a body.
+_SILENCE = 120.0
+
+
+#: Shares of the open files that connections without a whole head may use: in all, and from one address.
+_PENDING_SHARE = 4
+_ADDRESS_SHARE = 16
+#: Digits of a length of a body that is not plain.
+_DIGITS = 8
+#: Seconds between two lines in the log about too many of them.
+_COMPLAIN_EVERY = 60.0
+
+
+class _Incomplete(Protocol):
+    """A connection without a whole head."""
+
+    @property
+    def address(self) -> str:
+        """The host at the other end."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+
+class PendingHeads:
+    """Connections that wait for the rest of a handshake or head; of too many the oldest are closed.
+
+    A client of good will sends a head at once, so that it is never among the oldest for long.
+    """
+
+    def __init__(self, *, by_address: bool, files: int | None = None) -> None:
+        """Share `files` (None: the limit of this process); `by_address` False: they come from a proxy."""
+        files = process_setup.read_file_limit() if files is None else files
+        self._most = max(1, files // _PENDING_SHARE)
+        self._most_of_address = max(1, files // _ADDRESS_SHARE) if by_address else self._most
+        self._all: dict[_Incomplete, None] = {}  # in the order in which they began
+        self._by_address: defaultdict[str, dict[_Incomplete, None]] = defaultdict(dict)
+        self._complained_at = -_COMPLAIN_EVERY
+
+    def add(self, connection: "_Incomplete", *, now: float) -> None:
+        """Note one, unless it is noted; the oldest of its address, or of all, makes room for it."""
+        if connection in self._all:
+            return
+        same = self._by_address[connection.address]
+        crowded = same if len(same) >= self._most_of_address else self._all
+        if crowded is same or len(self._all) >= self._most:
+            oldest = next(iter(crowded))
+            self.discard(oldest)
+            oldest.abort()
+            self._complain(connection, now)
+        self._all[connection] = self._by_address[connection.address][connection] = None
+
+    def discard(self, connection: "_Incomplete") -> None:
+        """Forget one, if it is noted."""
+        if connection in self._all:
+            del self._all[connection]
+            same = self._by_address[connection.address]
+            del same[connection]
+            if not same:
+                del self._by_address[connection.address]
+
+    def _complain(self, connection: "_Incomplete", now: float) -> None:
+        if now - self._complained_at >= _COMPLAIN_EVERY:
+            self._complained_at = now
+            _log.warning(
+                "%d connections wait for the rest of a request, %d of them from %s: the oldest are closed",
+                len(self._all),
+                len(self._by_address[connection.address]),
+                connection.address,
+            )
+
+
+#: Headers of requests that are not plain.
+_SPECIAL = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+
+
+def _write_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % each for each in headers])
+
+
+#: What follows the length in the head of an answer with JSON.
+_JSON = _write_headers([(b"content-type", b"application/json"), *middleware.ALWAYS])
+_JSON_OVER_TLS = _write_headers([(b"content-type", b"application/json"), *middleware.OVER_TLS])
+
+
+class ClientConnection(HttpToolsProtocol):
+    """An HTTP/1.1 connection with limits."""
+
+    _received = 0  # bytes since the last step
+    _received_at = 0.0  # on the clock of the loop
+    _head_since: float | None = None  # None: no head is being read
+    _is_open = False  # whether a request has started and is not complete
+    _exchange: PlainExchange | None = None  # a plain request until its answer
+    _body: list[bytes] | None = None  # of the plain request that is being read
+
+    def __init__(self, *args: Any, pending: PendingHeads, fast_path: FastPath | None = None, **named: Any):
+        super().__init__(*args, **named)
+        self._pending = pending
+        self._fast_path = fast_path
+
+    @property
+    def address(self) -> str:
+        """The host at the other end."""
+        return self.client[0] if self.client else ""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the limits of the first head."""
+        super().connection_made(transport)
+        self._received_at = self._head_since = self.loop.time()
+        self._pending.add(self, now=self._received_at)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End all limits."""
+        self._pending.discard(self)
+        if self._exchange is not None:
+            self._exchange.lose()
+        if isinstance(self.cycle, PlainExchange):
+            self.cycle = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count received bytes, and reject a head that is too long."""
+        self._received_at = self.loop.time()
+        self._received += len(data)
+        super().data_received(data)
+        if self._head_since is None or self.transport.is_closing():
+            self._pending.discard(self)
+        else:
+            self._pending.add(self, now=self._received_at)
+        if self._received > _LONGEST and not self.transport.is_closing():
+            self._refuse()
+
+    def on_message_begin(self) -> None:
+        """Start the time limit of a head."""
+        super().on_message_begin()
+        self._head_since, self._is_open = self._received_at, True
+
+    def on_headers_complete(self) -> None:
+        """End the limits of the head."""
+        self._received, self._head_since = 0, None
+        exchange = None if self._fast_path is None else self._find_exchange()
+        if exchange is None:
+            super().on_headers_complete()
+        else:
+            self._exchange = self.cycle = exchange  # type: ignore[assignment]
+            self._body = []
+
+    def on_body(self, body: bytes) -> None:
+        """Reset the byte count: bodies are limited elsewhere."""
+        self._received = 0
+        if self._body is None:
+            super().on_body(body)
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Mark the request as complete."""
+        self._received, self._is_open = 0, False
+        if self._body is None or self._exchange is None or self._fast_path is None:
+            super().on_message_complete()
+            return
+        exchange, exchange.body, self._body = self._exchange, b"".join(self._body), None
+        if not self._fast_path.begin(exchange):
+            self._hand_over(exchange)
+
+    def _find_exchange(self) -> PlainExchange | None:
+        """The request whose head was read, if it is plain as far as that tells."""
+        found, parser, is_first = find_route(self.url), self.parser, self._is_answered
+        if found is None or not is_first or parser.get_method() != b"POST":
+            return None
+        headers = dict(self.headers)
+        length = headers.get(b"content-length", b"0")
+        if (
+            len(headers) < len(self.headers)
+            or not _SPECIAL.isdisjoint(headers)
+            or not (length.isdigit() and len(length) < _DIGITS and int(length) <= LONGEST)
+            or parser.get_http_version() != "1.1"
+            or not parser.should_keep_alive()
+            or self.flow.write_paused
+        ):
+            return None
+        self.scope |= {"method": "POST", "path": self.url.decode(), "query_string": b""}
+        scope: Scope = self.scope  # type: ignore[assignment]
+        if isinstance(self.app, ProxyHeadersMiddleware):
+            scope = _apply_proxy_headers(scope, self.app)
+        return PlainExchange(self, *found, scope, headers)
+
+    def _hand_over(self, exchange: PlainExchange) -> None:
+        """Let the application answer, as if the request had just been read."""
+        self._exchange = self.cycle = None  # type: ignore[assignment]
+        super().on_headers_complete()
+        self.cycle.keep_alive = self.cycle.keep_alive and exchange.keep_alive
+        super().on_body(exchange.body)
+        super().on_message_complete()
+
+    def write_answer(self, status: int, headers: list[tuple[bytes, bytes]] | None, body: bytes) -> None:
+        """Write the answer of a plain request; None: the headers of JSON."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            raise TypeError("the request was answered")
+        exchange.response_complete = True
+        if exchange.disconnected:
+            return
+        if self.access_log:
+            client, path = get_client_addr(exchange.scope), exchange.scope["path"]  # type: ignore[arg-type]
+            self.access_logger.info('%s - "%s %s HTTP/%s" %d', client, "POST", path, "1.1", status)
+        if headers is None:
+            rest = _JSON_OVER_TLS if exchange.scope["scheme"] == "https" else _JSON
+            own = b"content-length: %d\r\n%b" % (len(body), rest)
+        else:
+            own = _write_headers(headers)
+        default = _write_headers(self.server_state.default_headers)
+        close = b"" if exchange.keep_alive else b"connection: close\r\n"
+        self.transport.write(b"%b%b%b%b\r\n%b" % (STATUS_LINE[status], default, own, close, body))
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def end_if_silent(self, now: float) -> None:
+        """Abort the connection if a request, or the rest of one, is overdue on the clock of the loop."""
+        if not self._is_answering and (self._head_is_late(now) or self._body_is_late(now)):
+            self.transport.abort()
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether no response is pending."""
+        answer: RequestResponseCycle | None = self.cycle
+        return answer is None or answer.response_complete
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a response is pending while the next request has started already."""
+        return self._head_since is not None and not self._is_answered
+
+    def _head_is_late(self, now: float) -> bool:
+        return self._head_since is not None and now - self._head_since > _HEAD
+
+    def _body_is_late(self, now: float) -> bool:
+        return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
+
+    def _refuse(self) -> None:
+        if self._is_answering:
+            self.transport.abort()
+        else:
+            self.send_400_response(f"A head has {_LONGEST} bytes at most.")
+
+
+def _apply_proxy_headers(scope: Scope, app: ProxyHeadersMiddleware) -> Scope:
+    """The scope with address and scheme as a trusted proxy states them, by the rules of uvicorn."""
+    changed = dict(scope)
+    rules = ProxyHeadersMiddleware(_ignore)
+    rules.trusted_hosts = app.trusted_hosts
+    step: Any = rules(changed, _ignore, _ignore)  # type: ignore[arg-type]
+    with suppress(StopIteration):  # it waits for nothing
+        step.send(None)
+    return changed
+
+
+async def _ignore(*_: object) -> Any:
+    pass
+
+
+class Handshake:
+    """A connection until the end of its TLS handshake."""
+
+    def __init__(self, accepted: socket.socket, address: str) -> None:
+        self.address = address
+        self._accepted = accepted
+        self._task: asyncio.Task[None] | None = None
+        self._has_begun = False  # from then on the transport closes the socket
+
+    def begin(self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, pending: PendingHeads) -> None:
+        """Begin; `make` makes the protocol of the connection."""
+        self._task = asyncio.create_task(self._shake_hands(make, tls))
+        self._task.add_done_callback(lambda _: pending.discard(self))
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._task is not None:
+            self._task.cancel()
+        if not self._has_begun:
+            self._accepted.close()
+
+    async def _shake_hands(self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext) -> None:
+        self._has_begun = True
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make, self._accepted, ssl=tls, ssl_handshake_timeout=_HEAD
+            )
+        except OSError as error:  # of TLS, too
+            _log.debug("no TLS connection with %s: %s", self.address, error)
+
+
+def end_silent(connections: Iterable[Any], *, now: float) -> None:
+    """Abort connections with overdue requests; ignore connections of other classes."""
+    for each in [each for each in connections if isinstance(each, ClientConnection)]:
+        each.end_if_silent(now)
