@@ -97,6 +97,7 @@ class ServiceLimits:
     strangers_per_second: float = 10.0  #: requests without a token from one address, at most
     requests_at_work: int = 8  #: of one caller, in threads
     requests_waiting: int = 100  #: of one caller, for these
+    sign_ins_at_work: int = 4  #: that wait for one issuer, in threads
     streams: int = 500  #: of events, of all callers
     streams_of_caller: int = 20
     stream_seconds: float = 300.0  #: after which a client continues in a new one, with its token checked anew
@@ -130,6 +131,7 @@ class Services:
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
     work: WorkLimiter = field(init=False)
+    sign_ins: WorkLimiter = field(init=False)
     job_events: JobEvents = field(init=False)
 
     def __post_init__(self) -> None:
@@ -140,6 +142,8 @@ class Services:
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
         work = WorkLimiter(at_work=self.limits.requests_at_work, waiting=self.limits.requests_waiting)
         object.__setattr__(self, "work", work)
+        sign_ins = WorkLimiter(at_work=self.limits.sign_ins_at_work, waiting=self.limits.requests_waiting)
+        object.__setattr__(self, "sign_ins", sign_ins)
         events = JobEvents(
             self.engine,
             most=self.limits.streams,

@@ -1,12 +1,14 @@
 """Sign in by one-time link or by another issuer, choose a role, sign out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from secrets import token_hex
 from typing import Annotated
 from urllib.parse import quote
 
+import anyio.to_thread
 from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
@@ -129,11 +131,24 @@ def _sign_in(request: Request, parts: Services, next_page: str, problem: str = "
     )
 
 
+IssuerName = Annotated[str, Path(max_length=255)]
+
+
+async def _wait_for_issuer(parts: Services, name: str, work: Callable[[], Response]) -> Response:
+    """Run what waits for an issuer: strangers, and an issuer that hangs, take few of the shared threads."""
+    async with parts.sign_ins.place(name):
+        return await anyio.to_thread.run_sync(work)
+
+
 @router.get("/login/issuers/{name}")
-def begin_issuer_login(
-    request: Request, parts: PartsOf, name: Annotated[str, Path(max_length=255)], next_page: NextPage = "/"
+async def begin_issuer_login(
+    request: Request, parts: PartsOf, name: IssuerName, next_page: NextPage = "/"
 ) -> Response:
     """Redirect to the issuer, with a cookie that binds the attempt to this browser."""
+    return await _wait_for_issuer(parts, name, partial(_begin, request, parts, name, next_page))
+
+
+def _begin(request: Request, parts: Services, name: str, next_page: str) -> Response:
     # One for each issuer: the answer of one cannot be taken for that of another (RFC 9700 §4.4).
     callback = request.url.replace(path=_CALLBACK.format(name=quote(name, safe="")), query="", fragment="")
     attempt, address = code_flow.begin(_issuer(parts, name), str(callback))
@@ -153,13 +168,14 @@ class CallbackQuery(BaseModel):
 
 
 @router.get(_CALLBACK)
-def handle_callback(
-    request: Request,
-    parts: PartsOf,
-    name: Annotated[str, Path(max_length=255)],
-    query: Annotated[CallbackQuery, Query()],
+async def handle_callback(
+    request: Request, parts: PartsOf, name: IssuerName, query: Annotated[CallbackQuery, Query()]
 ) -> Response:
     """Handle the issuer's redirect: sign in, or offer a choice of several roles."""
+    return await _wait_for_issuer(parts, name, partial(_finish, request, parts, name, query))
+
+
+def _finish(request: Request, parts: Services, name: str, query: CallbackQuery) -> Response:
     try:
         trusted, kept, claims = _claims(request, parts, name, query)
         callers = _callers(trusted, claims)

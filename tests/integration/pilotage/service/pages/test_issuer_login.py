@@ -2,15 +2,19 @@
 
 import logging
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
 from pilotage.service.auth.callers import Role
-from pilotage.service.auth.oidc import issuer
+from pilotage.service.auth.oidc import code_flow, issuer
+from pilotage.service.auth.oidc.discovery import IssuerAway
 from pilotage.service.auth.oidc.issuer import RoleRule
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue.db import database
@@ -235,6 +239,37 @@ def test_sign_ins_are_in_the_audit_log_without_codes_or_tokens(
     ours = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("pilotage"))
     assert brought["code"] not in ours
     assert session not in ours
+
+
+def test_an_issuer_that_hangs_leaves_threads_for_everybody_else(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    """Strangers from many addresses begin to sign in; other requests need threads, too."""
+    goes_on = threading.Event()
+
+    def hang(*_: object) -> NoReturn:
+        goes_on.wait()
+        raise IssuerAway("CERN does not answer")
+
+    monkeypatch.setattr(code_flow, "begin", hang)
+
+    def begin(number: int) -> int:
+        address = {"X-Forwarded-For": f"10.1.{number // 5}.{number}"}
+        return httpx.get(
+            f"{service.url}/login/issuers/CERN",
+            headers=address,
+            trust_env=False,
+            verify=NO_AUTHORITIES,
+            timeout=60,
+        ).status_code
+
+    with ThreadPoolExecutor(60) as strangers:
+        waiting = [strangers.submit(begin, number) for number in range(60)]
+        try:
+            assert service.operator().get("/api/v1/jobs", timeout=30).status_code == 200
+        finally:
+            goes_on.set()
+        assert {each.result() for each in waiting} == {503}
 
 
 def test_nobody_signs_in_with_an_issuer_that_is_not_there(browser: Browser):
