@@ -4,7 +4,7 @@ import base64
 import io
 import re
 import tarfile
-import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from pilotage.fabric.runner import local_job
 from pilotage.fabric.runner.local_job import JobSpec
 from pilotage.fabric.runner.status_files import PAYLOAD, LocalJobEnd, StatusFiles
 
-_FILES = re.compile(r"b64decode\('''\n(.*?)\n'''\)", re.DOTALL)
+_ORDER = re.compile(r"\('order\.json', '''\n(.*?)'''\)", re.DOTALL)
 
 
 class PretendedBatch:
@@ -93,9 +93,8 @@ class PretendedBatch:
         return str(list(self.states).index(stamp) + 1)
 
     def _order(self, job: BatchJob) -> JobSpec:
-        packed = _FILES.search(job.script)
+        packed = _ORDER.search(job.script)
         assert packed is not None
-        with zipfile.ZipFile(io.BytesIO(base64.b64decode(packed[1]))) as files:
-            file = self._directory / "order.json"
-            file.write_bytes(files.read("order.json"))
+        file = self._directory / "order.json"
+        file.write_bytes(zlib.decompress(base64.b64decode(packed[1])))
         return local_job.read_spec(file)

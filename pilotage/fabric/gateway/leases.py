@@ -298,7 +298,7 @@ class GatewayLeases:
                 self._start_or_beat(lease, grid_job)
         if report.status == RELEASED:
             with lease.lock:
-                self.service.release(lease.taken.lease, report.application_status, undelivered=True)
+                self.service.release(lease.taken.lease, report.application_status)
             log.warning("job %d is given back: %s", lease.taken.job_id, report.application_status)
             return
         # Heartbeats go on while the output is sent.

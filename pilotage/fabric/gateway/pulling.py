@@ -75,7 +75,7 @@ class GridJobPulling:
     ) -> Iterator[PulledGridJob]:
         """Pull jobs of one VO for one queue, one after the other."""
         offer: _QueueOffer | None = None
-        while self._has_room(gate, wanted := self._next_request(gate, vo), here):
+        while self._has_room(gate, vo, wanted := self._next_request(gate, vo), here):
             request_id = self.manager.journal.open_request(wanted)
             if not self.permits.expect(request_id, gate.queue):
                 summary.refused["permit"] += 1
@@ -100,12 +100,12 @@ class GridJobPulling:
         takes_flags = self.languages.get(gate.system) and plain not in self._without_flags
         return flagged if takes_flags else plain
 
-    def _has_room(self, gate: GatewayQueue, wanted: str, here: Mapping[str, int]) -> bool:
+    def _has_room(self, gate: GatewayQueue, vo: str, wanted: str, here: Mapping[str, int]) -> bool:
         """Whether one more may come; an open request is repeated in any case."""
         name = self.manager.journal.requests.get(wanted)
         if name is not None and self.permits.is_coming(name):
             return True
-        if self.manager.is_refusing(gate.queue):
+        if self.manager.is_refusing(gate.queue, vo):
             return False
         return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
 

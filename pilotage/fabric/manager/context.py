@@ -76,8 +76,8 @@ class ManagerContext:
     sandboxes: Sandboxes  #: the service's client, such as `pilot.service.service_client.Service`
     limits: Mapping[str, SiteLimits] = field(default_factory=dict)  #: by JobType
     may_gather: Callable[[PulledGridJob], bool] = lambda _: True  #: now
-    #: By queue, the `elapsed_time` at which its batch system refused a grid job for good.
-    refused_at: dict[str, float] = field(default_factory=dict)
+    #: By queue and VO, the `elapsed_time` at which its batch system refused a grid job for good.
+    refused_at: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def system_of(self, entry: GridJobEntry) -> SharedBatchSystem:
         """The batch system of a grid job; `UnfitJob` if the gateway does not serve its queue any more."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner.progress import Progress
+from requirements.values import fold
 
 
 class ManagerPhase(StrEnum):
@@ -80,6 +81,11 @@ class PulledGridJob:
     def key(self) -> AttemptKey:
         """Key of the attempt."""
         return AttemptKey(self.job_id, self.epoch)
+
+    @property
+    def queue_and_vo(self) -> tuple[str, str]:
+        """The queue, and the folded name of the job's VO."""
+        return self.queue, fold(str(self.description.get("VO", "")))
 
     @property
     def name(self) -> str:

@@ -24,6 +24,7 @@ from pilotage.fabric.manager.polling import Polling
 from pilotage.fabric.manager.records import GridJobEntry
 from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import Away, Refused
+from requirements.values import fold
 
 log = logging.getLogger(__name__)
 #: Seconds without new grid jobs for a queue whose batch system refused one.
@@ -82,9 +83,9 @@ class Manager:
             if not each.forgotten
         ]
 
-    def is_refusing(self, queue: str) -> bool:
-        """Whether the batch system of a queue refused a whole grid job lately: it would refuse others."""
-        refused_at = self.context.refused_at.get(queue)
+    def is_refusing(self, queue: str, vo: str) -> bool:
+        """Whether the batch system of a queue refused a whole grid job of the VO lately."""
+        refused_at = self.context.refused_at.get((queue, fold(vo)))
         return refused_at is not None and elapsed_time() - refused_at < REFUSAL_PAUSE
 
     def advance(self) -> None:

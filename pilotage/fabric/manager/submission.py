@@ -162,7 +162,7 @@ def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool
         return False
     except SubmissionUncertain as error:
         raise NoAnswer(str(error)) from error
-    context.refused_at.pop(entry.taken.queue, None)
+    context.refused_at.pop(entry.taken.queue_and_vo, None)
     submitted = replace(intended, state=LocalState.WAITING, reference=reference, was_submitted=True)
     log = [f"local job {job.number}: submitted as {reference}, {job.stamp}"]
     context.journal.write(job.key, local_jobs=[submitted], log=log)
@@ -170,11 +170,15 @@ def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool
 
 
 def _give_back(context: ManagerContext, entry: GridJobEntry, why: str) -> None:
-    """Return a grid job of which the batch system has taken no local job: that is the site's fault."""
+    """Return a grid job of which the batch system has taken no local job.
+
+    It may be the site's fault or the job's: the job is rescheduled as often as any other, and its VO gets no
+    other one here for a while.
+    """
     jobs = context.journal.local_jobs(entry.key)
     if any(each.was_submitted or each.state is LocalState.INTENDED for each in jobs):
         return
-    context.refused_at[entry.taken.queue] = elapsed_time()
+    context.refused_at[entry.taken.queue_and_vo] = elapsed_time()
     reason = f"the batch system of {entry.taken.queue} refuses its local jobs: {why}"
     failed = [replace(each, state=LocalState.FAILED) for each in jobs]
     ended = replace(entry, outcome=Report(RELEASED, "", reason))

@@ -129,7 +129,7 @@ def test_a_grid_job_whose_submissions_are_all_refused_is_given_back_and_its_queu
 
     monkeypatch.setattr(batch, "submit", refuse)
     manager = site.manager()
-    manager.journal.take(taken())
+    manager.journal.take(taken(VO="cms"))
     for _ in range(4):
         manager.advance()
 
@@ -138,7 +138,8 @@ def test_a_grid_job_whose_submissions_are_all_refused_is_given_back_and_its_queu
     assert job.outcome.status == "Released"
     assert "no such account" in job.outcome.application_status
     assert [each.tries for each in manager.journal.local_jobs(AttemptKey(7, 1))][:1] == [3]
-    assert manager.is_refusing(job.taken.queue)
+    assert manager.is_refusing(job.taken.queue, "CMS")
+    assert not manager.is_refusing(job.taken.queue, "lhcb")
 
 
 def test_a_grid_job_of_which_some_was_submitted_is_not_given_back(
@@ -158,7 +159,7 @@ def test_a_grid_job_of_which_some_was_submitted_is_not_given_back(
         manager.advance()
     assert the_one(manager).outcome is None
     assert the_one(manager).local[LocalState.FAILED] == 1
-    assert not manager.is_refusing(the_one(manager).taken.queue)
+    assert not manager.is_refusing(the_one(manager).taken.queue, "cms")
 
 
 def test_a_local_job_that_is_there_though_its_submission_looked_refused_is_not_submitted_again(
