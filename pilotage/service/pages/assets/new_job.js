@@ -64,7 +64,9 @@ field.querySelector("[type=file]").addEventListener("change", async (event) => {
     named.value = names.slice(0, 2000);
     status.textContent = names && `Stored: ${names}`;
   } catch (error) {
-    if (mine === turn) status.textContent = `Not stored: ${error.message}`;
+    if (mine !== turn) return;
+    event.target.value = "";
+    status.textContent = `Not stored, the job would go without input files: ${error.message}`;
   }
   if (mine === turn) buttons.forEach((each) => (each.disabled = false));
 });
