@@ -475,6 +475,7 @@ def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may
     }
     counters = value(ask("ada", WEB, "getJobsCounters", ["Status", "Site"], {"JobID": [taken]}))
     assert counters == [[{"Status": "Running", "Site": "LCG.A.org"}, 1]]
+    assert value(ask("ada", WEB, "getJobsCounters", ["Status"], {"FromDate": "2999-01-01"})) == []
     for method, found in {
         "getApplicationStates": ["event 7"],
         "getJobTypes": ["User"],
