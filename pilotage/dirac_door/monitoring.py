@@ -75,7 +75,7 @@ _COUNTED: Final = 100_000
 
 def _read_ids(ids: frozenset[str]) -> frozenset[int]:
     if len(ids) > bounds.SUBMITTED_JOBS or not all(each.isdecimal() and len(each) < 19 for each in ids):
-        message = f"{len(ids)} values are not at most {bounds.SUBMITTED_JOBS} ids of jobs"
+        message = f"{len(ids)} values: allowed are {bounds.SUBMITTED_JOBS} ids of jobs, of at most 18 digits"
         raise InvalidRequest([Problem(path="JobID", message=message)])
     return frozenset(map(int, ids))
 
