@@ -52,10 +52,11 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
         times=TIMES,
     )
     answer = await routes.claim_jobs(call.parts, routes.RequestClient(call.request), wanted)
+    hand_over = database.retry_on_conflict(_hand_over)
     for match in answer.matches:
         call.parts.metrics.matched(vo=match.vo, site=wanted.presented.site, jobs=1)
         try:
-            return await anyio.to_thread.run_sync(database.retry_on_conflict(_hand_over), call, match)
+            return await anyio.to_thread.run_sync(hand_over, call, match, reference)
         except BaseException:  # also of a cancelled request: the JobAgent has not got the job
             call.parts.claims.give_back(wanted, answer)
             raise
@@ -100,11 +101,16 @@ def _caller(call: DiracCall, resource: dict[str, Any]) -> MatchCaller:
     return MatchCaller(subject=call.peer.holder, vos=_vos(call, resource))
 
 
-def _hand_over(call: DiracCall, match: ClaimedJob) -> Result:
+def _hand_over(call: DiracCall, match: ClaimedJob, reference: object) -> Result:
     """Note who has the job, and write its description as DIRAC reads it."""
+    found = [call.peer.mark]
+    if pilot_manager.is_reference(reference):
+        found.append(pilot_manager.make_stamp(match.vo, reference))
     with database.writing(call.parts.engine) as conn:
         job = jobs.get_job(conn, match.job_id)
-        marks.store_mark(conn, attempts.get_attempt(conn, match.lease), call.peer.mark)
+        attempt = attempts.get_attempt(conn, match.lease)
+        for mark in found:
+            marks.store_mark(conn, attempt, mark)
     config = call.parts.live.current
     defaults = options_for(config, match.vo).job_description.filled_in_json
     body = json.loads(descriptions.add_defaults(match.description_json, defaults))

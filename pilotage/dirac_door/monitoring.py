@@ -75,7 +75,7 @@ _COUNTED: Final = 100_000
 
 def _read_ids(ids: frozenset[str]) -> frozenset[int]:
     if len(ids) > bounds.SUBMITTED_JOBS or not all(each.isdecimal() and len(each) < 19 for each in ids):
-        message = f"{len(ids)} values are not at most {bounds.SUBMITTED_JOBS} ids of jobs"
+        message = f"{len(ids)} values: allowed are {bounds.SUBMITTED_JOBS} ids of jobs, of at most 18 digits"
         raise InvalidRequest([Problem(path="JobID", message=message)])
     return frozenset(map(int, ids))
 
@@ -175,7 +175,9 @@ def get_jobs_counters(
     call: DiracCall, attributes: list[str], selection: Selection | None = None, since: Any = None
 ) -> Result:
     """Numbers of jobs by the values of some attributes."""
-    which = replace(_select(call, selection), updated_since=read_date(since))
+    which = _select(call, selection)
+    if (updated_since := read_date(since)) is not None:
+        which = replace(which, updated_since=updated_since)
     counts = _count(call, attributes, which)
     return jencode.ok([[dict(zip(attributes, values, strict=True)), jobs] for values, jobs in counts.items()])
 
@@ -207,13 +209,13 @@ def _list_sites(call: DiracCall, since: datetime | None) -> list[dict[str, Any]]
     for site, jobs in numbers.items():
         grid, _, country = site.split(".") if site.count(".") == 2 else ("Unknown",) * 3
         mask = "Banned" if site in banned else "Active" if site in config.sites else "NoMask"
-        tier = read_tier(config, site) or _TIER
+        tier = read_tier(config, site)
         rows.append(
             {
                 "Site": site,
                 "GridType": grid,
                 "Country": country,
-                "Tier": tier,
+                "Tier": _TIER if tier is None else tier,
                 "MaskStatus": mask,
                 **{state: jobs[state] for state in _STATES},
                 **_grade(jobs),
@@ -301,11 +303,12 @@ def list_history(conn: Connection, config: Configuration, now: datetime) -> Iter
     for values, jobs in counts.items():
         found = dict(zip(_HISTORY.values(), map(str, values), strict=True))
         site = found["Site"]
+        tier = read_tier(config, site)
         yield {
             **found,
             "ApplicationStatus": found["ApplicationStatus"] or "unset",
             "MinorStatus": found["MinorStatus"] or "unset",
-            "Tier": str(read_tier(config, site) or _NOT_PLEDGED),
+            "Tier": _NOT_PLEDGED if tier is None else str(tier),
             "Type": site.split(".")[0],
             "Jobs": jobs,
             "Reschedules": again[values],

@@ -8,7 +8,7 @@ Source: DIRAC 9.1, `PilotManagerHandler.py`, `PilotAgentsDB.py`.
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeGuard
 
 from pydantic import BeforeValidator, Field
 from sqlalchemy import Connection
@@ -45,11 +45,16 @@ def make_stamp(vo: str, reference: str) -> str:
     return f"dirac-{hashlib.sha256(f'{vo} {reference}'.encode()).hexdigest()[:32]}"
 
 
+def is_reference(given: object) -> TypeGuard[str]:
+    """Whether a resource names its pilot with this value."""
+    return isinstance(given, str) and given not in ("", _UNKNOWN_REFERENCE)
+
+
 def note_request(
     call: DiracCall, vos: Collection[str], reference: object, queue: QueueAddress | None
 ) -> str | None:
     """The stamp of the registered pilot that requests a job; it runs, at the first queue that it names."""
-    if not isinstance(reference, str) or reference in ("", _UNKNOWN_REFERENCE):
+    if not is_reference(reference):
         return None
     with database.reading(call.parts.engine) as conn:
         found = [each for each in _find(conn, call, [reference], vos) if _is_visible(call, each)]

@@ -6,7 +6,9 @@ has is that of a ghost, whose job was given away. A ghost that has renewed its p
 address tells. So it does for clients without a key, whose mark is the same for all attempts.
 
 A JobAgent keeps the proxy of a user for hours: payloads of two attempts that it runs have one key. If the
-sender ended the earlier attempt itself, and both have a mark of the JobAgent, a report is about the later.
+sender ended the earlier attempt itself, and both have a mark of the JobAgent, a report is about the later,
+until that has a key which the earlier has not. The reference of a pilot, if it states one, is a mark of its
+attempts, too: it tells JobAgents apart that have one proxy behind one address.
 """
 
 from collections import defaultdict
@@ -67,8 +69,9 @@ def find_attempt(
     own = next((each for each in found if mark in by_epoch[each.epoch]), None)
     if own is None and (ghost := _find_by_address(found, by_epoch, mark)) is not None:
         return ghost, False
-    is_kept = own is not None and own.closed_as in _ENDED and by_epoch[own.epoch] & by_epoch[latest.epoch]
-    if own is None or is_kept:
+    if own is None or (
+        own.closed_as in _ENDED and _is_of_same_pilot(by_epoch[own.epoch], by_epoch[latest.epoch])
+    ):
         if learn and latest.closed_at is None and len(by_epoch[latest.epoch]) < _MOST:
             store_mark(conn, latest, mark)
         return latest, own is not None
@@ -90,6 +93,13 @@ def _find_by_address(
     """The latest attempt with marks from the address of this one, if that is not the job's latest."""
     latest = next((each for each in found if _is_from(mark, by_epoch[each.epoch])), None)
     return None if latest is found[0] else latest
+
+
+def _is_of_same_pilot(earlier: Collection[str], later: Collection[str]) -> bool:
+    """Whether two attempts have a mark in common, and the later no key that the earlier has not."""
+    keys = {mark.partition("@")[0] for mark in earlier}
+    is_without_new = all(mark.partition("@")[0] in keys for mark in later)
+    return is_without_new and not set(earlier).isdisjoint(later)
 
 
 def _is_from(mark: str, others: Collection[str]) -> bool:

@@ -75,6 +75,7 @@ def send(
     url: str, index: str, records: Sequence[Mapping[str, object]], authorities: Path | None = None
 ) -> None:
     """Send records to an index, which is made if it does not exist; `CommandRefused`."""
+    place = _name_place(url)
     try:
         context = transport.tls_context(authorities)
         with httpx.Client(verify=context, timeout=_SECONDS, auth=_read_netrc()) as client:
@@ -87,9 +88,29 @@ def send(
                     f"{url}/_bulk", content=body, headers={"Content-Type": "application/x-ndjson"}
                 ).raise_for_status()
                 if answer.json().get("errors"):
-                    raise CommandRefused(f"{url}: not all records were stored: {harmless(answer.text)[:500]}")
+                    raise CommandRefused(
+                        f"{place}: not all records were stored: {_name_failure(answer.json())}"
+                    )
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
-        raise CommandRefused(f"{url}: {harmless(str(error)) or type(error).__name__}") from None
+        raise CommandRefused(f"{place}: {harmless(str(error)) or type(error).__name__}") from None
+
+
+def _name_place(url: str) -> str:
+    """Host and port of a URL; `CommandRefused` if it has a user or password."""
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise CommandRefused(f"--opensearch: {harmless(str(error))}") from None
+    if parts.userinfo:
+        raise CommandRefused(f"--opensearch: {parts.host}: user and password belong in ~/.netrc")
+    return parts.host if parts.port is None else f"{parts.host}:{parts.port}"
+
+
+def _name_failure(answer: Mapping[str, Any]) -> str:
+    """The number of failed records of a bulk request, and the error of the first."""
+    results = [result for item in answer.get("items", []) for result in item.values()]
+    failed = [result["error"] for result in results if result.get("error")]
+    return f"{len(failed)} failed, the first: {harmless(json.dumps(failed[:1]))[:500]}"
 
 
 def _read_netrc() -> httpx.NetRCAuth | None:

@@ -93,5 +93,21 @@ def test_records_are_sent_in_bulk_to_an_index_of_the_day(
     lines = [json.loads(line) for call in calls[1:3] for line in call[2].splitlines()]
     assert lines[1::2] == records
     assert lines[0] == {"index": {"_index": "wmshistory_index-2026-03-28"}}
-    with opensearch({"errors": True}) as (url, _), pytest.raises(CommandRefused, match="not all records"):
+    failures = [{"index": {"error": {"type": "no room"}}}, {"index": {"status": 201}}]
+    answer = {"errors": True, "items": failures}
+    with opensearch(answer) as (url, _), pytest.raises(CommandRefused, match=r"1 failed.*no room"):
         dirac_history.send(url, "x", records)
+
+
+def test_a_url_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(CommandRefused, match=r"~/\.netrc") as refused:
+        dirac_history.send("https://ada:secret@opensearch:9200", "x", [])
+    assert "secret" not in str(refused.value)
+
+
+def test_tier_0_is_one(engine: Engine) -> None:
+    config = validate.parse(RESOURCES.replace("MoUTierLevel: 1", "MoUTierLevel: 0"))
+    submit(engine, config, NOW, "{Executable: x, Site: LCG.A.org}")
+    with database.reading(engine) as conn:
+        [record] = monitoring.list_history(conn, config, NOW)
+    assert record["Tier"] == "0"

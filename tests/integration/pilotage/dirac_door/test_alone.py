@@ -124,7 +124,7 @@ def test_an_output_after_its_job_was_rescheduled_is_dropped(ask: Ask, word: str,
     value(ask("ada", UPDATE, "setJobStatus", job_id, word, "", "JobWrapper", address=node))
     value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
     value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.2"))
     value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
     with database.reading(engine) as conn:
         assert conn.execute(select(attempts.c.output)).scalars().all() == [None, None]

@@ -279,20 +279,46 @@ def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: A
     assert status(ask, job_id) == "Running"
 
 
+@pytest.mark.parametrize("reference", [None, "ce1/1"])
 @pytest.mark.parametrize("end", ["Rescheduled", "Failed"])
-def test_a_jobagent_that_gets_a_job_again_reports_on_it_with_the_proxy_that_it_kept(ask: Ask, end: str):
+def test_a_jobagent_that_gets_a_job_again_reports_on_it_with_the_proxy_that_it_kept(
+    ask: Ask, end: str, reference: str | None
+):
+    resource = {**RESOURCE, "PilotReference": reference}
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("pia", MATCHER, "requestJob", resource))
     value(ask("ada", UPDATE, "setJobStatus", job_id, end, "no disk", "JobWrapper"))
     assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == (
         {"Kill": ""} if end[0] == "R" else {}
     )
     value(ask("ada", MANAGER, "rescheduleJob", job_id))
-    assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
+    assert value(ask("pia", MATCHER, "requestJob", resource))["JobID"] == job_id
     assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {}
     assert status(ask, job_id) == "Running"
     value(ask("ada", UPDATE, "setJobStatus", job_id, "Done", "Execution Complete", "JobWrapper"))
     assert status(ask, job_id) == "Done"
+
+
+@pytest.mark.parametrize("references", [(None, None), ("ce1/1", "ce1/2")])
+def test_a_jobagent_whose_job_another_one_with_its_proxy_and_address_has_is_killed(
+    ask: Ask, references: tuple[str | None, str | None]
+):
+    first, second = ({**RESOURCE, "PilotReference": each} for each in references)
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", first))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "Application", "JobWrapper"))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Rescheduled", "no disk", "JobWrapper"))
+    value(ask("ada", MANAGER, "rescheduleJob", job_id))
+    value(ask("pia", MATCHER, "requestJob", second))
+    if references[0]:
+        assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {"Kill": ""}
+        assert status(ask, job_id) == "Matched"
+    other = "ada's renewed proxy"
+    value(ask(other, UPDATE, "setJobStatus", job_id, "Running", "Application", "JobWrapper"))
+    assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {})) == {"Kill": ""}
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Failed", "of the ghost", "JobWrapper"))
+    assert status(ask, job_id) == "Running"
+    assert value(ask(other, UPDATE, "sendHeartBeat", job_id, {}, {})) == {}
 
 
 def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
@@ -449,6 +475,7 @@ def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may
     }
     counters = value(ask("ada", WEB, "getJobsCounters", ["Status", "Site"], {"JobID": [taken]}))
     assert counters == [[{"Status": "Running", "Site": "LCG.A.org"}, 1]]
+    assert value(ask("ada", WEB, "getJobsCounters", ["Status"], {"FromDate": "2999-01-01"})) == []
     for method, found in {
         "getApplicationStates": ["event 7"],
         "getJobTypes": ["User"],
