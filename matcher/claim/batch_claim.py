@@ -142,7 +142,10 @@ def claim_limited(
     """
     places = {prepared.place for prepared in requests}
     policies = place_policy.lock_policies(conn, places, now, wait=wait, reads_bans=False)
-    left = [_LimitedRequest(prepared, policies.policy_at(prepared.place)) for prepared in requests]
+    left = [
+        _LimitedRequest(prepared, policies.policy_at(prepared.place, vos=prepared.resource.named_vos))
+        for prepared in requests
+    ]
     found = {
         number: ClaimResult(in_other_hands=True)
         for number, prepared in enumerate(requests)

@@ -208,7 +208,7 @@ def claim_all(
         _Claim(
             prepared=prepared,
             filling=SlotAllotment(_bound(prepared, room)),
-            gate=policies.policy_at(prepared.place, prepared.admission),
+            gate=policies.policy_at(prepared.place, prepared.admission, vos=prepared.resource.named_vos),
             is_busy=policies.is_busy(prepared.place, prepared.resource.named_vos),
             room=room,
         )

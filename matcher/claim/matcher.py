@@ -354,7 +354,8 @@ def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller)
         # Without a node, no pool can be excluded by its facts.
         pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
     candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
-    return MatchedPlace(candidates=candidates, place=place, gate=view.gate(place, admission))
+    gate = view.gate(place, admission, vos=resource.named_vos)
+    return MatchedPlace(candidates=candidates, place=place, gate=gate)
 
 
 def _find_duplicates(batch: Sequence[MatchRequest]) -> list[int]:

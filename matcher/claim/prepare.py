@@ -60,9 +60,8 @@ def prepare(
     due = recorder.are_due(served.place, resource, view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    gate = (
-        view.gate(served.place) if counted and (due or served.place not in view.memory.open_places) else None
-    )
+    reads = counted and (due or served.place not in view.memory.open_places)
+    gate = view.gate(served.place, vos=resource.named_vos) if reads else None
     if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
         recorder.note_kept_out(refused, candidates, served.place, resource, view.now)
         return ClaimResult(refused=refused)

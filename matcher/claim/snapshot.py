@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -243,12 +243,14 @@ class Snapshot:
         """Whether a limit, throttle or ban may apply at a place."""
         return fold(place.site) in self.banned or place_policy.counts_jobs(self.config, place)
 
-    def gate(self, place: Location, policy: AdmissionPolicy | None = None) -> PlacePolicy | None:
-        """The policy of a place, read without locks; None: no conditions."""
+    def gate(
+        self, place: Location, policy: AdmissionPolicy | None = None, *, vos: Collection[str]
+    ) -> PlacePolicy | None:
+        """The policy of a place for jobs of some VOs, read without locks; None: no conditions."""
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
-        return policies.policy_at(place, policy)
+        return policies.policy_at(place, policy, vos=vos)
 
 
 def _queue_address(

@@ -112,7 +112,7 @@ def _parse_place_rule(scope: str, kind: RuleKind, attribute: str, vo: str, defin
             burst=stored["burst"],
         )
     )
-    is_of_site = vo == running_limits.OF_SITE
+    is_of_site = vo == scope_rules.OF_SITE
     return PlaceRule(
         limit=limit,
         vo=None if is_of_site else vo or None,

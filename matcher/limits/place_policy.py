@@ -53,11 +53,15 @@ class PlacePolicy:
         banned: bool,
         admission: AdmissionPolicy | None = None,
         kinds: JobGroupCache,
+        vos: Collection[str] = (),
     ) -> None:
+        """`vos`: those whose jobs are wanted; empty: unknown. Rules that cannot count them are ignored."""
         self._kinds = kinds
         self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
-        self._conditions = conditions
+        self._conditions = [each for each in conditions if not vos or any(map(each.rule.counts, vos))]
+        # Also where no rule counts these VOs: the batched claim needs to see that their rules were applied.
+        self._is_counting = bool(standing or conditions)
         self._banned = banned
         self._refused: tuple[JobKind, ...] = ()  # job groups that the throttles refuse in their current state
         self.refused: str | None = BANNED if banned else None  #: reason code, once a job was refused
@@ -70,11 +74,6 @@ class PlacePolicy:
         return not all(each.opened for each in self._standing) or any(
             isinstance(each, RunningLimitState) and not each.opened for each in self._conditions
         )
-
-    @property
-    def is_counting(self) -> bool:
-        """Whether claimed attempts have to be counted here."""
-        return bool(self._standing or self._conditions)
 
     @property
     def admits_all(self) -> bool:
@@ -217,11 +216,11 @@ class PlacePolicy:
         self.reserved += ((each.scope.scope, (job_id, epoch)) for each in self._standing)
 
     def format_countings(self, taken: CandidateRow | TaskQueue | None) -> str | None:
-        """The rules that count a job, or a job of a task queue that alone decides; None: nothing counts here.
+        """The rules that count a job, or a job of a task queue that alone decides; None: there are no rules.
 
         Without the job (None) only throttles count here.
         """
-        if not self.is_counting:
+        if not self._is_counting:
             return None
         rules: list[Counting] = [(scope_rules.RESERVATION, each.scope.scope) for each in self._standing]
         rules += (
@@ -297,15 +296,19 @@ class PlacePolicies:
             _is_inside(rule.scope, inside) and compiled_rules.may_count(rule, vos) for rule in self._inside
         )
 
-    def policy_at(self, place: Location, admission: AdmissionPolicy | None = None) -> PlacePolicy | None:
-        """The policy of a place; None: it has no conditions."""
+    def policy_at(
+        self, place: Location, admission: AdmissionPolicy | None = None, *, vos: Collection[str] = ()
+    ) -> PlacePolicy | None:
+        """The policy of a place for jobs of some VOs (empty: unknown); None: it has no conditions."""
         names = _scopes_of_place(place)
         standing = [self._standing[name] for name in names if name in self._standing]
         conditions = [each for name in names for each in self._conditions.get(name, ())]
         banned = fold(place.site) in self._banned
         if not (standing or conditions or banned or admission):
             return None
-        policy = PlacePolicy(standing, conditions, banned=banned, admission=admission, kinds=self._kinds)
+        policy = PlacePolicy(
+            standing, conditions, banned=banned, admission=admission, kinds=self._kinds, vos=vos
+        )
         self._policies.append(policy)
         return policy
 
@@ -371,7 +374,10 @@ def read_policies(
 
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
-    """Whether a limit, delay or throttle of the configuration may apply at the place; claims read rows."""
+    """Whether a limit, delay or throttle of the configuration may apply at the place; claims read rows.
+
+    Of any VO: the claim without locks refuses a place with rules, whichever VO they count.
+    """
     return not _list_limited(config).isdisjoint(_scopes_of_place(place))
 
 

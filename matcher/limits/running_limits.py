@@ -7,11 +7,11 @@ those of the operations.
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Connection, Row
 
@@ -23,9 +23,9 @@ from cs_config.tree.configuration import Configuration
 from matcher.limits.job_groups import JobView
 from requirements.values import fold
 from taskqueue.db import clock
-from taskqueue.sites import matching_delays, occupancy, scopes
+from taskqueue.sites import matching_delays, occupancy, scope_rules, scopes
 from taskqueue.sites.matching_delays import BucketKey, BucketLevel
-from taskqueue.sites.scope_rules import RuleKind
+from taskqueue.sites.scope_rules import OF_SITE, RuleKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Columns of a candidate job, by attribute of a limit.
@@ -38,8 +38,6 @@ _COLUMNS = {
     "VO": "vo",
     "SubmitPool": "submit_pool",
 }
-#: Stands for the VO in the key of a rule of a site itself; no VO has such a name.
-OF_SITE: Final = "*"
 LimitedJob = Row[*tuple[Any, ...]] | JobView
 
 
@@ -69,8 +67,8 @@ class PlaceRule:
         return self.counts(limited.vo) and self._is_limited(limited)
 
     def is_decided_by(self, task_queue: TaskQueue) -> bool:
-        """Whether all jobs of the task queue, or none, have the limited value."""
-        return _find_value(task_queue, self.limit.attribute) is not None
+        """Whether all jobs of the task queue, or none, are limited jobs."""
+        return not self.counts(task_queue.vo) or _find_value(task_queue, self.limit.attribute) is not None
 
     def _is_limited(self, limited: LimitedJob | TaskQueue) -> bool:
         value = _find_value(limited, self.limit.attribute)
@@ -160,6 +158,7 @@ class DelayBucket:
     key: BucketKey
     tokens: float
     at: datetime  #: time of this level
+    taken: int = 0  #: tokens taken since then
     changed: bool = False
 
     @property
@@ -185,9 +184,10 @@ class DelayBucket:
         )
 
     def matched(self, _vo: str, jobs: int = 1) -> None:
-        """Take tokens; a negative number gives them back."""
-        self.tokens -= jobs
-        self.changed = True
+        """Take tokens; a negative number gives them back, at most those that were taken."""
+        taken = max(0, self.taken + jobs)
+        self.tokens -= taken - self.taken
+        self.taken, self.changed = taken, True
 
 
 PlaceCondition = RunningLimitState | DelayBucket
@@ -234,16 +234,19 @@ def scopes_with_rules(config: Configuration) -> Mapping[FoldedAddress, str]:
 def read_conditions(
     conn: Connection, config: Configuration, names: Collection[str], now: datetime
 ) -> Mapping[str, list[PlaceCondition]]:
-    """Current state of the limits and delays of a configuration at these scopes, counted from the rows.
+    """Current state of the limits and delays of a configuration at these scopes; advisory.
 
-    For explanations and previews, whose configuration need not be the one in force.
+    For explanations and previews, whose configuration need not be the one in force: what is limited in it
+    alone is counted from the rows.
     """
     known = rules_by_scope(config)
     concerned = {scope: known[scope] for scope in names}
-    buckets = read_buckets(conn, list(chain(*concerned.values())), now)
+    rules = list(chain(*concerned.values()))
+    buckets = read_buckets(conn, rules, now)
+    counters = _read_counters(conn, rules)
     return {
         scope: [
-            *_read_running(conn, scope, these, buckets),
+            *_read_running(conn, scope, these, buckets, counters),
             *(buckets[rule] for rule in these if isinstance(rule.limit, MatchingDelay)),
         ]
         for scope, these in concerned.items()
@@ -321,25 +324,44 @@ def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ..
     return *scheduling.running_limit, *scheduling.matching_delay
 
 
+def _read_counters(conn: Connection, rules: Iterable[PlaceRule]) -> Mapping[tuple[str, ...], int]:
+    """The counters of open running limits at the scopes of these rules, by `ScopeRule.key`."""
+    names = {fold(each.limit.scope) for each in rules if isinstance(each.limit, RunningLimit)}
+    stored = scope_rules.read_rules(conn, names) if names else ()
+    return {
+        each.key: each.n for each in stored if each.kind is RuleKind.RUNNING and each.opened and each.known
+    }
+
+
 def _read_running(
-    conn: Connection, scope: str, these: Sequence[PlaceRule], buckets: Mapping[PlaceRule, DelayBucket]
+    conn: Connection,
+    scope: str,
+    these: Sequence[PlaceRule],
+    buckets: Mapping[PlaceRule, DelayBucket],
+    counters: Mapping[tuple[str, ...], int],
 ) -> Iterator[RunningLimitState]:
-    there: dict[str, Mapping[tuple[str, str], int]] = {}
+    rows: dict[str, Mapping[tuple[str, str], int]] = {}
     for rule in these:
         limit = rule.limit
         if isinstance(limit, RunningLimit):
-            if limit.attribute not in there:
-                there[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
-            counts = there[limit.attribute].items()
-            number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
+            if (number := counters.get(_build_key(rule, RuleKind.RUNNING))) is None:
+                if limit.attribute not in rows:
+                    rows[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
+                counts = rows[limit.attribute].items()
+                number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
             yield RunningLimitState(rule=rule, limit=limit, there=number, bucket=buckets.get(rule))
+
+
+def _build_key(rule: PlaceRule, kind: RuleKind) -> BucketKey:
+    """The `ScopeRule.key` of a rule."""
+    return fold(rule.limit.scope), kind, rule.limit.attribute, fold(rule.limit.value), rule.stored_vo
 
 
 def _build_bucket(
     rule: PlaceRule, delay: MatchingDelay, levels: Mapping[BucketKey, BucketLevel], now: datetime
 ) -> DelayBucket:
     kind = RuleKind.RUNNING if isinstance(rule.limit, RunningLimit) else RuleKind.DELAY
-    key = (fold(delay.scope), kind, delay.attribute, fold(delay.value), rule.stored_vo)
+    key = _build_key(rule, kind)
     return DelayBucket(
         rule=rule, delay=delay, key=key, tokens=_count_tokens(delay, levels.get(key), now), at=now
     )

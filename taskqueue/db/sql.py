@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from sqlalchemy import (
     JSON,
     BindParameter,
+    Boolean,
     Column,
     ColumnElement,
     Connection,
@@ -36,7 +37,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import Insert
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeDecorator
 
@@ -54,6 +58,25 @@ def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
     ordered = sorted(set(values))
     for start in range(0, len(ordered), BATCH_SIZE):
         yield ordered[start : start + BATCH_SIZE]
+
+
+class is_not_ascii(FunctionElement[bool]):  # noqa: N801 - written like a SQL function
+    """Whether a text has characters beyond ASCII."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(is_not_ascii)
+def _compile_is_not_ascii(element: is_not_ascii, compiler: SQLCompiler, **options: Any) -> str:
+    value = compiler.process(element.clauses, **options)
+    return f"octet_length({value}) <> length({value})"
+
+
+@compiles(is_not_ascii, "sqlite")
+def _compile_for_sqlite(element: is_not_ascii, compiler: SQLCompiler, **options: Any) -> str:
+    value = compiler.process(element.clauses, **options)
+    return f"length(CAST({value} AS BLOB)) <> length({value})"
 
 
 #: The bind for a list of values: `column.in_(IDS)`, executed with `{"ids": […]}`.

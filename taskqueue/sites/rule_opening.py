@@ -22,6 +22,7 @@ from sqlalchemy import (
     Row,
     Select,
     bindparam,
+    func,
     literal,
     or_,
     select,
@@ -32,7 +33,7 @@ from taskqueue.db import database, sql
 from taskqueue.schema.tables import ATTEMPT_AT, attempts, jobs
 from taskqueue.sites import reservations, scope_rules, scopes
 from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
-from taskqueue.sites.scope_rules import RuleKind, StoredRule
+from taskqueue.sites.scope_rules import OF_SITE, RuleKind, StoredRule
 
 #: Attempts marked by one transaction: their pilots' reports wait for so many at most.
 _AT_ONCE = 500
@@ -60,7 +61,12 @@ def _select_countable(value: ColumnElement[str]) -> Select[*tuple[object, ...]]:
     return (
         select(attempts.c.lease, attempts.c.counted_by, jobs.c.vo, value.label("value"))
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
-        .where(_MAY_COUNT)
+        .where(
+            _MAY_COUNT,
+            or_(bindparam("vo") == "", jobs.c.vo == bindparam("vo")),
+            # A value with other letters than ASCII may be equal by rules that the database does not have.
+            or_(bindparam("value") == "", func.lower(value) == bindparam("value"), sql.is_not_ascii(value)),
+        )
         .order_by(attempts.c.job_id)
     )
 
@@ -119,10 +125,12 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None
 def _list_countable(conn: Connection, rule: StoredRule, counts: Counts) -> Iterator[str]:
     """Leases of the attempts that the rule must count and that are not marked with it."""
     site, ce, queue = (*rule.scope.split("/"), "", "")[:3]
+    # What the statement leaves out is certain not to be counted; the rest is decided by `counts`.
+    of_rule = {"vo": rule.vo.replace(OF_SITE, ""), "value": rule.value if rule.value.isascii() else ""}
     rows = (
-        conn.execute(COUNTABLE_IN_GRID[rule.attribute])
+        conn.execute(COUNTABLE_IN_GRID[rule.attribute], of_rule)
         if site == scopes.GRID
-        else conn.execute(COUNTABLE[rule.attribute], {"site": site, "ce": ce, "queue": queue})
+        else conn.execute(COUNTABLE[rule.attribute], {"site": site, "ce": ce, "queue": queue, **of_rule})
     )
     for row in rows:
         is_counted = rule.kind is RuleKind.THROTTLE or counts(rule, row.vo, row.value)

@@ -42,6 +42,8 @@ from taskqueue.sites.scopes import Scope
 FORMAT: Final = 1
 #: Stands for a rule's id in `attempts.counted_by` and `scope_returns`: a reservation at the scope.
 RESERVATION: Final = 0
+#: Stands for the VO in the key of a rule of a site itself; no VO has such a name.
+OF_SITE: Final = "*"
 
 
 class RuleKind(StrEnum):

@@ -17,12 +17,14 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop, snapshot
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
+from matcher.limits import running_limits
 from matcher.limits.compiled_rules import RuleFollower
+from matcher.limits.running_limits import RunningLimitState
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs
-from taskqueue.schema.tables import matching_delays, waiting_jobs
+from taskqueue.schema.tables import attempts, matching_delays, waiting_jobs
 from taskqueue.sites import bans
 from taskqueue.sites.bans import Ban
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -520,6 +522,45 @@ def test_batches_of_requests_from_all_sites_keep_a_limit_of_the_grid(engine: Eng
     looks = matcher.serve([waiting.request(**waiting.at(place)) for place in places])
     claimed = [job.vo for look in looks if isinstance(look, ClaimResult) for job in look.claimed]
     assert claimed.count("lhcb") == 3
+
+
+def test_a_limit_of_one_vo_on_all_sites_does_not_slow_the_claims_of_another(
+    engine: Engine, now: datetime
+) -> None:
+    _of_both_vos(engine, now, 9)
+    own = "  cms: {JobScheduling: {RunningLimit: {AllSites: {JobGroup: {'': 1}, JobName: {x: 1}}}}}\n"
+    text = LIMITS.replace("  cms: {{JobScheduling: {{MaxRescheduling: 5}}}}\n", "")
+    matcher = _with_open_limits(engine, now, waiting.grid(waiting.GRID + text.format(options="{}") + own))
+    if engine.dialect.name != "sqlite":
+        with _read_only():  # by the batched statement
+            looks = matcher.serve([_asked_by("lhcb")] * 2)
+        assert [len(look.claimed) for look in looks if isinstance(look, ClaimResult)] == [1, 1]
+    [look] = matcher.serve([replace(_asked_by("lhcb"), count=4)])
+    assert isinstance(look, ClaimResult)
+    assert len(look.claimed) == 4
+    with database.reading(engine) as conn:
+        assert set(conn.execute(select(attempts.c.counted_by)).scalars()) == {"[]"}
+
+
+def test_the_number_of_a_limit_in_force_is_its_counter(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 5, job_type="MC")
+    config = waiting.grid(
+        waiting.GRID + LIMITS.format(options="RunningLimit: {AllSites: {JobType: {mC: 3}}}")
+    )
+
+    def read_number() -> int:
+        with database.reading(engine) as conn:
+            [state] = running_limits.read_conditions(conn, config, ["AllSites"], now)["AllSites"]
+        assert isinstance(state, RunningLimitState)
+        return state.there
+
+    assert len(_ask(_matcher(engine, now, "{}"), 1).claimed) == 1
+    assert read_number() == 1  # not stored yet: counted from the rows
+    assert len(_ask(_with_open_limits(engine, now, config), 1).claimed) == 1
+    monkeypatch.delattr(running_limits.occupancy, "count_by_value")
+    assert read_number() == 2
 
 
 def test_a_limit_with_a_ramp_is_free_up_to_the_curb_and_slow_up_to_the_maximum(

@@ -25,7 +25,7 @@ from taskqueue.jobs import control
 from taskqueue.leases import expiry, lifecycle
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, job_log, jobs, reservations, scope_returns, scope_rules
-from taskqueue.sites import rule_check, scopes
+from taskqueue.sites import rule_check, rule_opening, scopes
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from tests import reporting, stored, waiting
@@ -244,6 +244,37 @@ def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_ope
     assert _count(engine) == 3
     assert _agree(engine)
     engine.dispose()
+
+
+@pytest.mark.parametrize("place", ["AllSites", SITE])
+def test_a_new_limit_reads_the_attempts_that_it_may_count_and_no_others(
+    engine: Engine, now: datetime, place: str
+) -> None:
+    # The second one has a Kelvin sign, equal to K where case is ignored.
+    spellings = ["kit", "\u212aIT", "KIT", "Other", "kit2", "Caf\u00e9"]
+    for each in spellings:
+        [job_id] = _put(engine, now, 1, "MC")
+        with database.writing(engine) as conn:
+            stored.force(conn, job_id, job_type=each)
+    assert len(_ask(_matcher(engine, now, waiting.grid()), count=9).claimed) == 6
+    limits = (
+        f"Operations: {{lhcb: {{JobScheduling: {{RunningLimit: {{{place}: {{JobType: {{Kit: 9}}}}}}}}}}}}\n"
+    )
+    matcher = _matcher(engine, now, waiting.grid(waiting.GRID + limits, 2))
+    matcher.refresh()
+    with database.reading(engine) as conn:
+        [rule] = rules.list_rules(conn)
+        at = {} if place == "AllSites" else {"site": rule.scope, "ce": "", "queue": ""}
+        statements = rule_opening.COUNTABLE_IN_GRID if place == "AllSites" else rule_opening.COUNTABLE
+        read = {
+            vo: sorted(
+                row.value for row in conn.execute(statements["JobType"], {**at, "vo": vo, "value": "kit"})
+            )
+            for vo in ("lhcb", "", "cms")
+        }
+    assert (rule.vo, rule.value, rule.n, rule.opened) == ("lhcb", "kit", 3, True)
+    may = sorted(each for each in spellings if each.lower() == "kit" or not each.isascii())
+    assert read == {"lhcb": may, "": may, "cms": []}
 
 
 def _location() -> waiting.Location:
