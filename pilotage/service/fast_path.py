@@ -2,10 +2,10 @@
 
 The routes are ordinary routes of the framework, which describes them and answers every request that is not
 plain: another form of HTTP (see `PlainExchange`), a query, another content type, or a body that does not
-fit, since it produces the error messages. For a plain request the shortcut does what the route would do, with
-the same authentication, functions and errors, at a small part of the cost: the connection hands over the
-whole request, and what is in memory is answered at once. A claim is waited for by a callback, all else by a
-task.
+fit, since it produces the error messages; also one that is not authenticated, before its body is read. For a
+plain request the shortcut does what the route would do, with the same authentication, functions and errors,
+at a small part of the cost: the connection hands over the head, then the whole request, and what is in memory
+is answered at once. A claim is waited for by a callback, all else by a task.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from pilotage.service import error_handlers, middleware, routing
 from pilotage.service.auth import access
 from pilotage.service.auth.access import AccessRules
 from pilotage.service.auth.callers import Caller
-from pilotage.service.auth.tokens import UnknownKey
+from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.http_errors import BodyTooLarge, ServiceEnding
 from pilotage.service.models.matching import JobRequest
 from pilotage.service.routes import leases, matcher
@@ -66,6 +66,9 @@ class Connection(Protocol):
 
     def write_answer(self, status: int, headers: _Headers | None, body: bytes) -> None:
         """Write the answer, which ends the exchange; None: the headers of JSON."""
+
+    def abort(self) -> None:
+        """Close it at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,7 @@ class PlainExchange:
         self.headers = headers
         self.body = b""
         self.begun = 0.0
-        self.token: object = None  # for the audit of a refused request
+        self.token: BearerToken | None = None  #: None: not authenticated
         self.work: asyncio.Future[Any] | None = None  #: what the answer waits for
         self._gone: asyncio.Event | None = None
 
@@ -174,12 +177,21 @@ class FastPath:
         self._bodies = JobRequestReader()
         self._open: dict[PlainExchange, None] = {}
 
-    def begin(self, exchange: PlainExchange) -> bool:
-        """Answer a request, now or later; False: the application has to."""
+    def authenticate(self, exchange: PlainExchange) -> bool:
+        """Authenticate a request by its head; False: the application has to answer it."""
         exchange.begun = time.perf_counter()
         try:
+            text = access.read_bearer(exchange.headers.get(b"authorization", b"").decode("latin-1"))
+            exchange.token = access.authenticate(text, self._parts)
+        except Exception:  # noqa: BLE001  (of any kind: the application meets it, too)
+            return False
+        return True
+
+    def begin(self, exchange: PlainExchange) -> bool:
+        """Answer an authenticated request, now or later; False: the application has to."""
+        try:
             self._begin(exchange)
-        except (NotPlain, UnknownKey):
+        except NotPlain:
             return False
         except Exception as error:  # noqa: BLE001  (of any kind: it is the answer)
             self._work(exchange, self._refuse(exchange, error))
@@ -187,8 +199,8 @@ class FastPath:
 
     def _begin(self, exchange: PlainExchange) -> None:
         parts, route, headers, body = self._parts, exchange.route, exchange.headers, exchange.body
-        text = access.read_bearer(headers.get(b"authorization", b"").decode("latin-1"))
-        token = exchange.token = access.authenticate(text, parts)
+        if (token := exchange.token) is None:
+            raise TypeError("the request was not authenticated")
         caller = access.require(exchange.scope, token.caller, route.rules)
         if caller is not token.caller:
             exchange.token = replace(token, caller=caller)
@@ -226,12 +238,12 @@ class FastPath:
             self._work(exchange, self._refuse(exchange, error))
         else:
             if body is None:
-                self._work(exchange, self._finish(exchange, search))
+                self._work(exchange, self._finish(exchange, search, is_tried=True))
             else:
                 self._answer(exchange, body)
 
-    async def _finish(self, exchange: PlainExchange, search: JobSearch) -> None:
-        self._answer(exchange, await search.finish(exchange))
+    async def _finish(self, exchange: PlainExchange, search: JobSearch, *, is_tried: bool = False) -> None:
+        self._answer(exchange, await search.finish(exchange, is_tried=is_tried))
 
     async def _report(self, exchange: PlainExchange, caller: Caller, body: BaseModel | None) -> None:
         answer = await exchange.route.endpoint(self._parts, caller, exchange.lease, body)
@@ -240,7 +252,8 @@ class FastPath:
     def _work(self, exchange: PlainExchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer by a task."""
         self._open[exchange] = None
-        exchange.work = asyncio.ensure_future(self._guard(exchange, work))
+        exchange.work = task = asyncio.ensure_future(self._guard(exchange, work))
+        task.add_done_callback(partial(self._end_work, exchange, work))
 
     async def _guard(self, exchange: PlainExchange, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -249,8 +262,17 @@ class FastPath:
             await self._refuse(exchange, ServiceEnding(_ENDING))
         except Exception as error:  # noqa: BLE001  (of any kind: it is the answer)
             await self._refuse(exchange, error)
-        finally:
-            del self._open[exchange]
+
+    def _end_work(
+        self, exchange: PlainExchange, work: Coroutine[Any, Any, None], task: "asyncio.Task[None]"
+    ) -> None:
+        """Forget a task; without an answer, the client learns from the closed connection."""
+        del self._open[exchange]
+        work.close()  # if the task was cancelled before it began
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a request could not be refused", exc_info=error)
+        if not exchange.response_complete:
+            exchange.connection.abort()
 
     async def _refuse(self, exchange: PlainExchange, error: Exception) -> None:
         scope = {**exchange.scope, "app": self._app, "state": {"token": exchange.token}}
@@ -272,6 +294,7 @@ class FastPath:
         with suppress(TimeoutError):
             async with asyncio.timeout(_END):
                 while works := [each.work for each in self._open if each.work is not None]:
+                    await asyncio.sleep(0)  # a task that has not begun would not answer
                     for work in works:
                         work.cancel()
                     await asyncio.wait(works)

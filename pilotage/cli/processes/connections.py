@@ -27,13 +27,15 @@ _log = logging.getLogger(__name__)
 
 #: Limit in bytes between two steps of a request; a head with the token of a large community is smaller.
 _LONGEST = 64 << 10
-#: Limit in seconds for the head of a request, from its first byte or from the connection.
+#: Limit in seconds for the head of a request, from its first byte or from the connection; and for the body of
+#: a plain request, which is short.
 _HEAD = 30.0
 #: Limit in seconds without a byte of a body; longer than the timeouts of the readers of a body.
 _SILENCE = 120.0
 
 
-#: Shares of the open files that connections without a whole head may use: in all, and from one address.
+#: Shares of the open files that connections without a whole head, or a whole plain request, may use: in all,
+#: and from one address.
 _PENDING_SHARE = 4
 _ADDRESS_SHARE = 16
 #: Digits of a length of a body that is not plain.
@@ -43,7 +45,7 @@ _COMPLAIN_EVERY = 60.0
 
 
 class _Incomplete(Protocol):
-    """A connection without a whole head."""
+    """A connection without a whole head or plain request."""
 
     @property
     def address(self) -> str:
@@ -54,9 +56,9 @@ class _Incomplete(Protocol):
 
 
 class PendingHeads:
-    """Connections that wait for the rest of a handshake or head; of too many the oldest are closed.
+    """Connections that wait for the rest of a handshake, head or plain request; of too many the oldest close.
 
-    A client of good will sends a head at once, so that it is never among the oldest for long.
+    A client of good will sends these at once, so that it is never among the oldest for long.
     """
 
     def __init__(self, *, by_address: bool, files: int | None = None) -> None:
@@ -122,7 +124,8 @@ class ClientConnection(HttpToolsProtocol):
     _head_since: float | None = None  # None: no head is being read
     _is_open = False  # whether a request has started and is not complete
     _exchange: PlainExchange | None = None  # a plain request until its answer
-    _body: list[bytes] | None = None  # of the plain request that is being read
+    _body: bytearray | None = None  # of the plain request that is being read
+    _body_since = 0.0  # end of its head
 
     def __init__(self, *args: Any, pending: PendingHeads, fast_path: FastPath | None = None, **named: Any):
         super().__init__(*args, **named)
@@ -158,7 +161,8 @@ class ClientConnection(HttpToolsProtocol):
         self._received_at = self.loop.time()
         self._received += len(data)
         super().data_received(data)
-        if self._head_since is None or self.transport.is_closing():
+        is_whole = self._head_since is None and self._body is None
+        if is_whole or self.transport.is_closing():
             self._pending.discard(self)
         else:
             self._pending.add(self, now=self._received_at)
@@ -171,14 +175,16 @@ class ClientConnection(HttpToolsProtocol):
         self._head_since, self._is_open = self._received_at, True
 
     def on_headers_complete(self) -> None:
-        """End the limits of the head."""
+        """End the limits of the head, and authenticate a plain request: no body is kept for a stranger."""
         self._received, self._head_since = 0, None
+        # The answer to a plain request before this one in the same piece has set it.
+        self._unset_keepalive_if_required()
         exchange = None if self._fast_path is None else self._find_exchange()
-        if exchange is None:
+        if exchange is None or self._fast_path is None or not self._fast_path.authenticate(exchange):
             super().on_headers_complete()
         else:
             self._exchange = self.cycle = exchange  # type: ignore[assignment]
-            self._body = []
+            self._body, self._body_since = bytearray(), self._received_at
 
     def on_body(self, body: bytes) -> None:
         """Reset the byte count: bodies are limited elsewhere."""
@@ -186,7 +192,7 @@ class ClientConnection(HttpToolsProtocol):
         if self._body is None:
             super().on_body(body)
         else:
-            self._body.append(body)
+            self._body += body
 
     def on_message_complete(self) -> None:
         """Mark the request as complete."""
@@ -194,7 +200,7 @@ class ClientConnection(HttpToolsProtocol):
         if self._body is None or self._exchange is None or self._fast_path is None:
             super().on_message_complete()
             return
-        exchange, exchange.body, self._body = self._exchange, b"".join(self._body), None
+        exchange, exchange.body, self._body = self._exchange, bytes(self._body), None
         if not self._fast_path.begin(exchange):
             self._hand_over(exchange)
 
@@ -271,6 +277,8 @@ class ClientConnection(HttpToolsProtocol):
         return self._head_since is not None and now - self._head_since > _HEAD
 
     def _body_is_late(self, now: float) -> bool:
+        if self._body is not None and now - self._body_since > _HEAD:
+            return True
         return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
 
     def _refuse(self) -> None:

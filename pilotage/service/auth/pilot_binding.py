@@ -1,6 +1,7 @@
 """Binding of pilots to queues: named in the token, or else the first queue that the pilot states."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from sqlalchemy import Engine
 
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
+from matcher.errors import NotInTime
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.batching import run_in_thread
 from requirements.errors import NotAllowed
@@ -73,12 +75,18 @@ class PilotPlaces:
             ended.set()
 
     @asynccontextmanager
-    async def turn(self, stamp: str) -> AsyncIterator[None]:
-        """Hold the turn of a pilot, for which the request may have to wait."""
+    async def turn(self, stamp: str, *, deadline: float) -> AsyncIterator[None]:
+        """Hold the turn of a pilot, for which the request may have to wait.
+
+        `NotInTime` at the deadline, on the clock `time.monotonic`.
+        """
         while not self.take_turn(stamp):
             if (ended := self._turns[stamp]) is None:
                 ended = self._turns[stamp] = asyncio.Event()
-            await ended.wait()
+            try:
+                await asyncio.wait_for(ended.wait(), deadline - time.monotonic())
+            except TimeoutError:
+                raise NotInTime("another request of this pilot is being served; try again") from None
         try:
             yield
         finally:

@@ -215,12 +215,16 @@ class JobSearch:
         stamp = caller.stamp
         if stamp is not None and not parts.places.take_turn(stamp):
             return None
-        if (found := parts.claims.submit(self.wanted, is_gone)) is None and stamp is not None:
-            parts.places.end_turn(stamp)
+        found = None
+        try:
+            found = parts.claims.submit(self.wanted, is_gone)
+        finally:
+            if found is None and stamp is not None:
+                parts.places.end_turn(stamp)
         return found
 
     def end(self, client: WaitingClient, outcome: "asyncio.Future[MatchResult | None]") -> bytes | None:
-        """The body of the answer after `submit`; None: `finish` has to be awaited for it."""
+        """The body of the answer after `submit`; None: `finish` has to be awaited, with `is_tried`."""
         if (stamp := self.caller.stamp) is not None:
             self.parts.places.end_turn(stamp)
         answer = outcome.result()
@@ -228,12 +232,17 @@ class JobSearch:
             return None
         return self._encode(_deliver(self.parts, client, self.wanted, answer))
 
-    async def finish(self, client: WaitingClient) -> bytes:
-        """Claim jobs; the body of the answer, a `Matches` without its empty fields."""
-        parts, stamp = self.parts, self.caller.stamp
-        await _require_bound(parts, self.caller, self.wanted.presented, self.address)
-        async with nullcontext() if stamp is None else parts.places.turn(stamp):
-            return self._encode(await claim_jobs(parts, client, self.wanted))
+    async def finish(self, client: WaitingClient, *, is_tried: bool = False) -> bytes:
+        """Claim jobs; the body of the answer, a `Matches` without its empty fields.
+
+        `is_tried`: the event loop could not claim, the claim thread has to.
+        """
+        parts, stamp, wanted = self.parts, self.caller.stamp, self.wanted
+        await _require_bound(parts, self.caller, wanted.presented, self.address)
+        async with nullcontext() if stamp is None else parts.places.turn(stamp, deadline=wanted.deadline):
+            if is_tried:
+                return self._encode(await await_match(client, parts.claimer, wanted))
+            return self._encode(await claim_jobs(parts, client, wanted))
 
     def _encode(self, answer: MatchResult) -> bytes:
         parts = self.parts

@@ -9,6 +9,7 @@ import pytest
 import uvicorn
 
 from pilotage.cli.processes import connections, serve
+from pilotage.service.fast_path import PlainExchange
 
 _Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, uvicorn.Server], Awaitable[None]]
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -199,5 +200,67 @@ def test_only_connections_without_a_whole_head_are_counted():
         writer.transport.abort()
         while pending._all:
             await asyncio.sleep(0)
+
+    talk(said)
+
+
+_PLAIN = b"POST /api/v1/matcher/requestJob HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class _FastPath:
+    """Answers at once."""
+
+    def authenticate(self, exchange: PlainExchange) -> bool:
+        return b"authorization" not in exchange.headers
+
+    def begin(self, exchange: PlainExchange) -> bool:
+        exchange.connection.write_answer(200, None, b"{}")
+        return True
+
+
+@pytest.fixture
+def fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    always = property(lambda _: _FastPath(), _ignore)
+    monkeypatch.setattr(connections.ClientConnection, "_fast_path", always, raising=False)
+
+
+def _ignore(*_: object) -> None: ...
+
+
+@pytest.mark.usefixtures("fast_path")
+def test_the_body_of_a_plain_request_has_the_limits_of_a_head():
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        writer.write(_PLAIN[:-1])
+        await heard(server)
+        [connection] = server.server_state.connections
+        pending = connection._pending  # type: ignore[union-attr]
+        assert list(pending._all) == [connection]
+        await look(server, 29)
+        writer.write(_PLAIN[-1:])
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"{}")
+        assert not pending._all
+        await look(server, 1000)
+        writer.write(_PLAIN[:-1])
+        await heard(server)
+        await look(server, 31)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await reader.readexactly(1)
+
+    talk(said)
+
+
+@pytest.mark.usefixtures("fast_path")
+def test_an_answered_plain_request_does_not_end_the_connection_under_the_next_one():
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        writer.write(_PLAIN + _POST)
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"{}")
+        [connection] = server.server_state.connections
+        assert connection.timeout_keep_alive_task is None  # type: ignore[union-attr]
+        writer.write(b"0123456789")
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
 
     talk(said)

@@ -13,7 +13,7 @@ import pytest
 
 from matcher.request.match_request import MatchRequest, MatchResult
 from pilotage.service.app import create_app
-from pilotage.service.fast_path import FastPath, JobRequestReader, NotPlain
+from pilotage.service.fast_path import FastPath, JobRequestReader, NotPlain, PlainExchange, find_route
 from requirements.errors import PilotageError
 from tests import running_service
 from tests.running_service import Service
@@ -241,7 +241,7 @@ def test_both_forms_are_counted(service: Service, handed: list[bool]) -> None:
                     read(client)
             counts.append(count())
     zero, first, second = counts
-    assert handed == [True] * 4
+    assert handed == [True] * 2  # not those without a token
     api = {name.removeprefix("/api/v1") for name in second}
     assert any(name.startswith("/matcher/requestJob 200") for name in api)
     assert sum(first.values()) - sum(zero.values()) == sum(second.values()) - sum(first.values()) == 4
@@ -332,6 +332,41 @@ def test_a_client_that_goes_in_the_middle_of_a_body_disturbs_nobody(
     assert handed == [True] * 3
 
 
+def test_a_body_is_not_awaited_without_a_valid_token(service: Service, handed: list[bool]) -> None:
+    for token in (None, "x.y.z"):
+        with connected(service) as client:
+            client.sendall(write("/matcher/requestJob", BODY, JSON, token)[:-3])
+            assert read(client).startswith(b"HTTP/1.1 401 ")
+    assert not handed
+
+
+class Failing:
+    """Claims that fail."""
+
+    def submit(self, request: MatchRequest, is_gone: Callable[[], bool]) -> None:
+        del request, is_gone
+        raise ZeroDivisionError
+
+    async def close(self) -> None: ...
+
+
+def test_a_claim_that_fails_ends_the_turn_of_its_pilot(service: Service) -> None:
+    parts = service.parts
+    token = service.token("pilot", vo="cms", queue=QUEUE)
+    request = write("/matcher/requestJob", json.dumps({**PLAIN, "request_id": "a"}).encode(), JSON, token)
+    with connected(service) as client:
+        client.sendall(request)  # the pilot's queue is known from then on
+        assert read(client).startswith(ANSWERED)
+        working = parts.claims
+        object.__setattr__(parts, "claims", Failing())
+        client.sendall(request)
+        assert read(client).startswith(b"HTTP/1.1 500 ")
+        object.__setattr__(parts, "claims", working)
+        client.sendall(request)
+        assert read(client).startswith(ANSWERED)
+    assert not parts.places._turns
+
+
 class Claims:
     """Claims that the test answers."""
 
@@ -390,3 +425,52 @@ def test_a_claim_that_the_end_of_the_service_cuts_off_is_to_be_repeated(service:
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"service_ending" in answer
     assert b"retry-after" in answer.lower()
+
+
+def test_a_claim_that_the_event_loop_could_not_make_goes_to_the_claim_thread(service: Service) -> None:
+    claims, parts = Claims(), service.parts
+    object.__setattr__(parts, "claims", claims)
+    token = service.token("gateway", vo="cms", site="LCG.A.org")
+    with running_service.served(create_app(parts)) as url, connected(Service(parts, url)) as client:
+        client.sendall(write("/matcher/requestJob", BODY, JSON, token))
+        wait_until(lambda: claims.waiting)
+        [claim] = claims.waiting
+        claim.get_loop().call_soon_threadsafe(claim.set_result, None)
+        assert read(client).startswith(ANSWERED)
+    assert claims.waiting == [claim]
+
+
+class _Recorder:
+    """A connection that keeps its answers."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.answers: list[int] = []
+        self.is_aborted = False
+        self._fails = fails
+
+    def write_answer(self, status: int, headers: object, body: bytes) -> None:
+        del headers, body
+        if self._fails:
+            raise ZeroDivisionError
+        self.answers.append(status)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_request_that_has_just_begun_does_not_hold_up_the_end(service: Service, fails: bool) -> None:
+    async def end() -> None:
+        path, connection = FastPath(create_app(service.parts), service.parts), _Recorder(fails=fails)
+        found = find_route(b"/api/v1/matcher/requestJob")
+        assert found is not None
+        scope = {"type": "http", "scheme": "http", "method": "POST", "path": "/", "headers": []}
+        exchange = PlainExchange(connection, *found, scope, {})
+        path._work(exchange, asyncio.sleep(60))
+        async with asyncio.timeout(1):
+            await path.close()
+        assert not path._open
+        assert connection.answers == ([] if fails else [503])
+        assert connection.is_aborted or not fails
+
+    asyncio.run(end())
