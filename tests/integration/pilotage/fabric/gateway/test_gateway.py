@@ -188,7 +188,7 @@ def test_a_grid_job_that_the_batch_system_refuses_goes_back_and_no_more_come(
         for _ in range(4):
             gateway.manager.advance()
         assert gateway.leases.deliver() == 1
-        assert ground.job(job_id)["reschedules"] == 0
+        assert ground.job(job_id)["reschedules"] == 1
         assert ground.job(job_id)["status"] in {"Rescheduled", "Received", "Checking", "Waiting"}
         entries = ground.operator.get(f"/api/v1/jobs/{job_id}/log").json()["log"]
         assert any("no such account" in (each["application"] or "") for each in entries)
