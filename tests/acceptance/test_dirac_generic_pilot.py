@@ -2,7 +2,6 @@
 
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from examples.servers import dirac, dirac_package, starting
 from examples.servers.certificates import Authority, make_proxy, sign_proxy
 from examples.servers.dirac import GenuineDirac, Slot
 from tests.acceptance.processes import Supervised
+from tests.http_servers import answering
 
 RESOURCES = """
 Resources:
@@ -73,14 +73,8 @@ def proxy_manager(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*host)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with answering(server):
         yield f"https://localhost:{server.server_address[1]}/Framework/ProxyManager", calls
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.mark.debian("dirac")

@@ -1,7 +1,6 @@
 """Each ended job is one trace at a collector: sent again while it is away, by each leader with equal ids."""
 
 import http.server
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from agents.traces import TracesResult, TracesState
 from taskqueue.db import database
 from taskqueue.jobs.wait_times import EndedJob
 from tests import accounted
+from tests.http_servers import answering
 
 MINUTE = timedelta(minutes=1)
 
@@ -54,12 +54,8 @@ def receiver() -> Iterator[Receiver]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     kept.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield kept
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering(server):
+        yield kept
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import dirac_history
 from pilotage.dirac_door import monitoring
 from taskqueue.db import database
+from tests.http_servers import answering
 from tests.submitted import submit
 
 NOW = datetime(2026, 3, 28, 12, tzinfo=UTC)
@@ -46,14 +46,8 @@ def opensearch(answer: dict[str, object]) -> Iterator[tuple[str, list[tuple[str,
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with answering(server):
         yield f"http://127.0.0.1:{server.server_address[1]}", calls
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def list_records(engine: Engine) -> list[dict[str, Any]]:

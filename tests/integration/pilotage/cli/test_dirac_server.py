@@ -3,7 +3,6 @@
 import base64
 import json
 import ssl
-import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import pytest
 from examples.servers.certificates import Authority
 from pilotage.cli import dirac_server
 from tests.commands import Run, run
+from tests.http_servers import answering
 
 __all__ = ["run"]
 
@@ -62,13 +62,9 @@ def server(authority: Authority) -> Iterator[ConfigurationServer]:
     context.load_verify_locations(cafile=str(authority.certificate))
     context.verify_mode = ssl.CERT_REQUIRED
     httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
-    thread = threading.Thread(target=httpd.serve_forever)
-    thread.start()
     told.url = f"https://127.0.0.1:{httpd.server_port}/Configuration/Server"
-    yield told
-    httpd.shutdown()
-    thread.join()
-    httpd.server_close()
+    with answering(httpd):
+        yield told
 
 
 @pytest.fixture

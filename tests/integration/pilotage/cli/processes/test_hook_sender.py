@@ -23,6 +23,7 @@ from examples.servers import certificates
 from examples.servers.starting import free_port, wait_until
 from pilotage.cli.processes import hook_sender
 from pilotage.cli.processes.hook_sender import HookSender
+from tests.http_servers import answering
 
 PAGE = Path(__file__).parents[5] / "docs" / "vo-admin" / "web-hooks.md"
 LOCAL = ("127.0.0.0/8", "::1/128")
@@ -35,14 +36,8 @@ def receiver(answer: Callable[[BaseHTTPRequestHandler], object], tls: Any = None
     server = HTTPServer(("127.0.0.1", 0), handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with answering(server):
         yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def respond(status: int, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
