@@ -28,8 +28,8 @@ from taskqueue.states import JobStatus
 #: Most jobs in one list.
 _LISTED: Final = 10_000
 _PAGE: Final = 1_000
-#: DIRAC's filters of lists of jobs, and ours.
-_FILTERS: Final[Mapping[str, str]] = {
+#: DIRAC's names of attributes of jobs, and our columns and filters.
+COLUMNS: Final[Mapping[str, str]] = {
     "ApplicationStatus": "application_status",
     "JobGroup": "job_group",
     "JobName": "job_name",
@@ -255,13 +255,13 @@ def _list(call: DiracCall, which: search.JobSelector) -> list[Job]:
 
 
 def _read_filter(attributes: Mapping[str, Any]) -> JobFilter:
-    if unknown := sorted(set(attributes) - set(_FILTERS)):
-        listed = ", ".join(_FILTERS)
+    if unknown := sorted(set(attributes) - set(COLUMNS)):
+        listed = ", ".join(COLUMNS)
         message = f"unknown: {', '.join(unknown)[:200]}; {listed} are allowed"
         raise InvalidRequest([Problem(path="attributes", message=message)])
     values: dict[str, object] = {}
     for name, value in attributes.items():
-        ours = _FILTERS[name]
+        ours = COLUMNS[name]
         given = value if isinstance(value, list) else [value]
         if ours in _SEVERAL:
             values[ours] = given

@@ -21,7 +21,7 @@ from cs_config.tree.configuration import Configuration
 from pilotage.dirac_door import jencode, peers
 from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.job_monitoring import read_date, summarise_job
+from pilotage.dirac_door.job_monitoring import COLUMNS, read_date, summarise_job
 from pilotage.service.auth import visibility
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem, require_names
@@ -32,21 +32,8 @@ from taskqueue.jobs.search import JobSelector
 from taskqueue.sites import bans
 from taskqueue.states import JobStatus
 
-#: DIRAC's names of columns of jobs, and ours.
-_COLUMNS: Final[Mapping[str, str]] = {
-    "ApplicationStatus": "application_status",
-    "JobGroup": "job_group",
-    "JobName": "job_name",
-    "JobType": "job_type",
-    "MinorStatus": "minor_status",
-    "Owner": "owner",
-    "OwnerGroup": "owner_group",
-    "Site": "site",
-    "Status": "status",
-    "VO": "vo",
-}
 _SORTED: Final[Mapping[str, str]] = {
-    **{name: ours for name, ours in _COLUMNS.items() if ours in search.SORT_COLUMNS},
+    **{name: ours for name, ours in COLUMNS.items() if ours in search.SORT_COLUMNS},
     "EndExecTime": "ended_at",
     "HeartBeatTime": "updated_at",
     "JobID": "job_id",
@@ -82,7 +69,7 @@ def _read_ids(ids: frozenset[str]) -> frozenset[int]:
 
 #: Fields of selectors by DIRAC's names of conditions, with what reads the values of each.
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[frozenset[str]], frozenset[Any]]]]] = {
-    **{name: (ours, frozenset) for name, ours in _COLUMNS.items()},
+    **{name: (ours, frozenset) for name, ours in COLUMNS.items()},
     "JobID": ("job_ids", _read_ids),
     "Site": ("sites", frozenset),
     "Status": ("statuses", lambda words: frozenset(each for each in JobStatus if each in words)),
@@ -160,9 +147,9 @@ def get_job_page(
 
 
 def _count(call: DiracCall, by: Sequence[str], which: JobSelector) -> Counter[tuple[str | None, ...]]:
-    require_names("attributes", by, _COLUMNS)
+    require_names("attributes", by, COLUMNS)
     with database.reading(call.parts.engine) as conn:
-        return search.count_by_columns(conn, [_COLUMNS[name] for name in by], which)
+        return search.count_by_columns(conn, [COLUMNS[name] for name in by], which)
 
 
 def get_job_stats(call: DiracCall, attribute: str, selection: Selection) -> Result:
@@ -297,10 +284,8 @@ HISTORY_KEYS: Final = (*_HISTORY.values(), "Tier", "Type")
 def list_history(conn: Connection, config: Configuration, now: datetime) -> Iterator[dict[str, str | int]]:
     """Records of the type WMSHistory: numbers of all jobs by what DIRAC's dashboards show."""
     columns = list(_HISTORY)
-    counts = search.count_by_columns(conn, columns, JobSelector())
-    again = search.sum_reschedules(conn, columns, JobSelector())
     timestamp = int(now.timestamp() * 1000)
-    for values, jobs in counts.items():
+    for values, (jobs, reschedules) in search.sum_reschedules(conn, columns, JobSelector()).items():
         found = dict(zip(_HISTORY.values(), map(str, values), strict=True))
         site = found["Site"]
         tier = read_tier(config, site)
@@ -311,7 +296,7 @@ def list_history(conn: Connection, config: Configuration, now: datetime) -> Iter
             "Tier": _NOT_PLEDGED if tier is None else str(tier),
             "Type": site.split(".")[0],
             "Jobs": jobs,
-            "Reschedules": again[values],
+            "Reschedules": reschedules,
             "timestamp": timestamp,
         }
 

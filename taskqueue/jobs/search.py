@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
+    Row,
     Select,
     and_,
     case,
@@ -293,21 +294,23 @@ def count_by_columns(
     conn: Connection, by: Sequence[str], which: JobSelector
 ) -> Counter[tuple[str | None, ...]]:
     """Number of jobs for each combination of values of the columns `by`; InvalidRequest if one is unknown."""
-    require_names("by", by, SUMMARY_COLUMNS)
-    columns = [_get_column(name) for name in by]
-    rows = conn.execute(select(*columns, func.count()).where(*which.clauses()).group_by(*columns))
-    return Counter({tuple(row[:-1]): row[-1] for row in rows})
+    return Counter({tuple(row[:-1]): row[-1] for row in _read_groups(conn, by, which, func.count())})
 
 
 def sum_reschedules(
     conn: Connection, by: Sequence[str], which: JobSelector
-) -> Counter[tuple[str | None, ...]]:
-    """Number of reschedulings, grouped as in `count_by_columns`; without the groups that have none."""
+) -> Mapping[tuple[str | None, ...], tuple[int, int]]:
+    """Numbers of jobs and of their reschedulings, grouped as in `count_by_columns`."""
+    rows = _read_groups(conn, by, which, func.count(), func.sum(table.c.reschedules))
+    return {tuple(row[:-2]): (row[-2], int(row[-1])) for row in rows}
+
+
+def _read_groups(
+    conn: Connection, by: Sequence[str], which: JobSelector, *sums: ColumnElement[int]
+) -> Iterable[Row[*tuple[Any, ...]]]:
     require_names("by", by, SUMMARY_COLUMNS)
     columns = [_get_column(name) for name in by]
-    again = func.sum(table.c.reschedules)
-    statement = select(*columns, again).where(table.c.reschedules > 0, *which.clauses()).group_by(*columns)
-    return Counter({tuple(row[:-1]): int(row[-1]) for row in conn.execute(statement)})
+    return conn.execute(select(*columns, *sums).where(*which.clauses()).group_by(*columns))
 
 
 def sum_waits(
