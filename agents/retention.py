@@ -52,7 +52,7 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     ("match requests", "match_requests", timedelta(days=1)),
     ("idempotency keys", "idempotency_keys", timedelta(days=7)),
     # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
-    ("wait_causes", "wait_causes", timedelta(days=30)),
+    ("wait causes", "wait_causes", timedelta(days=30)),
     ("revoked tokens", "revoked_tokens", timedelta()),
     ("deliveries of web hooks", "hook_deliveries", timedelta(days=3)),
 )

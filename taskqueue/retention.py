@@ -196,7 +196,7 @@ def _delete_some(table: Table, is_old: ColumnElement[bool]) -> Delete:
     return delete(table).where(key.in_(select(*table.primary_key).where(is_old).limit(_LIMIT)))
 
 
-#: Rows that are old by one of their times. Without its wait_causes a job counts as having waited for a pilot.
+#: Rows that are old by one of their times. Without its wait causes a job counts as having waited for a pilot.
 REMOVE_OLD = {
     each.name: _delete_some(each, each.c[at] < _BEFORE)
     for each, at in (

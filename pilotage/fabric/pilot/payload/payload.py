@@ -54,14 +54,14 @@ class Payload:
         self._supervisor = _start_supervisor({order.output, order.error})
         self._received = b""
         self._send({**vars(order), "environment": dict(order.environment)})
-        news = self._read_answer()
+        news = self._read_line()
         if news is None:
             self.close()
             raise HostTrouble("the supervisor of the payload ended at once")
         self._session = int(news["pid"])  # of the payload, which has not started yet
-        news = self._read_answer()
+        news = self._read_line()
         if news is not None and "problem" in news:
-            self._read_answer()  # its end, without further information
+            self._read_line()  # its end, without further information
             self.close()
             raise NotStarted(f"{order.words[0]}: {news['problem']}")
 
@@ -77,7 +77,7 @@ class Payload:
             and not select.select([stdout], [], [], timeout)[0]
         ):
             return None
-        news = self._read_answer()
+        news = self._read_line()
         self.close()
         if news is not None:
             return PayloadEnd(**news["ended"])
@@ -113,9 +113,9 @@ class Payload:
             stdin.write(json.dumps(news).encode() + b"\n")
             stdin.flush()
         except BrokenPipeError:
-            return  # the supervisor has ended, which `_news` notices
+            return  # the supervisor has ended, which `_read_line` notices
 
-    def _read_answer(self) -> dict[str, Any] | None:
+    def _read_line(self) -> dict[str, Any] | None:
         """The next line from the supervisor; None: it has ended."""
         stdout = self._supervisor.stdout
         while stdout is not None and b"\n" not in self._received:
