@@ -21,10 +21,14 @@ from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.service import heartbeat
 
 
+#: Signals that end a process when its current work is finished.
+_ENDINGS = (signal.SIGINT, signal.SIGTERM)
+
+
 def stop_on_signals() -> threading.Event:
     """An event that Ctrl-C or SIGTERM sets, so that current work is finished first."""
     stop = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in _ENDINGS:
         signal.signal(each, lambda *_: stop.set())
     return stop
 
@@ -52,10 +56,12 @@ def run_apart(work: Callable[[], int], *, patience: float) -> int:
 
     A thread in a frozen file system keeps its process, which no signal ends: after `patience` seconds this
     process ends without it, so that another one can be started. The child never outlives this process
-    otherwise.
+    otherwise. Signals to end wait until this process handles them: none ends it before, with its status lost.
     """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         linux.die_with_parent()
         status = REFUSED
         try:
@@ -65,6 +71,7 @@ def run_apart(work: Callable[[], int], *, patience: float) -> int:
             sys.stderr.flush()
             os._exit(status)  # without waiting for threads
     stop = stop_on_signals()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     while not stop.wait(_LOOK_EVERY):
         if (ended := _wait_for_end(child, 0)) is not None:
             return ended
