@@ -90,6 +90,13 @@ def read_batches(
     return [row for some in split_batches(ids) for row in conn.execute(statement, {"ids": some, **common})]
 
 
+DialectInsert = postgresql.Insert | sqlite.Insert
+
+_INSERTS: Mapping[str, Callable[[Table], DialectInsert]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+
 #: Prefix of bind names, to differ from the columns of the updated table.
 _BIND: Final = "its_"
 
@@ -128,6 +135,40 @@ class BulkInsert(_BulkStatement):
         names = ", ".join((*varying, *common))
         places = ", ".join("?" * len(self._columns))
         self._on_sqlite = f"INSERT INTO {table.name} ({names}) VALUES ({places})"  # noqa: S608, our own names
+
+
+class BulkUpsert:
+    """An INSERT … ON CONFLICT of rows computed from given ones, in the forms of both databases.
+
+    `compute` makes a query of all columns from a table of the given rows. Its rows must be distinct by key,
+    and it must group them: SQLite needs more than a FROM before ON CONFLICT.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        compute: Callable[[FromClause], Select[Any]],
+        conflict: Callable[[DialectInsert], Insert],
+    ) -> None:
+        self._names = [each.name for each in table.c]
+        single = select(*(bindparam(_BIND + each.name, type_=each.type).label(each.name) for each in table.c))
+        given = {"postgresql": _unnest(list(table.c)), "sqlite": single.subquery("given")}
+        self._forms = {
+            name: conflict(_INSERTS[name](table).from_select(self._names, compute(rows)))
+            for name, rows in given.items()
+        }
+
+    def execute(self, conn: Connection, columns: ColumnValues) -> None:
+        """Execute for all given rows, whose values are given by column."""
+        if not len(columns[self._names[0]]):
+            return
+        form, arrays = self._forms[conn.dialect.name], {_BIND + name: columns[name] for name in self._names}
+        if conn.dialect.name == "postgresql":
+            conn.execute(form, arrays)
+        else:
+            conn.execute(
+                form, [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
+            )
 
 
 class BulkUpdate(_BulkStatement):
@@ -330,14 +371,6 @@ def _select_ids(table: Table) -> Select[int]:
     # A set-returning function returns its rows in order.
     numbers = func.generate_series(literal(1), bindparam("count")).table_valued("number")
     return select(func.nextval(literal(sequence).op("::")(text("regclass")))).select_from(numbers)
-
-
-DialectInsert = postgresql.Insert | sqlite.Insert
-
-_INSERTS: Mapping[str, Callable[[Table], DialectInsert]] = {
-    "postgresql": postgresql.insert,
-    "sqlite": sqlite.insert,
-}
 
 
 class Upsert:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, bindparam, delete, insert, or_, select, union_all
+from sqlalchemy import Connection, FromClause, Select, bindparam, delete, func, insert, or_, select, union_all
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db.sql import BulkUpsert, DialectInsert
 from taskqueue.jobs import log
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -34,6 +34,27 @@ CAUSES_SINCE = select(table).where(
 )
 
 
+def _join_stored(seen: FromClause) -> Select[Any]:
+    """The seen intervals; one that continues stored ones begins when they do."""
+    stored = table.alias()
+    continues = (
+        select(func.min(stored.c.since))
+        .where(
+            stored.c.task_queue_id == seen.c.task_queue_id,
+            stored.c.cause == seen.c.cause,
+            stored.c.since <= seen.c.since,
+            stored.c.until >= seen.c.since,
+        )
+        .correlate(seen)
+        .scalar_subquery()
+    )
+    since = func.coalesce(continues, seen.c.since).label("since")
+    joined = select(seen.c.task_queue_id, seen.c.cause, since, seen.c.until).subquery()
+    key = (joined.c.task_queue_id, joined.c.cause, joined.c.since)
+    # Ordered, so that two matchers lock the rows in the same order.
+    return select(*key, func.max(joined.c.until)).group_by(*key).order_by(*key)
+
+
 def _extend_cause(insert: DialectInsert) -> Insert:
     until = insert.excluded.until
     return insert.on_conflict_do_update(
@@ -41,7 +62,7 @@ def _extend_cause(insert: DialectInsert) -> Insert:
     )
 
 
-EXTEND_CAUSE = Upsert(table, _extend_cause)
+RECORD_CAUSES = BulkUpsert(table, _join_stored, _extend_cause)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +80,8 @@ def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
 
     Idempotent; several matchers may write about one task queue at once.
     """
-    if not seen:
-        return
-    written = read_causes(conn, {each.task_queue_id for each in seen}, since=min(each.since for each in seen))
-    ends: dict[tuple[int, str, datetime], datetime] = {}
-    for each in seen:
-        since = _find_beginning(each, written.get(each.task_queue_id, ()))
-        key = (each.task_queue_id, each.cause, since)
-        ends[key] = max(each.until, ends.get(key, each.until))
-    # Sorted, so that two matchers lock the rows in the same order.
-    rows = [
-        {"task_queue_id": key[0], "cause": key[1], "since": key[2], "until": ends[key]}
-        for key in sorted(ends)
-    ]
-    conn.execute(EXTEND_CAUSE.to_statement(conn), rows)
+    columns = {name: [getattr(each, name) for each in seen] for name in table.c.keys()}  # noqa: SIM118  (no dict)
+    RECORD_CAUSES.execute(conn, columns)
 
 
 def read_causes(
@@ -83,14 +92,6 @@ def read_causes(
     for row in sql.read_batches(conn, CAUSES_SINCE, task_queue_ids, the_time=since):
         found[row.task_queue_id].append(WaitCause(**row._asdict()))
     return found
-
-
-def _find_beginning(seen: WaitCause, written: Iterable[WaitCause]) -> datetime:
-    """The start of the stored intervals that `seen` continues, or its own."""
-    joined = (
-        each.since for each in written if each.cause == seen.cause and each.since <= seen.since <= each.until
-    )
-    return min(joined, default=seen.since)
 
 
 #: Minor status of waiting jobs without an eligible queue.
