@@ -98,6 +98,8 @@ def _wait_for_end(child: int, seconds: float) -> int | None:
 
 #: Logger of requests, at the level `debug`.
 _REQUESTS = "uvicorn.access"
+#: Logger of the HTTP server, and its line for what is no HTTP.
+_SERVER, _NO_HTTP = "uvicorn.error", "Invalid HTTP request received."
 
 
 class JsonLines(logging.Formatter):
@@ -124,6 +126,12 @@ def configure_logs(level: str, *, as_json: bool = False) -> None:
     handler.addFilter(shorten_errors)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger(_REQUESTS).addFilter(strip_query)
+    logging.getLogger(_SERVER).addFilter(drop_invalid_requests)
+
+
+def drop_invalid_requests(record: logging.LogRecord) -> bool:
+    """Drop the line for what is no HTTP: it names nobody, and anybody could fill the disk with it."""
+    return record.msg != _NO_HTTP
 
 
 def shorten_errors(record: logging.LogRecord) -> bool:

@@ -105,6 +105,7 @@ class PendingHeads:
 
 #: Headers of requests that are not plain.
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+_NO_UPGRADE = "A request with a body cannot change the protocol: send it without the header Upgrade."
 
 
 def _write_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -126,6 +127,7 @@ class ClientConnection(HttpToolsProtocol):
     _exchange: PlainExchange | None = None  # a plain request until its answer
     _body: bytearray | None = None  # of the plain request that is being read
     _body_since = 0.0  # end of its head
+    _is_last = False  # whether nothing more is read
 
     def __init__(self, *args: Any, pending: PendingHeads, fast_path: FastPath | None = None, **named: Any):
         super().__init__(*args, **named)
@@ -158,6 +160,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Count received bytes, and reject a head that is too long."""
+        if self._is_last:
+            return
         self._received_at = self.loop.time()
         self._received += len(data)
         super().data_received(data)
@@ -167,7 +171,7 @@ class ClientConnection(HttpToolsProtocol):
         else:
             self._pending.add(self, now=self._received_at)
         if self._received > _LONGEST and not self.transport.is_closing():
-            self._refuse()
+            self._refuse(f"A head has {_LONGEST} bytes at most.")
 
     def on_message_begin(self) -> None:
         """Start the time limit of a head."""
@@ -179,12 +183,33 @@ class ClientConnection(HttpToolsProtocol):
         self._received, self._head_since = 0, None
         # The answer to a plain request before this one in the same piece has set it.
         self._unset_keepalive_if_required()
+        if self.parser.should_upgrade():
+            self._end_with_upgrade()
+            return
         exchange = None if self._fast_path is None else self._find_exchange()
         if exchange is None or self._fast_path is None or not self._fast_path.authenticate(exchange):
             super().on_headers_complete()
         else:
             self._exchange = self.cycle = exchange  # type: ignore[assignment]
             self._body, self._body_since = bytearray(), self._received_at
+
+    def _end_with_upgrade(self) -> None:
+        """Answer a request for another protocol in this one, as the last of its connection.
+
+        The parser reads nothing after such a head: a body would be taken for the next request, which a proxy
+        that has checked the first one has never seen.
+        """
+        self._is_last = True
+        stated = dict(self.headers)
+        if b"transfer-encoding" in stated or int(stated.get(b"content-length", b"0")):
+            self._refuse(_NO_UPGRADE)
+            return
+        super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: anybody may send such requests."""
 
     def on_body(self, body: bytes) -> None:
         """Reset the byte count: bodies are limited elsewhere."""
@@ -197,6 +222,8 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Mark the request as complete."""
         self._received, self._is_open = 0, False
+        if self._is_last and self.transport.is_closing():
+            return
         if self._body is None or self._exchange is None or self._fast_path is None:
             super().on_message_complete()
             return
@@ -281,11 +308,11 @@ class ClientConnection(HttpToolsProtocol):
             return True
         return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
 
-    def _refuse(self) -> None:
+    def _refuse(self, why: str) -> None:
         if self._is_answering:
             self.transport.abort()
         else:
-            self.send_400_response(f"A head has {_LONGEST} bytes at most.")
+            self.send_400_response(why)
 
 
 def _apply_proxy_headers(scope: Scope, app: ProxyHeadersMiddleware) -> Scope:

@@ -105,7 +105,7 @@ def _check(wanted: NewWebHook) -> None:
         is_address = parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_address = False
-    if not is_address or not wanted.url.isascii() or " " in wanted.url:
+    if not is_address or not all("!" <= sign <= "~" for sign in wanted.url):
         problems.append(Problem(path="url", message=f"{wanted.url!r:.200} is not an https address"))
     elif parts.username is not None or parts.password is not None:
         problems.append(Problem(path="url", message="may contain no password: messages are signed instead"))

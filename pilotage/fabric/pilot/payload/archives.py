@@ -274,13 +274,12 @@ class _Unpacker:
         self._limit = self._left = limit
         self._links = links
         self._members = 0
+        self._made: dict[tuple[str, ...], Path] = {(): root}
         self.files: list[str] = []
 
     def add(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         self._stream.header_room += _HEADERS_OF_MEMBER
-        self._members += 1
-        if self._members > _MOST_MEMBERS:
-            raise UnsafeArchive(f"has more than {_MOST_MEMBERS} members")
+        self._count()
         parts = _components(member.name, member.name)
         if len(parts) - (not member.isdir()) > _DEEPEST:
             raise UnsafeArchive(f"{member.name!r:.200} lies more than {_DEEPEST} directories deep")
@@ -304,14 +303,24 @@ class _Unpacker:
         else:
             raise UnsafeArchive(f"{member.name!r} is neither file, directory nor link")
 
+    def _count(self) -> None:
+        self._members += 1
+        if self._members > _MOST_MEMBERS:
+            raise UnsafeArchive(f"has more than {_MOST_MEMBERS} members and directories of theirs")
+
     def _directory(self, parts: tuple[str, ...]) -> Path:
-        """Create the directory with this path; no component may be a link."""
-        path = self._root
-        for part in parts:
-            path = path / part
+        """Create the directory with this path, once; no component may be a link."""
+        known = len(parts)
+        while parts[:known] not in self._made:
+            known -= 1
+        path = self._made[parts[:known]]
+        for at in range(known, len(parts)):
+            self._count()
+            path = path / parts[at]
             if path.is_symlink() or (path.exists() and not path.is_dir()):
                 raise UnsafeArchive(f"{'/'.join(parts)!r} leads through a link or a file")
             path.mkdir(mode=0o755, exist_ok=True)
+            self._made[parts[: at + 1]] = path
         return path
 
     def _link(self, member: tarfile.TarInfo, parts: tuple[str, ...], target: Path) -> None:

@@ -83,6 +83,7 @@ def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
         ((URL, "--name", "a", "--event", "job.endde"), "job.ended"),
         ((URL, "--name", "a", "--event", "test"), "test is sent to every hook"),
         (("file:///etc/passwd", "--name", "a"), "'file:///etc/passwd' is not an https address"),
+        (("https://a.example/\r\nb", "--name", "a"), "is not an https address"),
         (("https://ada:x@a.example/", "--name", "a"), "may contain no password"),
         ((URL, "--name", "a", "--vo", "dune"), "the token is not for web hooks of dune"),
     ],

@@ -3,11 +3,13 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import uvicorn
 
+from pilotage.cli import process_setup
 from pilotage.cli.processes import connections, serve
 from pilotage.service.fast_path import PlainExchange
 
@@ -30,12 +32,12 @@ async def _app(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def talk(said: _Talk) -> None:
+def talk(said: _Talk, *, level: str = "error") -> None:
     """Let a client speak with a server."""
 
     async def run() -> None:
         bound = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(serve.configuration(_app, log_level="error"))  # type: ignore[arg-type]
+        server = uvicorn.Server(serve.configuration(_app, log_level=level))  # type: ignore[arg-type]
         task = asyncio.create_task(server.serve(sockets=[bound]))
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:
@@ -139,6 +141,45 @@ def test_a_client_that_waits_to_send_its_body_is_told_to_go_on():
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
         writer.write(b"0123456789")
         assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
+
+
+_UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize("head", [_POST, _POST.replace(b"Content-Length: 10", b"Transfer-Encoding: chunked")])
+def test_the_body_of_a_request_for_another_protocol_is_not_taken_for_the_next_request(head: bytes):
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        writer.write(head.replace(b"\r\n\r\n", b"\r\n" + _UPGRADE + b"\r\n"))
+        status, body = await answer(reader)
+        assert status == b"HTTP/1.1 400 Bad Request"
+        assert b"without the header Upgrade" in body
+        with suppress(ConnectionError):
+            writer.write(_REQUEST + b"\r\n")
+            assert await reader.read() == b""
+
+    talk(said)
+
+
+def test_a_request_for_another_protocol_is_answered_and_is_the_last_one(caplog: pytest.LogCaptureFixture):
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        writer.write(_REQUEST + _UPGRADE + b"\r\n" + _REQUEST + b"\r\n")
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"0")
+        with suppress(ConnectionError):
+            writer.write(_REQUEST + b"\r\n")
+            assert await reader.read() == b""
+
+    talk(said, level="warning")
+    assert not caplog.records
+
+
+def test_what_is_no_http_writes_no_line_into_the_log(capsys: pytest.CaptureFixture[str]):
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        writer.write(b"nonsense\r\n\r\n")
+        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
+
+    process_setup.configure_logs("warning")
+    talk(said, level="warning")
+    assert "Invalid HTTP" not in capsys.readouterr().err
 
 
 class _Peer:

@@ -182,6 +182,17 @@ def test_too_many_members_are_refused(root: Path, monkeypatch: pytest.MonkeyPatc
         unpack(tar(*(file(f"f{number}") for number in range(4))), root)
 
 
+def test_directories_that_names_imply_count_as_members(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "_MOST_MEMBERS", 10)
+    for name in ("flat", "deep"):
+        (root / name).mkdir()
+    unpack(tar(*(file(f"a/b/c/f{number}") for number in range(7))), root / "flat")
+
+    with pytest.raises(UnsafeArchive, match="more than 10 members and directories"):
+        unpack(tar(*(file(f"{number}/a/b/c/f") for number in range(3))), root / "deep")
+    assert len(list((root / "deep").rglob("*"))) <= 10
+
+
 @pytest.mark.parametrize(
     "data",
     [
