@@ -13,8 +13,8 @@ BDII = """\
 version: 1
 
 # the service
-dn: GLUE2EndpointID=ce01.example.org_org.opensciencegrid.htcondorce,GLUE2ServiceID=ce01.example.org_ComputingElement,
- GLUE2GroupID=resource,GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,o=glue
+dn: GLUE2EndpointID=ce01.example.org_org.opensciencegrid.htcondorce,GLUE2ServiceID=ce01.example.org_Compu
+ tingElement,GLUE2GroupID=resource,GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,o=glue
 objectClass: GLUE2Entity
 objectClass: GLUE2Endpoint
 objectClass: GLUE2ComputingEndpoint
