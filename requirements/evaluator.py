@@ -7,7 +7,7 @@ from requirements.classad import evaluation
 from requirements.classad.evaluation import Operands
 from requirements.classad.expression import Expression
 from requirements.nodes import residual
-from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes, format_options
+from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.nodes.residual import QueueDecision
 from requirements.record.comparison import Reason, mismatch
 from requirements.record.declarations import (
@@ -151,11 +151,10 @@ def _record_reasons(
             )
     for name, wanted, kind in residual.impossible(record, declarations, nodes):
         declaration = declarations.get(name)
-        options = nodes.options(compared_parameter(name, declaration))
         yield Reason(
             requirement=name,
             wanted=_format_wanted(wanted, declaration),
-            has=format_options(options),
+            has=nodes.describe(compared_parameter(name, declaration)),
             kind=kind,
         )
 

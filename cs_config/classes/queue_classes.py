@@ -14,7 +14,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level, Parameter
 from cs_config.tree.node_attributes import FORWARDING
-from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, UNKNOWN, NodeAttributes, Option
+from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes, Option
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.values import Scalar, Value, fold
 
@@ -117,14 +117,15 @@ def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUT
     if nodes:
         # No parameter has a `/` in its name.
         exact["/forwarding"] = spoken
-        exact["/nodes"] = {fold(name): _options(options) for name, options in nodes.declared}
+        exact["/nodes"] = {
+            fold(name): nodes.describe(name) if options is None else _options(options)
+            for name, options in nodes.declared
+        }
     return sha256(rfc8785.dumps(exact)).hexdigest()
 
 
-def _options(options: tuple[Option, ...] | None) -> str | list[str]:
-    """As texts, which can be sorted; `unknown` in place of the list."""
-    if options is None:
-        return UNKNOWN
+def _options(options: tuple[Option, ...]) -> list[str]:
+    """As texts, which can be sorted."""
     return sorted(rfc8785.dumps(None if option is None else _exact(option)).decode() for option in options)
 
 

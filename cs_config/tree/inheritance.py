@@ -142,13 +142,12 @@ def _is_off(parameter: Parameter | None) -> bool:
 
 def list_attributes(parameters: Iterable[Parameter]) -> NodeAttributes:
     """All node attributes among effective parameters."""
-    declared = {
-        fold(name): (name, options)
-        for parameter in parameters
-        if parameter.node_attribute is not None
-        for name, options in parameter.node_attribute.declared
-    }
-    return NodeAttributes(declared=tuple(declared[folded] for folded in sorted(declared)))
+    found = [each.node_attribute for each in parameters if each.node_attribute is not None]
+    declared = {fold(name): (name, options) for each in found for name, options in each.declared}
+    return NodeAttributes(
+        declared=tuple(declared[folded] for folded in sorted(declared)),
+        advertised=frozenset(name for each in found for name in each.advertised),
+    )
 
 
 def _find_counterpart(folded: str) -> str:

@@ -17,6 +17,7 @@ from cs_config.tree.inheritance import NODE_ATTRIBUTES, Parameter
 from cs_config.tree.parameters import ParameterReader
 from requirements.errors import InvalidInput, did_you_mean
 from requirements.nodes.node_attributes import (
+    ADVERTISED,
     UNKNOWN,
     NodeAttributes,
     Option,
@@ -70,7 +71,7 @@ def _read_attribute(
         file, line = parameters.origins.find(entry.line)
         into[folded] = Parameter(
             name=f"{NODE_ATTRIBUTES}/{name}",
-            value=_format_options(attribute.options(name)),
+            value=_format_options(attribute, name),
             level=level,
             below=path.removesuffix(f"/{NODE_ATTRIBUTES}"),
             file=file,
@@ -89,7 +90,7 @@ def _attribute(
     try:
         found = parse_node_attributes({name: options}, path.removesuffix(f"/{name}"))
     except InvalidInput as error:
-        meant = did_you_mean(options, [UNKNOWN]) if isinstance(options, str) else None
+        meant = did_you_mean(options, [UNKNOWN, ADVERTISED]) if isinstance(options, str) else None
         for problem in error.problems:
             parameters.error(problem.path, entry.line, problem.message, meant)
         return None
@@ -100,14 +101,14 @@ def _attribute(
 
 
 def _fault(name: str, option: Option) -> str | None:
-    if isinstance(option, str) and fold(option) == UNKNOWN:
-        return f"{option} is no value of a node; in place of the list it means that the values are unknown"
+    if isinstance(option, str) and fold(option) in (UNKNOWN, ADVERTISED):
+        return f"{option} is no value of a node; in place of the list it means that the values are {option}"
     return None if option is None else tree_parameters.find_fault(fold(name), option)
 
 
-def _format_options(options: tuple[Option, ...] | None) -> Value:
-    if options is None:
-        return UNKNOWN
+def _format_options(attribute: NodeAttributes, name: str) -> Value:
+    if (options := attribute.options(name)) is None:
+        return attribute.describe(name)
     return tuple(format_option(each) if each is None or isinstance(each, tuple) else each for each in options)
 
 

@@ -176,7 +176,9 @@ class Snapshot:
                 resource = replace(resource, vos=vos)
                 if not vos:
                     return None, resource
-                served = places.served_without_queue(self.reading, self.config, presented, vos, age=self.age)
+                served = places.served_without_queue(
+                    self.reading, self.config, presented, vos, age=self.age, now=self.now
+                )
                 return served, resource
             if caller.stamp is not None:
                 resource = self.slot_bounds(address, resource.named_vos).bound(resource)
@@ -193,6 +195,7 @@ class Snapshot:
             location.facts,
             submits=presented.submits,
             age=self.age,
+            now=self.now,
         )
         return served, location.resource
 

@@ -20,6 +20,8 @@ from matcher.explain.queue_set import QueueSet
 from matcher.explain.rewrites import list_items
 from matcher.limits import place_policy, running_limits, throttle_state, throttles
 from matcher.limits.job_groups import JobView
+from matcher.request import node_facts
+from matcher.request.node_facts import NodeStanding
 from requirements import evaluator
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.values import fold
@@ -229,16 +231,57 @@ def _job_managers(conn: Connection, situation: JobSituation) -> Iterator[str]:
 
 def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
     survey, asked = situation.survey, situation.demand.requirements
-    undecided = survey.undecided(situation.demand) & situation.eligible
-    if asked is None or not undecided:
+    if asked is None:
         return
-    example = survey.first(undecided)
+    required = rules.fold_names(evaluator.parameters(asked, survey.declarations))
+    undecided = [
+        each
+        for each in survey.members(survey.undecided(situation.demand) & situation.eligible)
+        if rules.fold_names(each.nodes.names) & required - each.nodes.advertised
+    ]
+    if not undecided:
+        return
+    example = undecided[0]
     left = survey.residue(asked, example)
-    names = ", ".join(evaluator.parameters(left, survey.declarations)) if left else ""
+    names = ", ".join(
+        name
+        for name in (evaluator.parameters(left, survey.declarations) if left else ())
+        if fold(name) not in example.nodes.advertised
+    )
     yield (
-        f"{undecided.bit_count()} of the {situation.eligible.bit_count()} eligible queues decide only at the "
+        f"{len(undecided)} of the {situation.eligible.bit_count()} eligible queues decide only at the "
         f"node: a pilot there must measure what it asks of {names}, such as at {example.address}"
     )
+
+
+def _advertised(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Required attributes that sites advertise, with their values now, and whether these admit the job."""
+    survey, asked, eligible = situation.survey, situation.demand.requirements, situation.eligible
+    names = rules.fold_names(evaluator.parameters(asked, survey.declarations)) if asked else frozenset()
+    queues = [each for each in survey.members(eligible) if each.nodes.advertised & names]
+    if asked is None or not queues:
+        return
+    sites = {each.address.site for each in queues}
+    stated = {each.scope: each for each in scopes.read_advertised(conn, sites)}
+    found: dict[NodeStanding, list[str]] = {}
+    for each in queues:
+        here = each.nodes.advertised & names
+        valid = throttle_state.select_attributes(situation.config, stated, each.address, here, situation.now)
+        facts = {name: valid[name].value if name in valid else None for name in here}
+        standing = node_facts.decide(asked, each.values, each.nodes, facts, survey.declarations)
+        values = ", ".join(
+            f"{name} {valid[folded].describe(situation.now) if folded in valid else 'is not advertised'}"
+            for name in each.nodes.names
+            if (folded := fold(name)) in here
+        )
+        found.setdefault(min(standing, NodeStanding.OPEN), []).append(f"{each.address}: {values}")
+    for standing, texts in sorted(found.items()):
+        verb = "exclude" if standing is NodeStanding.REFUSED else "admit"
+        others = f"; and {len(texts) - _MOST_NAMED} others" if len(texts) > _MOST_NAMED else ""
+        yield (
+            f"values that are advertised now {verb} it at {len(texts)} of the {eligible.bit_count()} "
+            f"eligible queues ({'; '.join(texts[:_MOST_NAMED])}{others})"
+        )
 
 
 def _slots(conn: Connection, situation: JobSituation) -> Iterator[str]:
@@ -323,5 +366,5 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _nodes, _slots, _pilots, _queue_position),
+    *(_closures, _advertised, _nodes, _slots, _pilots, _queue_position),
 )

@@ -190,7 +190,7 @@ class QueueColumns:
         """A comparable form of the queue's value, or of the values that its nodes may have."""
         if queue.nodes and name in queue.nodes:
             options = queue.nodes.options(name)
-            return "nodes", None if options is None else tuple(map(exact, options))
+            return "nodes", queue.nodes.describe(name) if options is None else tuple(map(exact, options))
         return exact(self._value(queue, name))
 
     def _value(self, queue: QueueView, name: str) -> Value | None:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from threading import Lock
 from typing import Any
 
@@ -18,10 +19,10 @@ from cs_config.cache import evict
 from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.limits import running_limits
+from matcher.limits import running_limits, throttle_state
 from matcher.pilot_groups import Flags, PilotGroups
 from matcher.request import node_facts
-from matcher.request.node_facts import Facts, NodeChecks
+from matcher.request.node_facts import Facts, NodeChecks, NodeStanding
 from matcher.request.resource import StatedResource
 from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Problem
 from requirements.values import fold
@@ -114,6 +115,7 @@ class PlaceCache:
         *,
         submits: bool,
         age: int,
+        now: datetime,
     ) -> PlacePools:
         """The pools that a queue, and this node of it, is eligible for now.
 
@@ -131,7 +133,7 @@ class PlaceCache:
             of_queue = listing.list_mapped_pools(conn, sorted(vos), [address])[address]
             mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
             place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
-            found = self._check_nodes(conn, config, place, mapped, counting, submits=submits)
+            found = self._check_nodes(conn, config, place, mapped, counting, now, submits=submits)
             return self._store(key, found, age)
 
     def served_without_queue(
@@ -142,6 +144,7 @@ class PlaceCache:
         vos: frozenset[str],
         *,
         age: int,
+        now: datetime,
     ) -> PlacePools:
         """The given pools with an eligible queue at the pilot's site, for a pilot without a queue.
 
@@ -159,7 +162,7 @@ class PlaceCache:
         with self._reading:
             place = replace(place, checked=_read_checked(conn, config, vos))
             mapped = _list_pools_without_queue(conn, place, presented.pools, vos)
-            found = self._check_nodes(conn, config, place, mapped, presented.node_facts)
+            found = self._check_nodes(conn, config, place, mapped, presented.node_facts, now)
             return self._store(key, found, age)
 
     def _check_nodes(
@@ -169,12 +172,14 @@ class PlaceCache:
         place: Location,
         mapped: Iterable[tuple[str, str, QueueAddress, bool]],
         facts: Facts,
+        now: datetime,
         *,
         submits: bool = False,
     ) -> PlacePools:
         """Keep back the pools that depend on the node and whose requirements it does not fulfil for certain.
 
-        `mapped` lists pools with VO, queue, and whether the node decides.
+        `mapped` lists pools with VO, queue, and whether the node decides. Pools that the advertised values
+        exclude at all nodes are left out; such a result lasts no longer than the transaction.
         """
         pools: set[str] = set()
         undecided: defaultdict[QueueAddress, defaultdict[str, set[str]]]
@@ -186,18 +191,27 @@ class PlaceCache:
         if not undecided:
             return PlacePools(place=replace(place, checked=None), pools=frozenset(pools))
         kept_back: set[str] = set()
+        lasting = place.checked is not None
         flags: dict[str, Flags] = {}
         for address, by_vo in undecided.items():
             checkable = place.checked is not None
             if checkable and submits:
                 flags |= self.groups.find_sufficient(conn, config, address, by_vo)
-            fulfilled = self._checks.fulfilled(conn, config, address, by_vo, facts) if checkable else ()
+            here = facts
+            if checkable and (asked := self._checks.list_advertised(conn, config, address, by_vo)):
+                lasting = False
+                stated = throttle_state.read_attributes(conn, config, address, asked, now)
+                valid = {name: stated[name].value if name in stated else None for name in asked}
+                here = {name: fact for name, fact in facts.items() if fold(name) not in asked} | valid
+                possible = self._checks.find(conn, config, address, by_vo, valid, least=NodeStanding.OPEN)
+                pools -= set[str]().union(*by_vo.values()).difference(possible)
+            fulfilled = self._checks.find(conn, config, address, by_vo, here) if checkable else ()
             kept_back |= set[str]().union(*by_vo.values()).difference(fulfilled, flags)
         return PlacePools(
             place=place,
             pools=frozenset(pools - kept_back),
-            kept_back=frozenset(kept_back),
-            lasting=place.checked is not None,
+            kept_back=frozenset(kept_back & pools),
+            lasting=lasting,
             flags=flags,
         )
 

@@ -1,4 +1,4 @@
-"""Throttles of sites, CEs and queues with their current state; job types that gateways advertise."""
+"""Throttles of sites, CEs and queues with their current state; advertised attributes and job types."""
 
 import logging
 from collections import defaultdict
@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.throttle import Stale, Throttle
 from matcher.limits import job_groups, throttles
 from matcher.limits.job_groups import WaitingJobRow
 from matcher.limits.throttles import OPEN, ThrottleRoom, ThrottleState
-from requirements.values import Value, exact, fold
+from requirements.values import Value, exact, fold, format_value
 from taskqueue.db import sql
 from taskqueue.leases.selection import JobKind
 from taskqueue.sites import occupancy, reservations, scopes
@@ -122,6 +123,51 @@ def read_standing(
         advertised, more = {**advertised, **_derived_counters(conn, scope.scope)}, 0
     throttled = ThrottleState(throttle=throttle, advertised=advertised, reserved=more)
     return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled, reserved=reserved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvertisedAttribute:
+    """The advertised value of an attribute at a queue."""
+
+    value: Value
+    scope: str  #: that advertised it: the queue, its CE or its site
+    advertised_at: datetime
+
+    def describe(self, now: datetime) -> str:
+        """Format value, source and age for people."""
+        age = int((now - self.advertised_at).total_seconds())
+        return f"= {format_value(self.value)}, advertised by {self.scope} {age} s ago"
+
+
+def read_attributes(
+    conn: Connection, config: Configuration, address: QueueAddress, names: Collection[str], now: datetime
+) -> dict[str, AdvertisedAttribute]:
+    """The valid advertised values of attributes (folded names) at a queue; the innermost scope decides."""
+    scoped = scopes.list_enclosing(str(address))
+    read = {fold(name): scope for name, scope in scopes.read_scopes(conn, scoped).items()}
+    return select_attributes(config, read, address, names, now)
+
+
+def select_attributes(
+    config: Configuration,
+    advertised: Mapping[str, Scope],
+    address: QueueAddress,
+    names: Collection[str],
+    now: datetime,
+) -> dict[str, AdvertisedAttribute]:
+    """As `read_attributes`, of scopes that were read before, by folded name."""
+    found: dict[str, AdvertisedAttribute] = {}
+    for name in scopes.list_enclosing(str(address)):
+        if (scope := advertised.get(fold(name))) is None or scope.advertised_at is None:
+            continue
+        lifetime = config.throttles[name].lifetime if name in config.throttles else _LIFETIME
+        if _is_fresh(scope, lifetime, now):
+            found |= {
+                fold(each): AdvertisedAttribute(value=value, scope=name, advertised_at=scope.advertised_at)
+                for each, value in (scope.advertised or {}).items()
+                if fold(each) in names
+            }
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,20 @@
 """`NodeFacts` of a request: a pilot's measurements by node attribute, and their check against pools.
 
 A fact counts only where the queue declares a node attribute of that name: a pilot cannot override the
-queue's configuration. Other names are ignored. Requirements are checked on the queue's values and the facts
-together; pilots on equal nodes send equal facts, so results are cached until the configuration changes.
+queue's configuration. Other names are ignored, also those whose values the site advertises. Requirements are
+checked on the queue's values and the facts together; pilots on equal nodes send equal facts, so results are
+cached until the configuration changes.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from enum import IntEnum
 from functools import lru_cache
 from typing import Final
 
 from sqlalchemy import Connection
 
 from cs_config.cache import Cache
-from cs_config.classes.queue_classes import QueueClass, find_class
+from cs_config.classes.queue_classes import find_class
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -22,7 +24,7 @@ from requirements.errors import InvalidInput, Problem
 from requirements.nodes import node_attributes
 from requirements.nodes.node_attributes import NodeAttributes, Option
 from requirements.record.declarations import Declarations
-from requirements.values import as_value, fold
+from requirements.values import Value, as_value, fold
 from taskqueue.pools import pools
 
 #: Facts per request.
@@ -107,21 +109,32 @@ def _exact(value: Option) -> tuple[str, ...]:
 _CACHED = 100_000
 
 
+class NodeStanding(IntEnum):
+    """How requirements stand at a node, as far as its attributes are stated."""
+
+    REFUSED = 0
+    OPEN = 1  #: unstated attributes decide
+    FULFILLED = 2  #: whatever the unstated attributes are
+
+
 class NodeChecks:
     """Cached checks of requirements at nodes, for one version of the configuration."""
 
     def __init__(self) -> None:
-        self._results: Cache[tuple[str, str, Hashable], bool] = Cache(_CACHED)
+        self._results: Cache[tuple[str, str, Hashable], NodeStanding] = Cache(_CACHED)
+        self._names: Cache[str, frozenset[str]] = Cache(_CACHED)
 
-    def fulfilled(
+    def find(
         self,
         conn: Connection,
         config: Configuration,
         address: QueueAddress,
         pool_ids: Mapping[str, Collection[str]],
         facts: Facts,
+        *,
+        least: NodeStanding = NodeStanding.FULFILLED,
     ) -> frozenset[str]:
-        """The pools (given by VO) whose requirements are true at a node of the queue with these facts."""
+        """The pools (given by VO) whose requirements stand so at a node of the queue with these facts."""
         found: set[str] = set()
         for vo, ids in pool_ids.items():
             if (here := find_class(config, vo, address)) is not None:
@@ -131,9 +144,30 @@ class NodeChecks:
                 known = {each: self._results.find((each, *key), config.version) for each in ids}
                 new = [each for each in known if known[each] is None]
                 for each, text in pools.read_originals(conn, new).items():
-                    fulfilled = _is_true(parse_stored(text), here, declared, declarations)
-                    known[each] = self._results.store((each, *key), fulfilled, config.version)
-                found.update(each for each in known if known[each])
+                    standing = decide(parse_stored(text), here.values, here.nodes, declared, declarations)
+                    known[each] = self._results.store((each, *key), standing, config.version)
+                found.update(each for each, it in known.items() if it is not None and it >= least)
+        return frozenset(found)
+
+    def list_advertised(
+        self,
+        conn: Connection,
+        config: Configuration,
+        address: QueueAddress,
+        pool_ids: Mapping[str, Collection[str]],
+    ) -> frozenset[str]:
+        """The advertised attributes of the queue that these pools (given by VO) require; folded names."""
+        found: set[str] = set()
+        for vo, ids in pool_ids.items():
+            if not (advertised := config.node_attributes(address, vo).advertised):
+                continue
+            declarations = options_for(config, vo).job_description.declarations
+            known = {each: self._names.find(each, config.version) for each in ids}
+            new = [each for each in known if known[each] is None]
+            for each, text in pools.read_originals(conn, new).items():
+                names = frozenset(map(fold, evaluator.parameters(parse_stored(text), declarations)))
+                known[each] = self._names.store(each, names, config.version)
+            found.update(*(advertised & names for names in known.values() if names))
         return frozenset(found)
 
 
@@ -143,12 +177,21 @@ def parse_stored(text: str) -> Requirements:
     return canonical.from_json(text)
 
 
-def _is_true(requirements: Requirements, here: QueueClass, facts: Facts, declarations: Declarations) -> bool:
-    """Whether the requirements are true whatever the unmeasured attributes are."""
+def decide(
+    requirements: Requirements,
+    values: Mapping[str, Value],
+    nodes: NodeAttributes,
+    facts: Facts,
+    declarations: Declarations,
+) -> NodeStanding:
+    """How requirements stand at a node with these facts, at a queue with these values."""
     has = {name: fact for name, fact in facts.items() if fact is not None}
-    resource = node_attributes.merge_facts(here.values, here.nodes, has)
-    open_ = list_unstated(here.nodes, facts)
+    resource = node_attributes.merge_facts(values, nodes, has)
+    open_ = list_unstated(nodes, facts)
     if not open_:
-        return evaluator.eligible(requirements, resource, declarations)
+        fulfilled = evaluator.eligible(requirements, resource, declarations)
+        return NodeStanding.FULFILLED if fulfilled else NodeStanding.REFUSED
     standing = evaluator.decide_at_queue(requirements, resource, declarations, open_)
-    return standing.eligible and standing.residue is None
+    if standing.eligible:
+        return NodeStanding.FULFILLED if standing.residue is None else NodeStanding.OPEN
+    return NodeStanding.REFUSED

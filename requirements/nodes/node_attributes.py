@@ -1,6 +1,6 @@
 """Attributes that differ between the nodes of a queue (`NodeAttributes`).
 
-The queue states only which values occur; the pilot measures that of its node.
+The queue states only which values occur; the pilot measures that of its node, or the site advertises one.
 
 Source: gLite, "DIY approach" to the selection of worker nodes.
 """
@@ -15,8 +15,11 @@ from requirements.values import Value, as_value, fold, format_value, text_fault
 Option = Value | None
 #: In the configuration, in place of a list of values.
 UNKNOWN = "unknown"
+#: In place of a list of values: the site, CE or queue advertises the value, for all its nodes.
+ADVERTISED = "advertised"
 #: Values of one attribute; for more, `unknown` is as good.
 MAX_OPTIONS = 1_000
+_WORDS = (UNKNOWN, ADVERTISED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class NodeAttributes:
 
     #: Sorted by the folded name. None in place of the options: any value, or none.
     declared: tuple[tuple[str, tuple[Option, ...] | None], ...] = ()
+    #: Folded names whose value is advertised, among those with any value.
+    advertised: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.declared)
@@ -48,7 +53,13 @@ class NodeAttributes:
 
     def as_json(self) -> dict[str, object]:
         """Convert to the form in the configuration, which `parse_node_attributes` reads."""
-        return {name: UNKNOWN if options is None else list(options) for name, options in self.declared}
+        return {
+            name: self.describe(name) if options is None else list(options) for name, options in self.declared
+        }
+
+    def describe(self, name: str) -> str:
+        """Format the possible values of an attribute for people."""
+        return ADVERTISED if fold(name) in self.advertised else _format_options(self.options(name))
 
 
 #: For queues with uniform nodes.
@@ -56,7 +67,7 @@ NO_NODE_ATTRIBUTES = NodeAttributes()
 
 
 def parse_node_attributes(raw: object, path: str = "NodeAttributes") -> NodeAttributes:
-    """Parse the section `NodeAttributes` of the configuration: `{Name: [values] | unknown}`.
+    """Parse the section `NodeAttributes` of the configuration: `{Name: [values] | unknown | advertised}`.
 
     A value is text, a number, a boolean, a list of these (a node has several) or null (some nodes have none).
 
@@ -64,7 +75,9 @@ def parse_node_attributes(raw: object, path: str = "NodeAttributes") -> NodeAttr
         InvalidInput: With every problem.
     """
     if not isinstance(raw, Mapping):
-        raise InvalidInput([Problem(path=path, message=f"{raw!r}, allowed is {{Name: [values] or unknown}}")])
+        raise InvalidInput(
+            [Problem(path=path, message=f"{raw!r}, allowed is {{Name: [values], {UNKNOWN} or {ADVERTISED}}}")]
+        )
     problems: list[Problem] = []
     declared: dict[str, tuple[str, tuple[Option, ...] | None]] = {}
     for name, stated in raw.items():
@@ -78,7 +91,10 @@ def parse_node_attributes(raw: object, path: str = "NodeAttributes") -> NodeAttr
             problems.append(Problem(path=f"{path}/{name}", message=f"named twice, the other time as {first}"))
     if problems:
         raise InvalidInput(problems)
-    return NodeAttributes(declared=tuple(declared[folded] for folded in sorted(declared)))
+    return NodeAttributes(
+        declared=tuple(declared[folded] for folded in sorted(declared)),
+        advertised=frozenset(fold(str(name)) for name, stated in raw.items() if stated == ADVERTISED),
+    )
 
 
 def _parse_attribute(name: object, stated: object, path: str) -> tuple[Option, ...] | None:
@@ -87,11 +103,13 @@ def _parse_attribute(name: object, stated: object, path: str) -> tuple[Option, .
         fault = f"{name!r} is not a name"
     elif text_fault(name):
         fault = text_fault(name)
-    elif not isinstance(stated, list | tuple) and stated != UNKNOWN:
-        fault = f"{stated!r}, allowed is a list of the values that its nodes may have, or {UNKNOWN}"
+    elif not isinstance(stated, list | tuple) and stated not in _WORDS:
+        fault = (
+            f"{stated!r}, allowed is a list of the values that its nodes may have, {UNKNOWN} or {ADVERTISED}"
+        )
     elif not stated:
         fault = f"the list is empty; if the values are not known, write {UNKNOWN}"
-    elif stated != UNKNOWN and len(stated) > MAX_OPTIONS:
+    elif stated not in _WORDS and len(stated) > MAX_OPTIONS:
         fault = f"{len(stated)} values, allowed are {MAX_OPTIONS}; for more, write {UNKNOWN}"
     if fault:
         raise InvalidInput([Problem(path=path, message=fault)])
@@ -128,8 +146,7 @@ def merge_facts(
     return nodes.without_these(resource) | {name: fact for name, fact in stated.items() if fact is not None}
 
 
-def format_options(options: tuple[Option, ...] | None) -> str:
-    """Format the possible values for people."""
+def _format_options(options: tuple[Option, ...] | None) -> str:
     return UNKNOWN if options is None else ", ".join(format_option(option) for option in options)
 
 

@@ -15,7 +15,7 @@ from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import Attribute, Literal, Node, attribute_key, attribute_name, render
 from requirements.errors import InvalidInput
 from requirements.nodes import partial_evaluation
-from requirements.nodes.node_attributes import NodeAttributes, Option, format_options
+from requirements.nodes.node_attributes import NodeAttributes, Option
 from requirements.nodes.partial_evaluation import MAX_EFFORT
 from requirements.nodes.truth_values import TruthValue
 from requirements.record.comparison import Reason, ReasonKind, mismatch
@@ -116,7 +116,7 @@ def _why(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tup
 
 def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> str:
     if name in nodes:
-        return f"{name} of a node is one of {format_options(nodes.options(name))}"
+        return f"{name} of a node is one of {nodes.describe(name)}"
     value = lookup(resource, name)
     return f"{name} {evaluation.ABSENT}" if value is None else f"{name} = {format_value(value)}"
 

@@ -68,6 +68,7 @@ def _delayed(delay: Entry) -> tuple[str, str]:
 
 #: Syntax that only a shell understands, outside of quotation marks.
 _SHELL = re.compile(r"[;|&<>`]|\$\(")
+_LDIF = re.compile(r"^dn::? ", re.MULTILINE)
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.""", re.DOTALL)
 
 
@@ -175,7 +176,9 @@ def _run_command(words: list[str], patience: float) -> str:
 
 
 def parse_counts(text: str) -> dict[str, object]:
-    """The counts in the output of a command: a JSON object, or lines of K=V."""
+    """The counts in the output of a command: a JSON object, lines of K=V, or GLUE 2 in LDIF."""
+    if _LDIF.search(text):
+        return _parse_ldif(text)
     if not text.lstrip().startswith("{"):
         return pairs(line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#"))
     try:
@@ -183,6 +186,16 @@ def parse_counts(text: str) -> dict[str, object]:
     except json.JSONDecodeError as error:
         raise WrongUsage(f"no JSON object: {error.msg.lower()} in line {error.lineno}") from None
     return counts
+
+
+def _parse_ldif(text: str) -> dict[str, object]:
+    from cs_config.errors import ConfigError  # imported late: no other command needs it
+    from cs_config.formats import glue2
+
+    try:
+        return glue2.read_counts(text, "LDIF")
+    except ConfigError as error:
+        raise WrongUsage(one_line(str(error))) from None
 
 
 def pairs(words: Iterable[str]) -> dict[str, object]:
@@ -273,7 +286,7 @@ def advertise(
         options.option(
             "KIND|COMMAND",
             "Repeatedly count the jobs of a batch system (slurm, gridengine, pbs, lsf, htcondor, command), "
-            "or run a command, which prints K=V lines or a JSON object.",
+            "or run a command, which prints K=V lines, a JSON object or GLUE 2 in LDIF.",
         ),
     ] = None,
     batch_queue: Annotated[

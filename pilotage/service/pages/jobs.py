@@ -357,6 +357,7 @@ class InputFiles:
     copied: int | None = None  #: id of that job
     sandbox: str = ""  #: `sha256:<digest>`; empty: none were sent
     names: str = ""  #: of the files that were sent, for people
+    vo: str = ""  #: that they were sent for; empty: the caller has one VO
 
 
 @router.get("/jobs/new")
@@ -387,9 +388,10 @@ def submit_form(
     copied: Annotated[str, Form(max_length=19, pattern="^[0-9]*$")] = "",
     sandbox: Annotated[str, Form(pattern="^(sha256:[0-9a-f]{64})?$")] = "",
     files: Annotated[str, Form(max_length=2000)] = "",
+    files_vo: Annotated[str, Form(max_length=200)] = "",
 ) -> Response:
     """Explain where the job would run; or submit it, only once even if the form is sent again."""
-    sent = InputFiles(copied=int(copied) if copied else None, sandbox=sandbox, names=files)
+    sent = InputFiles(copied=int(copied) if copied else None, sandbox=sandbox, names=files, vo=files_vo)
     try:
         if do == "explain":
             return _form(page, jdl, explained=_dry_run(page, jdl), key=key, files=sent)
@@ -401,9 +403,11 @@ def submit_form(
 
 @upload_router.put("/jobs/new/sandbox")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
-async def store_sandbox(page: PageOf, request: Request) -> StoredSandbox:
+async def store_sandbox(
+    page: PageOf, request: Request, vo: Annotated[str | None, Query(max_length=200)] = None
+) -> StoredSandbox:
     """Store the archive of the files that were chosen in the form, for its next submission."""
-    return await archives.store(page.parts, page.caller, request)
+    return await archives.store(page.parts, page.caller, request, vo)
 
 
 def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
@@ -440,9 +444,12 @@ def _form(
     status: int = 200,
     files: InputFiles = InputFiles(),
 ) -> HTMLResponse:
+    caller = page.caller
+    vos = () if caller.vo else page.parts.live.current.vos if caller.is_operator else caller.visible_vos or ()
     return page.render(
         "jobs/new.html",
         status=status,
+        vos=sorted(vos),
         jdl=jdl,
         explained=explained,
         refused=str(refused) if refused else None,

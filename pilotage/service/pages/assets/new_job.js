@@ -5,6 +5,8 @@ const field = document.querySelector("[data-files]");
 const form = field.closest("form");
 const status = field.querySelector("[role=status]");
 const [sandbox, named] = field.querySelectorAll("[type=hidden]");
+const chosen = field.querySelector("[type=file]");
+const vo = field.querySelector("select"); // null: the caller has one VO
 const BLOCK = 512;
 const encoder = new TextEncoder();
 
@@ -37,7 +39,8 @@ const pack = (files) => {
 };
 
 const send = async (files) => {
-  const answer = await fetch("/jobs/new/sandbox", {
+  const query = vo ? `?vo=${encodeURIComponent(vo.value)}` : "";
+  const answer = await fetch(`/jobs/new/sandbox${query}`, {
     method: "PUT",
     headers: JSON.parse(document.body.getAttribute("hx-headers")),
     body: pack(files),
@@ -49,8 +52,8 @@ const send = async (files) => {
 
 let turn = 0;
 field.hidden = false;
-field.querySelector("[type=file]").addEventListener("change", async (event) => {
-  const files = [...event.target.files];
+const store = async () => {
+  const files = [...chosen.files];
   const mine = (turn += 1);
   const buttons = form.querySelectorAll("button");
   const names = files.map((each) => each.name).join(", ");
@@ -65,8 +68,10 @@ field.querySelector("[type=file]").addEventListener("change", async (event) => {
     status.textContent = names && `Stored: ${names}`;
   } catch (error) {
     if (mine !== turn) return;
-    event.target.value = "";
+    chosen.value = "";
     status.textContent = `Not stored, the job would go without input files: ${error.message}`;
   }
   if (mine === turn) buttons.forEach((each) => (each.disabled = false));
-});
+};
+chosen.addEventListener("change", store);
+vo?.addEventListener("change", store); // without files: those of another VO are forgotten

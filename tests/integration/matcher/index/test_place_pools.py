@@ -18,7 +18,7 @@ def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: da
     def of_both() -> list[PlacePools]:
         with database.reading_lazily(engine) as reading:
             return [
-                places.served(reading, config, queue, VOS, {}, submits=False, age=places.age)
+                places.served(reading, config, queue, VOS, {}, submits=False, age=places.age, now=now)
                 for queue in (LONG, SHORT)
             ]
 

@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 
 import pytest
@@ -25,6 +25,8 @@ from requirements.record.record import parse_record
 from taskqueue.db import database
 from taskqueue.leases import assignment
 from taskqueue.leases.assignment import Location
+from taskqueue.sites import reservations
+from taskqueue.sites.reservations import Advertisement
 from tests import submitted, waiting
 from tests.submitted import submit
 from tests.waiting import at, request
@@ -59,7 +61,7 @@ class Grid:
     def __init__(self, engine: Engine, now: datetime, text: str = GRID) -> None:
         self.engine, self.now = engine, now
         self.config = submitted.grid(text)
-        self.matcher = Matcher(engine, self._current, lambda: now, Random(1))
+        self.matcher = Matcher(engine, self._current, lambda: self.now, Random(1))
         self._looks, self._meanwhile = 0, ""
 
     def _current(self) -> Configuration:
@@ -403,3 +405,72 @@ def _read(asked: object) -> Requirements:
         return parse_expression(asked)
     assert isinstance(asked, dict)
     return parse_record(asked, NOTHING)
+
+
+ADVERTISING = """
+Resources:
+  Sites:
+    A.B.ch:
+      NodeAttributes: {SAMStation: advertised, FreeDisk: advertised}
+      CEs:
+        ce:
+          Queues:
+            mixed: {NodeAttributes: {OS: [el8, el9]}}
+            plain: {SAMStation: stated}
+"""
+
+
+def advertise(grid: Grid, scope: str, **attributes: object) -> None:
+    new = Advertisement(attributes=attributes)
+    with database.writing(grid.engine) as conn:
+        assert reservations.accept_advertisement(conn, scope, new, now=grid.now)
+
+
+@pytest.fixture
+def advertising(engine: Engine, now: datetime) -> Grid:
+    return Grid(engine, now, ADVERTISING)
+
+
+def test_a_job_that_requires_what_a_site_advertises_is_given_while_that_is_valid(advertising: Grid) -> None:
+    grid = advertising
+    job = grid.submit('other.SAMStation == "dzero" && other.FreeDisk > 100')
+    assert grid.ask(at(MIXED)) == "no_task_queue"
+    advertise(grid, "A.B.ch", SAMStation="dzero", FreeDisk=50)
+    assert grid.ask(at(MIXED)) == "no_task_queue"
+    advertise(grid, "A.B.ch", SAMStation="dzero", FreeDisk=500)
+    grid.now += timedelta(seconds=901)
+    assert grid.ask(at(MIXED)) == "no_task_queue"
+    advertise(grid, "A.B.ch", SAMStation="DZero", FreeDisk=500)
+    assert grid.ask(at(PLAIN)) == "no_task_queue"  # the configuration states another value
+    assert grid.ask(at(MIXED)) == [job]
+
+
+def test_an_expired_value_is_undefined(advertising: Grid) -> None:
+    advertise(advertising, "A.B.ch", FreeDisk=50)
+    job = advertising.submit("isUndefined(other.FreeDisk) || other.FreeDisk > 100")
+    assert advertising.ask(at(MIXED)) == "no_task_queue"
+    advertising.now += timedelta(seconds=901)
+    assert advertising.ask(at(MIXED)) == [job]
+
+
+def test_the_innermost_advertisement_decides_and_no_pilot_overrules_it(advertising: Grid) -> None:
+    job = advertising.submit({"SAMStation": "dzero"})
+    advertise(advertising, "A.B.ch", SAMStation="dzero")
+    advertise(advertising, "a.b.CH/ce/mixed", samstation="cdf")
+    assert advertising.ask(at(MIXED), SAMStation="dzero") == "no_task_queue"
+    advertise(advertising, "A.B.ch/ce/mixed", CurrentJobs=1)
+    assert advertising.ask(at(MIXED), SAMStation="cdf") == [job]
+
+
+def test_a_node_has_to_fulfil_the_rest_of_what_is_advertised(advertising: Grid) -> None:
+    job = advertising.submit({"SAMStation": "dzero", "OS": "el8"})
+    advertise(advertising, "A.B.ch", SAMStation="dzero")
+    assert advertising.ask(at(MIXED), OS="el9") == "node"
+    assert advertising.ask(at(MIXED), OS="el8") == [job]
+
+
+def test_advertised_names_cost_nothing_where_no_job_requires_them(advertising: Grid) -> None:
+    advertising.submit({"OS": "el8"})
+    assert advertising.ask(at(MIXED), OS="el9") == "node"
+    places = advertising.matcher._memory.places
+    assert [each.lasting for each in places._cached.values()] == [True]

@@ -131,8 +131,10 @@ def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
     [
         ("NodeAttributes: el8", "NodeAttributes: 'el8' is a value, a section is needed here"),
         ("NodeAttributes: {OS: unknwon}", "NodeAttributes/OS: 'unknwon', allowed is a list of the values"),
-        ("NodeAttributes: {OS: unknwon}", "or unknown, did you mean unknown? (grid.yaml:1)"),
+        ("NodeAttributes: {OS: unknwon}", "unknown or advertised, did you mean unknown? (grid.yaml:1)"),
+        ("NodeAttributes: {OS: advertized}", "unknown or advertised, did you mean advertised? (grid.yaml:1)"),
         ("NodeAttributes: {OS: [a, unknown]}", "unknown is no value of a node"),
+        ("NodeAttributes: {OS: [a, Advertised]}", "Advertised is no value of a node"),
         ("NodeAttributes: {OS: []}", "NodeAttributes/OS: the list is empty"),
         ("NodeAttributes: {OS: {a: b}}", "NodeAttributes/OS: 'a section', allowed is a list"),
         ("NodeAttributes: {MaxRAM: [a lot]}", "'a lot' is not allowed here, allowed is a number of MB"),

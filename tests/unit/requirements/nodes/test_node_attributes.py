@@ -20,10 +20,10 @@ def test_a_value_that_is_listed_twice_counts_once() -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (["Model"], "allowed is {Name: [values] or unknown}"),
+        (["Model"], "allowed is {Name: [values], unknown or advertised}"),
         (
             {"Model": "P4"},
-            "N/Model: 'P4', allowed is a list of the values that its nodes may have, or unknown",
+            "N/Model: 'P4', allowed is a list of the values that its nodes may have, unknown or advertised",
         ),
         ({"Model": {}}, "N/Model: {}, allowed is a list"),
         ({"Model": []}, "N/Model: the list is empty"),

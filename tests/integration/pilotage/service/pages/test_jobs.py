@@ -348,6 +348,29 @@ def test_input_files_are_sent_with_the_form(service: Service, signed_in: SignedI
     assert {mode for _, mode in members.values()} == {0o755}
 
 
+def test_an_operator_sends_input_files_for_a_vo_of_choice(
+    service: Service, signed_in: SignedIn, tmp_path: Path
+) -> None:
+    (tmp_path / "run.sh").write_bytes(b"#!/bin/sh\n")
+    page = signed_in(service, role="operator")
+    page.goto("/jobs/new")
+    choice = page.get_by_label("of the VO")
+    assert choice.locator("option").all_text_contents() == sorted(service.parts.live.current.vos)
+    page.get_by_label("Input files").set_input_files([tmp_path / "run.sh"])
+    expect(page.get_by_text("Stored: run.sh")).to_be_visible()
+    with page.expect_response(lambda answer: "sandbox?vo=cms" in answer.url):
+        choice.select_option("cms")
+    expect(page.get_by_text("Stored: run.sh")).to_be_visible()
+    page.get_by_label("Description").fill(
+        'Executable = "run.sh"; InputSandbox = {"run.sh"}; VO = "cms"; OwnerGroup = "cms_user";'
+    )
+    page.get_by_role("button", name="Where would it run?").click()
+    expect(page.get_by_text("Stored: run.sh")).to_be_visible()
+    expect(choice).to_have_value("cms")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+$"))
+
+
 def test_an_upload_without_the_token_of_the_session_is_refused(service: Service, signed_in: SignedIn) -> None:
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto("/jobs/new")

@@ -133,3 +133,33 @@ def test_a_director_learns_which_pools_need_which_flags(service: Service) -> Non
     assert sorted(pool for each in groups.values() for pool in each) == sorted(pools)
     assert found["flags"][PLAIN] == [{"flags": [], "pools": sorted(pools[:3])}]
     assert found["unknown"] == [{"queue": "LCG.A.org/ce1/mixt", "did_you_mean": MIXED}]
+
+
+def test_what_a_site_advertises_is_explained_with_its_age(service: Service) -> None:
+    new = CONFIG.replace("OS: [el8, el9]}", "OS: [el8, el9], SAMStation: advertised}")
+    config = service.operator().get("/api/v1/config")
+    stored = service.operator().put(
+        "/api/v1/config", json={"text": new}, headers={"If-Match": config.headers["ETag"]}
+    )
+    assert stored.status_code == 200, stored.text
+    job = submit(service, 'other.SAMStation == "dzero"')
+    assert (
+        waits_for(service, job)
+        == f"exclude it at 1 of the 1 eligible queues ({MIXED}: SAMStation is not advertised)"
+    )
+    advertised = service.operator().post("/api/v1/sites/LCG.A.org/advertisement", json={"SAMStation": "cdf"})
+    assert advertised.status_code == 200, advertised.text
+    assert waits_for(service, job).startswith(
+        f"exclude it at 1 of the 1 eligible queues ({MIXED}: SAMStation = cdf, advertised by LCG.A.org "
+    )
+    assert ask(service.pilot(MIXED), MIXED)["reason"] == "no_task_queue"
+    service.operator().post("/api/v1/sites/LCG.A.org/advertisement", json={"SAMStation": "dzero"})
+    assert waits_for(service, job).startswith("admit it at 1 of the 1 eligible queues")
+    assert [match["job_id"] for match in ask(service.pilot(MIXED), MIXED)["matches"]] == [job]
+
+
+def waits_for(service: Service, job: int) -> str:
+    found = service.user().get(f"/api/v1/jobs/{job}/explain").json()
+    [text] = [each for each in found["now"] if each.startswith("values that are advertised now ")]
+    assert not [each for each in found["now"] if "only at the node" in each]
+    return str(text).removeprefix("values that are advertised now ")

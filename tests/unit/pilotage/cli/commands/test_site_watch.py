@@ -56,3 +56,15 @@ def test_what_is_quoted_is_not_for_a_shell(command: str) -> None:
 def test_what_is_no_command_is_refused(command: str, words: str) -> None:
     with pytest.raises(WrongUsage, match=words):
         site.split(command)
+
+
+def test_ldif_of_an_information_system_is_read_as_counts() -> None:
+    text = """dn: GLUE2ShareID=s,o=glue
+objectClass: GLUE2ComputingShare
+GLUE2ComputingShareRunningJobs: 312
+GLUE2ComputingShareWaitingJobs: 40
+"""
+    found = site.parse_counts(text)
+    assert found == {"CurrentRunningJobs": 312, "CurrentPendingJobs": 40, "CurrentJobs": 352}
+    with pytest.raises(WrongUsage, match="GLUE2ComputingShare"):
+        site.parse_counts("dn: o=glue\nobjectClass: GLUE2Service\n")

@@ -1,0 +1,274 @@
+"""Import of GLUE 2 from an LDAP server such as a BDII: computing shares become queues (LDIF).
+
+What changes from minute to minute (numbers of jobs, states of endpoints) is left out: it is advertised, by
+`read_counts`. Shares with one mapping queue at one CE are one queue; where they differ, the values are
+those of their VOs.
+
+Source: OGF GFD.147 (GLUE 2.0) and GFD.218 (its rendering in LDAP).
+"""
+
+import base64
+import binascii
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from cs_config.errors import one_problem
+from cs_config.formats import importers
+from cs_config.formats.importers import ImportedConfiguration
+from cs_config.tree.address import NAME
+from cs_config.tree.configuration import Configuration
+from requirements.errors import Problem
+from requirements.values import fold
+
+#: Values of an LDAP entry by folded attribute.
+LdapEntry = Mapping[str, Sequence[str]]
+
+_GRID: Final = "LCG"
+#: Types of CEs by words in `GLUE2EndpointInterfaceName`.
+_CE_TYPES: Final = {
+    "arcrest": "AREX",
+    "gridftpjob": "ARC",
+    "htcondorce": "HTCondorCE",
+    "cream": "CREAM",
+}
+#: Number parameters of a share; the first that it has counts.
+_NUMBERS: Final = {
+    "CPUTime": ("MaxCPUTime",),  # s
+    "maxWallClockTime": ("MaxWallTime",),  # s
+    "MaxRAM": ("MaxMainMemory", "GuaranteedMainMemory"),  # MB
+    "NumberOfProcessors": ("MaxSlotsPerJob",),
+}
+#: Attributes of nodes, by the names of ours.
+_OF_NODES: Final = {
+    "Architecture": "Platform",
+    "CPUModel": "CPUModel",
+    "OSName": "OSName",
+    "OSVersion": "OSVersion",
+}
+_PLATFORMS: Final = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
+#: What GLUE 2 publishes for a number that is not known, or not limited.
+_PLACEHOLDER: Final = re.compile(r"9{6,}|4{6,}")
+_UNSTATED: Final = frozenset({"", "undefined", "undefinedvalue", "unknown", "other"})
+_VO_RULE: Final = re.compile(r"(?:vo:)?([A-Za-z0-9._-]+)", re.IGNORECASE)
+_ALL: Final = fold("ALL")
+_COUNTS: Final = {
+    "CurrentRunningJobs": "RunningJobs",
+    "CurrentPendingJobs": "WaitingJobs",
+    "CurrentJobs": "TotalJobs",
+}
+
+
+def read_ldif(text: str, file: str) -> Sequence[LdapEntry]:
+    """The entries of a text in LDIF (RFC 2849), as `ldapsearch` prints it; ConfigError with the line."""
+    found: list[dict[str, list[str]]] = []
+    entry: dict[str, list[str]] = {}
+    for number, line in _unfolded_lines(text):
+        name, colon, value = line.partition(":")
+        if not line:
+            entry = {}
+        elif not colon:
+            raise one_problem(file, f"line {number}: {line!r:.60} is not LDIF, allowed is `name: value`")
+        elif name != "version" or entry:
+            if value.startswith(":"):
+                try:
+                    value = base64.b64decode(value[1:].strip(), validate=True).decode()
+                except (binascii.Error, UnicodeDecodeError):
+                    raise one_problem(file, f"line {number}: {name} is no text in base64") from None
+            if not entry:
+                found.append(entry)
+            entry.setdefault(fold(name), []).append(value.strip())
+    return found
+
+
+def _unfolded_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines without comments; one that begins with a space continues the one before."""
+    lines: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith(" ") and lines:
+            lines[-1] = lines[-1][0], lines[-1][1] + line[1:]
+        else:
+            lines.append((number, line))
+    return ((number, line) for number, line in lines if not line.startswith("#"))
+
+
+def read_counts(text: str, file: str) -> dict[str, object]:
+    """The numbers of jobs of computing shares (LDIF) as an advertisement; a queue's shares are added up."""
+    shares = _list_class(read_ldif(text, file), "ComputingShare")
+    if not shares:
+        raise one_problem(file, "it has no GLUE2ComputingShare")
+    found: dict[str, object] = {}
+    for ours, theirs in _COUNTS.items():
+        stated = [number for each in shares if (number := _number(each, theirs)) is not None]
+        if stated:
+            found[ours] = sum(stated)
+    if {"CurrentRunningJobs", "CurrentPendingJobs"} <= found.keys():
+        found["CurrentJobs"] = sum(int(str(found[each])) for each in list(_COUNTS)[:2])
+    states = {_first(each, "GLUE2ComputingShareServingState") for each in shares} - {""}
+    return found | ({"ServingState": sorted(states)} if states else {})
+
+
+def propose_glue2(
+    config: Configuration, files: Mapping[str, str], *, site: str | None = None
+) -> ImportedConfiguration:
+    """Merge the computing shares into the current configuration.
+
+    A CE that the tree has stays at its site; else `site`, else `LCG.` and the name of the admin domain.
+    """
+    notes: list[Problem] = []
+    entries = [entry for file, text in files.items() for entry in read_ldif(text, file)]
+    if not (shares := _list_class(entries, "ComputingShare")):
+        raise one_problem(", ".join(files), "it has no GLUE2ComputingShare")
+    known = {fold(address.ce): address.site for address in config.addresses}
+    index = _Index(entries)
+    queues: defaultdict[tuple[str, str, str], list[LdapEntry]] = defaultdict(list)
+    for share in shares:
+        host = index.host(share)
+        queue = _first(share, "GLUE2ComputingShareMappingQueue") or index.name(share)
+        place = known.get(fold(host)) or site or f"{_GRID}.{index.domain(share)}"
+        if host and all(NAME.fullmatch(each) for each in (place, host, queue)):
+            queues[place, host, queue].append(share)
+        else:
+            message = "not carried over: it needs an endpoint with a host, a queue and an admin domain"
+            notes.append(Problem(path=f"share {index.name(share)!r:.80}", message=message))
+    sites: dict[str, Any] = {}
+    for (place, host, queue), its in sorted(queues.items()):
+        ce = sites.setdefault(place, {"CEs": {}})["CEs"].setdefault(host, {"Queues": {}})
+        if kind := next((kind for each in its if (kind := index.ce_type(each))), None):
+            ce["CEType"] = kind
+        ce["Queues"][queue] = _read_queue(its, index, f"{place}/{host}/{queue}", notes)
+    return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, ", ".join(files))
+
+
+def _read_queue(
+    shares: Sequence[LdapEntry], index: "_Index", path: str, notes: list[Problem]
+) -> dict[str, Any]:
+    """The parameters of a queue, and those of VOs whose shares differ."""
+    found: dict[str, Any] = {}
+    if name := _first(shares[0], "GLUE2ComputingShareMappingQueue"):
+        found["BatchQueue"] = name
+    by_vos: list[tuple[Sequence[str], Mapping[str, int]]] = []
+    for share in shares:
+        vos, others = index.vos(share)
+        by_vos.append((vos, _read_numbers(share)))
+        if others:
+            message = f"admits no one by the rules {', '.join(others):.200}: only VOs are carried over"
+            notes.append(Problem(path=path, message=message))
+    found["VO"] = sorted({vo for vos, _ in by_vos for vo in vos})
+    if not found["VO"]:
+        notes.append(Problem(path=path, message="no policy names a VO: no VO is admitted, VO: []"))
+    _add_numbers(found, by_vos)
+    for name, values in index.node_values(shares).items():
+        if len(values) == 1:
+            found[name] = values[0]
+        else:
+            found.setdefault("NodeAttributes", {})[name] = values
+    return found
+
+
+def _add_numbers(queue: dict[str, Any], by_vos: Sequence[tuple[Sequence[str], Mapping[str, int]]]) -> None:
+    """Add numbers of shares: those of all, and where these differ, the smallest of each VO."""
+    for name in _NUMBERS:
+        stated = {numbers.get(name) for _, numbers in by_vos}
+        if stated == {None}:
+            continue
+        if len(stated) == 1:
+            queue[name] = stated.pop()
+            continue
+        for vos, numbers in by_vos:
+            for vo in vos if name in numbers else ():
+                own = queue.setdefault("VOs", {}).setdefault(vo, {})
+                own[name] = min(own.get(name, numbers[name]), numbers[name])
+
+
+def _read_numbers(share: LdapEntry) -> dict[str, int]:
+    stated = {ours: [_number(share, each) for each in theirs] for ours, theirs in _NUMBERS.items()}
+    first = ((ours, next(filter(None, values), None)) for ours, values in stated.items())
+    return {ours: value for ours, value in first if value is not None}
+
+
+def _list_class(entries: Iterable[LdapEntry], name: str) -> list[LdapEntry]:
+    wanted = fold(f"GLUE2{name}")
+    return [each for each in entries if wanted in map(fold, each.get("objectclass", ()))]
+
+
+def _first(entry: LdapEntry, name: str) -> str:
+    return next(iter(entry.get(fold(name), ())), "")
+
+
+def _number(share: LdapEntry, name: str) -> int | None:
+    """A number of a share; None: not stated, or a placeholder."""
+    text = _first(share, f"GLUE2ComputingShare{name}")
+    return int(text) if text.isdecimal() and len(text) < 16 and not _PLACEHOLDER.fullmatch(text) else None
+
+
+class _Index:
+    """Entries by what shares refer to."""
+
+    def __init__(self, entries: Sequence[LdapEntry]) -> None:
+        endpoints = _list_class(entries, "ComputingEndpoint") or _list_class(entries, "Endpoint")
+        self._endpoints = {_first(each, "GLUE2EndpointID"): each for each in endpoints}
+        self._nodes = {
+            _first(each, "GLUE2ResourceID"): each for each in _list_class(entries, "ExecutionEnvironment")
+        }
+        self._policies: defaultdict[str, list[LdapEntry]] = defaultdict(list)
+        for each in _list_class(entries, "MappingPolicy"):
+            self._policies[_first(each, "GLUE2MappingPolicyShareForeignKey")].append(each)
+
+    def name(self, share: LdapEntry) -> str:
+        return _first(share, "GLUE2ShareID")
+
+    def domain(self, share: LdapEntry) -> str:
+        """The admin domain in the distinguished name."""
+        found = re.search(r"(?:^|,)\s*GLUE2DomainID=([^,]+)", _first(share, "dn"), re.IGNORECASE)
+        return found[1].strip() if found else ""
+
+    def _endpoints_of(self, share: LdapEntry) -> Iterator[LdapEntry]:
+        keys = [
+            *share.get("glue2computingsharecomputingendpointforeignkey", ()),
+            *share.get("glue2shareendpointforeignkey", ()),
+        ]
+        return (self._endpoints[key] for key in keys if key in self._endpoints)
+
+    def host(self, share: LdapEntry) -> str:
+        """The host of its first endpoint, else the one that its service is named after."""
+        for each in self._endpoints_of(share):
+            try:
+                if host := urlsplit(_first(each, "GLUE2EndpointURL")).hostname:
+                    return host
+            except ValueError:
+                continue
+        service = _first(share, "GLUE2ShareServiceForeignKey").partition("_")[0]
+        return service.lower() if "." in service else ""
+
+    def ce_type(self, share: LdapEntry) -> str | None:
+        names = [fold(_first(each, "GLUE2EndpointInterfaceName")) for each in self._endpoints_of(share)]
+        return next((kind for word, kind in _CE_TYPES.items() if any(word in each for each in names)), None)
+
+    def vos(self, share: LdapEntry) -> tuple[list[str], list[str]]:
+        """The VOs that its policies admit, and the rules that name no VO."""
+        vos: dict[str, None] = {}
+        others: list[str] = []
+        for policy in self._policies[self.name(share)]:
+            for rule in policy.get("glue2policyrule", ()):
+                found = _VO_RULE.fullmatch(rule)
+                if found is None or fold(found[1]) == _ALL:
+                    others.append(rule)
+                else:
+                    vos[found[1].lower()] = None
+        return list(vos), others
+
+    def node_values(self, shares: Iterable[LdapEntry]) -> dict[str, list[str]]:
+        """The values of node attributes in the execution environments of these shares."""
+        found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        for share in shares:
+            for key in share.get("glue2computingshareexecutionenvironmentforeignkey", ()):
+                for ours, theirs in _OF_NODES.items():
+                    value = _first(self._nodes.get(key, {}), f"GLUE2ExecutionEnvironment{theirs}")
+                    if fold(value) not in _UNSTATED:
+                        found[ours][
+                            _PLATFORMS.get(fold(value), value) if ours == "Architecture" else value
+                        ] = None
+        return {name: list(values) for name, values in found.items()}

@@ -1,0 +1,148 @@
+"""Import of computing shares in GLUE 2, in the form in which a BDII publishes them."""
+
+import pytest
+
+from cs_config import validate
+from cs_config.errors import ConfigError
+from cs_config.formats import glue2
+from cs_config.tree.address import QueueAddress
+from cs_config.versions.live import NOTHING
+
+#: As `ldapsearch -x -LLL -H ldap://… -b o=glue` prints it: two VOs share the queue `long`.
+BDII = """\
+version: 1
+
+# the service
+dn: GLUE2EndpointID=ce01.example.org_org.opensciencegrid.htcondorce,GLUE2ServiceID=ce01.example.org_Compu
+ tingElement,GLUE2GroupID=resource,GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,o=glue
+objectClass: GLUE2Entity
+objectClass: GLUE2Endpoint
+objectClass: GLUE2ComputingEndpoint
+GLUE2EndpointID: ce01.example.org_org.opensciencegrid.htcondorce
+GLUE2EndpointURL: condor://ce01.example.org:9619/
+GLUE2EndpointInterfaceName: org.opensciencegrid.htcondorce
+GLUE2EndpointHealthState: ok
+
+dn: GLUE2ResourceID=el9,GLUE2ServiceID=ce01.example.org_ComputingElement,GLUE2GroupID=resource,
+ GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,o=glue
+objectClass: GLUE2Resource
+objectClass: GLUE2ExecutionEnvironment
+GLUE2ResourceID: el9
+GLUE2ExecutionEnvironmentPlatform: amd64
+GLUE2ExecutionEnvironmentOSName: AlmaLinux
+GLUE2ExecutionEnvironmentOSVersion: 9.4
+GLUE2ExecutionEnvironmentCPUModel: undefined
+
+dn: GLUE2ResourceID=el8,GLUE2ServiceID=ce01.example.org_ComputingElement,GLUE2GroupID=resource,
+ GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,o=glue
+objectClass: GLUE2ExecutionEnvironment
+GLUE2ResourceID: el8
+GLUE2ExecutionEnvironmentPlatform: amd64
+GLUE2ExecutionEnvironmentOSName: AlmaLinux
+GLUE2ExecutionEnvironmentOSVersion: 8.10
+
+dn: GLUE2ShareID=long_atlas_ce01.example.org,GLUE2ServiceID=ce01.example.org_ComputingElement,
+ GLUE2GroupID=resource,GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,o=glue
+objectClass: GLUE2Share
+objectClass: GLUE2ComputingShare
+GLUE2ShareID: long_atlas_ce01.example.org
+GLUE2ComputingShareMappingQueue: long
+GLUE2ComputingShareMaxCPUTime: 172800
+GLUE2ComputingShareMaxWallTime: 259200
+GLUE2ComputingShareMaxMainMemory: 444444
+GLUE2ComputingShareGuaranteedMainMemory: 4000
+GLUE2ComputingShareMaxSlotsPerJob: 999999999
+GLUE2ComputingShareServingState: production
+GLUE2ComputingShareRunningJobs: 312
+GLUE2ComputingShareWaitingJobs: 40
+GLUE2ComputingShareTotalJobs: 352
+GLUE2ShareEndpointForeignKey: ce01.example.org_org.opensciencegrid.htcondorce
+GLUE2ComputingShareExecutionEnvironmentForeignKey: el9
+GLUE2ComputingShareExecutionEnvironmentForeignKey: el8
+
+dn: GLUE2PolicyID=long_atlas_policy,GLUE2ShareID=long_atlas_ce01.example.org,o=glue
+objectClass: GLUE2Policy
+objectClass: GLUE2MappingPolicy
+GLUE2PolicyRule: VO:atlas
+GLUE2PolicyRule: VOMS:/atlas/Role=production
+GLUE2MappingPolicyShareForeignKey: long_atlas_ce01.example.org
+
+dn: GLUE2ShareID=long_lhcb_ce01.example.org,GLUE2ServiceID=ce01.example.org_ComputingElement,
+ GLUE2GroupID=resource,GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,o=glue
+objectClass: GLUE2ComputingShare
+GLUE2ShareID:: bG9uZ19saGNiX2NlMDEuZXhhbXBsZS5vcmc=
+GLUE2ComputingShareMappingQueue: long
+GLUE2ComputingShareMaxCPUTime: 86400
+GLUE2ComputingShareMaxWallTime: 259200
+GLUE2ComputingShareGuaranteedMainMemory: 4000
+GLUE2ComputingShareRunningJobs: 8
+GLUE2ComputingShareWaitingJobs: 2
+GLUE2ComputingShareTotalJobs: 444444
+GLUE2ShareEndpointForeignKey: ce01.example.org_org.opensciencegrid.htcondorce
+
+dn: GLUE2PolicyID=long_lhcb_policy,GLUE2ShareID=long_lhcb_ce01.example.org,o=glue
+objectClass: GLUE2MappingPolicy
+GLUE2PolicyRule: lhcb
+GLUE2MappingPolicyShareForeignKey: long_lhcb_ce01.example.org
+
+"""
+LONG = QueueAddress(site="LCG.EXAMPLE-T2", ce="ce01.example.org", queue="long")
+
+
+def test_shares_of_one_mapping_queue_are_a_queue_with_values_of_its_vos() -> None:
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": BDII})
+    config = found.proposal.after
+    assert list(config.addresses) == [LONG]
+    atlas, lhcb = config.values(LONG, "atlas"), config.values(LONG, "lhcb")
+    assert (atlas["CPUTime"], lhcb["CPUTime"]) == (172800, 86400)
+    for each in (atlas, lhcb):
+        assert (each["maxWallClockTime"], each["MaxRAM"]) == (259200, 4000)
+        assert (each["CEType"], each["BatchQueue"], each["Architecture"]) == ("HTCondorCE", "long", "x86_64")
+        assert not each.keys() & {"NumberOfProcessors", "CPUModel"}
+    assert config.node_attributes(LONG, "atlas").as_json() == {"OSVersion": ["9.4", "8.10"]}
+    assert [vo for vo in ("atlas", "lhcb", "cms") if config.usable(LONG, vo)] == ["atlas", "lhcb"]
+    [note] = found.notes
+    assert "VOMS:/atlas/Role=production" in note.message
+
+
+def test_a_second_import_changes_nothing_also_with_other_numbers_of_jobs() -> None:
+    config = glue2.propose_glue2(NOTHING, {"bdii.ldif": BDII}).proposal.after
+    again = glue2.propose_glue2(config, {"bdii.ldif": BDII.replace("RunningJobs: 312", "RunningJobs: 0")})
+    assert again.proposal.after.source == config.source
+
+
+def test_a_ce_stays_at_its_site() -> None:
+    mine = validate.parse(
+        "Resources: {Sites: {LCG.Mine.org: {CEs: {ce01.example.org: {Queues: {long: {MaxRAM: 1}}}}}}}", "mine"
+    )
+    after = glue2.propose_glue2(mine, {"bdii.ldif": BDII}, site="LCG.Other.org").proposal.after
+    assert [str(each) for each in after.addresses] == ["LCG.Mine.org/ce01.example.org/long"]
+
+
+def test_the_numbers_of_jobs_are_an_advertisement() -> None:
+    assert glue2.read_counts(BDII, "bdii.ldif") == {
+        "CurrentRunningJobs": 320,
+        "CurrentPendingJobs": 42,
+        "CurrentJobs": 362,
+        "ServingState": ["production"],
+    }
+
+
+def test_without_a_policy_no_vo_is_admitted() -> None:
+    text = BDII[: BDII.index("dn: GLUE2PolicyID=long_atlas")]
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+    assert not found.proposal.after.usable(LONG, "atlas")
+    assert "no VO is admitted" in found.notes[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dn: o=glue\nnonsense\n", "line 2: 'nonsense' is not LDIF"),
+        ("dn: o=glue\nGLUE2ShareID:: %%%\n", "line 2: GLUE2ShareID is no text in base64"),
+        ("dn: o=glue\nobjectClass: GLUE2Service\n", "it has no GLUE2ComputingShare"),
+    ],
+)
+def test_a_wrong_text_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
