@@ -83,7 +83,7 @@ def slurm_file(file: Path, slurm: Slurm, tmp_path: Path) -> Path:
     said = yaml.safe_load(file.read_text())
     directory, environment = str(tmp_path / "farm"), dict(slurm.environment)
     said["systems"]["host"] = {"kind": "slurm", "directory": directory, "environment": environment}
-    said["queues"][0] |= {"batch_queue": "short", "wall_time": 300}
+    said["queues"][0]["batch_queue"] = "long"
     file.write_text(yaml.safe_dump({**said, "settle": 1, "lost_after": {"listings": 2, "seconds": 2}}))
     return file
 
