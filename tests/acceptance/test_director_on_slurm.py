@@ -266,7 +266,9 @@ def _take_accounting_away(field: Field) -> None:
     """Have the commands of the director look for a `slurmdbd` where none listens."""
     own = field.directory / "slurm.conf"
     told = (field.slurm.directory / "slurm.conf").read_text()
-    dead = f"accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\nAccountingStoragePort={free_port()}"
+    dead = (
+        f"accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\nAccountingStoragePort={free_port()}"
+    )
     own.write_text(told.replace("accounting_storage/none", dead))
     file = yaml.safe_load(field.file.read_text())
     file["systems"]["farm"]["environment"] = {"SLURM_CONF": str(own)}
