@@ -20,7 +20,6 @@ from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.service import heartbeat
 
-
 #: Signals that end a process when its current work is finished.
 _ENDINGS = (signal.SIGINT, signal.SIGTERM)
 
