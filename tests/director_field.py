@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import yaml
 
 from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
+from pilotage.service.auth.callers import grant
+from pilotage.service.services import utc_now
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.running_service import Service
 
@@ -42,6 +45,12 @@ class Field:
         told = self._told([{"queue": name, "batch_queue": each, **asked} for name, each in queues.items()])
         self.file.write_text(yaml.safe_dump({**told, "pilot": ["--max-empty=1", *pilot]}))
 
+    def give_token(self, vo: str, *, expired: bool = False) -> None:
+        """Put a new token into the file of a VO."""
+        now = utc_now() - timedelta(days=2 * 365) if expired else utc_now()
+        token, _ = self.service.parts.tokens.mint(grant(role="director", vo=vo, user="dora"), now=now)
+        (self.directory / f"{vo}.token").write_text(token)
+
     def tell_broker(self, queues: Mapping[str, str], **more: object) -> None:
         """Write a file in which Slurm picks the partition, of those that belong to queues of the tree."""
         broker = {"system": "farm", "wall_time": 600, "memory": 300, "queues": dict(queues), **more}
@@ -50,8 +59,7 @@ class Field:
 
     def _told(self, queues: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         for vo in self.vos:
-            token = self.service.token("director", vo=vo, user="dora")
-            (self.directory / f"{vo}.token").write_text(token)
+            self.give_token(vo)
         return {
             "url": self.service.url,
             "name": self.name,

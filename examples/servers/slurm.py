@@ -108,6 +108,14 @@ class Slurm:
         """Start the daemon that decides, anew."""
         self._run("slurmctld")
 
+    def forget_jobs(self) -> None:
+        """Start the controller anew without its records of jobs; it may give their numbers to others."""
+        self.kill_controller()
+        for file in (self.directory / "state").glob("job_state*"):
+            file.unlink()
+        self.start_controller()
+        self.wait_until_up()
+
     def start_node(self, node: str) -> None:
         """Start the daemon of a node."""
         self._run(*without_startup_files(["slurmd", "-N", node]))

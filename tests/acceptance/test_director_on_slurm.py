@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from examples.servers.slurm import Slurm
-from examples.servers.starting import wait_until
+from examples.servers.starting import free_port, wait_until
 from pilotage.fabric.director import targets
 from taskqueue.db import database
 from tests.director_field import Field
@@ -260,6 +260,89 @@ def test_a_partition_that_is_taken_out_is_named_and_keeps_no_job_from_another(fi
     assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
     assert {partition for _, _, partition in field.batch_jobs()} == {"long"}
     assert "down in their batch systems: LCG.A.org/slurm/short" in director.log.read_text()
+
+
+def _take_accounting_away(field: Field) -> None:
+    """Have the commands of the director look for a `slurmdbd` where none listens."""
+    own = field.directory / "slurm.conf"
+    told = (field.slurm.directory / "slurm.conf").read_text()
+    dead = (
+        f"accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\nAccountingStoragePort={free_port()}"
+    )
+    own.write_text(told.replace("accounting_storage/none", dead))
+    file = yaml.safe_load(field.file.read_text())
+    file["systems"]["farm"]["environment"] = {"SLURM_CONF": str(own)}
+    field.file.write_text(yaml.safe_dump(file))
+
+
+@pytest.mark.timeout(300)
+def test_pilots_that_slurm_forgot_while_its_accounting_is_away_keep_no_job_waiting(
+    field: Field, tmp_path: Path
+) -> None:
+    """One was cancelled before it began, one ended well; nothing but the marks of the second is left."""
+    # One node has 8 cores: the second pilot waits.
+    field.tell({"LCG.A.org/slurm/long": "long"}, "--max-jobs=1", cores=8)
+    _take_accounting_away(field)
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    script = f"echo >>{begun}; while [ ! -e {go} ]; do sleep 0.2; done"
+    [first] = field.submit("cms", 1, Executable="/bin/sh", Arguments=["-c", script], NumberOfProcessors=8)
+    director = field.director()
+    director.start()
+    try:
+        wait_until(begun.exists)
+        [second] = field.submit("cms", 1, NumberOfProcessors=8)
+        wait_until(lambda: len(field.batch_jobs()) == 2)
+        wait_until(lambda: all(each["reference"] for each in field.pilots()))
+        director.stop()
+        waiting = field.slurm.ask("squeue", "--noheader", "--me", "--states=PENDING", "--format=%i").strip()
+        field.slurm.ask("scancel", waiting)
+        go.touch()
+        wait_until(lambda: field.statuses(first)[-1] == "Done")
+        wait_until(lambda: not field.slurm.ask("squeue", "--noheader", "--me"))
+        field.slurm.forget_jobs()
+        director.start()
+        field.wait_until_done(director, seconds=120)
+    finally:
+        go.touch()
+        director.stop()
+    assert begun.read_text() == "\n", "it ran once"
+    assert field.statuses(second) == ["Received", "Waiting", "Matched", "Running", "Done"]
+    told = director.log.read_text()
+    assert f"{field.directory}/jobs: the accounting does not answer: sacct: sacct: error: " in told
+    ended = {each["reference"]: each["status"] for each in field.pilots()}
+    assert ended[waiting] == "Aborted", ended
+
+
+@pytest.mark.timeout(300)
+def test_an_expired_token_of_a_vo_is_named_and_costs_neither_its_work_nor_that_of_others(
+    field: Field, tmp_path: Path
+) -> None:
+    field.tell({"LCG.A.org/slurm/long": "long"}, "--max-jobs=1")
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    script = f"echo >>{begun}; while [ ! -e {go} ]; do sleep 0.2; done"
+    [running] = field.submit("dune", 1, Executable="/bin/sh", Arguments=["-c", script])
+    director = field.director()
+    director.start()
+    try:
+        wait_until(begun.exists)
+        director.stop()
+        field.give_token("dune", expired=True)
+        [waiting], [other] = field.submit("dune", 1), field.submit("cms", 1)
+        director.start()
+        wait_until(lambda: field.statuses(other)[-1] == "Done")
+        wait_until(lambda: "nothing more is done for the VO dune" in director.log.read_text())
+        go.touch()
+        wait_until(lambda: field.statuses(running)[-1] == "Done")
+        assert field.statuses(waiting)[-1] == "Waiting"
+        field.give_token("dune")
+        field.wait_until_done(director, seconds=120)
+    finally:
+        go.touch()
+        director.stop()
+    assert begun.read_text() == "\n", "it ran once"
+    assert "is not renewed" not in director.log.read_text(), "one line for one cause"
+    for each in (running, waiting, other):
+        assert field.statuses(each) == ["Received", "Waiting", "Matched", "Running", "Done"]
 
 
 def _on_nodes(slurm: Slurm, *command: str | Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from agents import lost_jobs
+from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
 from optimizers.chain import batch
 from pilotage.fabric.client import ServiceClient
@@ -76,6 +77,17 @@ def file(service: Service, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def slurm_file(file: Path, slurm: Slurm, tmp_path: Path) -> Path:
+    """The same file, before a real Slurm."""
+    said = yaml.safe_load(file.read_text())
+    directory, environment = str(tmp_path / "farm"), dict(slurm.environment)
+    said["systems"]["host"] = {"kind": "slurm", "directory": directory, "environment": environment}
+    said["queues"][0]["batch_queue"] = "long"
+    file.write_text(yaml.safe_dump({**said, "settle": 1, "lost_after": {"listings": 2, "seconds": 2}}))
+    return file
+
+
 @dataclass(frozen=True)
 class Begun:
     """A gateway that was killed while local jobs of a grid job ran; those have ended since."""
@@ -97,6 +109,15 @@ class Begun:
 
 @pytest.fixture
 def begun(service: Service, file: Path, tmp_path: Path) -> Iterator[Begun]:
+    yield from _begin(service, file, tmp_path)
+
+
+@pytest.fixture
+def begun_on_slurm(service: Service, slurm_file: Path, tmp_path: Path) -> Iterator[Begun]:
+    yield from _begin(service, slurm_file, tmp_path)
+
+
+def _begin(service: Service, file: Path, tmp_path: Path) -> Iterator[Begun]:
     go, log = tmp_path / "go", tmp_path / "gateway.log"
     client = ServiceClient(service.url, service.token("user", vo="dzero", user="ada"))
     job_id = _submit(client, go)
@@ -123,12 +144,31 @@ def test_killed_in_the_middle_and_started_again_it_brings_every_event_once(begun
 def test_started_again_after_its_job_was_given_up_it_goes_on_with_what_is_done(
     service: Service, begun: Begun
 ) -> None:
+    _give_up(service, begun)
+    begun.go_on()
+    assert begun.client.job(begun.job_id)["reschedules"] == 0
+
+
+@pytest.mark.debian("slurm")
+@pytest.mark.timeout(300)
+def test_after_an_hour_it_goes_on_with_local_jobs_that_slurm_has_forgotten(
+    service: Service, begun_on_slurm: Begun, slurm: Slurm, tmp_path: Path
+) -> None:
+    """They ended while the gateway was away; only their status files are left, and the job was given up."""
+    wait_until(lambda: not slurm.ask("squeue", "--noheader", "--me"))
+    slurm.forget_jobs()
+    _give_up(service, begun_on_slurm)
+    begun_on_slurm.go_on()
+    assert begun_on_slurm.client.job(begun_on_slurm.job_id)["reschedules"] == 0
+    assert not slurm.ask("squeue", "--noheader", "--me", "--states=all"), "none was submitted again"
+
+
+def _give_up(service: Service, begun: Begun) -> None:
+    """Have the service give the job up after a silence, as after an hour with usual options."""
     short = "Leases: {StalledTime: 2, StalledGrace: 1, RunOnTime: 3}"
     service.configure(RESOURCES.read_text().replace("  dzero:\n    Job", f"  dzero:\n    {short}\n    Job"))
     wait_until(lambda: _is_given_up(service, begun.client, begun.job_id))
     service.configure(RESOURCES.read_text())
-    begun.go_on()
-    assert begun.client.job(begun.job_id)["reschedules"] == 0
 
 
 def _submit(client: ServiceClient, go: Path) -> int:

@@ -48,9 +48,9 @@ class AccountingCache:
     _queried_at: dict[str, float] = field(default_factory=dict)
 
     def find(
-        self, stamps: Collection[str], query: Callable[[Collection[str]], Iterable[ListedJob]]
+        self, stamps: Collection[str], query: Callable[[Collection[str]], Iterable[ListedJob]], where: str
     ) -> Mapping[str, list[ListedJob]]:
-        """The records of jobs, by stamp; without an answer there are none: the listing holds all the same."""
+        """The records of jobs, by stamp; none without an answer, which is warned of as that of `where`."""
         now = self.clock()
         due = [
             stamp
@@ -63,7 +63,7 @@ class AccountingCache:
             try:
                 self._found |= index_by_stamp(row for row in query(due) if row.stamp in wanted)
             except BatchSystemAway as error:
-                log.warning("the accounting does not answer: %s", error)
+                log.warning("%s: the accounting does not answer: %s", where, error)
         return {stamp: self._found[stamp] for stamp in stamps if stamp in self._found}
 
     def forget(self, stamps: Iterable[str]) -> None:
@@ -120,7 +120,7 @@ class ListingSystem(ABC):
         over = [stamp for stamp in asked if all(row.state in ENDED for row in listed.get(stamp, ()))]
         marks = self.areas.marks(over)
         lost = [stamp for stamp in over if stamp not in listed and not marks[stamp].ended]
-        found = {**self.accounting.find(lost, self._accounted), **listed}
+        found = {**self.accounting.find(lost, self._accounted, self.areas.directory), **listed}
         return {
             stamp: job_report(
                 choose_job(found.get(stamp, ()), handle), marks.get(stamp, StatusMarks()), handle

@@ -121,7 +121,6 @@ class Director:
         """Report that this process works; a VO for which another one does is left out."""
         for vo, client in self.clients.items():
             with summary.noting_refusals(vo):
-                self._renew_token(vo, client, summary)
                 try:
                     self._report(vo, client)
                 except ApiError as error:
@@ -129,6 +128,7 @@ class Director:
                     if error.code != _OTHER_PROCESS or not presence.has_ended(holder):
                         raise
                     self._report(vo, client, replaces=holder)
+                self._renew_token(vo, client, summary)
 
     def _renew_token(self, vo: str, client: ServiceClient, summary: DirectorSummary) -> None:
         """Renew the token if it is due; if that is refused, it still serves until it expires."""

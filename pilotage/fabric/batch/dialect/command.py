@@ -233,8 +233,8 @@ class DialectSystem(CommandLineSystem):
         )
         for some in parts:
             names = ",".join(self.dialect.name.format(stamp=stamp) for stamp in sorted(some))
-            done = self._shell.run([word.replace(NAMES_OF_JOBS, names) for word in source.command])
-            for record in read_records(done.stdout, source) if done.status == 0 else ():
+            words = [word.replace(NAMES_OF_JOBS, names) for word in source.command]
+            for record in read_records(_stdout(words, self._shell.run(words), source.excuse), source):
                 if record.keys() >= set(_NEEDED):
                     yield from self._rows(record, source)
 
