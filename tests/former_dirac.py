@@ -1,4 +1,4 @@
-"""Services of a genuine DIRAC, with its protocols and its rules of access, but jobs in memory.
+"""Services of a genuine DIRAC: its own Configuration Server; with jobs in memory the four that move.
 
 Imported by the Python of a genuine DIRAC: its own protocol at the ports of the configuration, and HTTPS.
 """
@@ -67,6 +67,11 @@ class Jobs:
 
     def getJobsStatus(self, peer: Any, ids: Any) -> Any:
         return {"OK": True, "Value": {job["JobID"]: {"Status": job["Status"]} for job in self._named(ids)}}
+
+    def getJobsStates(self, peer: Any, ids: Any) -> Any:
+        unknown = {"MinorStatus": "", "ApplicationStatus": ""}
+        found = {job["JobID"]: {"Status": job["Status"], **unknown} for job in self._named(ids)}
+        return {"OK": True, "Value": found}
 
     def getJobs(self, peer: Any, wanted: Any = None, since: Any = None) -> Any:
         chosen = [
@@ -174,7 +179,8 @@ def main() -> None:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     reactor = ServiceReactor()
-    for result in (reactor.initialize([f"WorkloadManagement/{name}" for name in SERVICES]), reactor.serve()):
+    names = [*(f"WorkloadManagement/{name}" for name in SERVICES), "Configuration/Server"]
+    for result in (reactor.initialize(names), reactor.serve()):
         assert result is None or result["OK"], result
 
 

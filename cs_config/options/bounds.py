@@ -106,6 +106,10 @@ DIRAC_ITEMS: Final = 100_000
 DIRAC_JOBS_READ: Final = 1_000
 DIRAC_JOBS_SET: Final = 200
 DIRAC_READ: Final = 10_000_000
+#: Values of an attribute of jobs that the portal of DIRAC gets: those with the most jobs.
+DIRAC_VALUES: Final = 2_000
+#: Records WMSHistory with all their keys; the jobs of smaller groups are added up.
+DIRAC_RECORDS: Final = 100_000
 #: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
 DIRAC_NOTES: Final = 50
 

@@ -63,7 +63,9 @@ class UnknownThere(PilotageError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Url:
+class DiracUrl:
+    """A URL of a service of DIRAC."""
+
     scheme: str
     host: str
     port: int
@@ -73,13 +75,13 @@ class _Url:
         return f"{self.scheme}://{self.host}:{self.port}{self.path}"
 
 
-def read_url(text: str) -> _Url:
+def read_url(text: str) -> DiracUrl:
     """A URL of a service as it stands in DIRAC's configuration; `InvalidRequest` says what is wrong."""
     try:
         parts = urlsplit(text)
-        found = _Url(parts.scheme, parts.hostname or "", parts.port or 0, parts.path.rstrip("/"))
+        found = DiracUrl(parts.scheme, parts.hostname or "", parts.port or 0, parts.path.rstrip("/"))
     except ValueError:
-        found = _Url("", "", 0, "")
+        found = DiracUrl("", "", 0, "")
     if found.scheme not in ("https", "dips") or not (found.host and found.port and found.path):
         message = (
             f"{text!r:.200} is no URL such as https://dirac.example.org:8443/WorkloadManagement/JobManager"
@@ -102,13 +104,13 @@ class FormerServices:
             make_context: Makes the TLS context of the door as a client.
         """
         self.first_job_id = first_job_id
-        self._urls: defaultdict[str, list[_Url]] = defaultdict(list)
+        self._urls: defaultdict[str, list[DiracUrl]] = defaultdict(list)
         for url in map(read_url, urls):
             self._urls[url.path].append(url)
         self._make_context = make_context
         self._context: tuple[float, ssl.SSLContext] | None = None
         self._open: Counter[str] = Counter()  # calls by whom they count for
-        self._dead: dict[_Url, float] = {}  # when there was no connection
+        self._dead: dict[DiracUrl, float] = {}  # when there was no connection
 
     @property
     def paths(self) -> frozenset[str]:
@@ -152,7 +154,7 @@ class FormerServices:
             send = _call_dips if url.scheme == "dips" else _call_https
             try:
                 return await send(url, method, arguments, peer, await self._current_context())
-            except _NotReached as fault:  # nothing was sent: the next one may have the call
+            except NotReached as fault:  # nothing was sent: the next one may have the call
                 self._dead[url] = time.monotonic()
                 away = FormerAway(f"the former service {url} cannot be reached: {fault}")
                 _log.warning("%s", away)
@@ -164,7 +166,7 @@ class FormerServices:
                 break
         raise away
 
-    def _order(self, path: str) -> list[_Url]:
+    def _order(self, path: str) -> list[DiracUrl]:
         """The URLs of a service; last those that could not be reached just now."""
         since = time.monotonic() - bounds.FORMER_DEAD_SECONDS
         return sorted(self._urls.get(path, ()), key=lambda url: self._dead.get(url, -math.inf) > since)
@@ -179,7 +181,7 @@ class FormerServices:
         return self._context[1]
 
 
-class _NotReached(Exception):
+class NotReached(Exception):
     """There was no connection."""
 
 
@@ -190,7 +192,7 @@ async def _read(content: bytes) -> Result:
 
 
 async def _call_https(
-    url: _Url, method: str, arguments: Sequence[object], peer: Peer, context: ssl.SSLContext
+    url: DiracUrl, method: str, arguments: Sequence[object], peer: Peer, context: ssl.SSLContext
 ) -> Result:
     form = {
         "method": method,
@@ -210,7 +212,7 @@ async def _call_https(
                 content += chunk
                 _require_size(len(content))
     except (httpx.ConnectError, httpx.ConnectTimeout) as fault:
-        raise _NotReached(str(fault) or "no connection in time") from None
+        raise NotReached(str(fault) or "no connection in time") from None
     if response.status_code in _NO_ACCESS:
         raise _refuse(url, peer, bytes(content))
     if response.status_code == _UNKNOWN_METHOD:
@@ -220,7 +222,7 @@ async def _call_https(
     return await _read(bytes(content))
 
 
-def _refuse(url: _Url, peer: Peer, content: bytes) -> NotAuthenticated:
+def _refuse(url: DiracUrl, peer: Peer, content: bytes) -> NotAuthenticated:
     text = content[:200].decode(errors="replace")
     _log.warning(
         "%s refused a call for %s with the group %s (is the host of the door a TrustedHost there?): %r",
@@ -235,17 +237,34 @@ def _require_size(size: int) -> None:
 
 
 async def _call_dips(
-    url: _Url, method: str, arguments: Sequence[object], peer: Peer, context: ssl.SSLContext
+    url: DiracUrl, method: str, arguments: Sequence[object], peer: Peer, context: ssl.SSLContext
 ) -> Result:
-    """A call by DIRAC's own protocol: a proposal with its answer, then the arguments with the result."""
+    caller = (peer.vo or "unknown", [peer.dn, peer.group])
+    return await call_dips(url, method, arguments, caller=caller, context=context)
+
+
+async def call_dips(
+    url: DiracUrl,
+    method: str,
+    arguments: Sequence[object],
+    *,
+    caller: tuple[str, object],
+    context: ssl.SSLContext,
+) -> Result:
+    """The result of a call by DIRAC's own protocol: a proposal with its answer, then the arguments.
+
+    `caller`: the VO, and for whom a host calls, as DN and group (else empty); `NotReached`: nothing was sent;
+    OSError, EOFError, ValueError and `InvalidRequest`: the service did not answer as DIRAC does.
+    """
     try:
         async with asyncio.timeout(bounds.FORMER_CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
     except OSError as fault:  # also of TLS, and of time
-        raise _NotReached(str(fault) or "no connection in time") from None
+        raise NotReached(str(fault) or "no connection in time") from None
     try:
-        service = [url.path.strip("/"), _SETUP, peer.vo or "unknown"]
-        await _send(writer, [service, ["RPC", method], [peer.dn, peer.group], _VERSION])
+        vo, credentials = caller
+        service = [url.path.strip("/"), _SETUP, vo]
+        await _send(writer, [service, ["RPC", method], credentials, _VERSION])
         accepted = await _read(await _receive(reader))
         if not accepted["OK"]:
             return accepted

@@ -147,14 +147,28 @@ def get_job_page(
 
 
 def _count(call: DiracCall, by: Sequence[str], which: JobSelector) -> Counter[tuple[str | None, ...]]:
+    """Numbers of jobs by attributes whose values the configuration bounds."""
     require_names("attributes", by, COLUMNS)
     with database.reading(call.parts.engine) as conn:
         return search.count_by_columns(conn, [COLUMNS[name] for name in by], which)
 
 
+def _count_largest(
+    call: DiracCall, by: Sequence[str], which: JobSelector
+) -> Mapping[tuple[str | None, ...], int]:
+    """Numbers of jobs by any attributes; those of further groups are added up as `and N more`."""
+    require_names("attributes", by, COLUMNS)
+    with database.reading(call.parts.engine) as conn:
+        columns = [COLUMNS[name] for name in by]
+        found = search.count_largest(conn, columns, which, most=bounds.DIRAC_VALUES)
+    if not found.more_groups:
+        return found.jobs
+    return {**found.jobs, (f"and {found.more_groups} more",) * len(by): found.more_jobs}
+
+
 def get_job_stats(call: DiracCall, attribute: str, selection: Selection) -> Result:
     """Numbers of jobs by the values of one attribute."""
-    counts = _count(call, [attribute], _select(call, selection))
+    counts = _count_largest(call, [attribute], _select(call, selection))
     return jencode.ok({value or "": jobs for (value,), jobs in counts.items()})
 
 
@@ -165,7 +179,7 @@ def get_jobs_counters(
     which = _select(call, selection)
     if (updated_since := read_date(since)) is not None:
         which = replace(which, updated_since=updated_since)
-    counts = _count(call, attributes, which)
+    counts = _count_largest(call, attributes, which)
     return jencode.ok([[dict(zip(attributes, values, strict=True)), jobs] for values, jobs in counts.items()])
 
 
@@ -176,7 +190,11 @@ def _list_values(attribute: str) -> Method:
         call: DiracCall, selection: Selection | None = None, older: Any = None, newer: Any = None
     ) -> Result:
         which = _select(call, {**(selection or {}), "FromDate": newer, "ToDate": older})
-        return jencode.ok(sorted({value for (value,) in _count(call, [attribute], which) if value}))
+        require_names("attributes", [attribute], COLUMNS)
+        with database.reading(call.parts.engine) as conn:
+            found = search.count_largest(conn, [COLUMNS[attribute]], which, most=bounds.DIRAC_VALUES)
+        more = [f"and {found.more_groups} more"] if found.more_groups else []
+        return jencode.ok(sorted(value for (value,) in found.jobs if value) + more)
 
     return list_values
 
@@ -281,11 +299,14 @@ _HISTORY: Final[Mapping[str, str]] = {
 HISTORY_KEYS: Final = (*_HISTORY.values(), "Tier", "Type")
 
 
+#: Keys whose values anybody may choose: those of small groups, beyond the bound, are `(more)`.
+_FREE: Final = frozenset({"application_status", "job_group", "job_type", "minor_status", "owner"})
+
+
 def list_history(conn: Connection, config: Configuration, now: datetime) -> Iterator[dict[str, str | int]]:
     """Records of the type WMSHistory: numbers of all jobs by what DIRAC's dashboards show."""
-    columns = list(_HISTORY)
     timestamp = int(now.timestamp() * 1000)
-    for values, (jobs, reschedules) in search.sum_reschedules(conn, columns, JobSelector()).items():
+    for values, jobs, reschedules in _list_bounded(conn):
         found = dict(zip(_HISTORY.values(), map(str, values), strict=True))
         site = found["Site"]
         tier = read_tier(config, site)
@@ -299,6 +320,22 @@ def list_history(conn: Connection, config: Configuration, now: datetime) -> Iter
             "Reschedules": reschedules,
             "timestamp": timestamp,
         }
+
+
+def _list_bounded(conn: Connection) -> Iterator[tuple[tuple[str | None, ...], int, int]]:
+    """Values, jobs and reschedulings of the largest groups, then of the others without what is free."""
+    others: defaultdict[tuple[str | None, ...], Counter[str]] = defaultdict(Counter)
+    for number, group in enumerate(search.list_reschedules(conn, list(_HISTORY), JobSelector())):
+        if number < bounds.DIRAC_RECORDS:
+            yield group
+            continue
+        values, jobs, reschedules = group
+        kept = tuple(
+            "(more)" if name in _FREE else value for name, value in zip(_HISTORY, values, strict=True)
+        )
+        others[kept].update(jobs=jobs, reschedules=reschedules)
+    for kept, sums in others.items():
+        yield kept, sums["jobs"], sums["reschedules"]
 
 
 #: Methods that list the values of an attribute, which the portal offers as conditions.

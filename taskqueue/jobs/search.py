@@ -6,7 +6,7 @@ far the scan came, and the next page continues there.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -39,6 +39,8 @@ from taskqueue.states import FINAL, JobStatus
 
 #: A condition on a text: its value, or one of several.
 Words = str | frozenset[str] | None
+#: Rows of groups that are in memory at once.
+_READ_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,20 +299,51 @@ def count_by_columns(
     return Counter({tuple(row[:-1]): row[-1] for row in _read_groups(conn, by, which, func.count())})
 
 
-def sum_reschedules(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestGroups:
+    """The groups with the most jobs, by the values of their columns, and what was left out."""
+
+    jobs: Mapping[tuple[str | None, ...], int]
+    more_groups: int
+    more_jobs: int
+
+
+def count_largest(conn: Connection, by: Sequence[str], which: JobSelector, *, most: int) -> LargestGroups:
+    """Number of jobs as `count_by_columns`, for at most so many combinations of values."""
+    groups, everything = func.count().over(), func.sum(func.count()).over()
+    rows = _read_groups(conn, by, which, func.count(), groups, everything, most=most)
+    found = {tuple(row[:-3]): row[-3] for row in rows}
+    all_groups, all_jobs = (rows[0][-2], int(rows[0][-1])) if rows else (0, 0)
+    return LargestGroups(
+        jobs=found, more_groups=all_groups - len(found), more_jobs=all_jobs - sum(found.values())
+    )
+
+
+def list_reschedules(
     conn: Connection, by: Sequence[str], which: JobSelector
-) -> Mapping[tuple[str | None, ...], tuple[int, int]]:
-    """Numbers of jobs and of their reschedulings, grouped as in `count_by_columns`."""
-    rows = _read_groups(conn, by, which, func.count(), func.sum(table.c.reschedules))
-    return {tuple(row[:-2]): (row[-2], int(row[-1])) for row in rows}
+) -> Iterator[tuple[tuple[str | None, ...], int, int]]:
+    """The values of each group, its jobs and their reschedulings; the largest group first."""
+    columns = [_get_column(name) for name in by]
+    reschedules = func.sum(table.c.reschedules)
+    statement = select(*columns, func.count(), reschedules).where(*which.clauses()).group_by(*columns)
+    statement = statement.order_by(func.count().desc(), *columns).execution_options(yield_per=_READ_AT_ONCE)
+    for *values, number, again in conn.execute(statement):
+        yield tuple(values), number, int(again)
 
 
 def _read_groups(
-    conn: Connection, by: Sequence[str], which: JobSelector, *sums: ColumnElement[int]
-) -> Iterable[Row[*tuple[Any, ...]]]:
+    conn: Connection,
+    by: Sequence[str],
+    which: JobSelector,
+    *sums: ColumnElement[int],
+    most: int | None = None,
+) -> Sequence[Row[*tuple[Any, ...]]]:
     require_names("by", by, SUMMARY_COLUMNS)
     columns = [_get_column(name) for name in by]
-    return conn.execute(select(*columns, *sums).where(*which.clauses()).group_by(*columns))
+    statement = select(*columns, *sums).where(*which.clauses()).group_by(*columns)
+    if most is not None:
+        statement = statement.order_by(sums[0].desc(), *columns).limit(most)
+    return conn.execute(statement).all()
 
 
 def sum_waits(

@@ -60,7 +60,7 @@ RESOURCE = {
     "DIRACVersion": "v9r1p22",
 }
 #: Seconds for anything that must come to pass.
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @dataclass(frozen=True)

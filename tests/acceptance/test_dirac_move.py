@@ -40,6 +40,20 @@ FORMER_REGISTRY = {
     },
 }
 
+#: Three sites of two VOs, as the Configuration Server publishes them.
+SITES = {
+    "Resources": {
+        "Computing": {"CEDefaults": {"VO": "lhcb, dune"}},
+        "Sites": {
+            "LCG": {
+                "LCG.A.org": {"CEs": {"ce1": {"Queues": {"long": {"CPUTime": 100000}}}}},
+                "LCG.B.org": {"CEs": {"ce2": {"Queues": {"long": {"CPUTime": 9000, "VO": "lhcb"}}}}},
+            },
+            "DIRAC": {"DIRAC.C.org": {"CEs": {"ce3": {"Queues": {"q": {"CPUTime": 9000, "VO": "dune"}}}}}},
+        },
+    }
+}
+
 
 def _free_port() -> int:
     with socket.socket() as free:
@@ -120,6 +134,7 @@ class Moving:
     directory: Path
     here: Installation
     there: subprocess.Popen[bytes]
+    configuration_server: str  #: of the former installation
     clients: GenuineClients  #: of the door
     old_clients: GenuineClients  #: of the former services, as before the move and after going back
 
@@ -174,16 +189,23 @@ class Moving:
 @contextmanager
 def former_services(
     directory: Path, authorities: Path
-) -> Iterator[tuple[Mapping[str, str], Mapping[str, str], subprocess.Popen[bytes]]]:
-    """The URLs of services of a genuine DIRAC, by its own protocol, and of two over HTTPS; their process."""
+) -> Iterator[tuple[Mapping[str, str], Mapping[str, str], str, subprocess.Popen[bytes]]]:
+    """The URLs of services of a genuine DIRAC: by its own protocol, of two over HTTPS, of its Configuration
+    Server; and their process.
+    """
     home = directory / "former"
     home.mkdir()
-    ports = {name: _free_port() for name in NAMES}
+    ports = {name: _free_port() for name in (*NAMES, "Server")}
+    server = f"dips://localhost:{ports['Server']}/Configuration/Server"
     over_https = _free_port()
     services = {
         name: {"Port": port, "Protocol": "dips", "HandlerPath": "former_dirac.py"}
         for name, port in ports.items()
+        if name in NAMES
     }
+    handler = "DIRAC/ConfigurationSystem/Service/ConfigurationHandler.py"
+    own = {"Port": ports["Server"], "Protocol": "dips", "HandlerPath": handler}
+    master = {"Master": "yes", "Name": "Test", "MasterServer": server, "UpdatePilotCStoJSONFile": "no"}
     security = {
         "CALocation": str(authorities),
         "CertFile": str(directory / "dirac.pem"),
@@ -191,15 +213,28 @@ def former_services(
         "UseServerCertificate": "yes",
     }
     configuration = {
-        "DIRAC": {"VirtualOrganization": "lhcb", "Hostname": "localhost", "Security": security},
-        "Systems": {"WorkloadManagement": {"Services": services}},
+        "DIRAC": {
+            "VirtualOrganization": "lhcb",
+            "Hostname": "localhost",
+            "Security": security,
+            "Configuration": master,
+        },
+        "Systems": {
+            "WorkloadManagement": {"Services": services},
+            "Configuration": {"Services": {"Server": own}},
+        },
         "Registry": FORMER_REGISTRY,
     }
     (home / "dirac.cfg").write_text("\n".join(write_cfg(configuration)))
+    (home / "etc").mkdir()
+    version = {"DIRAC": {"Configuration": {"Version": "2026-11-23 10:00:00.000000"}}}
+    published = {**version, "Registry": FORMER_REGISTRY, **SITES}
+    (home / "etc" / "Test.cfg").write_text("\n".join(write_cfg(published)))
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "DIRACSYSCONFIG": str(home / "dirac.cfg"),
+        "DIRAC_ROOT_PATH": str(home),
         "PYTHONPATH": str(Path(__file__).parents[1]),
         "X509_CERT_DIR": "",
     }
@@ -215,14 +250,12 @@ def former_services(
                 assert process.poll() is None, (home / "log").read_text()
                 assert time.monotonic() < deadline, (home / "log").read_text()
                 time.sleep(0.1)
-            dips = {
-                name: f"dips://localhost:{port}/WorkloadManagement/{name}" for name, port in ports.items()
-            }
+            dips = {name: f"dips://localhost:{ports[name]}/WorkloadManagement/{name}" for name in NAMES}
             https = {
                 name: f"https://localhost:{over_https}/WorkloadManagement/{name}"
                 for name in ("JobMonitoring", "JobStateUpdate")
             }
-            yield dips, https, process
+            yield dips, https, server, process
         finally:
             process.kill()
             process.wait()
@@ -234,13 +267,13 @@ def moving(database_url: str, tmp_path: Path) -> Iterator[Moving]:
     authority.sign("host")
     authority.sign("dirac")
     authorities = authority.link_by_hash()
-    with former_services(tmp_path, authorities) as (dips, https, there):
+    with former_services(tmp_path, authorities) as (dips, https, server, there):
         words = [word for url in {**dips, **https}.values() for word in ("--former", url)]
         options = ("--first-job-id", str(FIRST), *words)
         with opened(tmp_path / "here", tmp_path, REGISTRY, *options, database_url=database_url) as here:
             clients = GenuineClients.make(tmp_path / "dirac-1", url=here.url, authorities=authorities)
             old = GenuineClients.make(tmp_path / "dirac-2", url="", authorities=authorities, urls=dips)
-            yield Moving(authority, tmp_path, here, there, clients, old)
+            yield Moving(authority, tmp_path, here, there, server, clients, old)
 
 
 @pytest.fixture
@@ -313,6 +346,21 @@ def test_one_vo_moves_jobs_of_both_run_and_it_goes_back(moving: Moving, operator
     assert moving.run(moving.clients, pia, payload) == left
     assert moving.run(moving.old_clients, pia, payload) == again
     moving.wait(ada, [left, again], "Done")
+
+
+def test_a_genuine_configuration_server_is_imported(moving: Moving, operator: Callable[..., str]) -> None:
+    url = moving.configuration_server
+    command = ("config", "import", "dirac", url, "--certificate", str(moving.proxy("ada", "lhcb_user")))
+    trusted = ("--authorities", str(moving.directory / "certificates"), "--apply", "--guard", "stuck_jobs=0")
+    assert "is in force" in operator(*command, *trusted)
+    assert json.loads(operator("queue", "list", "--vo", "dune", "--json")) != []
+    listed = operator("queue", "list", "--vo", "dune")
+    assert ("LCG.A.org" in listed, "LCG.B.org" in listed, "DIRAC.C.org" in listed) == (True, False, True)
+    assert "nothing changes" in operator(*command, *trusted)
+    with pytest.raises(AssertionError, match=f"has no HTTPS, its URL is {url}"):
+        operator("config", "import", "dirac", url.replace("dips:", "https:"), *command[4:], *trusted)
+    with pytest.raises(AssertionError, match="require a client certificate"):
+        operator("config", "import", "dirac", url, *trusted)
 
 
 def test_without_the_former_services_the_jobs_here_go_on(

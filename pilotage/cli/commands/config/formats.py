@@ -158,7 +158,7 @@ def import_dirac(
         options.argument(
             "FILE|URL",
             "DIRAC .cfg file, current layout or that of RFC #5; "
-            "or a Configuration Server, https://…/Configuration/Server.",
+            "or a Configuration Server, https:// or dips://…/Configuration/Server.",
         ),
     ],
     *,

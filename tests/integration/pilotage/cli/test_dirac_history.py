@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config import validate
+from cs_config.options import bounds
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import dirac_history
 from pilotage.dirac_door import monitoring
@@ -65,6 +66,14 @@ def test_jobs_are_counted_by_the_keys_of_dirac(engine: Engine) -> None:
     assert sum(record["Jobs"] for record in records.values()) == 3
     assert records["7"]["timestamp"] == NOW.timestamp() * 1000
     assert {record["ApplicationStatus"] for record in records.values()} == {"unset"}
+
+
+def test_jobs_beyond_the_bound_are_added_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "DIRAC_RECORDS", 1)
+    groups = [f"{{Executable: x, JobGroup: g{number}}}" for number in (1, 1, 2, 3)]
+    submit(engine, validate.parse(RESOURCES), NOW, *groups)
+    records = {(each["JobGroup"], each["User"] == "(more)"): each["Jobs"] for each in list_records(engine)}
+    assert records == {("g1", False): 2, ("(more)", True): 2}
 
 
 def test_records_are_sent_in_bulk_to_an_index_of_the_day(

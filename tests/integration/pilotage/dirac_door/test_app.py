@@ -439,6 +439,17 @@ def test_no_form_causes_an_error_of_ours(
     engine.dispose()
 
 
+def test_the_portal_gets_the_values_of_the_most_jobs(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounds, "DIRAC_VALUES", 1)
+    for group in ("a", "b", "b", "c"):
+        value(ask("ada", MANAGER, "submitJob", f"{JDL}; JobGroup = {group}"))
+    assert value(ask("ada", WEB, "getJobGroups")) == ["b", "and 2 more"]
+    assert value(ask("ada", WEB, "getJobStats", "JobGroup", {})) == {"b": 2, "and 2 more": 2}
+    more = {"JobGroup": "and 2 more", "Status": "and 2 more"}
+    counters = value(ask("ada", WEB, "getJobsCounters", ["JobGroup", "Status"], {}))
+    assert counters == [[{"JobGroup": "b", "Status": "Waiting"}, 2], [more, 2]]
+
+
 def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may_see(ask: Ask):
     grouped = f"{JDL}; JobGroup = 7; JobName = n1"
     ids = [value(ask("ada", MANAGER, "submitJob", each)) for each in (JDL, grouped, grouped)]

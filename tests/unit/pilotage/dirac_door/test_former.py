@@ -212,7 +212,7 @@ def test_the_next_url_is_tried_only_if_nothing_was_sent(monkeypatch: pytest.Monk
     async def call_https(url: Any, *_: object) -> Result:
         tried.append(url.host)
         if url.host == "a":
-            raise former._NotReached
+            raise former.NotReached
         if url.host == "b":
             raise EOFError
         return jencode.ok(1)
@@ -243,7 +243,7 @@ def test_a_url_that_was_dead_is_tried_last_for_a_minute(monkeypatch: pytest.Monk
     async def call_https(url: Any, *_: object) -> Result:
         tried.append(url.host)
         if url.host == "a":
-            raise former._NotReached
+            raise former.NotReached
         return jencode.ok(1)
 
     monkeypatch.setattr(former, "_call_https", call_https)
