@@ -1,0 +1,376 @@
+"""Requests of every role to a service in a process of its own: as described, wrong, and broken on the wire."""
+
+import http.client
+import json
+import logging
+import random
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import psutil
+
+from examples.servers.starting import free_port
+from pilotage.service.auth import keys
+from pilotage.service.auth.callers import grant
+from pilotage.service.auth.tokens import Tokens
+from pilotage.service.pages import ROUTERS, sessions
+from pilotage.service.services import utc_now
+from tests.acceptance.fuzzing import mutations, parsers
+from tests.acceptance.fuzzing.mutations import WORDS, Flaw
+from tests.acceptance.processes import Supervised
+from tests.access import QUEUE
+from tests.running_service import CONFIG
+
+log = logging.getLogger(__name__)
+
+#: Seconds without an answer; CPU seconds of the service, and bytes of its memory, for one request.
+_HANG, _SLOW, _MEMORY = 180.0, 10.0, 2 << 30
+#: Requests after which jobs, leases and the configuration are as they were; and callers of one role.
+_FURNISH_EVERY, _CALLERS = 500, 100
+_ROLES = (None, "user", "user", "pilot", "pilot", "site_admin", "vo_admin", "director", "gateway")
+_LIMITS = "  Defaults:\n    Limits: {RequestsPerSecond: 100000, PilotClaimsPerHour: 1000000}\n"
+_JOBS = ('Executable = "x";', '[ Executable="x"; Requirements = other.MaxRAM > 1; ]', "{Executable: x}")
+_TEXTS: Mapping[str, Sequence[str]] = {
+    "jdl": _JOBS,
+    "text": (CONFIG, "CEs: {ce1: {MaxRAM: 5}}"),
+    "path": ("Resources/Sites/LCG.A.org/MaxRAM", "Resources/Sites/LCG.A.org", "Operations/cms"),
+    "vo": ("cms", "dune"),
+    "status": ("Done", "Failed", "Waiting"),
+}
+#: Fields of forms.
+_FIELDS = ("jdl", "text", "message", "version", "path", "status", "action", "ids", "q", "by", "name", "url")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass
+class Service:
+    """`pilotage up` on SQLite, and what was made there, by its names in paths and bodies."""
+
+    process: Supervised
+    port: int
+    tokens: Tokens
+    names: dict[str, list[object]] = field(default_factory=dict)
+
+    def mint(self, role: str, number: int = 0) -> str:
+        """A token of one of the callers of a role."""
+        rights = {
+            "user": {"vo": "cms", "user": f"ada{number}"},
+            "pilot": {"vo": "cms", "queue": QUEUE, "stamp": f"p{number}"},
+            "site_admin": {"site": "LCG.A.org", "user": f"sam{number}"},
+            "vo_admin": {"vo": "cms", "user": f"eve{number}"},
+            "director": {"vo": "cms", "site": "LCG.A.org", "user": f"d{number}"},
+            "gateway": {"vo": "cms", "site": "LCG.A.org", "user": f"g{number}"},
+            "operator": {"user": "root"},
+        }[role]
+        return self.tokens.mint(grant(role=role, **rights), now=utc_now())[0]
+
+    def call(self, role: str, method: str, path: str, body: object) -> Any:
+        """What a caller of good will gets."""
+        head = {"Authorization": f"Bearer {self.mint(role)}", "Content-Type": "application/json"}
+        answer = self.send(self.format(method, f"/api/v1{path}", head, json.dumps(body).encode()), method)
+        return json.loads(answer.body) if answer.status < 300 and answer.body else {}
+
+    def format(self, method: str, target: str, head: Mapping[str, str], body: bytes = b"") -> bytes:
+        """A request as it is sent."""
+        lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in head.items()]
+        lines += [f"Content-Length: {len(body)}", "", ""]
+        return "\r\n".join(lines).encode("latin-1", "replace") + body
+
+    def get(self, target: str) -> Answer:
+        """What a stranger gets."""
+        return self.send(self.format("GET", target, {}), "GET")
+
+    def send(self, request: bytes, method: str, *, source: str = "127.0.0.1", broken: bool = False) -> Answer:
+        """Send one request; OSError and HTTPException if there is no answer."""
+        there = ("127.0.0.1", self.port)
+        with socket.create_connection(there, timeout=_HANG, source_address=(source, 0)) as client:
+            try:
+                client.sendall(request)
+                if broken:
+                    client.shutdown(socket.SHUT_WR)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # refused before its end
+            answer = http.client.HTTPResponse(client, method=method)
+            answer.begin()
+            content_type = answer.headers.get("Content-Type", "")
+            is_stream = content_type.startswith("text/event-stream")
+            return Answer(answer.status, content_type, b"" if is_stream else answer.read())
+
+    def furnish(self) -> None:
+        """Let there be a job that waits, one that runs, and the first configuration."""
+        current = self.call("operator", "GET", "/config", None)
+        if current.get("text") != _CONFIGURATION:
+            body = {"text": _CONFIGURATION, "message": "", "version": current.get("version")}
+            self.call("operator", "PUT", "/config", body)
+        jobs = self.call("user", "POST", "/jobs", {"jobs": [{"Executable": "x"}] * 3}).get("job_ids", [])
+        site, ce, queue = QUEUE.split("/")
+        wanted = {"Site": site, "GridCE": ce, "Queue": queue, "CPUTime": 100_000}
+        matches = self.call("pilot", "POST", "/matcher/requestJob", wanted).get("matches", [])
+        self.names |= {"site": [site], "ce": [ce], "queue": [queue, QUEUE], "stamp": ["p0"], "version": [1]}
+        for name, found in (("job_id", jobs), ("lease", [each["lease"] for each in matches])):
+            self.names[name] = [*self.names.get(name, ()), *found][-20:]
+        pools = self.call("user", "GET", "/pools", None).get("pools", [])
+        self.names["pool_id"] = [each["pool_id"] for each in pools if "pool_id" in each] or ["0"]
+
+
+_CONFIGURATION = CONFIG.replace("Operations:\n  Defaults:\n", f"Operations:\n{_LIMITS}")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One route."""
+
+    method: str
+    path: str
+    parameters: Sequence[Mapping[str, Any]] = ()
+    bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: schemas by content type
+    is_page: bool = False
+
+
+def _list_operations(description: Mapping[str, Any]) -> Iterator[Operation]:
+    for path, methods in description["paths"].items():
+        for method, about in methods.items():
+            contents = about.get("requestBody", {}).get("content", {})
+            bodies = {kind: content.get("schema", {}) for kind, content in contents.items()}
+            yield Operation(method.upper(), path, about.get("parameters", ()), bodies)
+    for router in ROUTERS:
+        for route in router.routes:
+            for method in sorted(getattr(route, "methods", ())):
+                form: dict[str, Any] = {"application/x-www-form-urlencoded": {}} if method != "GET" else {}
+                yield Operation(method, getattr(route, "path", "/"), (), form, is_page=True)
+
+
+@dataclass
+class _Generator:
+    """Requests from the description of the interface."""
+
+    service: Service
+    schemas: Mapping[str, Any]
+    operations: Sequence[Operation]
+    archives: Sequence[str]
+
+    def make(self, dice: random.Random) -> tuple[Operation, str, bytes, bool]:
+        """A request with its operation, the address that it comes from, and whether it is broken."""
+        operation = dice.choice(self.operations)
+        target = operation.path
+        for name in [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]:
+            value = self._text(dice, name.removesuffix(":path"))
+            target = target.replace(f"{{{name}}}", _escape(value) or "x", 1)
+        queries = [each for each in operation.parameters if each["in"] == "query" and dice.random() < 0.4]
+        pairs = [(each["name"], self._value(dice, each.get("schema", {}), each["name"])) for each in queries]
+        pairs += [(dice.choice(_FIELDS), self._text(dice, "")) for _ in range(dice.choice((0, 0, 0, 1)))]
+        if pairs:
+            target += "?" + "&".join(f"{_escape(name)}={_escape(_plain(value))}" for name, value in pairs)
+        head, body = self._head(dice, operation), b""
+        if operation.bodies and dice.random() < 0.97:
+            kind = dice.choice(sorted(operation.bodies))
+            body = self._body(dice, kind, operation.bodies[kind])
+            head["Content-Type"] = (
+                kind if dice.random() < 0.97 else dice.choice(("text/plain", "a/b", "x" * 300))
+            )
+        request = self.service.format(operation.method, target, head, body)
+        broken = dice.random() < 0.04
+        if broken:
+            text = mutations.mutate(dice, [request.decode("latin-1")])
+            request = text.encode("latin-1", "replace")
+        return operation, f"127.0.{dice.randrange(1, 5)}.{dice.randrange(1, 250)}", request, broken
+
+    def _head(self, dice: random.Random, operation: Operation) -> dict[str, str]:
+        head = {}
+        role = dice.choice(_ROLES)
+        if role is not None:
+            token = self.service.mint(role, dice.choice((0, dice.randrange(_CALLERS))))
+            if dice.random() < 0.02:
+                token = _escape(mutations.mutate(dice, [token]))
+            if operation.is_page:
+                head["Cookie"] = f"pilotage-{self.service.port}={token}"
+                head["X-CSRF-Token"] = sessions.csrf_of(token)
+                head["Origin"] = f"http://127.0.0.1:{self.service.port}"
+            else:
+                head["Authorization"] = f"Bearer {token}"
+        for name in ("Idempotency-Key", "If-None-Match", "Range", "Accept", "X-Request-Id", "Last-Event-ID"):
+            if dice.random() < 0.03:
+                head[name] = _escape(self._text(dice, ""))
+        return head
+
+    def _body(self, dice: random.Random, kind: str, schema: Mapping[str, Any]) -> bytes:
+        if kind == "application/json":
+            text = json.dumps(self._value(dice, schema, ""))
+            text = mutations.mutate(dice, [text]) if dice.random() < 0.1 else text
+            return text.encode(errors="surrogatepass")
+        if kind == "application/x-www-form-urlencoded":
+            names = dice.sample(_FIELDS, dice.randrange(6))
+            return urlencode({name: self._text(dice, name) for name in names}, errors="replace").encode()
+        return mutations.mutate(dice, self.archives).encode("latin-1", "replace")
+
+    def _value(self, dice: random.Random, schema: Mapping[str, Any], name: str, depth: int = 0) -> object:
+        if dice.random() < 0.04:
+            return _hostile(dice)
+        if "$ref" in schema:
+            schema = self.schemas[schema["$ref"].rpartition("/")[2]]
+        for several in ("anyOf", "oneOf"):
+            if several in schema:
+                return self._value(dice, dice.choice(schema[several]), name, depth + 1)
+        if "enum" in schema or "const" in schema:
+            return dice.choice(schema.get("enum") or [schema["const"]])
+        kind = schema.get("type")
+        if kind == "object" or "properties" in schema:
+            wanted = schema.get("required", ())
+            fields = {
+                each: self._value(dice, below, each, depth + 1)
+                for each, below in schema.get("properties", {}).items()
+                if dice.random() < (0.97 if each in wanted else 0.4 / (depth + 1))
+            }
+            below = schema.get("additionalProperties")
+            more = dice.randrange(3) if isinstance(below, dict) or not fields else 0
+            below = below if isinstance(below, dict) else {}
+            return {
+                **fields,
+                **{self._text(dice, "path"): self._value(dice, below, "", depth + 1) for _ in range(more)},
+            }
+        if kind == "array":
+            items, one = schema.get("items", {}), name.removesuffix("s")
+            return [self._value(dice, items, one, depth + 1) for _ in range(dice.choice((0, 1, 1, 2, 5)))]
+        if kind in {"integer", "number"}:
+            if "second" in name or "timeout" in name or "wait" in name:
+                return 0.1
+            known = self.service.names.get("job_id" if name == "id" else name)
+            return dice.choice(known) if known else dice.choice((0, 1, 2, 100, 3600, -1, 2**31, 2**63, 1.5))
+        if kind == "boolean":
+            return dice.random() < 0.5
+        return self._text(dice, name)
+
+    def _text(self, dice: random.Random, name: str) -> str:
+        known = [*map(str, self.service.names.get(name, ())), *_TEXTS.get(name, ())]
+        if known and dice.random() < 0.85:
+            text = dice.choice(known)
+            return mutations.mutate(dice, [text]) if dice.random() < 0.1 else text
+        return dice.choice((*WORDS, "x", "cms", "LCG.A.org", "1", "2026-01-01T00:00:00Z"))
+
+
+def _hostile(dice: random.Random) -> object:
+    nested: object = dice.choice(WORDS)
+    for _ in range(dice.choice((0, 0, 1, 50))):
+        nested = [nested] if dice.random() < 0.5 else {dice.choice(WORDS): nested}
+    return dice.choice((None, True, -1, 2**63, 10**30, 1e308, "", [], {}, nested, nested, ["x"] * 2000))
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _escape(text: str) -> str:
+    return quote(text, safe="", errors="replace")
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Service]:
+    """`pilotage up` with a configuration of two sites and two VOs."""
+    (directory / "resources.yaml").write_text(_CONFIGURATION)
+    port, key = free_port(), directory / "signing-key.pem"
+    command = ("up", "--port", str(port), "--resources", str(directory / "resources.yaml"))
+    environment = {"PILOTAGE_HOME": str(directory / "home"), "PILOTAGE_KEY": str(key)}
+    process = Supervised("up", command, env=environment, log=directory / "up.log")
+    service = Service(process, port, Tokens(keys.load_or_create(key)))
+    process.start()
+    try:
+        deadline = time.monotonic() + 300
+        while not _is_ready(service):
+            if time.monotonic() > deadline or not process.is_running:
+                raise RuntimeError(f"the service does not start:\n{process.log.read_text()[-3000:]}")
+            time.sleep(0.2)
+        yield service
+    finally:
+        process.stop()
+
+
+def _is_ready(service: Service) -> bool:
+    try:
+        return service.get("/readyz").status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def find_flaws(numbers: range, *, seed: int) -> Iterator[Flaw]:
+    """Send these requests, one after another, to a service that is started for them."""
+    with tempfile.TemporaryDirectory(prefix="fuzzing-") as directory, running(Path(directory)) as service:
+        yield from _find_flaws(service, numbers, seed)
+
+
+def _find_flaws(service: Service, numbers: range, seed: int) -> Iterator[Flaw]:
+    described = json.loads(service.get("/openapi.json").body)
+    operations = list(_list_operations(described))
+    archives = list(parsers.list_archives())
+    generator = _Generator(service, described["components"]["schemas"], operations, archives)
+    process = psutil.Process(service.process.pid)
+    counts: Counter[str] = Counter()
+    slowest, read = (0.0, ""), 0
+    began = time.monotonic()
+    for number in numbers:
+        if number % _FURNISH_EVERY == 0 or number == numbers.start:
+            service.furnish()
+        operation, source, request, broken = generator.make(mutations.roll(seed, "interface", number))
+        where, text = f"{operation.method} {operation.path}", request.decode("latin-1")
+        before = process.cpu_times()
+        try:
+            answer = service.send(request, operation.method, source=source, broken=broken)
+        except TimeoutError:
+            yield Flaw(where, number, text, f"no answer in {_HANG:g} s")
+            continue
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            counts["closed"] += 1
+            if not broken:
+                yield Flaw(where, number, text, f"{type(error).__name__}: {error}")
+            if not service.process.is_running:
+                yield Flaw(where, number, text, "the service has ended")
+                return
+            continue
+        counts[str(answer.status)] += 1
+        if (problem := _judge(answer, operation, broken=broken)) is not None:
+            yield Flaw(where, number, text, problem)
+        after = process.cpu_times()
+        slowest = max(slowest, (took := after.user + after.system - before.user - before.system, where))
+        if took > _SLOW:
+            yield Flaw(where, number, text, f"{took:.1f} s of CPU time")
+        if number % 100 == 0 and process.memory_info().rss > _MEMORY:
+            yield Flaw(where, number, text, f"{process.memory_info().rss >> 20} MiB of memory")
+            return
+        written = service.process.log.read_text(errors="replace")
+        if "Traceback" in written[read:]:
+            yield Flaw(where, number, text, f"in the log: {written[read:][-3000:]}")
+        read = len(written)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    seconds, megabytes = time.monotonic() - began, process.memory_info().rss >> 20
+    log.info("%d requests to %d operations in %.0f s: %s", counts.total(), len(operations), seconds, kinds)
+    log.info("slowest: %.2f s of CPU time, %s; %d MiB of memory", *slowest, megabytes)
+
+
+def _judge(answer: Answer, operation: Operation, *, broken: bool) -> str | None:
+    """What is wrong with an answer."""
+    if answer.status >= 500 and answer.status != 503:
+        return f"{answer.status}: {answer.body[:500]!r}"
+    if answer.status >= 400 and operation.path.startswith("/api/") and not broken:
+        try:
+            fits = set(json.loads(answer.body)["error"]) == {"code", "message", "details"}
+        except (ValueError, LookupError, TypeError):
+            fits = operation.method == "HEAD"
+        if not fits:
+            return f"{answer.status} without an error in the one shape: {answer.body[:300]!r}"
+    return None
