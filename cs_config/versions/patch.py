@@ -219,9 +219,9 @@ def _place_below(names: tuple[str, ...], problem: Problem) -> Problem:
 
 def with_lines(problems: Iterable[Problem], names: tuple[str, ...], text: str) -> Iterator[Problem]:
     """The problems with lines of the section's own text; without lines if they are about other sections."""
-    root = yaml_reader.read_yaml(text, _TEXT_FILE).root
-    for problem in problems:
-        path = tuple(problem.path.split("/"))
-        is_within = path[: len(names)] == names
-        line = find_line(root, path[len(names) :]) if is_within else None
+    placed = [(problem, tuple(problem.path.split("/"))) for problem in problems]
+    within = any(path[: len(names)] == names for _, path in placed)
+    root = yaml_reader.read_yaml(text, _TEXT_FILE).root if within else Section(1)
+    for problem, path in placed:
+        line = find_line(root, path[len(names) :]) if path[: len(names)] == names else None
         yield replace(problem, line=line, file=None, column=None, excerpt=None)
