@@ -1,6 +1,7 @@
 """Requests of every role to a service in a process of its own: as described, wrong, and broken on the wire."""
 
 import http.client
+import itertools
 import json
 import logging
 import random
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote, urlencode
 
 import psutil
@@ -33,8 +34,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds without an answer; CPU seconds of the service, and bytes of its memory, for one request.
 _HANG, _SLOW, _MEMORY = 180.0, 10.0, 2 << 30
-#: Requests after which jobs, leases and the configuration are as they were; and callers of one role.
-_FURNISH_EVERY, _CALLERS = 500, 100
+#: Requests after which jobs, leases and the configuration are as they were; after which counts are logged; and callers of one role.
+_FURNISH_EVERY, _REPORT_EVERY, _CALLERS = 500, 5000, 100
 _ROLES = (None, "user", "user", "pilot", "pilot", "site_admin", "vo_admin", "director", "gateway")
 _LIMITS = "  Defaults:\n    Limits: {RequestsPerSecond: 100000, PilotClaimsPerHour: 1000000}\n"
 _JOBS = ('Executable = "x";', '[ Executable="x"; Requirements = other.MaxRAM > 1; ]', "{Executable: x}")
@@ -66,12 +67,13 @@ class Service:
     port: int
     tokens: Tokens
     names: dict[str, list[object]] = field(default_factory=dict)
+    slots: Iterator[int] = field(default_factory=itertools.count)
 
-    def mint(self, role: str, number: int = 0) -> str:
-        """A token of one of the callers of a role."""
+    def mint(self, role: str, number: int = 0, stamp: str | None = None) -> str:
+        """A token of one of the callers of a role; of a pilot with this stamp, or with one of its number."""
         rights = {
             "user": {"vo": "cms", "user": f"ada{number}"},
-            "pilot": {"vo": "cms", "queue": QUEUE, "stamp": f"p{number}"},
+            "pilot": {"vo": "cms", "queue": QUEUE, "stamp": stamp or f"p{number}"},
             "site_admin": {"site": "LCG.A.org", "user": f"sam{number}"},
             "vo_admin": {"vo": "cms", "user": f"eve{number}"},
             "director": {"vo": "cms", "site": "LCG.A.org", "user": f"d{number}"},
@@ -80,10 +82,13 @@ class Service:
         }[role]
         return self.tokens.mint(grant(role=role, **rights), now=utc_now())[0]
 
-    def call(self, role: str, method: str, path: str, body: object) -> Any:
-        """What a caller of good will gets."""
-        head = {"Authorization": f"Bearer {self.mint(role)}", "Content-Type": "application/json"}
+    def call(self, role: str, method: str, path: str, body: object = None, **headers: str) -> Any:
+        """What a caller of good will gets; a pilot has a new slot."""
+        token = self.mint(role, stamp=f"s{next(self.slots)}")
+        head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
         answer = self.send(self.format(method, f"/api/v1{path}", head, json.dumps(body).encode()), method)
+        if answer.status >= 400:
+            log.info("%s %s of %s: %d %r", method, path, role, answer.status, answer.body[:300])
         return json.loads(answer.body) if answer.status < 300 and answer.body else {}
 
     def format(self, method: str, target: str, head: Mapping[str, str], body: bytes = b"") -> bytes:
@@ -114,26 +119,29 @@ class Service:
             return Answer(answer.status, content_type, b"" if is_stream else answer.read())
 
     def furnish(self) -> None:
-        """Let there be a job that waits, one that runs, and the first configuration."""
-        current = self.call("operator", "GET", "/config", None)
-        if current.get("text") != _CONFIGURATION:
-            body = {"text": _CONFIGURATION, "message": "", "version": current.get("version")}
-            self.call("operator", "PUT", "/config", body)
-        jobs = self.call("user", "POST", "/jobs", {"jobs": [{"Executable": "x"}] * 3}).get("job_ids", [])
+        """Let there be jobs that wait, one that runs, open sites and the first configuration."""
         site, ce, queue = QUEUE.split("/")
+        version = self.call("operator", "GET", "/config")["version"]
+        body = {"text": _CONFIGURATION, "message": ""}
+        changed = self.call("operator", "PUT", "/config", body, **{"If-Match": str(version)})
+        for each in ("LCG.A.org", "LCG.B.org"):
+            self.call("operator", "POST", f"/sites/{each}/allow")
+        jobs = self.call("user", "POST", "/jobs", {"jobs": [{"Executable": "x"}] * 3}).get("job_ids", [])
         wanted = {"Site": site, "GridCE": ce, "Queue": queue, "CPUTime": 100_000}
         matches = self.call("pilot", "POST", "/matcher/requestJob", wanted).get("matches", [])
-        self.names |= {"site": [site], "ce": [ce], "queue": [queue, QUEUE], "stamp": ["p0"], "version": [1]}
-        for name, found in (("job_id", jobs), ("lease", [each["lease"] for each in matches])):
+        leases = [each["lease"] for each in matches]
+        self.names |= {"site": [site], "ce": [ce], "queue": [queue, QUEUE], "stamp": ["p0", "s3"]}
+        self.names |= {"version": [version, changed.get("version", version)]}
+        for name, found in (("job_id", jobs), ("lease", leases)):
             self.names[name] = [*self.names.get(name, ()), *found][-20:]
-        pools = self.call("user", "GET", "/pools", None).get("pools", [])
+        pools = self.call("user", "GET", "/pools").get("pools", [])
         self.names["pool_id"] = [each["pool_id"] for each in pools if "pool_id" in each] or ["0"]
 
 
 _CONFIGURATION = CONFIG.replace("Operations:\n  Defaults:\n", f"Operations:\n{_LIMITS}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
     """One route."""
 
@@ -142,6 +150,9 @@ class Operation:
     parameters: Sequence[Mapping[str, Any]] = ()
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: schemas by content type
     is_page: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
 
 
 def _list_operations(description: Mapping[str, Any]) -> Iterator[Operation]:
@@ -157,6 +168,17 @@ def _list_operations(description: Mapping[str, Any]) -> Iterator[Operation]:
                 yield Operation(method, getattr(route, "path", "/"), (), form, is_page=True)
 
 
+@dataclass(frozen=True)
+class Request:
+    """A request of one role, from an address of its own."""
+
+    operation: Operation
+    role: str | None
+    source: str
+    content: bytes
+    is_broken: bool  #: on the wire
+
+
 @dataclass
 class _Generator:
     """Requests from the description of the interface."""
@@ -165,10 +187,13 @@ class _Generator:
     schemas: Mapping[str, Any]
     operations: Sequence[Operation]
     archives: Sequence[str]
+    refused: set[tuple[str | None, Operation]] = field(default_factory=set)  #: roles that may not
 
-    def make(self, dice: random.Random) -> tuple[Operation, str, bytes, bool]:
-        """A request with its operation, the address that it comes from, and whether it is broken."""
+    def make(self, dice: random.Random) -> Request:
+        """A request; mostly of a role that was not refused."""
         operation = dice.choice(self.operations)
+        roles = dice.choices(_ROLES, k=4)
+        role = next((each for each in roles if (each, operation) not in self.refused), roles[0])
         target = operation.path
         for name in [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]:
             value = self._text(dice, name.removesuffix(":path"))
@@ -178,7 +203,7 @@ class _Generator:
         pairs += [(dice.choice(_FIELDS), self._text(dice, "")) for _ in range(dice.choice((0, 0, 0, 1)))]
         if pairs:
             target += "?" + "&".join(f"{_escape(name)}={_escape(_plain(value))}" for name, value in pairs)
-        head, body = self._head(dice, operation), b""
+        head, body = self._head(dice, operation, role), b""
         if operation.bodies and dice.random() < 0.97:
             kind = dice.choice(sorted(operation.bodies))
             body = self._body(dice, kind, operation.bodies[kind])
@@ -190,11 +215,11 @@ class _Generator:
         if broken:
             text = mutations.mutate(dice, [request.decode("latin-1")])
             request = text.encode("latin-1", "replace")
-        return operation, f"127.0.{dice.randrange(1, 5)}.{dice.randrange(1, 250)}", request, broken
+        source = f"127.0.{dice.randrange(1, 5)}.{dice.randrange(1, 250)}"
+        return Request(operation, role, source, request, is_broken=broken)
 
-    def _head(self, dice: random.Random, operation: Operation) -> dict[str, str]:
+    def _head(self, dice: random.Random, operation: Operation, role: str | None) -> dict[str, str]:
         head = {}
-        role = dice.choice(_ROLES)
         if role is not None:
             token = self.service.mint(role, dice.choice((0, dice.randrange(_CALLERS))))
             if dice.random() < 0.02:
@@ -205,6 +230,8 @@ class _Generator:
                 head["Origin"] = f"http://127.0.0.1:{self.service.port}"
             else:
                 head["Authorization"] = f"Bearer {token}"
+        if operation.path.startswith("/api/v1/config") and dice.random() < 0.9:
+            head["If-Match"] = str(self.service.names["version"][-1])
         for name in ("Idempotency-Key", "If-None-Match", "Range", "Accept", "X-Request-Id", "Last-Event-ID"):
             if dice.random() < 0.03:
                 head[name] = _escape(self._text(dice, ""))
@@ -319,54 +346,78 @@ def _find_flaws(service: Service, numbers: range, seed: int) -> Iterator[Flaw]:
     operations = list(_list_operations(described))
     archives = list(parsers.list_archives())
     generator = _Generator(service, described["components"]["schemas"], operations, archives)
-    process = psutil.Process(service.process.pid)
-    counts: Counter[str] = Counter()
-    slowest, read = (0.0, ""), 0
+    trial = _Trial(service, psutil.Process(service.process.pid), service.process.log.open(errors="replace"))
     began = time.monotonic()
     for number in numbers:
         if number % _FURNISH_EVERY == 0 or number == numbers.start:
             service.furnish()
-        operation, source, request, broken = generator.make(mutations.roll(seed, "interface", number))
-        where, text = f"{operation.method} {operation.path}", request.decode("latin-1")
-        before = process.cpu_times()
-        try:
-            answer = service.send(request, operation.method, source=source, broken=broken)
-        except TimeoutError:
-            yield Flaw(where, number, text, f"no answer in {_HANG:g} s")
-            continue
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            counts["closed"] += 1
-            if not broken:
-                yield Flaw(where, number, text, f"{type(error).__name__}: {error}")
-            if not service.process.is_running:
-                yield Flaw(where, number, text, "the service has ended")
-                return
-            continue
-        counts[str(answer.status)] += 1
-        if (problem := _judge(answer, operation, broken=broken)) is not None:
-            yield Flaw(where, number, text, problem)
-        after = process.cpu_times()
-        slowest = max(slowest, (took := after.user + after.system - before.user - before.system, where))
-        if took > _SLOW:
-            yield Flaw(where, number, text, f"{took:.1f} s of CPU time")
-        if number % 100 == 0 and process.memory_info().rss > _MEMORY:
-            yield Flaw(where, number, text, f"{process.memory_info().rss >> 20} MiB of memory")
+        request = generator.make(mutations.roll(seed, "interface", number))
+        text = request.content.decode("latin-1")
+        for problem in trial.send(request):
+            yield Flaw(str(request.operation), number, text, problem)
+        if trial.status == 403:
+            generator.refused.add((request.role, request.operation))
+        if not service.process.is_running:
+            yield Flaw(str(request.operation), number, text, "the service has ended")
             return
-        written = service.process.log.read_text(errors="replace")
-        if "Traceback" in written[read:]:
-            yield Flaw(where, number, text, f"in the log: {written[read:][-3000:]}")
-        read = len(written)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    seconds, megabytes = time.monotonic() - began, process.memory_info().rss >> 20
-    log.info("%d requests to %d operations in %.0f s: %s", counts.total(), len(operations), seconds, kinds)
-    log.info("slowest: %.2f s of CPU time, %s; %d MiB of memory", *slowest, megabytes)
+        if (number + 1) % _REPORT_EVERY == 0 or number == numbers.stop - 1:
+            took = time.monotonic() - began
+            log.info("%d requests to %d operations in %.0f s: %s", number + 1, len(operations), took, trial)
 
 
-def _judge(answer: Answer, operation: Operation, *, broken: bool) -> str | None:
+@dataclass
+class _Trial:
+    """Requests and what came back."""
+
+    service: Service
+    process: psutil.Process
+    lines: IO[str]
+    counts: Counter[str] = field(default_factory=Counter)
+    slowest: tuple[float, str] = (0.0, "")
+    status: int = 0  #: of the last one; 0: no answer
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
+        megabytes = self.process.memory_info().rss >> 20
+        return "{}; slowest: {:.2f} s of CPU time, {}; {} MiB".format(kinds, *self.slowest, megabytes)
+
+    def send(self, request: Request) -> Iterator[str]:
+        """Send a request; all that is wrong with the answer, the log or what it cost."""
+        before = self.process.cpu_times()
+        answer, problem = self._ask(request)
+        self.status = answer.status if answer else 0
+        self.counts[str(self.status) if answer else "closed"] += 1
+        if problem is None and answer is not None:
+            problem = _judge(answer, request)
+        if problem is not None:
+            yield problem
+        if "Traceback" in (written := self.lines.read()):
+            yield f"in the log: {written[-3000:]}"
+        if self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE:
+            after, bytes_used = self.process.cpu_times(), self.process.memory_info().rss
+            took = after.user + after.system - before.user - before.system
+            self.slowest = max(self.slowest, (took, str(request.operation)))
+            if took > _SLOW:
+                yield f"{took:.1f} s of CPU time"
+            if bytes_used > _MEMORY:
+                yield f"{bytes_used >> 20} MiB of memory"
+
+    def _ask(self, request: Request) -> tuple[Answer | None, str | None]:
+        method, source, broken = request.operation.method, request.source, request.is_broken
+        try:
+            return self.service.send(request.content, method, source=source, broken=broken), None
+        except TimeoutError:
+            return None, f"no answer in {_HANG:g} s"
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            return None, None if broken else f"{type(error).__name__}: {error}"
+
+
+def _judge(answer: Answer, request: Request) -> str | None:
     """What is wrong with an answer."""
     if answer.status >= 500 and answer.status != 503:
         return f"{answer.status}: {answer.body[:500]!r}"
-    if answer.status >= 400 and operation.path.startswith("/api/") and not broken:
+    operation = request.operation
+    if answer.status >= 400 and operation.path.startswith("/api/") and not request.is_broken:
         try:
             fits = set(json.loads(answer.body)["error"]) == {"code", "message", "details"}
         except (ValueError, LookupError, TypeError):
