@@ -44,7 +44,7 @@ def main() -> int:
         ]
         for each in chosen if options.parsers else ():
             inputs = options.first + -(-options.parsers // len(chosen))
-            for ended in _try_apart(each, range(options.first, inputs), options.seed):
+            for ended in try_apart(each, range(options.first, inputs), options.seed):
                 flaws += ended
         if options.requests:
             flaws += _log_all(
@@ -56,14 +56,15 @@ def main() -> int:
 
 
 def _log_all(found: Iterator[Flaw]) -> int:
-    number = 0
-    for number, flaw in enumerate(found, 1):
+    flaws = 0
+    for flaw in found:
         log.error("%s", flaw)
-    return number
+        flaws += 1
+    return flaws
 
 
-def _try_apart(parser: Parser, numbers: range, seed: int) -> Iterator[int]:
-    """Try inputs in a process of bounded memory, and in a new one where an input ends it; numbers of flaws."""
+def try_apart(parser: Parser, numbers: range, seed: int) -> Iterator[int]:
+    """Numbers of flaws, found in a process of bounded memory, and in a new one where an input ends it."""
     context = multiprocessing.get_context("fork")
     at: Synchronized[int] = context.Value("q", numbers.start)
     flaws: Synchronized[int] = context.Value("q", 0)

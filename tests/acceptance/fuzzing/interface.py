@@ -1,4 +1,4 @@
-"""Requests of every role to a service in a process of its own: as described, wrong, and broken on the wire."""
+"""Requests of every role to a service in its own process: as described, wrong, and broken on the wire."""
 
 import http.client
 import itertools
@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds without an answer; CPU seconds of the service, and bytes of its memory, for one request.
 _HANG, _SLOW, _MEMORY = 180.0, 10.0, 2 << 30
-#: Requests after which jobs, leases and the configuration are as they were; after which counts are logged; and callers of one role.
+#: Requests after which jobs, leases and the configuration are as they were, and after which counts are
+#: logged; callers of one role.
 _FURNISH_EVERY, _REPORT_EVERY, _CALLERS = 500, 5000, 100
 _ROLES = (None, "user", "user", "pilot", "pilot", "site_admin", "vo_admin", "director", "gateway")
 _LIMITS = "  Defaults:\n    Limits: {RequestsPerSecond: 100000, PilotClaimsPerHour: 1000000}\n"
@@ -259,30 +260,35 @@ class _Generator:
             return dice.choice(schema.get("enum") or [schema["const"]])
         kind = schema.get("type")
         if kind == "object" or "properties" in schema:
-            wanted = schema.get("required", ())
-            fields = {
-                each: self._value(dice, below, each, depth + 1)
-                for each, below in schema.get("properties", {}).items()
-                if dice.random() < (0.97 if each in wanted else 0.4 / (depth + 1))
-            }
-            below = schema.get("additionalProperties")
-            more = dice.randrange(3) if isinstance(below, dict) or not fields else 0
-            below = below if isinstance(below, dict) else {}
-            return {
-                **fields,
-                **{self._text(dice, "path"): self._value(dice, below, "", depth + 1) for _ in range(more)},
-            }
+            return self._object(dice, schema, depth)
         if kind == "array":
             items, one = schema.get("items", {}), name.removesuffix("s")
             return [self._value(dice, items, one, depth + 1) for _ in range(dice.choice((0, 1, 1, 2, 5)))]
         if kind in {"integer", "number"}:
-            if "second" in name or "timeout" in name or "wait" in name:
-                return 0.1
-            known = self.service.names.get("job_id" if name == "id" else name)
-            return dice.choice(known) if known else dice.choice((0, 1, 2, 100, 3600, -1, 2**31, 2**63, 1.5))
+            return self._number(dice, name)
         if kind == "boolean":
             return dice.random() < 0.5
         return self._text(dice, name)
+
+    def _number(self, dice: random.Random, name: str) -> object:
+        if "second" in name or "timeout" in name or "wait" in name:
+            return 0.1
+        known = self.service.names.get("job_id" if name == "id" else name)
+        return dice.choice(known or (0, 1, 2, 100, 3600, -1, 2**31, 2**63, 1.5))
+
+    def _object(self, dice: random.Random, schema: Mapping[str, Any], depth: int) -> dict[str, object]:
+        wanted = schema.get("required", ())
+        fields = {
+            each: self._value(dice, below, each, depth + 1)
+            for each, below in schema.get("properties", {}).items()
+            if dice.random() < (0.97 if each in wanted else 0.4 / (depth + 1))
+        }
+        below = schema.get("additionalProperties")
+        more = dice.randrange(3) if isinstance(below, dict) or not fields else 0
+        below = below if isinstance(below, dict) else {}
+        for _ in range(more):
+            fields[self._text(dice, "path")] = self._value(dice, below, "", depth + 1)
+        return fields
 
     def _text(self, dice: random.Random, name: str) -> str:
         known = [*map(str, self.service.names.get(name, ())), *_TEXTS.get(name, ())]

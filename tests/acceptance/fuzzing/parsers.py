@@ -69,7 +69,7 @@ def list_parsers(directory: Path) -> Iterator[Parser]:
     jobs = (
         '[ Executable = "/bin/sh"; Arguments = "-c \'echo %s\'"; Parameters = {"a","b"}; ]',
         '[ Executable="x"; Requirements = other.RAM > 20 && regexp("^a", other.Name); Rank = other.CPU; ]',
-        '[ Executable="x"; Requirements = [ Memory = 4000; Tags = {"a"}; ]; CPUTime = 9; Site = {"A.B.c"}; ]',
+        '[ Executable="x"; Requirements = [ Memory = 4000; Tags = {"a"}; ]; CPUTime = 900; Site = {"A.B.c"}; ]',
         "{Executable: x, Parameters: 3, ParameterStart: 1, ParameterStep: 2, Requirements: {Memory: 5}}",
         "Executable: x\nSite: [A.B.ch, C.D.ch]\n---\nExecutable: y\n",
     )
@@ -121,7 +121,7 @@ Operations
 #: In lines, and as RFC #7 has the sections.
 _JOB_CFGS = (
     'Executable = /bin/sh\nArguments = -c "a, b" # c\nInputData = /a, /b\nRequirements\n{\n  Memory = 4\n}\n',
-    'Executable = x\nParameters = 1, 2\nRequirements = other.RAM > 20 && other.Name == "a"\nCPUTime = 9\n',
+    'Executable = x\nParameters = 1, 2\nRequirements = other.RAM > 20 && other.Name == "a"\nCPUTime = 900\n',
 )
 _DIRAC = """
 Resources
@@ -176,12 +176,12 @@ _FACTORIES = (
     gridtype="condor" rsl="(queue=long)"><config><max_jobs><per_entry glideins="5"/></max_jobs></config>
     <attrs><attr name="GLIDEIN_CPUS" value="8"/><attr name="GLIDEIN_Site" value="A"/>
     <attr name="GLIDEIN_Supported_VOs" value="CMS, OSGVO"/></attrs></entry></entries></glidein>""",
-    "A:\n  ce1.example.tw:\n    E:\n      attrs: {GLIDEIN_CPUS: {value: 8}, GLIDEIN_Country: {value: TW}}\n"
-    "      gridtype: condor\n      limits: {entry: {glideins: 5}}\n      submit_attrs: {+queue: long}\n",
+    """A: {ce1.example.tw: {E: {attrs: {GLIDEIN_CPUS: {value: 8}, GLIDEIN_Country: {value: TW}},
+    gridtype: condor, limits: {entry: {glideins: 5}}, submit_attrs: {+queue: long}}}}""",
 )
 #: Values by path, and removed paths.
 _EDITS = (
-    '{"set": {"Resources/Sites/A.B.ch/MaxRAM": 5, "Registry/VO/cms": {}}, "remove": ["Resources/Sites/C.D.ch"]}',
+    '{"set": {"Resources/Sites/A.B.ch/MaxRAM": 5, "Registry/VO/x": {}}, "remove": ["Registry/Groups"]}',
     '{"set": {"Resources/Sites/A.B.ch/CEs/ce/Queues/q": {"VOs": {"cms": {"MaxRAM": 1}}}}, "remove": []}',
 )
 _SECTION = "A.B.ch:\n  VO: [cms]\n  CEs:\n    ce1: {MaxRAM: 5, Queues: {q: {}}}\n"
