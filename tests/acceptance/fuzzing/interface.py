@@ -352,23 +352,26 @@ def _find_flaws(service: Service, numbers: range, seed: int) -> Iterator[Flaw]:
     operations = list(_list_operations(described))
     archives = list(parsers.list_archives())
     generator = _Generator(service, described["components"]["schemas"], operations, archives)
-    trial = _Trial(service, psutil.Process(service.process.pid), service.process.log.open(errors="replace"))
-    began = time.monotonic()
-    for number in numbers:
-        if number % _FURNISH_EVERY == 0 or number == numbers.start:
-            service.furnish()
-        request = generator.make(mutations.roll(seed, "interface", number))
-        text = request.content.decode("latin-1")
-        for problem in trial.send(request):
-            yield Flaw(str(request.operation), number, text, problem)
-        if trial.status == 403:
-            generator.refused.add((request.role, request.operation))
-        if not service.process.is_running:
-            yield Flaw(str(request.operation), number, text, "the service has ended")
-            return
-        if (number + 1) % _REPORT_EVERY == 0 or number == numbers.stop - 1:
-            took = time.monotonic() - began
-            log.info("%d requests to %d operations in %.0f s: %s", number + 1, len(operations), took, trial)
+    with service.process.log.open(errors="replace") as lines:
+        trial = _Trial(service, psutil.Process(service.process.pid), lines)
+        began = time.monotonic()
+        for number in numbers:
+            if number % _FURNISH_EVERY == 0 or number == numbers.start:
+                service.furnish()
+            request = generator.make(mutations.roll(seed, "interface", number))
+            text = request.content.decode("latin-1")
+            for problem in trial.send(request):
+                yield Flaw(str(request.operation), number, text, problem)
+            if trial.status == 403:
+                generator.refused.add((request.role, request.operation))
+            if not service.process.is_running:
+                yield Flaw(str(request.operation), number, text, "the service has ended")
+                return
+            if (number + 1) % _REPORT_EVERY == 0 or number == numbers.stop - 1:
+                took = time.monotonic() - began
+                log.info(
+                    "%d requests to %d operations in %.0f s: %s", number + 1, len(operations), took, trial
+                )
 
 
 @dataclass

@@ -69,7 +69,7 @@ def list_parsers(directory: Path) -> Iterator[Parser]:
     jobs = (
         '[ Executable = "/bin/sh"; Arguments = "-c \'echo %s\'"; Parameters = {"a","b"}; ]',
         '[ Executable="x"; Requirements = other.RAM > 20 && regexp("^a", other.Name); Rank = other.CPU; ]',
-        '[ Executable="x"; Requirements = [ Memory = 4000; Tags = {"a"}; ]; CPUTime = 900; Site = {"A.B.c"}; ]',
+        '[ Executable="x"; Requirements = [ Memory = 4000; Tags = {"a"}; ]; CPUTime=900; Site = {"A.B.c"}; ]',
         "{Executable: x, Parameters: 3, ParameterStart: 1, ParameterStep: 2, Requirements: {Memory: 5}}",
         "Executable: x\nSite: [A.B.ch, C.D.ch]\n---\nExecutable: y\n",
     )
