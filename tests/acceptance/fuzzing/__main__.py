@@ -36,6 +36,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     log.info("seed %d", options.seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     flaws = 0
     with tempfile.TemporaryDirectory(prefix="fuzzing-") as name:
         directory = Path(name)
