@@ -225,14 +225,18 @@ def _check_expression(text: str) -> None:
 _GRID = grid()
 
 
+def _as_utf8(text: str) -> str:
+    """Without what neither a file can have nor the interface accepts."""
+    return text.encode(errors="replace").decode()
+
+
 def _import(propose: Importer, text: str) -> None:
-    text = text.encode(errors="replace").decode()  # a file's
-    propose(_GRID, {"x": text}, site="LCG.X.ch" if propose is ce_ads_import.propose_ads else None)
+    propose(_GRID, {"x": _as_utf8(text)}, site="LCG.X.ch" if propose is ce_ads_import.propose_ads else None)
 
 
 def _check_edits(text: str) -> None:
     try:
-        body = json.loads(text)
+        body = json.loads(_as_utf8(text))
         values, removed = dict(body["set"]), [str(each) for each in body["remove"]]
     except (ValueError, TypeError, LookupError, RecursionError):
         return  # refused by the model of the request
