@@ -58,6 +58,11 @@ NAMED: Final = 10_000
 #: Limits by kind of job in one section for one site or CE: each claim there looks at all of them.
 LIMITS_OF_PLACE: Final = 100
 
+#: Values in one change of the configuration by an administrator, and characters of its text: less than a
+#: second of processor time. Values in all that one may change: each process reads these with each version.
+EDITED_VALUES: Final = 3_000
+EDITED_TEXT: Final = 250_000
+OWN_VALUES: Final = 20_000
 #: Values of the configuration that one author may have changed temporarily at a time.
 TEMPORARY_VALUES: Final = 1000
 

@@ -86,7 +86,7 @@ def list_leaves(difference: Difference) -> Iterator[tuple[str, ...]]:
     found = {
         path: None
         for side in (difference.before, difference.after)
-        for path in _list_leaves(side, difference.names)
+        for path, _ in iterate_leaves(side, difference.names)
     }
     yield from found
 
@@ -110,12 +110,18 @@ def split_by_vo(difference: Difference) -> Iterator[Difference]:
         )
 
 
-def _list_leaves(entry: Entry, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def iterate_leaves(entry: Entry, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Entry]]:
+    """The values and empty sections of an entry with their paths; none if it is absent."""
     if isinstance(entry, dict) and entry:
         for name, below in entry.items():
-            yield from _list_leaves(below, (*names, name))
+            yield from iterate_leaves(below, (*names, name))
     elif entry is not ABSENT:
-        yield names
+        yield names, entry
+
+
+def count_values(leaves: Iterable[tuple[tuple[str, ...], Entry]]) -> int:
+    """The number of values; each item of a list is one."""
+    return sum(max(1, len(value)) if isinstance(value, list) else 1 for _, value in leaves)
 
 
 def format_entry(entry: Entry) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cs_config import validate
 from cs_config.errors import VersionConflict
+from cs_config.options import bounds
 from cs_config.source import yaml_writer
 from cs_config.source.sections import Tree
 from cs_config.tree.configuration import Configuration
@@ -54,10 +55,23 @@ def read_rows(rows: Sequence[DraftRow]) -> tuple[Edit, ...]:
 
 
 def list_edits(draft: ConfigDraft, base: Configuration, rights: Rights) -> tuple[Edit, ...]:
-    """The edits of a draft of single paths or of a section; `ConfigError` if its text cannot be read."""
-    if draft.text is None:
-        return draft.edits
-    return patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
+    """The edits of a draft of single paths or of a section.
+
+    Raises ConfigError if its text cannot be read, InvalidRequest if it is too large for anyone but operators.
+    """
+    _check_size(rights, len(draft.text or ""), "characters in one text", bounds.EDITED_TEXT)
+    edits = draft.edits
+    if draft.text is not None:
+        edits = patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
+    values = sum(diff.count_values(diff.iterate_leaves(edit.value)) for edit in edits)
+    _check_size(rights, values, "values in one change", bounds.EDITED_VALUES)
+    return edits
+
+
+def _check_size(rights: Rights, number: int, what: str, most: int) -> None:
+    if number > most and not rights.everything:
+        message = f"{number} {what}, allowed are {most}; split it, or let an operator make it"
+        raise InvalidRequest([Problem(path="", message=message)])
 
 
 def rebase_text(draft: ConfigDraft, base: Configuration, current: Configuration, rights: Rights) -> str:

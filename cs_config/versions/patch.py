@@ -37,7 +37,7 @@ def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tup
     """
     edits = [Edit(names=_names(path), value=value) for path, value in values.items()]
     edits += [Edit(names=_names(path), value=ABSENT) for path in removed]
-    problems = [*_without_names(edits), *_overlapping(edits)]
+    problems = [*_invalid_places(edits), *_overlapping(edits)]
     if not edits:
         problems = [Problem(path="set", message="nothing is to be set or removed")]
     if problems:
@@ -59,11 +59,27 @@ def _names(path: str) -> tuple[str, ...]:
     return tuple(path.removeprefix("/").removesuffix("/").split("/"))
 
 
-def _without_names(edits: Sequence[Edit]) -> Iterator[Problem]:
+def _invalid_places(edits: Sequence[Edit]) -> Iterator[Problem]:
     for edit in edits:
         if not all(edit.names):
             message = "is no path, which is names with / between them: Resources/Sites/LCG.CERN.ch/MaxRAM"
             yield Problem(path=repr(edit.path)[:200], message=message)
+        elif _is_too_deep(edit):
+            yield Problem(path=edit.path[:200], message=f"nested more than {yaml_reader.MAX_DEPTH} deep")
+
+
+def _is_too_deep(edit: Edit) -> bool:
+    level: list[object] = [edit.value]
+    for _ in range(yaml_reader.MAX_DEPTH - len(edit.names) + 1):
+        level = [
+            below
+            for each in level
+            if isinstance(each, dict | list)
+            for below in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _overlapping(edits: Sequence[Edit]) -> Iterator[Problem]:
@@ -219,9 +235,9 @@ def _place_below(names: tuple[str, ...], problem: Problem) -> Problem:
 
 def with_lines(problems: Iterable[Problem], names: tuple[str, ...], text: str) -> Iterator[Problem]:
     """The problems with lines of the section's own text; without lines if they are about other sections."""
-    root = yaml_reader.read_yaml(text, _TEXT_FILE).root
-    for problem in problems:
-        path = tuple(problem.path.split("/"))
-        is_within = path[: len(names)] == names
-        line = find_line(root, path[len(names) :]) if is_within else None
+    placed = [(problem, tuple(problem.path.split("/"))) for problem in problems]
+    within = any(path[: len(names)] == names for _, path in placed)
+    root = yaml_reader.read_yaml(text, _TEXT_FILE).root if within else Section(1)
+    for problem, path in placed:
+        line = find_line(root, path[len(names) :]) if path[: len(names)] == names else None
         yield replace(problem, line=line, file=None, column=None, excerpt=None)

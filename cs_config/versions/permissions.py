@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from cs_config.options import bounds
 from cs_config.options.operations import DEFAULTS, options_for
 from cs_config.options.registry import DEFAULT_SHARE, Registry
 from cs_config.source.sections import Leaf, Section, Tree, to_plain
@@ -16,7 +17,7 @@ from cs_config.tree import admission, inheritance, node_attributes, parameters
 from cs_config.tree.address import NODES, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import VoRight
-from cs_config.versions import patch
+from cs_config.versions import diff, patch
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.patch import Edit
 from requirements.errors import NotAllowed
@@ -209,6 +210,18 @@ def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
         if then > most:
             message = f"the JobShare of the groups of {vo} would be {then:g} together, allowed are {most:g}"
             raise NotAllowed(f"{message} (Operations/{vo}/Limits/JobShares)")
+
+
+def check_amount(config: Configuration, rights: Rights, tree: Tree) -> None:
+    """Refuse a tree with more values in the author's parts than now, if these are too many."""
+
+    def count(whole: Tree) -> int:
+        return diff.count_values(each for each in diff.iterate_leaves(whole) if rights.may_change(each[0]))
+
+    if rights.everything or (after := count(tree)) <= max(bounds.OWN_VALUES, count(config.tree)):
+        return
+    message = f"your parts of the configuration would have {after} values, allowed are {bounds.OWN_VALUES}"
+    raise NotAllowed(message)
 
 
 def _groups(tree: Tree) -> Mapping[str, Tree]:

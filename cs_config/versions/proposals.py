@@ -82,6 +82,7 @@ def _propose_tree(current: Configuration, tree: Tree, allowed: Rights) -> Propos
     found = diff.compare(current.tree, tree)
     permissions.check_differences(current, allowed, found)
     permissions.check_groups(current, allowed, tree)
+    permissions.check_amount(current, allowed, tree)
     if not found:
         return Proposal(before=current, after=current, differences=())
     text = yaml_writer.edit_text(current.source, current.tree, tree)

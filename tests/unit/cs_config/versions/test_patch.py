@@ -127,3 +127,14 @@ def test_many_edits_of_a_large_section_read_and_copy_it_once(monkeypatch: pytest
     assert max(folded.values()) == 1
     assert len(tree["A"]) == 200
     assert patch.respell_edits(tree, patch.read_edits({"a/OLD7/type": 1}))[0].names == ("A", "old7", "type")
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_an_edit_is_no_deeper_than_a_file_may_be(lists: bool) -> None:
+    deep: object = 1
+    for _ in range(2000):
+        deep = [deep] if lists else {"a": deep}
+    for values, removed in (({"a/" * 2000 + "b": 1}, ()), ({"a": deep}, ()), ({}, ("a/" * 2000 + "b",))):
+        with pytest.raises(InvalidRequest, match="nested more than 20 deep"):
+            patch.read_edits(values, removed)
+    assert patch.read_edits({"a/" * 18 + "b": {"c": 1}})

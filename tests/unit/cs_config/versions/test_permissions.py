@@ -1,13 +1,15 @@
 import pytest
 
 from cs_config import validate
+from cs_config.options import bounds
 from cs_config.tree import parameters
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import KnownParameter, VoRight
-from cs_config.versions import patch, proposals
+from cs_config.versions import drafts, patch, proposals
+from cs_config.versions.drafts import ConfigDraft
 from cs_config.versions.permissions import EditNotAllowed, Rights
 from cs_config.versions.proposals import Proposal
-from requirements.errors import NotAllowed
+from requirements.errors import InvalidRequest, NotAllowed
 from requirements.values import fold
 
 TEXT = """
@@ -319,3 +321,43 @@ def test_a_whole_section_of_groups_is_not_removed_with_those_of_others() -> None
         of_groups({}, "Registry/Groups")
     with pytest.raises(EditNotAllowed):
         of_groups({}, "Registry/Groups/cms_user")  # its Properties are the operator's
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P{n}": n for n in range(3001)})),
+        ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms": {f"P{n}": n for n in range(3001)}})),
+        ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P": list(range(3001))})),
+        ConfigDraft(names=(*LONG.split("/"), "VOs", "cms"), text="MaxRAM: 1 # long\n" * 20_000),
+    ],
+    ids=["paths", "section", "list", "text"],
+)
+def test_a_change_of_an_administrator_takes_little_time_at_most(draft: ConfigDraft) -> None:
+    with pytest.raises(InvalidRequest, match="allowed are") as caught:
+        drafts.list_edits(draft, CONFIG, CMS)
+    assert not any(problem.line for problem in drafts.list_problems(caught.value, draft.names, draft.text))
+
+
+def test_an_operator_changes_as_much_as_there_is() -> None:
+    draft = ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P{n}": n for n in range(3001)}))
+    assert drafts.list_edits(draft, CONFIG, Rights(everything=True)) == draft.edits
+
+
+@pytest.mark.parametrize(
+    ("rights", "place"),
+    [(CMS, f"{LONG}/VOs/cms"), (AT_A, f"{LONG}"), (AT_A, SITE)],
+    ids=["VO", "queue", "site"],
+)
+def test_the_parts_of_an_administrator_grow_up_to_a_bound(
+    rights: Rights, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "OWN_VALUES", 100)
+    assert proposed(rights, {f"{place}/P{n}": n for n in range(80)}).differences
+    with pytest.raises(NotAllowed, match="allowed are 100"):
+        proposed(rights, {f"{place}/P{n}": n for n in range(101)})
+    with pytest.raises(NotAllowed, match="allowed are 100"):
+        proposed(rights, {f"{place}/P": list(range(101))})
+    monkeypatch.setattr(bounds, "OWN_VALUES", 0)
+    removed = f"{LONG}/VOs/cms/MaxRAM" if rights is CMS else f"{SITE}/MaxRAM"
+    assert proposed(rights, {}, removed).differences, "what is there already may be made less"

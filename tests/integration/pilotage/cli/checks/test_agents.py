@@ -1,6 +1,6 @@
 """Whether `pilotage doctor` sees that an agent is not run."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,8 +21,8 @@ def installation(home: Path) -> Settings:
     return settings.load({"home": home}, {})
 
 
-def came_through(home: Path, agents: Iterable[str], at: datetime) -> None:
-    """An installation in which these agents had a cycle at this time."""
+def came_through(home: Path, agents: Iterable[str], at: datetime, broken: Collection[str] = ()) -> None:
+    """An installation in which these agents had a cycle at this time, which failed for some VOs."""
     url = installation(home).database_url
     db_database.upgrade(url)
     engine = db_database.connect(url)
@@ -30,7 +30,7 @@ def came_through(home: Path, agents: Iterable[str], at: datetime) -> None:
         for name in agents:
             fence = agent_leases.acquire(conn, name=name, holder="us", now=at, ttl=timedelta(seconds=30))
             assert fence is not None
-            agent_leases.finish_cycle(conn, name=name, fence=fence, now=at)
+            agent_leases.finish_cycle(conn, name=name, fence=fence, now=at, broken=broken)
     engine.dispose()
 
 
@@ -51,6 +51,16 @@ def test_agents_that_work_are_fine_until_they_are_late(tmp_path: Path) -> None:
     late = agents_of(tmp_path, NOW + timedelta(minutes=2))
     assert late.health is Health.WARNING
     assert "retention" not in late.message  # it looks every ten minutes only
+
+
+def test_the_vos_for_which_an_agent_failed_are_named(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS, NOW)
+    came_through(tmp_path, ["pools"], NOW, broken=["evil", "worse"])
+    found = agents_of(tmp_path, NOW)
+    assert (found.health, found.message) == (
+        Health.WARNING,
+        "failed: pools for evil, worse; their log shows why",
+    )
 
 
 def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp_path: Path) -> None:

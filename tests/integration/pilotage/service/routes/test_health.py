@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from agents import accounting
+from agents import accounting, leader
 from pilotage.service.routes import health
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
@@ -106,10 +106,16 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     user.post(f"/api/v1/jobs/{answer.json()['job_ids'][-1]}/kill").raise_for_status()
     user.get("/api/v1/jobs/77")
     accounting.cycle(service.engine, now=utc_now(), holder="test")
+    with leader.lead(service.engine, "pools", holder="test", now=utc_now()) as turn:
+        assert turn is not None
+        turn.serve_each(["cms", "evil"], lambda vo: 1 // (vo != "evil"))
     text = service.as_role("monitor").get("/metrics").text
     assert 'pilotage_jobs{status="Waiting",vo="cms"} 2.0' in text
     assert 'pilotage_jobs_ended_total{status="Killed",vo="cms"} 1.0' in text
     assert 'pilotage_jobs{status="Killed"' not in text
+    assert [line for line in text.splitlines() if line.startswith("pilotage_agent_failed_vos{")] == [
+        'pilotage_agent_failed_vos{agent="pools",vo="evil"} 1.0'
+    ]
     assert 'pilotage_pools_without_queues{vo="cms"} 1.0' in text
     assert 'pilotage_http_refusals_total{code="job_not_found"} 1.0' in text
     line = 'pilotage_http_requests_total{method="GET",route="/jobs/{job_id}",status="404"} 1.0'

@@ -1,37 +1,36 @@
-"""Hostile inputs for each parser: descriptions, ClassAds, YAML, DIRAC's formats, archives, tokens.
+"""Parsers of what outsiders write: descriptions, ClassAds, YAML, DIRAC's formats, archives, tokens.
 
-An input is a good one with mutations. A parser accepts it or refuses it by its own error: any other error,
-and more than seconds of CPU time, is a flaw. A test tries some; for longer, by hand:
-
-    python -m tests.hostile_inputs --inputs 1000000 --seed 1 [--parser archive]
+A parser accepts an input or refuses it by its own error: any other error, and more than seconds of CPU time,
+is a flaw.
 """
 
-import argparse
 import io
 import json
-import logging
-import random
 import signal
-import sys
 import tarfile
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import jwt
 
 from cs_config import validate
-from cs_config.formats import dirac_text
+from cs_config.formats import ce_ads_import, dirac_import, dirac_text, glidein_factory
+from cs_config.formats.importers import Importer
 from cs_config.source import yaml_reader
+from cs_config.versions import patch, proposals
+from cs_config.versions.permissions import Rights
 from optimizers.submit import checking
 from pilotage.dirac_door import dialect, jencode
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import UnsafeArchive
+from pilotage.fabric.runner import progress, status_files
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.keys import KeyRing
@@ -39,30 +38,16 @@ from pilotage.service.auth.tokens import ISSUER, Tokens
 from requirements import canonical
 from requirements.classad import classad_files, evaluation, expression
 from requirements.errors import PilotageError
+from tests.acceptance.fuzzing import mutations
+from tests.acceptance.fuzzing.mutations import Flaw
 from tests.archives import tar
 from tests.submitted import ANN
 from tests.waiting import grid
 
-log = logging.getLogger(__name__)
-
-_PROJECT = Path(__file__).parent.parent
-#: CPU seconds of one input at most, and after which it is ended.
-_SLOW, _ENDED = 3.0, 20
+_PROJECT = Path(__file__).parents[3]
+#: CPU seconds of one input at most; after which it is ended; and after which its process is, if that fails.
+_SLOW, _ENDED, _KILLED = 3.0, 20, 60
 _NOW = datetime(2026, 3, 28, 12, tzinfo=UTC)
-
-#: What parsers have stumbled over: numbers, quotes, control and wide characters, deep and long things.
-_PLAIN = """
-0 -1 1e999 -0.0 0x10 077 99999999999999999999 1e-400 NaN inf .5. 1_0 null true ~ yes undefined error
-|| && == =?= =!= ; , : | > // /* # --- ... &a *a << ? ! " ' \"\"\" \\ \\x41 \\777 \\u0000 ../.. /etc/passwd
-regexp( eval( random( time() userHome( ifThenElse( strcat( substr( MY. other. ${PATH} %(x)s %s%n {events}
-Requirements Parameters ParameterStart Owner Site VO InputSandbox __class__ %YAML !!python/object:os.system
-"""
-WORDS = (
-    *_PLAIN.split(),
-    *("\x00", "\x1b[31m", "\r", "\r\n", "\n", "\u2028", "\ufeff", "\u202e", "\U0010ffff", "\ud800"),
-    *("é", "e\u0301", "ﬀ", "İ", "١", "a" * 5000, "(" * 300, "[" * 300, "{" * 300),
-    *("!" * 400, "- " * 300, "1+" * 400, "a.b." * 200, " ? " * 50, "{\n" * 100),
-)
 
 
 class _TooSlowError(BaseException):
@@ -79,24 +64,12 @@ class Parser:
     refusals: tuple[type[Exception], ...] = (PilotageError,)
 
 
-@dataclass(frozen=True)
-class Flaw:
-    """An input that did harm."""
-
-    parser: str
-    text: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.parser}: {self.problem}: {self.text[:300]!r} ({len(self.text)} characters)"
-
-
 def list_parsers(directory: Path) -> Iterator[Parser]:
     """All parsers; archives are unpacked in the directory."""
     jobs = (
         '[ Executable = "/bin/sh"; Arguments = "-c \'echo %s\'"; Parameters = {"a","b"}; ]',
         '[ Executable="x"; Requirements = other.RAM > 20 && regexp("^a", other.Name); Rank = other.CPU; ]',
-        '[ Executable="x"; Requirements = [ Memory = 4000; Tags = {"a"}; ]; CPUTime = 9; Site = {"A.B.c"}; ]',
+        '[ Executable="x"; Requirements = [ Memory = 4000; Tags = {"a"}; ]; CPUTime=900; Site = {"A.B.c"}; ]',
         "{Executable: x, Parameters: 3, ParameterStart: 1, ParameterStep: 2, Requirements: {Memory: 5}}",
         "Executable: x\nSite: [A.B.ch, C.D.ch]\n---\nExecutable: y\n",
     )
@@ -113,9 +86,16 @@ def list_parsers(directory: Path) -> Iterator[Parser]:
     yield Parser("yaml", lambda text: yaml_reader.read_yaml(text, "x"), [config, *jobs[3:]])
     yield Parser("configuration", validate.parse, [config])
     yield Parser("cfg", lambda text: dirac_text.read_text(text, "x"), [_CFG])
+    yield Parser("job cfg", _check_job, _JOB_CFGS)
+    yield Parser("CE ads", partial(_import, ce_ads_import.propose_ads), [ad])
+    yield Parser("factory", partial(_import, glidein_factory.propose_factory), _FACTORIES)
+    yield Parser("DIRAC configuration", partial(_import, dirac_import.propose_dirac), [_DIRAC])
+    yield Parser("edits", _check_edits, _EDITS)
+    yield Parser("section", _check_section, [_SECTION])
+    yield Parser("reports of payloads", _check_reports, _REPORTS)
     yield Parser("dirac jdl", _check_dirac_jdl, _DIRAC_JDLS)
     yield Parser("dirac form", lambda text: jencode.read_form(text.encode(errors="replace")), _DIRAC_FORMS)
-    yield Parser("archive", _Unpacking(directory), list(_archives()), (UnsafeArchive,))
+    yield Parser("archive", _Unpacking(directory), list(list_archives()), (UnsafeArchive,))
     tokens = _TokenCheck()
     yield Parser("token", tokens.check, tokens.seeds)
     yield Parser("claims", tokens.check_claims, tokens.claims)
@@ -138,6 +118,78 @@ Operations
 """
 
 
+#: In lines, and as RFC #7 has the sections.
+_JOB_CFGS = (
+    'Executable = /bin/sh\nArguments = -c "a, b" # c\nInputData = /a, /b\nRequirements\n{\n  Memory = 4\n}\n',
+    'Executable = x\nParameters = 1, 2\nRequirements = other.RAM > 20 && other.Name == "a"\nCPUTime = 900\n',
+)
+_DIRAC = """
+Resources
+{
+ Sites
+ {
+  LCG
+  {
+   LCG.A.ch
+   {
+    CE = ce1
+    CEs
+    {
+     ce1
+     {
+      CEType = ARC
+      Queues
+      {
+       q
+       {
+        maxCPUTime = 2000
+        VO = cms, dune
+       }
+      }
+     }
+    }
+   }
+  }
+ }
+}
+Registry
+{
+ VO
+ {
+  cms
+  {
+   VOMSName = cms
+  }
+ }
+ Groups
+ {
+  cms_user
+  {
+   VO = cms
+   Properties = NormalUser, JobSharing
+  }
+ }
+}
+"""
+_FACTORIES = (
+    """<glidein><entries><entry name="E" enabled="True" gatekeeper="ce1.example.tw ce1.example.tw:9619"
+    gridtype="condor" rsl="(queue=long)"><config><max_jobs><per_entry glideins="5"/></max_jobs></config>
+    <attrs><attr name="GLIDEIN_CPUS" value="8"/><attr name="GLIDEIN_Site" value="A"/>
+    <attr name="GLIDEIN_Supported_VOs" value="CMS, OSGVO"/></attrs></entry></entries></glidein>""",
+    """A: {ce1.example.tw: {E: {attrs: {GLIDEIN_CPUS: {value: 8}, GLIDEIN_Country: {value: TW}},
+    gridtype: condor, limits: {entry: {glideins: 5}}, submit_attrs: {+queue: long}}}}""",
+)
+#: Values by path, and removed paths.
+_EDITS = (
+    '{"set": {"Resources/Sites/A.B.ch/MaxRAM": 5, "Registry/VO/x": {}}, "remove": ["Registry/Groups"]}',
+    '{"set": {"Resources/Sites/A.B.ch/CEs/ce/Queues/q": {"VOs": {"cms": {"MaxRAM": 1}}}}, "remove": []}',
+)
+_SECTION = "A.B.ch:\n  VO: [cms]\n  CEs:\n    ce1: {MaxRAM: 5, Queues: {q: {}}}\n"
+_REPORTS = (
+    '{"cause": "payload", "status": "Done", "exit_code": 3, "phases": [["a", 1, 2]], "output_tail": "x"}',
+    '{"cause": "site", "minor_status": "x", "application_status": "y", "phases": [["b", "3", 5], []]}',
+    "PROGRESS a 1 of 2\nstep 3 of 4\n",
+)
 _DIRAC_JDLS = (
     'Executable = /bin/ls; OutputSandbox = {std.err, "a b"}; Parameters = {a, b}; Arguments = %s %n;',
     '[ Executable="x"; ExecutionEnvironment = {A=1, B=x%20y}; SoftwarePackages = {"a.v1", b}; ]',
@@ -173,6 +225,36 @@ def _check_expression(text: str) -> None:
 _GRID = grid()
 
 
+def _as_utf8(text: str) -> str:
+    """Without what neither a file can have nor the interface accepts."""
+    return text.encode(errors="replace").decode()
+
+
+def _import(propose: Importer, text: str) -> None:
+    propose(_GRID, {"x": _as_utf8(text)}, site="LCG.X.ch" if propose is ce_ads_import.propose_ads else None)
+
+
+def _check_edits(text: str) -> None:
+    try:
+        body = json.loads(_as_utf8(text))
+        values, removed = dict(body["set"]), [str(each) for each in body["remove"]]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return  # refused by the model of the request
+    proposals.propose_edits(_GRID, _GRID, patch.read_edits(values, removed), Rights(everything=True))
+
+
+def _check_section(text: str) -> None:
+    edits = patch.edits_from_text(_GRID.tree, ("Resources", "Sites"), text)
+    proposals.propose_edits(_GRID, _GRID, edits, Rights(everything=True))
+
+
+def _check_reports(text: str) -> None:
+    """What a payload can write on its node is shortened; wrong content is left out."""
+    status_files.read_end(text)
+    status_files.read_news(text)
+    progress.read_progress(text)
+
+
 class _Unpacking:
     """Unpacks each archive in a directory of its own, beside a file that has to stay as it is."""
 
@@ -202,7 +284,7 @@ class _Unpacking:
             assert size <= self.LIMIT, f"{size} bytes, allowed are {self.LIMIT}"
 
 
-def _archives() -> Iterator[str]:
+def list_archives() -> Iterator[str]:
     plain = tar({"a.txt": b"content", "dir/b.txt": b"x" * 2000})
     yield plain.decode("latin-1")
     for compression in ("gz", "bz2", "xz"):
@@ -270,50 +352,50 @@ class _TokenCheck:
             self._tokens.verify(signed, now=_NOW)
 
 
-def mutate(dice: random.Random, seeds: Sequence[str]) -> str:
-    """A good input with some changes."""
-    text = dice.choice(seeds)
-    for _ in range(dice.choice((1, 1, 2, 3, 8))):
-        text = _change(dice, text, seeds)[:20_000]
-    return text
+def find_flaws(
+    parser: Parser,
+    numbers: range,
+    *,
+    seed: int,
+    note: Callable[[int], object] = lambda _number: None,
+    counts: Counter[str] | None = None,
+) -> Iterator[Flaw]:
+    """Try these inputs at one parser; `note` gets the number of each before it is tried."""
+    counts = Counter() if counts is None else counts
+    for number in numbers:
+        note(number)
+        text = make_input(parser, seed, number)
+        kind, problem = _try(parser, text)
+        counts[kind] += 1
+        if problem is not None:
+            short = mutations.shorten(text, lambda each: _try(parser, each)[0]) if kind != _SLOW_ONE else text
+            yield Flaw(parser.name, number, short, problem)
 
 
-def _change(dice: random.Random, text: str, seeds: Sequence[str]) -> str:
-    """Insert, replace, remove, repeat, change a character, join with another input, or cut."""
-    at = dice.randint(0, len(text))
-    end = min(len(text), at + dice.randint(0, 40))
-    kind = dice.randrange(7)
-    if kind == 0:
-        return text[:at] + dice.choice(WORDS) + text[at:]
-    if kind == 1:
-        return text[:at] + dice.choice(WORDS) + text[end:]
-    if kind == 2:
-        return text[:at] + text[end:]
-    if kind == 3:
-        return text[:at] + text[at:end] * dice.choice((2, 5, 50)) + text[end:]
-    if kind == 4:
-        return text[:at] + chr(dice.randrange(dice.choice((128, 256, 0x11000)))) + text[at + 1 :]
-    if kind == 5:
-        return text[:end] + dice.choice(seeds)[at:]
-    return text[:at]
+def make_input(parser: Parser, seed: int, number: int) -> str:
+    """One input, always the same."""
+    return mutations.mutate(mutations.roll(seed, parser.name, number), parser.seeds)
 
 
-def find_flaws(parser: Parser, *, inputs: int, seed: int) -> Iterator[Flaw]:
-    """Try so many inputs at one parser."""
-    dice = random.Random(f"{seed} {parser.name}")
-    for _ in range(inputs):
-        text = mutate(dice, parser.seeds)
-        began = time.process_time()
-        try:
-            with _ended_after(_ENDED):
-                parser.parse(text)
-        except parser.refusals:
-            pass
-        except (Exception, _TooSlowError) as error:  # noqa: BLE001 - that is what is looked for
-            yield Flaw(parser.name, text, f"{type(error).__name__}: {str(error)[:300]}")
-            continue
-        if (took := time.process_time() - began) > _SLOW:
-            yield Flaw(parser.name, text, f"{took:.1f} s of CPU time")
+_SLOW_ONE = "too slow"
+
+
+def _try(parser: Parser, text: str) -> tuple[str, str | None]:
+    """Accepted, refused or the kind of flaw; and the problem if it is one."""
+    began = time.process_time()
+    kind = "accepted"
+    try:
+        with _ended_after(_ENDED):
+            parser.parse(text)
+    except parser.refusals:
+        kind = "refused"
+    except _TooSlowError as error:
+        return _SLOW_ONE, str(error)
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
+        return type(error).__name__, f"{type(error).__name__}: {str(error)[:300]}"
+    if (took := time.process_time() - began) > _SLOW:
+        return _SLOW_ONE, f"{took:.1f} s of CPU time"
+    return kind, None
 
 
 @contextmanager
@@ -325,34 +407,10 @@ def _ended_after(seconds: float) -> Iterator[None]:
 
     before = signal.signal(signal.SIGVTALRM, end)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_PROF, _KILLED)  # its signal ends the process, also within a library
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGVTALRM, before)
-
-
-def main() -> int:
-    """Try as many inputs as one wants; 1 if there is a flaw."""
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile_inputs", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=100_000, help="for each parser")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--parser", action="append", help="may be repeated; default: all")
-    options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    log.info("seed %d", options.seed)
-    number = 0
-    with tempfile.TemporaryDirectory() as directory:
-        for each in list_parsers(Path(directory)):
-            if options.parser and each.name not in options.parser:
-                continue
-            began = time.monotonic()
-            for flaw in find_flaws(each, inputs=options.inputs, seed=options.seed):
-                number += 1
-                log.error("%s", flaw)
-            log.info("%s: %d inputs in %.0f s", each.name, options.inputs, time.monotonic() - began)
-    return int(number > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
