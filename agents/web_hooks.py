@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine
 from agents import leader
 from agents.leader import Leadership
 from cs_config.tree.configuration import Configuration
-from matcher.limits import throttle_state
+from matcher.limits import throttle_standings
 from taskqueue import web_hooks
 from taskqueue.accounting import log_reader
 from taskqueue.db import database
@@ -165,7 +165,7 @@ def _pools_without_queue(conn: Connection, _config: Configuration, vo: str, _now
 def _closed_throttles(conn: Connection, config: Configuration, vo: str, now: datetime) -> dict[str, str]:
     places = (scopes.list_enclosing(str(each)) for each in config.addresses if config.usable(each, vo))
     names = sorted(config.throttles.keys() & frozenset().union(*places))
-    standings = throttle_state.iterate_standings(conn, config, names, now)
+    standings = throttle_standings.iterate_standings(conn, config, names, now)
     return {name: room.why or "" for name, each in standings if (room := each.room()).jobs == 0}
 
 

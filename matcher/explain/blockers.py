@@ -18,7 +18,7 @@ from matcher import rules
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.rewrites import list_items
-from matcher.limits import place_policy, running_limits, throttle_state, throttles
+from matcher.limits import place_policy, running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
 from matcher.request import node_facts
 from matcher.request.node_facts import NodeStanding
@@ -48,7 +48,7 @@ def list_blocked_places(
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
         yield from ((scope, f"{scope} {each.why}") for each in conditions if each.keeps_out(job))
     throttled = [scope for scope in config.throttles if scopes.parse_site(scope) in here]
-    for scope, standing in throttle_state.iterate_standings(conn, config, throttled, now):
+    for scope, standing in throttle_standings.iterate_standings(conn, config, throttled, now):
         if why := standing.why_not(job, config):
             yield scope, f"{scope} is throttled ({why})"
 
@@ -81,7 +81,7 @@ def list_closures_at_queue(
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
         yield from (f"{scope} {each.why}" for each in conditions if each.full and each.rule.is_visible(vos))
     throttled = [scope for scope in line if scope in config.throttles]
-    for scope, standing in throttle_state.iterate_standings(conn, config, throttled, now):
+    for scope, standing in throttle_standings.iterate_standings(conn, config, throttled, now):
         room, policy = standing.room(), config.throttles[scope].policy
         if room.jobs is not None and room.jobs <= 0:
             yield f"{scope} is throttled ({room.why})"
@@ -219,7 +219,7 @@ def _job_managers(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if not managed or not eligible:
         return
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
-    known = throttle_state.list_handled_types(conn, situation.config, sites, situation.now)
+    known = throttle_standings.list_handled_types(conn, situation.config, sites, situation.now)
     handled = [each for each in known if not each.stale and survey.within(each.scope) & eligible]
     if not any(managed & rules.fold_names(each.job_types) for each in handled):
         others = "; ".join(f"{', '.join(each.job_types)} at {each.scope}" for each in handled[:_MOST_NAMED])
@@ -266,7 +266,9 @@ def _advertised(conn: Connection, situation: JobSituation) -> Iterator[str]:
     found: dict[NodeStanding, list[str]] = {}
     for each in queues:
         here = each.nodes.advertised & names
-        valid = throttle_state.select_attributes(situation.config, stated, each.address, here, situation.now)
+        valid = throttle_standings.select_attributes(
+            situation.config, stated, each.address, here, situation.now
+        )
         facts = {name: valid[name].value if name in valid else None for name in here}
         standing = node_facts.decide(asked, each.values, each.nodes, facts, survey.declarations)
         values = ", ".join(

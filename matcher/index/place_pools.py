@@ -19,7 +19,7 @@ from cs_config.cache import evict
 from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.limits import running_limits, throttle_state
+from matcher.limits import running_limits, throttle_standings
 from matcher.pilot_groups import Flags, PilotGroups
 from matcher.request import node_facts
 from matcher.request.node_facts import Facts, NodeChecks, NodeStanding
@@ -200,7 +200,7 @@ class PlaceCache:
             here = facts
             if checkable and (asked := self._checks.list_advertised(conn, config, address, by_vo)):
                 lasting = False
-                stated = throttle_state.read_attributes(conn, config, address, asked, now)
+                stated = throttle_standings.read_attributes(conn, config, address, asked, now)
                 valid = {name: stated[name].value if name in stated else None for name in asked}
                 here = {name: fact for name, fact in facts.items() if fold(name) not in asked} | valid
                 possible = self._checks.find(conn, config, address, by_vo, valid, least=NodeStanding.OPEN)

@@ -19,11 +19,11 @@ from cs_config.cache import derived
 from cs_config.options.place_limits import RunningLimit
 from cs_config.tree.configuration import Configuration
 from matcher.index.waiting import split_into_pieces
-from matcher.limits import compiled_rules, job_groups, running_limits, throttle_state
+from matcher.limits import compiled_rules, job_groups, running_limits, throttle_standings
 from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, PlaceRule, RunningLimitState
-from matcher.limits.throttle_state import ThrottleStanding
+from matcher.limits.throttle_standings import ThrottleStanding
 from requirements.values import fold
 from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
@@ -410,7 +410,7 @@ def _build_policies(
     known = [each for each in rules if each.known]
     standing = {
         each.scope: replace(
-            throttle_state.read_standing(
+            throttle_standings.read_standing(
                 conn, found[each.scope], compiled_rules.read_throttle(each.definition), each.n, now
             ),
             rule_id=each.rule_id,

@@ -20,7 +20,7 @@ from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.proposals import Proposal
 from matcher.explain import job_conditions
 from matcher.explain.job_conditions import JobCondition
-from matcher.limits import running_limits, throttle_state
+from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from requirements.bitset import mask_from
@@ -120,7 +120,7 @@ def _closed_throttles(
 ) -> Mapping[str, str]:
     rooms = (
         (scope, standing.room())
-        for scope, standing in throttle_state.iterate_standings(conn, config, names, now)
+        for scope, standing in throttle_standings.iterate_standings(conn, config, names, now)
     )
     return {scope: room.why or "no room" for scope, room in rooms if room.jobs is not None and room.jobs <= 0}
 

@@ -21,7 +21,7 @@ from matcher.claim.worker import ClaimWorker
 from optimizers.workers.inline import InlineOptimizer
 from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import issuers
+from pilotage.cli import issuer_settings
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
@@ -193,7 +193,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
         metrics = Metrics()
         matcher = Matcher(engine, lambda: live.current, clock)
         claimer = ClaimWorker(engine, matcher)
-        trusted = issuers.trusted_issuers(settings.issuers)
+        trusted = issuer_settings.trusted_issuers(settings.issuers)
         claimer.start()
         stack.callback(claimer.stop)
         hub.subscribe(notifications.CHANGES, matcher.notify)

@@ -14,7 +14,7 @@ import typer
 from cryptography import x509
 
 from optimizers.workers.queue_state import OptimizerQueueState
-from pilotage.cli import engine, home_directory, issuers, output
+from pilotage.cli import engine, home_directory, issuer_settings, output
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Finding, Health
 from pilotage.cli.errors import REFUSED, explain_missing, one_line
@@ -67,7 +67,7 @@ _SIGN_IN = ("authorization_endpoint", "token_endpoint")
 def check_issuers(settings: Settings, clock: Callable[[], datetime]) -> Iterator[Finding]:
     """Check that each issuer answers, has usable keys and sign-in endpoints, and agrees on the time."""
     try:
-        trusted = [each.issuer for each in issuers.trusted_issuers(settings.issuers)]
+        trusted = [each.issuer for each in issuer_settings.trusted_issuers(settings.issuers)]
     except InvalidSettings as error:
         yield Finding("issuers", Health.BAD, one_line(str(error)))
         return

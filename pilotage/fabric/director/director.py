@@ -223,7 +223,7 @@ class Director:
     ) -> tuple[Mapping[TargetGroup, int], Mapping[str, VoDemand]]:
         """The numbers of new pilots, and the demand of each VO."""
         options = self.sites.options
-        bad = director_pilots.bad_landings(pilots, options.name, options.back_off, summary.at)
+        bad = director_pilots.list_bad_targets(pilots, options.name, options.back_off, summary.at)
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
         demands = self._fetch_demand(bad, summary)
         for each in demands:

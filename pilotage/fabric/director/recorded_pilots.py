@@ -214,7 +214,7 @@ def pilots_by_group(
     return {group: tuple(of_group) for group, of_group in found.items()}
 
 
-def bad_landings(
+def list_bad_targets(
     pilots: Iterable[DirectorPilot], director: str, pause: Pause, now: datetime
 ) -> frozenset[tuple[str, str, str]]:
     """VO, broker and queue where a broker's pilots fared so badly that it is not to pick this queue now.

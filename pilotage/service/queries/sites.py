@@ -7,9 +7,9 @@ from datetime import datetime
 from pydantic import BaseModel, Field
 
 from cs_config.options.place_limits import ALL_SITES
-from matcher.limits import running_limits, throttle_state
+from matcher.limits import running_limits, throttle_standings
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLimitState
-from matcher.limits.throttle_state import ThrottleStanding
+from matcher.limits.throttle_standings import ThrottleStanding
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import AnswerModel
@@ -166,7 +166,7 @@ def _list_states(
     names = sorted(name for name in config.throttles if scopes.parse_site(name) in here)
     with database.reading(parts.engine) as conn:
         banned = bans.read_bans(conn, sites, now=now)
-        found = throttle_state.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
+        found = throttle_standings.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
         # A list has many sites, and no reservations: no statement for each.
         shown = {
             name: reservations.list_reservations(conn, name, _SHOWN, vos=jobs_of)
@@ -174,7 +174,7 @@ def _list_states(
         }
         conditions = running_limits.read_conditions(conn, config, limited, now)
         handled = defaultdict[str, list[HandledTypesAnswer]](list)
-        for each in throttle_state.list_handled_types(conn, config, here, now):
+        for each in throttle_standings.list_handled_types(conn, config, here, now):
             handled[scopes.parse_site(each.scope)].append(HandledTypesAnswer.model_validate(each))
     throttled = defaultdict[str, list[ThrottleAnswer]](list)
     visible = defaultdict[str, list[LimitAnswer]](list)

@@ -17,7 +17,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from matcher.explain import explanation, queue_set
 from matcher.explain.job_conditions import JobDemand
-from matcher.limits import running_limits, throttle_state
+from matcher.limits import running_limits, throttle_standings
 from optimizers.chain import batch
 from optimizers.chain.chain import ChainContext, ChainResult, Hold
 from optimizers.chain.eligibility_cache import Eligibility
@@ -229,7 +229,7 @@ def _matcher(config: Configuration, vo: str) -> None:
         queue_set.all_queues(config, vo), vo, JobDemand(asked=RequirementClass(vo=vo, cpu_time=1))
     )
     for throttle in config.throttles.values():
-        throttle_state._is_fresh(Scope(scope="A.x", advertised_at=NOW), throttle.lifetime, NOW)
+        throttle_standings._is_fresh(Scope(scope="A.x", advertised_at=NOW), throttle.lifetime, NOW)
     for delay in options_for(config, vo).job_scheduling.matching_delay:
         level = BucketLevel(tokens=0.0, at=NOW - timedelta(days=36_500))
         assert running_limits._count_tokens(delay, level, NOW) <= delay.burst

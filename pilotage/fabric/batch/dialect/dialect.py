@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from pilotage.fabric.batch.dialect.options import JoinedOption, Merge
+from pilotage.fabric.batch.dialect.merged_options import JoinedOption, Merge
 from requirements.classad import restrictions
 from requirements.errors import InvalidInput
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary, parse_vocabulary

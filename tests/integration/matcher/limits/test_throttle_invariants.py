@@ -22,7 +22,7 @@ from cs_config.tree.throttle import Policy
 from matcher.claim import claim_loop
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
-from matcher.limits import throttle_state
+from matcher.limits import throttle_standings
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
@@ -233,7 +233,9 @@ class Throttled(RuleBasedStateMachine):
     def _room(self) -> int:
         with database.reading(self.engine) as conn:
             found = scopes.read_scopes(conn, [self.site]).values()
-            room = throttle_state.read_standings(conn, self.config, found, self.now)[self.site].room().jobs
+            room = (
+                throttle_standings.read_standings(conn, self.config, found, self.now)[self.site].room().jobs
+            )
         assert room is not None
         return room
 

@@ -123,7 +123,7 @@ def test_a_plan_that_was_carried_out_asks_for_nothing_more(situation: DemandSitu
 
     again = decided(replace(situation, there=there, rooms=rooms, most=most))
 
-    # Whole jobs in whole slots: other jobs than at first may share them, and leave a part of one in each group.
+    # Other jobs than at first may share a slot, and leave a part of one in each group.
     assert again.total() <= sum(len(work.groups) for work in situation.work)
 
 
