@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import pytest
 from examples.servers.certificates import Authority, make_proxy
 from examples.servers.dirac import write_cfg
 from examples.servers.dirac_package import install
+from examples.servers.starting import free_port
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES, is_open
 from tests.genuine_dirac import GenuineClients
@@ -53,13 +53,6 @@ SITES = {
         },
     }
 }
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ def opened(
     """A door with certificates of `top`."""
     directory.mkdir()
     (directory / "resources.yaml").write_text(resources)
-    port = _free_port()
+    port = free_port()
     arguments = [
         *("dirac-door", "--port", str(port), "--tls-certificate", str(top / "host.pem")),
         *("--tls-key", str(top / "host.key"), "--authorities", str(top / "certificates")),
@@ -195,9 +188,9 @@ def former_services(
     """
     home = directory / "former"
     home.mkdir()
-    ports = {name: _free_port() for name in (*NAMES, "Server")}
+    ports = {name: free_port() for name in (*NAMES, "Server")}
     server = f"dips://localhost:{ports['Server']}/Configuration/Server"
-    over_https = _free_port()
+    over_https = free_port()
     services = {
         name: {"Port": port, "Protocol": "dips", "HandlerPath": "former_dirac.py"}
         for name, port in ports.items()
@@ -279,7 +272,7 @@ def moving(database_url: str, tmp_path: Path) -> Iterator[Moving]:
 @pytest.fixture
 def operator(moving: Moving, tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Commands of an operator, with a service."""
-    port = _free_port()
+    port = free_port()
     environment = dict(moving.here.environment)
     with started("serve", tmp_path, ["serve", "--port", str(port)], environment, port):
         token = json.loads(moving.here.command("token", "--role", "operator", "--json"))["token"]

@@ -1,6 +1,7 @@
 """Clients that send no end of a request, or none at all: over real connections, by a clock of the test."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -177,8 +178,14 @@ def test_what_is_no_http_writes_no_line_into_the_log(capsys: pytest.CaptureFixtu
         writer.write(b"nonsense\r\n\r\n")
         assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
 
-    process_setup.configure_logs("warning")
-    talk(said, level="warning")
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        process_setup.configure_logs("warning")
+        talk(said, level="warning")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
     assert "Invalid HTTP" not in capsys.readouterr().err
 
 
