@@ -120,7 +120,7 @@ def test_a_submission_that_may_have_been_accepted_is_not_sent_to_the_next_url(
         assert "look before you repeat" in answer.json()["Message"]
 
         async def miss(*_: object) -> Result:
-            raise former._NotReached
+            raise former.NotReached
 
         monkeypatch.setattr(former, "_call_https", miss)
         assert (await door("ada", MANAGER, "submitJob", JDL)).status_code == 503
