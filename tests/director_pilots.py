@@ -8,7 +8,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def pilot(
-    stamp: str, *, queue: str = "", landings: tuple[str, ...] = (), status: Status = Status.WAITING
+    stamp: str, *, queue: str = "", possible_queues: tuple[str, ...] = (), status: Status = Status.WAITING
 ) -> DirectorPilot:
     return DirectorPilot(
         stamp=stamp,
@@ -20,5 +20,5 @@ def pilot(
         created_at=NOW,
         updated_at=NOW,
         last_seen_at=None,
-        landings=landings,
+        possible_queues=possible_queues,
     )

@@ -438,24 +438,24 @@ class ServiceClient:
         *,
         stamp: str,
         queue: str | None = None,
-        landings: Sequence[str] = (),
+        possible_queues: Sequence[str] = (),
         vo: str | None = None,
         secret: bool = False,
         secret_lifetime: float | None = None,
     ) -> Json:
-        """Store the intent to submit a pilot to a queue, or through a broker that picks one of the landings.
+        """Store the intent to submit a pilot to a queue, or by a broker to one of `possible_queues`.
 
         Doing so again changes nothing else. With `secret`, a one-use secret for its script is returned under
         `secret`, to be used within `secret_lifetime` seconds; one given before is void.
         """
         body: Json = {"stamp": stamp, "vo": vo, "secret": secret}
-        body |= {"landings": list(landings)} if landings else {"queue": queue}
+        body |= {"possible_queues": list(possible_queues)} if possible_queues else {"queue": queue}
         if secret_lifetime is not None:
             body["secret_lifetime"] = secret_lifetime
         return self._call("POST", "/pilots", json=body)
 
     def register_pilots(self, pilots: Sequence[Mapping[str, object]], *, vo: str) -> Mapping[str, str]:
-        """Store the intents to submit new pilots (`stamp`, and `queue` or `landings`); secrets by stamp."""
+        """Store the intents to submit pilots (`stamp`, `queue` or `possible_queues`); secrets by stamp."""
         answer = self._call("POST", "/pilots/registrations", json={"vo": vo, "pilots": list(pilots)})
         secrets: Mapping[str, str] = answer["secrets"]
         return secrets

@@ -102,7 +102,9 @@ class PilotScript:
     stamp: str
     secret: str = field(repr=False)  #: exchanged once for the pilot's token
     queue: str = ""  #: `Site/CE/Queue`; empty where a broker picks it
-    landings: Mapping[str, str] = field(default_factory=dict)  #: possible queues of a broker, by batch queue
+    possible_queues: Mapping[str, str] = field(
+        default_factory=dict
+    )  #: possible queues of a broker, by batch queue
     pools: tuple[str, ...] = ()  #: ids of SubmitPools to serve; empty: from the service
     words: tuple[str, ...] = ()  #: further arguments of `pilotage pilot`, readable by everybody on the host
 
@@ -121,9 +123,9 @@ def pilot_text(script: PilotScript, zipapp: bytes, *, url: str, authorities: str
     if script.pools:
         words.append('--pools="@$area/pools"')
         files["pools"] = "\n".join(script.pools).encode()
-    if script.landings:
-        words.append('--landings="$area/landings.json"')
-        files["landings.json"] = json.dumps(dict(script.landings)).encode()
+    if script.possible_queues:
+        words.append('--possible-queues="$area/possible_queues.json"')
+        files["possible_queues.json"] = json.dumps(dict(script.possible_queues)).encode()
     if authorities is not None:
         words.append('--ca="$area/authorities.pem"')
         files["authorities.pem"] = authorities.encode()

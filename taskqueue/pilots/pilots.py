@@ -162,7 +162,7 @@ class Pilot:
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None  #: last request of the pilot itself
-    landings: tuple[str, ...] = ()  #: possible `Site/CE/Queue` if a broker picks the queue
+    possible_queues: tuple[str, ...] = ()  #: possible `Site/CE/Queue` if a broker picks the queue
     empty_reason: str = ""  #: why it got no job, in a word, as it reported
     has_output: bool = False  #: the last part of its output was stored by its director
     has_log: bool = False  #: the last part of its log was stored by itself
@@ -176,7 +176,7 @@ class Pilot:
         """Whether it is at one of the sites, or may be sent there by a broker."""
         if self.site:
             return self.site in sites
-        return any(landing.partition("/")[0] in sites for landing in self.landings)
+        return any(each.partition("/")[0] in sites for each in self.possible_queues)
 
 
 def register(
@@ -185,18 +185,18 @@ def register(
     stamp: str,
     vo: str,
     queue: QueueAddress | None,
-    landings: Collection[QueueAddress] = (),
+    possible_queues: Collection[QueueAddress] = (),
     submitted_by: str,
     now: datetime,
 ) -> bool:
     """Store the intent to submit a pilot; whether it is new. IdempotencyConflict: another one has the stamp.
 
-    `queue` None means that a broker picks one of `landings`; at no other queue will the pilot get jobs.
+    `queue` None: a broker picks one of `possible_queues`; at no other queue will the pilot get jobs.
     """
     row = {
         **_build_row(stamp=stamp, vo=vo, status=PilotStatus.SUBMITTED, queue=queue, now=now),
         "submitted_by": submitted_by,
-        "landings": json.dumps(sorted(map(str, landings))) if landings else None,
+        "possible_queues": json.dumps(sorted(map(str, possible_queues))) if possible_queues else None,
     }
     if conn.execute(REGISTER.to_statement(conn), row).first() is not None:
         return True
@@ -216,8 +216,8 @@ class IntendedPilot:
     """A pilot that is to be submitted."""
 
     stamp: str
-    queue: QueueAddress | None  #: None: a broker picks one of the landings
-    landings: tuple[QueueAddress, ...] = ()
+    queue: QueueAddress | None  #: None: a broker picks one of the possible_queues
+    possible_queues: tuple[QueueAddress, ...] = ()
 
 
 def register_all(
@@ -231,7 +231,9 @@ def register_all(
         {
             **_build_row(stamp=each.stamp, vo=vo, status=PilotStatus.SUBMITTED, queue=each.queue, now=now),
             "submitted_by": submitted_by,
-            "landings": json.dumps(sorted(map(str, each.landings))) if each.landings else None,
+            "possible_queues": json.dumps(sorted(map(str, each.possible_queues)))
+            if each.possible_queues
+            else None,
         }
         for each in sorted(intended, key=lambda each: each.stamp)
     ]
@@ -371,7 +373,7 @@ def from_row(row: Mapping[str, object]) -> Pilot:
     values: dict[str, object] = {
         **row,
         "status": PilotStatus(str(row["status"])),
-        "landings": tuple(json.loads(str(row["landings"] or "[]"))),
+        "possible_queues": tuple(json.loads(str(row["possible_queues"] or "[]"))),
     }
     return Pilot(**values)  # type: ignore[arg-type]  # columns and fields are the same
 
@@ -412,9 +414,11 @@ ACTIVITY = (
 )
 #: Pilots whose queue a broker picks, by possible queues.
 COMING = (
-    select(table.c.landings, func.count().label("coming"))
-    .where(table.c.vo == bindparam("vo"), _is_coming, table.c.site == "", table.c.landings.is_not(None))
-    .group_by(table.c.landings)
+    select(table.c.possible_queues, func.count().label("coming"))
+    .where(
+        table.c.vo == bindparam("vo"), _is_coming, table.c.site == "", table.c.possible_queues.is_not(None)
+    )
+    .group_by(table.c.possible_queues)
 )
 
 
@@ -434,7 +438,7 @@ def count_by_queue(conn: Connection, vo: str, *, since: datetime) -> Mapping[Que
         queue = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
         asked[queue], coming[queue] = row.asked, row.coming
     for row in conn.execute(COMING, {"vo": vo}):
-        coming.update(dict.fromkeys(map(QueueAddress.parse, json.loads(row.landings)), row.coming))
+        coming.update(dict.fromkeys(map(QueueAddress.parse, json.loads(row.possible_queues)), row.coming))
     return {queue: QueueActivity(asked=asked[queue], coming=coming[queue]) for queue in asked.keys() | coming}
 
 
@@ -443,7 +447,7 @@ BIND = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.site == "")
     .values(site=bindparam("new_site"), ce=bindparam("new_ce"), queue=bindparam("new_queue"))
 )
-BOUND = select(table.c.stamp, *_QUEUE, table.c.landings).where(table.c.stamp.in_(sql.IDS))
+BOUND = select(table.c.stamp, *_QUEUE, table.c.possible_queues).where(table.c.stamp.in_(sql.IDS))
 IS_RUNNING = and_(table.c.status == PilotStatus.RUNNING.value, table.c.processors.is_not(None))
 # Status and time as `CONTACT` writes them; few rows of few VOs, all with the time of the write.
 SEEN = (
@@ -497,7 +501,8 @@ def bind_queues(
     new = {
         row.stamp: stated[row.stamp]
         for row in found
-        if not row.site and not (row.landings and str(stated[row.stamp]) not in json.loads(row.landings))
+        if not row.site
+        and not (row.possible_queues and str(stated[row.stamp]) not in json.loads(row.possible_queues))
     }
     if new:
         values = [

@@ -75,9 +75,10 @@ def list_latest(conn: Connection, which: PilotFilter, *, limit: int, after: str 
 
 
 def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
-    """At one of the sites, or not bound yet and possibly there: the landings are a JSON list."""
+    """At one of the sites, or not bound yet and possibly there: the possible_queues are a JSON list."""
     on_its_way = [
-        table.c.landings.contains(json.dumps(f"{site}/")[:-1], autoescape=True) for site in sorted(sites)
+        table.c.possible_queues.contains(json.dumps(f"{site}/")[:-1], autoescape=True)
+        for site in sorted(sites)
     ]
     return or_(table.c.site.in_(sorted(sites)), (table.c.site == "") & or_(false(), *on_its_way))
 

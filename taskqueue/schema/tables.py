@@ -629,7 +629,7 @@ pilots = _table(
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     Column("last_seen_at", UtcTime),  # last request of the pilot itself
-    Column("landings", Text),  # JSON list of Site/CE/Queue: possible queues if a broker picks
+    Column("possible_queues", Text),  # JSON list of Site/CE/Queue: possible queues if a broker picks
     Column("empty_reason", String(40), nullable=False, server_default=""),  # why it got no job, in a word
     Column("processors", Integer),  # of its slot, as its first request for jobs stated them
     Column("ended_jobs", Integer, nullable=False, server_default="0"),  # as `jobs`, whose payload ended

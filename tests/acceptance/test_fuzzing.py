@@ -17,7 +17,8 @@ def test_no_request_of_any_role_makes_the_service_fail_hang_or_log_an_error() ->
     assert not flaws, "\n".join(map(str, flaws))
 
 
-@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")  # xdist has threads, which do nothing
+# xdist has threads, which do nothing
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_an_input_that_ends_its_process_is_a_flaw_and_the_others_are_tried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -112,7 +112,7 @@ def _queue_text(pilot: Entry) -> str:
     """The queue of a pilot, or the number of candidates until a broker has chosen one."""
     if pilot["site"]:
         return f"{pilot['site']}/{pilot['ce']}/{pilot['queue']}"
-    return f"one of {len(pilot['landings'])}" if pilot["landings"] else ""
+    return f"one of {len(pilot['possible_queues'])}" if pilot["possible_queues"] else ""
 
 
 _PILOTS: Mapping[str, Column] = {

@@ -376,7 +376,7 @@ class Director:
             stamp=stamp,
             secret=secret,
             queue=target.queue,
-            landings=self.sites.batch_queues_of(group),
+            possible_queues=self.sites.batch_queues_of(group),
             pools=pools,
             words=_slot_arguments(slot),
         )

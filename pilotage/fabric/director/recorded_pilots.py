@@ -62,7 +62,7 @@ class DirectorPilot:
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None  #: its own last request
-    landings: tuple[str, ...] = ()  #: where a broker may let it land; none: it was sent to its queue
+    possible_queues: tuple[str, ...] = ()  #: where a broker may let it land; none: it was sent to its queue
     has_output: bool = False  #: the service has the end of what it wrote
     open_jobs: int = 0  #: that it has now
     used_cores: int = 0  #: of these jobs
@@ -77,7 +77,7 @@ class DirectorPilot:
     @property
     def queues(self) -> tuple[str, ...]:
         """Where it is, or may be as long as its broker has not picked."""
-        return (self.queue,) if self.queue else self.landings
+        return (self.queue,) if self.queue else self.possible_queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class Pilots:
 
 
 def _places(group: TargetGroup) -> Mapping[str, object]:
-    return {"landings": group.queues} if group.broker else {"queue": group.queues[0]}
+    return {"possible_queues": group.queues} if group.broker else {"queue": group.queues[0]}
 
 
 _Entry = TypeVar("_Entry")
@@ -222,15 +222,13 @@ def list_bad_targets(
     Counted are those of which it is known where they were: a queue on whose nodes pilots end at once is
     always free, and would get all of them.
     """
-    of_landing: dict[tuple[str, str, str], list[DirectorPilot]] = defaultdict(list)
+    by_queue: dict[tuple[str, str, str], list[DirectorPilot]] = defaultdict(list)
     for pilot in pilots:
         sent = parse_stamp(pilot.stamp, director)
         if sent is not None and sent.broker and len(pilot.queues) == 1:
-            of_landing[pilot.vo, sent.broker, pilot.queues[0]].append(pilot)
+            by_queue[pilot.vo, sent.broker, pilot.queues[0]].append(pilot)
     return frozenset(
-        landing
-        for landing, there in of_landing.items()
-        if most_to_send(list_trials(there, now), pause, now) == 0
+        queue for queue, there in by_queue.items() if most_to_send(list_trials(there, now), pause, now) == 0
     )
 
 

@@ -90,7 +90,7 @@ _PLACE: _Options = {
     _Option("--site", "SITE"): "",
     _Option("--ce", "CE"): "",
     _Option("--queue", "QUEUE"): "",
-    _Option("--landings", "FILE"): "where a broker picks the queue: JSON object from batch queue to "
+    _Option("--possible-queues", "FILE"): "where a broker picks the queue: JSON object from batch queue to "
     "Site/CE/Queue; the variable PILOTAGE_PLACE, or a file /etc/pilotage/place on the node, may name the "
     "queue as well",
     _Option("--reference", "ID"): "the CE's id of this pilot",
@@ -307,7 +307,8 @@ def _place(options: argparse.Namespace, environment: Mapping[str, str]) -> Queue
     if any(stated):
         raise ValueError("--site, --ce and --queue need each other")
     return offer.find_place(
-        {} if options.landings is None else offer.read_landings(options.landings), environment
+        {} if options.possible_queues is None else offer.read_possible_queues(options.possible_queues),
+        environment,
     )
 
 

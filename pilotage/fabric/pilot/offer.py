@@ -204,19 +204,19 @@ _BATCH_QUEUE = ("SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE", "QUEUE")
 _PARTS = 3
 
 
-def read_landings(file: str) -> Mapping[str, str]:
+def read_possible_queues(file: str) -> Mapping[str, str]:
     """Read a JSON file that maps batch queues to queues of the resource tree; raises ValueError."""
     try:
         said = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"--landings: {error}") from None
+        raise ValueError(f"--possible-queues: {error}") from None
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
-        raise ValueError(f"--landings: {file} does not map batch queues to queues")
+        raise ValueError(f"--possible-queues: {file} does not map batch queues to queues")
     return said
 
 
 def find_place(
-    landings: Mapping[str, str], environment: Mapping[str, str], file: Path = QUEUE_FILE
+    possible_queues: Mapping[str, str], environment: Mapping[str, str], file: Path = QUEUE_FILE
 ) -> QueuePlace:
     """Find the queue by the site's variable, the batch queue, or the node's file, in this order.
 
@@ -227,11 +227,11 @@ def find_place(
         return _parse_place(said, QUEUE_VARIABLE)
     batch_queues = [queue for name in _BATCH_QUEUE if (queue := environment.get(name))]
     for queue in batch_queues:
-        if queue in landings:
-            return _parse_place(landings[queue], f"the landing for {queue}")
+        if queue in possible_queues:
+            return _parse_place(possible_queues[queue], f"the queue for the batch queue {queue}")
     if file.is_file():
         return _parse_place(file.read_text(encoding="utf-8").strip(), str(file))
-    known = f", which is none of {', '.join(sorted(landings))}" if landings else ""
+    known = f", which is none of {', '.join(sorted(possible_queues))}" if possible_queues else ""
     where = f"in the batch queue {', '.join(batch_queues)}{known}" if batch_queues else "in no batch queue"
     raise ValueError(
         f"cannot determine the queue: {where}, and neither {QUEUE_VARIABLE} nor {file} names it;"

@@ -28,12 +28,12 @@ class PilotIntent(StrictInput):
 
     stamp: str = Field(min_length=1, max_length=255)
     queue: str | None = Field(default=None, description="`Site/CE/Queue` that it is sent to.")
-    landings: list[str] = Field(default=[], max_length=1000, description="Instead, if a broker picks.")
+    possible_queues: list[str] = Field(default=[], max_length=1000, description="Instead, if a broker picks.")
 
     @model_validator(mode="after")
     def _has_one_target(self) -> "PilotIntent":
-        if (self.queue is None) != bool(self.landings):
-            raise ValueError("needs queue, or landings, and not both")
+        if (self.queue is None) != bool(self.possible_queues):
+            raise ValueError("needs queue, or possible_queues, and not both")
         return self
 
 
@@ -83,11 +83,11 @@ def register_many(parts: PartsOf, caller: CallerOf, body: PilotIntents) -> Pilot
         IntendedPilot(
             stamp=each.stamp,
             queue=None if each.queue is None else QueueAddress.parse(each.queue),
-            landings=tuple(map(QueueAddress.parse, each.landings)),
+            possible_queues=tuple(map(QueueAddress.parse, each.possible_queues)),
         )
         for each in body.pilots
     ]
-    for address in {place for each in intended for place in (each.queue, *each.landings) if place}:
+    for address in {place for each in intended for place in (each.queue, *each.possible_queues) if place}:
         _require(parts, caller, vo, address)
     now = parts.clock()
     with database.writing(parts.engine) as conn:

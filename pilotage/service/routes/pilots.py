@@ -33,7 +33,7 @@ class NewPilot(StrictInput):
 
     stamp: str = Field(min_length=1, max_length=255, description="Unique id, and the name of the batch job.")
     queue: str | None = Field(default=None, description="`Site/CE/Queue` that it is sent to.")
-    landings: list[str] = Field(
+    possible_queues: list[str] = Field(
         default=[],
         max_length=1000,
         description="Instead of `queue`: possible queues if a broker picks; the pilot states which.",
@@ -122,7 +122,7 @@ class PilotAnswer(AnswerModel):
     created_at: datetime
     updated_at: datetime
     last_seen_at: datetime | None
-    landings: list[str] = Field(description="Possible queues, if a broker picks.")
+    possible_queues: list[str] = Field(description="Possible queues, if a broker picks.")
     empty_reason: str = Field(description="Code for why it got no job; empty: not reported.")
     open_jobs: int = Field(description="Number of jobs that it has now.")
     used_cores: int = Field(description="Cores of these jobs.")
@@ -203,12 +203,12 @@ class PilotSummaryQuery(PilotConditions):
 @allow(Role.DIRECTOR, most_bytes=SMALL)
 def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Response) -> RegisteredPilot:
     """Register a pilot before it is submitted; repeating it answers 200 and renews only the secret."""
-    if (body.queue is None) != bool(body.landings):
-        raise InvalidRequest([Problem(path="body", message="needs queue, or landings, and not both")])
+    if (body.queue is None) != bool(body.possible_queues):
+        raise InvalidRequest([Problem(path="body", message="needs queue, or possible_queues, and not both")])
     queue = None if body.queue is None else QueueAddress.parse(body.queue)
-    landings = tuple(map(QueueAddress.parse, body.landings))
+    possible_queues = tuple(map(QueueAddress.parse, body.possible_queues))
     vo = visibility.vo_of(caller, body.vo)
-    for each in landings if queue is None else (queue,):
+    for each in possible_queues if queue is None else (queue,):
         visibility.require_pilot_site(caller, vo, each)
         parts.live.current.require(each)
     now = parts.clock()
@@ -218,7 +218,7 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
             stamp=body.stamp,
             vo=vo,
             queue=queue,
-            landings=landings,
+            possible_queues=possible_queues,
             submitted_by=caller.subject,
             now=now,
         )

@@ -390,7 +390,7 @@ def upgrade() -> None:
         sa.Column("created_at", _TIME, nullable=False),
         sa.Column("updated_at", _TIME, nullable=False),
         sa.Column("last_seen_at", _TIME),
-        sa.Column("landings", sa.Text()),
+        sa.Column("possible_queues", sa.Text()),
         sa.Column("empty_reason", sa.String(length=40), server_default="", nullable=False),
         sa.Column("processors", sa.Integer()),
         sa.Column("ended_jobs", sa.Integer(), server_default="0", nullable=False),

@@ -29,7 +29,7 @@ def run(
     director.post(
         "/api/v1/pilots/north.any.2/status", json={"status": "Done", "empty_reason": "no_task_queue"}
     )
-    director.post("/api/v1/pilots", json={"stamp": "north.wms.any.3", "landings": [LONG, SHORT]})
+    director.post("/api/v1/pilots", json={"stamp": "north.wms.any.3", "possible_queues": [LONG, SHORT]})
 
     def command(*words: str, status: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:

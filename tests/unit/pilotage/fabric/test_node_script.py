@@ -88,12 +88,12 @@ def test_the_pilot_finds_its_files_and_nobody_else_reads_them(tmp_path: Path) ->
 
 
 def test_a_pilot_whose_queue_a_broker_picks_is_given_what_it_may_be(tmp_path: Path) -> None:
-    landings = {"short": "LCG.A.org/ce1/short", "long": "LCG.A.org/ce1/long"}
+    possible_queues = {"short": "LCG.A.org/ce1/short", "long": "LCG.A.org/ce1/long"}
 
-    found = told(run(pilot_text(script(queue="", landings=landings), spy()), tmp_path))
+    found = told(run(pilot_text(script(queue="", possible_queues=possible_queues), spy()), tmp_path))
 
-    assert json.loads(found["files"]["landings.json"]) == landings
-    assert f"--landings={found['area']}/landings.json" in found["words"]
+    assert json.loads(found["files"]["possible_queues.json"]) == possible_queues
+    assert f"--possible-queues={found['area']}/possible_queues.json" in found["words"]
     assert not [word for word in found["words"] if word.startswith(("--site", "--ce", "--queue"))]
 
 

@@ -633,9 +633,9 @@ def test_a_brokers_pilots_belong_to_no_queue_and_are_counted_once_for_all_that_i
     assert (first.jobs, first.submitted, second.submitted) == (4, 4, 0)
     assert second.waiting + second.running == 4
     for pilot in ground.pilots():
-        assert (pilot["site"], pilot["landings"]) == ("", [LONG, SHORT])
+        assert (pilot["site"], pilot["possible_queues"]) == ("", [LONG, SHORT])
         assert pilot["stamp"].startswith("north.wms.any.")
-    assert all(intent.landings == {"long": LONG, "short": SHORT} for intent in ground.intents)
+    assert all(intent.possible_queues == {"long": LONG, "short": SHORT} for intent in ground.intents)
     assert not any(intent.pools for intent in ground.intents), "they ask where they land"
 
 
@@ -680,7 +680,7 @@ def test_jobs_that_one_queue_alone_can_run_are_not_sent_to_a_broker_as_if_any_wo
     summary = ground.cycle(director)
 
     assert summary.wanted == 3
-    asked = Counter(tuple(pilot["landings"]) for pilot in ground.pilots())
+    asked = Counter(tuple(pilot["possible_queues"]) for pilot in ground.pilots())
     assert asked[(LONG,)], "the first of these is refused by this host, and known"
     assert summary.refused == len(asked)
     assert "no queue long" in " ".join(pilot["status_reason"] for pilot in ground.pilots())
@@ -795,14 +795,14 @@ def test_a_queue_that_swallows_a_brokers_pilots_does_not_keep_the_jobs_from_anot
 
     for _ in range(12):
         ground.cycle(director)
-        swallowed = [pilot["stamp"] for pilot in ground.pilots() if pilot["landings"] != [LONG]]
+        swallowed = [pilot["stamp"] for pilot in ground.pilots() if pilot["possible_queues"] != [LONG]]
         wait_until_over(ground, swallowed)
         ground.ahead += timedelta(minutes=5)
     ground.cycle(director)
 
     sound = [pilot for pilot in ground.pilots() if pilot["status"] in ("Waiting", "Running")]
     assert sound
-    assert all(pilot["landings"] == [LONG] for pilot in sound)
+    assert all(pilot["possible_queues"] == [LONG] for pilot in sound)
 
 
 def wait_until_over(ground: Ground, stamps: Sequence[str]) -> None:

@@ -104,7 +104,7 @@ def test_a_pilot_sent_by_a_broker_states_one_of_its_queues(engine: Engine, now: 
     with database.writing(engine) as conn:
         for stamp in ("right", "wrong"):
             pilots.register(
-                conn, stamp=stamp, vo="lhcb", queue=None, landings=[HERE], submitted_by="d", now=now
+                conn, stamp=stamp, vo="lhcb", queue=None, possible_queues=[HERE], submitted_by="d", now=now
             )
 
     async def use(places: PilotPlaces) -> None:

@@ -15,10 +15,10 @@ def place(queue: str) -> dict[str, object]:
     return {"Site": site, "GridCE": ce, "Queue": name, "CPUTime": 100_000}
 
 
-def send(service: Service, stamp: str, *landings: str, **wishes: str) -> str:
+def send(service: Service, stamp: str, *possible_queues: str, **wishes: str) -> str:
     """Register a pilot whose queue a broker picks; its token."""
     director = service.as_role("director", **{"vo": "cms", **wishes})
-    body = {"stamp": stamp, "landings": landings, "secret": True}
+    body = {"stamp": stamp, "possible_queues": possible_queues, "secret": True}
     answer = director.post("/api/v1/pilots", json=body)
     assert answer.status_code == 201, answer.text
     exchanged = service.client(answer.json()["secret"]).post(
@@ -36,7 +36,7 @@ def test_a_pilot_of_a_broker_belongs_to_the_first_queue_that_it_states(service: 
     asked = pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [SHORT]})
     assert asked.status_code == 200, asked.text
     told = operator.get("/api/v1/pilots/a.b.c.1").json()
-    assert (told["queue"], told["landings"]) == ("short", [LONG, SHORT])
+    assert (told["queue"], told["possible_queues"]) == ("short", [LONG, SHORT])
     assert pilot.post("/api/v1/matcher/requestJob", json=place(SHORT)).status_code == 200
     assert pilot.post("/api/v1/matcher/requestJob", json=place(LONG)).status_code == 403
 
@@ -57,7 +57,7 @@ def test_a_pilot_gets_nothing_where_its_broker_was_not_allowed_to_send_it(
 
 
 def test_a_director_sends_to_its_sites_only_and_sees_what_is_on_its_way_there(service: Service):
-    body = {"stamp": "s", "landings": [LONG, OTHER]}
+    body = {"stamp": "s", "possible_queues": [LONG, OTHER]}
     director = service.as_role("director", vo="cms", site="LCG.A.org")
     assert director.post("/api/v1/pilots", json=body).status_code == 403
     send(service, "a.b.c.3", LONG, site="LCG.A.org")
@@ -70,7 +70,12 @@ def test_a_director_sends_to_its_sites_only_and_sees_what_is_on_its_way_there(se
 
 @pytest.mark.parametrize(
     "places",
-    [{}, {"queue": LONG, "landings": [SHORT]}, {"landings": []}, {"landings": ["LCG.A.org/ce1/lung"]}],
+    [
+        {},
+        {"queue": LONG, "possible_queues": [SHORT]},
+        {"possible_queues": []},
+        {"possible_queues": ["LCG.A.org/ce1/lung"]},
+    ],
 )
 def test_a_pilot_without_a_place_that_is_known_is_not_stored(service: Service, places: dict[str, object]):
     answer = service.as_role("director", vo="cms").post("/api/v1/pilots", json={"stamp": "s", **places})

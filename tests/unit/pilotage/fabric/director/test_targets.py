@@ -62,10 +62,10 @@ def test_a_job_is_counted_once_for_straight_ways_and_brokers_together() -> None:
 
 def test_a_brokers_pilots_belong_to_the_post_that_is_closest_to_where_they_are_or_may_be() -> None:
     posts = [post(LONG), post(LONG, SHORT), post(LONG, broker="")]
-    anywhere = pilot(f"north.wms.any.{1:024x}", landings=(LONG, SHORT, OTHER))
-    at_long = pilot(f"north.wms.any.{2:024x}", queue=LONG, landings=(LONG, SHORT))
-    at_short = pilot(f"north.wms.any.{3:024x}", queue=SHORT, landings=(LONG, SHORT))
-    elsewhere = pilot(f"north.wms.any.{4:024x}", queue=OTHER, landings=(LONG, OTHER))
+    anywhere = pilot(f"north.wms.any.{1:024x}", possible_queues=(LONG, SHORT, OTHER))
+    at_long = pilot(f"north.wms.any.{2:024x}", queue=LONG, possible_queues=(LONG, SHORT))
+    at_short = pilot(f"north.wms.any.{3:024x}", queue=SHORT, possible_queues=(LONG, SHORT))
+    elsewhere = pilot(f"north.wms.any.{4:024x}", queue=OTHER, possible_queues=(LONG, OTHER))
     straight = pilot(f"north.any.{5:024x}", queue=LONG)
 
     found = recorded_pilots.pilots_by_group(

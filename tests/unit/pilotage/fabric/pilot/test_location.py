@@ -7,13 +7,13 @@ import pytest
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.settings import QueuePlace
 
-LANDINGS = {"short": "LCG.A.org/ce1/short", "long": "LCG.A.org/ce1/long"}
+POSSIBLE_QUEUES = {"short": "LCG.A.org/ce1/short", "long": "LCG.A.org/ce1/long"}
 NODE = "LCG.A.org/ce1/node"
 
 
 @pytest.mark.parametrize("name", ["SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE", "QUEUE"])
 def test_the_batch_queue_says_it(tmp_path: Path, name: str) -> None:
-    place = offer.find_place(LANDINGS, {name: "long", "HOME": "short"}, tmp_path / "none")
+    place = offer.find_place(POSSIBLE_QUEUES, {name: "long", "HOME": "short"}, tmp_path / "none")
 
     assert place == QueuePlace("LCG.A.org", "ce1", "long")
 
@@ -23,11 +23,11 @@ def test_the_site_knows_better_than_the_batch_queue_and_that_better_than_the_nod
     file.write_text(f"{NODE}\n")
     slurm = {"SLURM_JOB_PARTITION": "long"}
 
-    said = offer.find_place(LANDINGS, {**slurm, "PILOTAGE_PLACE": "LCG.A.org/ce1/special"}, file)
+    said = offer.find_place(POSSIBLE_QUEUES, {**slurm, "PILOTAGE_PLACE": "LCG.A.org/ce1/special"}, file)
 
     assert str(said) == "LCG.A.org/ce1/special"
-    assert str(offer.find_place(LANDINGS, slurm, file)) == LANDINGS["long"]
-    assert str(offer.find_place(LANDINGS, {"SLURM_JOB_PARTITION": "other"}, file)) == NODE
+    assert str(offer.find_place(POSSIBLE_QUEUES, slurm, file)) == POSSIBLE_QUEUES["long"]
+    assert str(offer.find_place(POSSIBLE_QUEUES, {"SLURM_JOB_PARTITION": "other"}, file)) == NODE
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_a_place_that_nobody_says_is_told_with_what_was_looked_at(
     tmp_path: Path, environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        offer.find_place(LANDINGS, environment, tmp_path / "none")
+        offer.find_place(POSSIBLE_QUEUES, environment, tmp_path / "none")
 
 
 @pytest.mark.parametrize("content", ["[]", '{"long": 1}', "not json"])
-def test_a_file_of_landings_that_is_none_is_told(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "landings.json"
+def test_a_file_by_queues_that_is_none_is_told(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "possible_queues.json"
     file.write_text(content)
 
-    with pytest.raises(ValueError, match="--landings"):
-        offer.read_landings(str(file))
+    with pytest.raises(ValueError, match="--possible-queues"):
+        offer.read_possible_queues(str(file))
