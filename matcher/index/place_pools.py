@@ -193,20 +193,25 @@ class PlaceCache:
         kept_back: set[str] = set()
         lasting = place.checked is not None
         flags: dict[str, Flags] = {}
+        excluded: set[str] = set()
         for address, by_vo in undecided.items():
             checkable = place.checked is not None
             if checkable and submits:
                 flags |= self.groups.find_sufficient(conn, config, address, by_vo)
-            here = facts
-            if checkable and (asked := self._checks.list_advertised(conn, config, address, by_vo)):
-                lasting = False
-                stated = throttle_standings.read_attributes(conn, config, address, asked, now)
-                valid = {name: stated[name].value if name in stated else None for name in asked}
-                here = {name: fact for name, fact in facts.items() if fold(name) not in asked} | valid
-                possible = self._checks.find(conn, config, address, by_vo, valid, least=NodeStanding.OPEN)
-                pools -= set[str]().union(*by_vo.values()).difference(possible)
-            fulfilled = self._checks.find(conn, config, address, by_vo, here) if checkable else ()
-            kept_back |= set[str]().union(*by_vo.values()).difference(fulfilled, flags)
+            for vo, ids in by_vo.items():
+                of_vo, here = {vo: ids}, facts
+                if checkable and (asked := self._checks.list_advertised(conn, config, address, of_vo)):
+                    lasting = False
+                    stated = throttle_standings.read_attributes(conn, config, address, asked, now)
+                    valid = {name: stated[name].value if name in stated else None for name in asked}
+                    here = {name: fact for name, fact in facts.items() if fold(name) not in asked} | valid
+                    possible = self._checks.find(
+                        conn, config, address, of_vo, valid, least=NodeStanding.OPEN
+                    )
+                    excluded |= ids - possible
+                fulfilled = self._checks.find(conn, config, address, of_vo, here) if checkable else ()
+                kept_back |= ids.difference(fulfilled, flags)
+        pools -= excluded
         return PlacePools(
             place=place,
             pools=frozenset(pools - kept_back),

@@ -79,9 +79,9 @@ class Grid:
         """Let the configuration change, and the mapping with it, between the next look and its claim."""
         self._looks, self._meanwhile = 0, text
 
-    def submit(self, requirements: object) -> int:
+    def submit(self, requirements: object, vo: str = "lhcb") -> int:
         jobs = [{"Executable": "a.sh", "Requirements": requirements}]
-        ids = submit(self.engine, self.config, self.now, *jobs)
+        ids = submit(self.engine, self.config, self.now, *jobs, submitter=replace(submitted.ANN, vo=vo))
         batch.optimize(self.engine, self.config, ids, now=self.now)
         return ids[0]
 
@@ -467,6 +467,26 @@ def test_a_node_has_to_fulfil_the_rest_of_what_is_advertised(advertising: Grid) 
     advertise(advertising, "A.B.ch", SAMStation="dzero")
     assert advertising.ask(at(MIXED), OS="el9") == "node"
     assert advertising.ask(at(MIXED), OS="el8") == [job]
+
+
+def test_an_advertisement_for_one_vo_replaces_no_fact_for_another(engine: Engine, now: datetime) -> None:
+    text = """
+Resources:
+  Sites:
+    A.B.ch:
+      NodeAttributes: {SAMStation: unknown}
+      VOs: {lhcb: {NodeAttributes: {SAMStation: advertised}}}
+      CEs: {ce: {Queues: {mixed: {}}}}
+"""
+    grid = Grid(engine, now, text)
+    advertise(grid, "A.B.ch", SAMStation="cdf")
+    caller = MatchCaller(subject="pilot", vos=frozenset({"lhcb", "cms"}))
+    for vo in ("lhcb", "cms"):
+        grid.submit({"SAMStation": "cdf"}, vo)
+    for fact, vos in (("dzero", {"lhcb"}), ("cdf", {"lhcb", "cms"})):
+        asked = request(NodeFacts={"SAMStation": fact}, **at(MIXED)).presented
+        listed = grid.matcher.get_matching_task_queues(asked, caller)
+        assert {each.task_queue.requirement_class.vo for each in listed} == vos, fact
 
 
 def test_advertised_names_cost_nothing_where_no_job_requires_them(advertising: Grid) -> None:
