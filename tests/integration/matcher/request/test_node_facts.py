@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -25,6 +26,7 @@ from requirements.record.record import parse_record
 from taskqueue.db import database
 from taskqueue.leases import assignment
 from taskqueue.leases.assignment import Location
+from taskqueue.pools import listing
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement
 from tests import submitted, waiting
@@ -494,3 +496,24 @@ def test_advertised_names_cost_nothing_where_no_job_requires_them(advertising: G
     assert advertising.ask(at(MIXED), OS="el9") == "node"
     places = advertising.matcher._memory.places
     assert [each.lasting for each in places._cached.values()] == [True]
+
+
+def test_a_place_is_kept_while_the_advertised_values_stay(
+    advertising: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advertising.submit({"SAMStation": "dzero"})
+    read: list[object] = []
+    list_mapped = listing.list_mapped_pools
+
+    def count(*arguments: Any) -> Any:
+        read.append(arguments)
+        return list_mapped(*arguments)
+
+    monkeypatch.setattr(listing, "list_mapped_pools", count)
+    for number, value in enumerate(("cdf", "cdf", "atlas"), 1):
+        advertise(advertising, "A.B.ch", SAMStation=value, FreeDisk=number)
+        assert advertising.ask(at(MIXED)) == advertising.ask(at(MIXED)) == "no_task_queue"
+        assert len(read) == max(1, number - 1)
+    advertising.now += timedelta(seconds=901)
+    assert advertising.ask(at(MIXED)) == advertising.ask(at(MIXED)) == "no_task_queue"
+    assert len(read) == 3
