@@ -25,6 +25,7 @@ from matcher.request import node_facts
 from matcher.request.node_facts import Facts, NodeChecks, NodeStanding
 from matcher.request.resource import StatedResource
 from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Problem
+from requirements.nodes.node_attributes import Option
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location
@@ -67,6 +68,8 @@ class PlacePools:
     pools: frozenset[str]
     kept_back: frozenset[str] = frozenset()  #: pools of the place that this node does not fulfil
     lasting: bool = True  #: whether it is valid until the mapping changes
+    #: By queue and VO: advertised values (None: not advertised) that it depends on; valid while they stay.
+    advertised: Mapping[tuple[QueueAddress, str], Facts] = field(default_factory=dict)
     #: Of pools that depend on the node and are served because their jobs are submitted with these flags.
     flags: Mapping[str, Flags] = field(default_factory=dict)
 
@@ -125,7 +128,7 @@ class PlaceCache:
         counting = {name: fact for name, fact in facts.items() if any(name in nodes for nodes in declared)}
         version = config.version if declared else None
         key = (vos, (address, submits, node_facts.cache_key(counting), version))
-        if (known := self._cached.get(key)) is not None:
+        if (known := self._find(key, reading, config, now)) is not None:
             return known
         conn = reading.conn
         with self._reading:
@@ -156,7 +159,7 @@ class PlaceCache:
             return PlacePools(place=place, pools=frozenset())
         facts = node_facts.cache_key(presented.node_facts)
         key = (vos, (presented.pools, place, facts, config.version))
-        if (known := self._cached.get(key)) is not None:
+        if (known := self._find(key, reading, config, now)) is not None:
             return known
         conn = reading.conn
         with self._reading:
@@ -164,6 +167,23 @@ class PlaceCache:
             mapped = _list_pools_without_queue(conn, place, presented.pools, vos)
             found = self._check_nodes(conn, config, place, mapped, presented.node_facts, now)
             return self._store(key, found, age)
+
+    def _find(
+        self,
+        key: tuple[frozenset[str], Hashable],
+        reading: LazyTransaction,
+        config: Configuration,
+        now: datetime,
+    ) -> PlacePools | None:
+        """The cached place, unless an advertised value that it depends on changed or expired."""
+        known = self._cached.get(key)
+        if known is None or not known.advertised:
+            return known
+        for (address, _), values in known.advertised.items():
+            current = _read_advertised(reading.conn, config, address, values, now)
+            if node_facts.cache_key(current) != node_facts.cache_key(values):
+                return None
+        return known
 
     def _check_nodes(
         self,
@@ -179,7 +199,7 @@ class PlaceCache:
         """Keep back the pools that depend on the node and whose requirements it does not fulfil for certain.
 
         `mapped` lists pools with VO, queue, and whether the node decides. Pools that the advertised values
-        exclude at all nodes are left out; such a result lasts no longer than the transaction.
+        exclude at all nodes are left out.
         """
         pools: set[str] = set()
         undecided: defaultdict[QueueAddress, defaultdict[str, set[str]]]
@@ -191,33 +211,35 @@ class PlaceCache:
         if not undecided:
             return PlacePools(place=replace(place, checked=None), pools=frozenset(pools))
         kept_back: set[str] = set()
-        lasting = place.checked is not None
+        advertised: dict[tuple[QueueAddress, str], Facts] = {}
         flags: dict[str, Flags] = {}
+        excluded: set[str] = set()
         for address, by_vo in undecided.items():
             checkable = place.checked is not None
             if checkable and submits:
                 flags |= self.groups.find_sufficient(conn, config, address, by_vo)
-            here = facts
-            if checkable and (asked := self._checks.list_advertised(conn, config, address, by_vo)):
-                lasting = False
-                stated = throttle_standings.read_attributes(conn, config, address, asked, now)
-                valid = {name: stated[name].value if name in stated else None for name in asked}
-                here = {name: fact for name, fact in facts.items() if fold(name) not in asked} | valid
-                possible = self._checks.find(conn, config, address, by_vo, valid, least=NodeStanding.OPEN)
-                pools -= set[str]().union(*by_vo.values()).difference(possible)
-            fulfilled = self._checks.find(conn, config, address, by_vo, here) if checkable else ()
-            kept_back |= set[str]().union(*by_vo.values()).difference(fulfilled, flags)
+            for vo, ids in by_vo.items():
+                of_vo, here = {vo: ids}, facts
+                if checkable and (asked := self._checks.list_advertised(conn, config, address, of_vo)):
+                    valid = advertised[address, vo] = _read_advertised(conn, config, address, asked, now)
+                    here = {name: fact for name, fact in facts.items() if fold(name) not in asked} | valid
+                    possible = self._checks.find(conn, config, address, of_vo, valid, least=NodeStanding.OPEN)
+                    excluded |= ids - possible
+                fulfilled = self._checks.find(conn, config, address, of_vo, here) if checkable else ()
+                kept_back |= ids.difference(fulfilled, flags)
+        pools -= excluded
         return PlacePools(
             place=place,
             pools=frozenset(pools - kept_back),
             kept_back=frozenset(kept_back & pools),
-            lasting=lasting,
+            lasting=place.checked is not None and not advertised,
+            advertised=advertised,
             flags=flags,
         )
 
     def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
         with self._lock:
-            if age == self.age and served.lasting:
+            if age == self.age and (served.lasting or served.advertised):
                 if len(self._cached) >= _CACHED:
                     evict(self._cached, _CACHED)
                     self._forget_sets()
@@ -231,6 +253,14 @@ class PlaceCache:
         if known is None:
             known = self._sets[pools] = frozenset(map(sys.intern, pools))
         return known
+
+
+def _read_advertised(
+    conn: Connection, config: Configuration, address: QueueAddress, names: Collection[str], now: datetime
+) -> dict[str, Option]:
+    """The value of each of these attributes (folded names) that is advertised now; None: none is valid."""
+    stated = throttle_standings.read_attributes(conn, config, address, names, now)
+    return {name: stated[name].value if name in stated else None for name in names}
 
 
 def _list_pools_without_queue(

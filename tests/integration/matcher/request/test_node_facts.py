@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -25,6 +26,7 @@ from requirements.record.record import parse_record
 from taskqueue.db import database
 from taskqueue.leases import assignment
 from taskqueue.leases.assignment import Location
+from taskqueue.pools import listing
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement
 from tests import submitted, waiting
@@ -79,9 +81,9 @@ class Grid:
         """Let the configuration change, and the mapping with it, between the next look and its claim."""
         self._looks, self._meanwhile = 0, text
 
-    def submit(self, requirements: object) -> int:
+    def submit(self, requirements: object, vo: str = "lhcb") -> int:
         jobs = [{"Executable": "a.sh", "Requirements": requirements}]
-        ids = submit(self.engine, self.config, self.now, *jobs)
+        ids = submit(self.engine, self.config, self.now, *jobs, submitter=replace(submitted.ANN, vo=vo))
         batch.optimize(self.engine, self.config, ids, now=self.now)
         return ids[0]
 
@@ -469,8 +471,49 @@ def test_a_node_has_to_fulfil_the_rest_of_what_is_advertised(advertising: Grid) 
     assert advertising.ask(at(MIXED), OS="el8") == [job]
 
 
+def test_an_advertisement_for_one_vo_replaces_no_fact_for_another(engine: Engine, now: datetime) -> None:
+    text = """
+Resources:
+  Sites:
+    A.B.ch:
+      NodeAttributes: {SAMStation: unknown}
+      VOs: {lhcb: {NodeAttributes: {SAMStation: advertised}}}
+      CEs: {ce: {Queues: {mixed: {}}}}
+"""
+    grid = Grid(engine, now, text)
+    advertise(grid, "A.B.ch", SAMStation="cdf")
+    caller = MatchCaller(subject="pilot", vos=frozenset({"lhcb", "cms"}))
+    for vo in ("lhcb", "cms"):
+        grid.submit({"SAMStation": "cdf"}, vo)
+    for fact, vos in (("dzero", {"lhcb"}), ("cdf", {"lhcb", "cms"})):
+        asked = request(NodeFacts={"SAMStation": fact}, **at(MIXED)).presented
+        listed = grid.matcher.get_matching_task_queues(asked, caller)
+        assert {each.task_queue.requirement_class.vo for each in listed} == vos, fact
+
+
 def test_advertised_names_cost_nothing_where_no_job_requires_them(advertising: Grid) -> None:
     advertising.submit({"OS": "el8"})
     assert advertising.ask(at(MIXED), OS="el9") == "node"
     places = advertising.matcher._memory.places
     assert [each.lasting for each in places._cached.values()] == [True]
+
+
+def test_a_place_is_kept_while_the_advertised_values_stay(
+    advertising: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advertising.submit({"SAMStation": "dzero"})
+    read: list[object] = []
+    list_mapped = listing.list_mapped_pools
+
+    def count(*arguments: Any) -> Any:
+        read.append(arguments)
+        return list_mapped(*arguments)
+
+    monkeypatch.setattr(listing, "list_mapped_pools", count)
+    for number, value in enumerate(("cdf", "cdf", "atlas"), 1):
+        advertise(advertising, "A.B.ch", SAMStation=value, FreeDisk=number)
+        assert advertising.ask(at(MIXED)) == advertising.ask(at(MIXED)) == "no_task_queue"
+        assert len(read) == max(1, number - 1)
+    advertising.now += timedelta(seconds=901)
+    assert advertising.ask(at(MIXED)) == advertising.ask(at(MIXED)) == "no_task_queue"
+    assert len(read) == 3
