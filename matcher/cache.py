@@ -13,6 +13,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import WaitingIndex
+from matcher.limits.place_policy import PlainLimits
 from matcher.request.resource import Resource
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing
@@ -78,14 +79,13 @@ _OPEN_SECONDS = 1.0
 
 
 class OpenPlaceCache:
-    """Places with limits that gave a job a moment ago: claimed from without an advisory check.
-
-    For the claim thread only.
-    """
+    """Places with limits that gave a job a moment ago: claimed from without an advisory check."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until: Cache[Location, float] = Cache(_CACHED)
+        #: As last read, by configuration; None: a statement cannot apply them by itself.
+        self.limits: Cache[Location, PlainLimits | None] = Cache(_CACHED)
 
     def __contains__(self, place: Location) -> bool:
         return self._clock() < (self._until.find(place) or 0.0)

@@ -1,10 +1,12 @@
 """Claims in the event loop (PostgreSQL): all requests that have come in go into one statement.
 
-Only for requests of one job at places without limits, whose place and candidates are in memory; the claim
-thread serves all others, and those for which no job was found here, because only a current index can prove
-that there is none. A single request is sent at once, without a timer or a thread. While a statement is under
-way, requests gather for the next one, since a statement costs PostgreSQL three times as much as one more job
-in it. The second one of `_LANES` is sent beside the first for as many requests, or if that one is slow.
+Only for requests of one job whose place and candidates are in memory. The place has no limits, or only
+running limits that task queues decide, and had room a moment ago. The claim thread serves all others, and
+those for which no job was found here, because only a current index can prove that there is none. A single
+request is sent at once, without a timer or a thread. While a statement is under way, requests gather for the
+next one, since a statement costs PostgreSQL three times as much as one more job in it. The second one of
+`_LANES` is sent beside the first for as many requests, or if that one is slow. Requests at places with limits
+have statements of their own, one at a time: two would lock the same scopes.
 
 A task queue without a job for one statement may only be locked by another one under way: it counts as empty
 only if no other statement of this process claimed from it meanwhile. A claim whose commit is not confirmed is
@@ -37,8 +39,8 @@ from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
 
 log = logging.getLogger(__name__)
 
-#: Statements under way at the same time.
-_LANES = 2
+#: Statements under way at the same time: without limits, and with limits.
+_LANES = {False: 2, True: 1}
 #: Seconds after which a statement is slow: it may wait for a lock, and holds up no others any more.
 _SLOW = 0.02
 #: Requests in one statement.
@@ -83,6 +85,21 @@ class _Lane:
     shared: set[int] = field(default_factory=set)  #: task queues of other statements during this one
 
 
+@dataclass(eq=False, slots=True)
+class _Line:
+    """Requests that wait for a statement of one kind."""
+
+    lanes: Sequence[_Lane]
+    waiting: deque[_Ticket] = field(default_factory=deque)
+
+    def take_batch(self, lane: _Lane) -> list[_Ticket]:
+        """The requests for the next statement of a lane; empty: not yet."""
+        fewest = max(1, *(each.size for each in self.lanes))
+        if lane.task is not None or len(self.waiting) < fewest:
+            return []
+        return [self.waiting.popleft() for _ in range(min(_BATCH, len(self.waiting)))]
+
+
 class AsyncClaimer:
     """Claims of one process in its event loop."""
 
@@ -91,8 +108,12 @@ class AsyncClaimer:
         is_possible = engine.dialect.name == "postgresql"
         self._matcher = matcher
         self._worker = worker
-        self._lanes = [_Lane(AsyncRunner(engine)) for _ in range(_LANES if is_possible else 0)]
-        self._waiting: deque[_Ticket] = deque()
+        #: By whether the places of the requests have limits.
+        self._lines = {
+            limited: _Line([_Lane(AsyncRunner(engine)) for _ in range(number if is_possible else 0)])
+            for limited, number in _LANES.items()
+        }
+        self._lanes = [lane for line in self._lines.values() for lane in line.lanes]
         self._keys: set[object] = set()  # of the requests that wait or are claimed for
         self._is_dispatching = False
 
@@ -116,9 +137,12 @@ class AsyncClaimer:
         the future is released.
         """
         key = claim_loop.request_key(request)
-        if not self._lanes or len(self._waiting) >= _MOST_WAITING or key in self._keys:
+        if not self._lanes or key in self._keys:
             return None
         if (prepared := self._matcher.prepare_in_memory(request)) is None:
+            return None
+        line = self._lines[prepared.counted]
+        if len(line.waiting) >= _MOST_WAITING:
             return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MatchResult | None] = loop.create_future()
@@ -131,7 +155,7 @@ class AsyncClaimer:
         if key is not None:
             self._keys.add(key)
         future.add_done_callback(partial(self._end, timer, key))
-        self._waiting.append(ticket)
+        line.waiting.append(ticket)
         self._dispatch_soon()
         return future
 
@@ -159,11 +183,11 @@ class AsyncClaimer:
 
     def _dispatch(self) -> None:
         self._is_dispatching = False
-        for lane in self._lanes:
-            if lane.task is None and len(self._waiting) >= max(1, *(each.size for each in self._lanes)):
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                lane.size = len(batch)
-                lane.task = asyncio.create_task(self._serve(lane, batch))
+        for line in self._lines.values():
+            for lane in line.lanes:
+                if batch := line.take_batch(lane):
+                    lane.size = len(batch)
+                    lane.task = asyncio.create_task(self._serve(lane, batch))
 
     def _overtake(self, lane: _Lane) -> None:
         """Let requests wait for this statement no longer."""
@@ -196,12 +220,12 @@ class AsyncClaimer:
             if ticket.future.done():
                 continue
             # Nothing is claimed for a client that has gone; the claim thread does not, either.
-            task_queue = None if ticket.is_gone() else ticket.prepared.drawn.next()
-            if task_queue is None:
+            claim = None if ticket.is_gone() else _build_claim(ticket.prepared, lease)
+            if claim is None:
                 self._hand_over(ticket)
             else:
                 tried.append(ticket)
-                claims.append(batch_claim.build_claim(ticket.prepared, task_queue, lease=lease))
+                claims.append(claim)
         if not claims:
             return
         self._mark_shared(lane, frozenset(claim.take.task_queue_id for claim in claims))
@@ -258,10 +282,12 @@ class AsyncClaimer:
             return
         if outcome.refused is None and task_queue_id not in lane.shared:
             ticket.emptied.add(task_queue_id)
+        if outcome.refused is not None:
+            self._matcher.record_outcome(ticket.prepared, ClaimResult())
         if outcome.refused is not None or len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
             self._hand_over(ticket)
         elif not ticket.future.done():
-            self._waiting.appendleft(ticket)
+            self._lines[ticket.prepared.counted].waiting.appendleft(ticket)
 
     def _hand_over(self, ticket: _Ticket) -> None:
         self._exclude(ticket)
@@ -272,3 +298,13 @@ class AsyncClaimer:
         if ticket.emptied:
             self._matcher.exclude(ticket.emptied)
             ticket.emptied.clear()
+
+
+def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:
+    """A claim for a job of the next candidate; None: there is none, or it has to be claimed step by step."""
+    task_queue = prepared.drawn.next()
+    if task_queue is None:
+        return None
+    if prepared.counted:
+        return batch_claim.build_limited_claim(prepared, task_queue, lease=lease)
+    return batch_claim.build_claim(prepared, task_queue, lease=lease)

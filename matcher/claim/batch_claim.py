@@ -32,7 +32,7 @@ from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases import unlimited_claim
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
+from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult, CountingRules
 from taskqueue.task_queues.task_queues import TaskQueue
 
 log = logging.getLogger(__name__)
@@ -89,9 +89,14 @@ def tried_before_last(tried: Sequence[TaskQueue]) -> frozenset[int]:
 
 
 def build_claim(
-    prepared: ClaimRequest, task_queue: TaskQueue, *, lease: str, counted_by: str | None = None
+    prepared: ClaimRequest,
+    task_queue: TaskQueue,
+    *,
+    lease: str,
+    counted_by: str | None = None,
+    counting: CountingRules | None = None,
 ) -> BatchClaim:
-    """A claim for one job of a task queue; `counted_by`: what counts it, if its place is locked."""
+    """A claim for one job of a task queue; `counted_by`: what counts it, if its place has limits."""
     return BatchClaim(
         take=prepared.build_take(task_queue, 1),
         holder=prepared.holder.for_vo(task_queue.vo),
@@ -99,7 +104,17 @@ def build_claim(
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
         counted_by=counted_by,
+        counting=counting,
     )
+
+
+def build_limited_claim(prepared: ClaimRequest, task_queue: TaskQueue, *, lease: str) -> BatchClaim | None:
+    """The same with the limits of its place, for the statement to apply; None: it cannot."""
+    found = None if prepared.limits is None else prepared.limits.find_counting(task_queue)
+    if found is None:
+        return None
+    counting, counted_by = found
+    return build_claim(prepared, task_queue, lease=lease, counted_by=counted_by, counting=counting)
 
 
 def _try(

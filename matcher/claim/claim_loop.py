@@ -13,7 +13,7 @@ from matcher.index.sampling import CandidateOrder
 from matcher.index.waiting import split_into_pieces
 from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicy
-from matcher.limits.place_policy import PlacePolicy
+from matcher.limits.place_policy import PlacePolicy, PlainLimits
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource
 from taskqueue.leases import assignment, match_requests, selection
@@ -45,6 +45,7 @@ class ClaimRequest:
     fitting: Sequence[TaskQueue] = ()  #: task queues that the place admits, if wait causes are to be recorded
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
     counted: bool = False  #: whether the place is known to have limits, bans or throttles
+    limits: PlainLimits | None = None  #: of a counted place, if a statement may apply them by itself
     #: of single jobs, shared by requests with the same resource
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)
 

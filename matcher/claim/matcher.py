@@ -135,12 +135,12 @@ class Matcher:
             prepared = prepare(view, request, self._recorder)
         except NeedsDatabase:
             return None
-        if isinstance(prepared, ClaimRequest) and prepared.is_single and not prepared.counted:
-            return prepared
-        return None
+        return prepared if isinstance(prepared, ClaimRequest) and prepared.is_single else None
 
     def record_outcome(self, prepared: ClaimRequest, result: ClaimResult) -> None:
         """Record the outcome of a claim of a request from `prepare_in_memory`."""
+        if prepared.counted and not result.refused:  # by the pilot's slot
+            self._memory.open_places.record(prepared.place, gave=bool(result.claimed))
         if prepared.fitting:
             self._recorder.served([prepared], {id(prepared.request): result}, self._clock())
 

@@ -42,8 +42,11 @@ def prepare(
     if not isinstance(here, PreparedPlace):
         return here
     served, resource = here.served, here.resource
-    counted = here.counted or fold(served.place.site) in view.banned
-    if view.is_in_memory and counted:
+    is_banned = fold(served.place.site) in view.banned
+    counted = here.counted or is_banned
+    open_places = view.memory.open_places
+    limits = open_places.limits.find(served.place, view.config) if counted else None
+    if view.is_in_memory and counted and (is_banned or limits is None or served.place not in open_places):
         raise NeedsDatabase  # before anything is recorded: the request is prepared again
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
@@ -60,7 +63,9 @@ def prepare(
     due = recorder.are_due(served.place, resource, view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    reads = counted and (due or served.place not in view.memory.open_places)
+    reads = counted and (due or served.place not in open_places)
+    if view.is_in_memory and reads:
+        raise NeedsDatabase
     gate = view.gate(served.place, vos=resource.named_vos) if reads else None
     if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
         recorder.note_kept_out(refused, candidates, served.place, resource, view.now)
@@ -77,6 +82,7 @@ def prepare(
         fitting=recorder.let_in(view, gate, candidates, served.place) if due else (),
         otherwise=otherwise,
         counted=counted,
+        limits=limits,
         allotments=here.allotments,
     )
 

@@ -253,6 +253,7 @@ class Snapshot:
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
+        self.memory.open_places.limits.store(place, policies.find_plain_limits(place), self.config)
         return policies.policy_at(place, policy, vos=vos)
 
 

@@ -8,7 +8,7 @@ are rows (`taskqueue.sites.scope_rules`), so that they hold for every process, w
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
@@ -28,6 +28,7 @@ from requirements.values import fold
 from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
+from taskqueue.leases.unlimited_claim import CountingRules
 from taskqueue.sites import bans, matching_delays, reservations, scope_rules, scopes
 from taskqueue.sites.matching_delays import BucketLevel
 from taskqueue.sites.scope_rules import Counting, RuleKind, StoredRule
@@ -259,6 +260,29 @@ def is_test(job_type: str) -> bool:
     return fold(job_type) == fold(TEST)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainLimits:
+    """The running limits of a place at which nothing else holds: a claim statement can apply them itself.
+
+    They may be outdated: the statement compares `digests`.
+    """
+
+    limits: Sequence[RunningLimitState]
+    digests: Mapping[str, str]  #: of the rules of each scope of the place that has any, by folded name
+
+    def find_counting(self, task_queue: TaskQueue) -> tuple[CountingRules, str] | None:
+        """The rules that count the jobs of a task queue, and `attempts.counted_by`.
+
+        None: it does not decide alone which rules count its jobs.
+        """
+        if not all(each.rule.is_decided_by(task_queue) for each in self.limits):
+            return None
+        used = [each for each in self.limits if each.rule.is_used_by(task_queue)]
+        rules = [(each.rule_id, each.limit.most if each.rule.concerns(task_queue) else None) for each in used]
+        countings = scope_rules.format_countings([(each.rule_id, each.rule.limit.scope) for each in used])
+        return CountingRules(rules=rules, digests=self.digests), countings
+
+
 class PlacePolicies:
     """The policies of all places of one claim transaction."""
 
@@ -271,7 +295,9 @@ class PlacePolicies:
         busy: Collection[str] = (),
         returned: Mapping[int, int] | None = None,
         inside: Sequence[StoredRule] = (),
+        rules: Sequence[StoredRule] = (),
     ) -> None:
+        self._rules = rules
         self._kinds = kinds
         self._standing = standing
         self._conditions = conditions
@@ -311,6 +337,18 @@ class PlacePolicies:
         )
         self._policies.append(policy)
         return policy
+
+    def find_plain_limits(self, place: Location) -> PlainLimits | None:
+        """The running limits of a queue if there is nothing else, neither ramps, delays nor throttles."""
+        of_scope = {
+            name: [each for each in self._rules if each.scope == name] for name in _scopes_of_place(place)
+        }
+        conditions = [each for name in of_scope for each in self._conditions.get(name, ())]
+        limits = [each for each in conditions if isinstance(each, RunningLimitState) and each.bucket is None]
+        if not place.queue or len(limits) < sum(map(len, of_scope.values())):
+            return None
+        digests = {name: scope_rules.compute_digest(each) for name, each in of_scope.items() if each}
+        return PlainLimits(limits=limits, digests=digests)
 
     def write(self, conn: Connection) -> None:
         """Store counters, reservations and delay buckets; the attempts must exist already."""
@@ -426,9 +464,8 @@ def _build_policies(
     conditions: defaultdict[str, list[PlaceCondition]] = defaultdict(list)
     for stored, rule in limits:
         conditions[stored.scope].append(_build_condition(stored, rule, buckets.get(rule)))
-    return PlacePolicies(
-        standing, conditions, banned, job_groups.find_cache(conn.engine), busy, returned, inside
-    )
+    kinds = job_groups.find_cache(conn.engine)
+    return PlacePolicies(standing, conditions, banned, kinds, busy, returned, inside, rules)
 
 
 def _build_condition(stored: StoredRule, rule: PlaceRule, bucket: DelayBucket | None) -> PlaceCondition:

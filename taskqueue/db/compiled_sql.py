@@ -91,12 +91,18 @@ def insert_each(
     return postgresql.insert(table).from_select(list(whole), rows, include_defaults=False)
 
 
+def is_found(table: Table, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """As EXISTS, by a lookup for each row: for EXISTS the whole table may be read into a hash."""
+    lookup = select(literal(1)).select_from(table).where(*conditions).limit(1).correlate_except(table)
+    return lookup.scalar_subquery().is_not(None)
+
+
 def _quote(value: str | int) -> str:
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
-#: To plan a claim costs more than to run it.
-_GENERIC_PLANS = "SET plan_cache_mode = force_generic_plan"
+#: To plan a claim costs more than to run it. So its plan is made once, maybe while the tables are empty.
+_GENERIC_PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off"
 Rows = list[tuple[Any, ...]]
 _Driver: TypeAlias = "psycopg.Connection[Any]"
 

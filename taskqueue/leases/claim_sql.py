@@ -1,6 +1,13 @@
-"""SQL of the batched claim for PostgreSQL, compiled once: a form for one job and a form for many.
+"""SQL of the batched claim for PostgreSQL, compiled once: a form for one job, and one for many.
 
 The form for one job needs no columns that assign jobs to requests; these cost more than all the rest.
+
+A third form is for places with running limits that task queues alone decide. It locks the scopes, applies
+what was returned, refuses what has no room, and adds what it takes to the counters, all in one statement. It
+does so only while the rules are those that the caller has read: `known` has a digest of each scope's rules.
+Each request lists the rules that count it. Requests rank within a rule by their number, whether they get a
+job or not: what is left of the room is for the next statement. Scopes that another transaction has locked are
+passed over. As in `scope_rules.lock_rules`, rules are locked themselves, which gives their newest version.
 """
 
 from collections.abc import Mapping
@@ -8,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
+    JSON,
     BigInteger,
     ColumnElement,
     CompoundSelect,
@@ -23,6 +31,8 @@ from sqlalchemy import (
     any_,
     bindparam,
     case,
+    cast,
+    column,
     delete,
     exists,
     func,
@@ -57,11 +67,14 @@ from taskqueue.schema.tables import (
     job_log,
     jobs,
     match_requests,
+    scope_returns,
     scope_rules,
     site_bans,
     waiting_jobs,
 )
+from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import bans, scopes
+from taskqueue.sites.scope_rules import RESERVATION, select_digest
 from taskqueue.states import JobStatus
 
 NOW = bindparam("now", type_=DateTime(timezone=True))
@@ -157,7 +170,119 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
     "counted_by": Text,
     "times": Text,
 }
+#: Columns of a request at a place with running limits. `rules`: a list of [rule_id, limit] of the rules that
+#: count its job; without the limit (null) if the job's VO is exempt.
+LIMITED_COLUMNS: Mapping[str, Any] = {**CLAIM_COLUMNS, "rules": JSON}
+_KNOWN = {"scope": Text, "digest": Text}
 _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
+
+
+class _LockedLimits:
+    """The CTEs of the rules of all places of the requests."""
+
+    def __init__(self) -> None:
+        known = compiled_sql.unnest_json("known", _KNOWN, name="known_rules")
+        self._known = select(known).cte("known")
+        table = scope_rules
+        locked = (
+            select(scopes_table.c.scope)
+            .where(scopes_table.c.scope == any_(func.array(select(self._known.c.scope).scalar_subquery())))
+            .order_by(scopes_table.c.scope)
+            .with_for_update(skip_locked=True)
+            .cte("locked")
+        )
+        of_locked = any_(func.array(select(locked.c.scope).scalar_subquery()))
+        rules = select(table).where(table.c.scope == of_locked).with_for_update().cte("rules")
+        #: Scopes whose rules are all in force, and as the caller has read them.
+        self._verified = (
+            select(rules.c.scope)
+            .join(self._known, self._known.c.scope == rules.c.scope)
+            .group_by(rules.c.scope, self._known.c.digest)
+            .having(func.bool_and(rules.c.opened), select_digest(rules) == self._known.c.digest)
+            .cte("verified")
+        )
+        # Returned reservations are left to claims that know throttles.
+        returned = (
+            delete(scope_returns)
+            .where(scope_returns.c.scope == of_locked, scope_returns.c.rule_id != RESERVATION)
+            .returning(scope_returns.c.rule_id, scope_returns.c.number)
+            .cte("returned")
+        )
+        more = (
+            select(returned.c.rule_id, func.sum(returned.c.number).label("number"))
+            .group_by(returned.c.rule_id)
+            .subquery("more")
+        )
+        #: By rule, what it counts now, and what is stored.
+        self._counts = (
+            select(
+                rules.c.rule_id,
+                rules.c.n.label("stored"),
+                cast(rules.c.n + func.coalesce(more.c.number, 0), Integer).label("n"),
+            )
+            .outerjoin(more, more.c.rule_id == rules.c.rule_id)
+            .cte("counts")
+        )
+
+    def are_unverified(self, place: list[Any]) -> ColumnElement[bool]:
+        """Whether a place has rules that the caller does not know, or that are locked elsewhere."""
+        verified = select(self._verified.c.scope)
+        return or_(
+            exists().where(scope_rules.c.scope.in_(place), scope_rules.c.scope.not_in(verified)),
+            exists().where(self._known.c.scope.in_(place), self._known.c.scope.not_in(verified)),
+        )
+
+    def list_uses(self, requests: CTE) -> CTE:
+        """The rules that count each request that may get a job, and its rank among those of the rule."""
+        each = func.json_array_elements(requests.c.rules).table_valued(column("value", JSON), name="each")
+        rule = cast(each.c.value.op("->>")(literal(0)), BigInteger)
+        return (
+            select(
+                requests.c.number,
+                rule.label("rule_id"),
+                cast(each.c.value.op("->>")(literal(1)), BigInteger).label("most"),
+                _rank_within(rule, requests.c.number),
+            )
+            .select_from(requests.join(each, true()))
+            .where(requests.c.refusal.is_(None))
+            .cte("uses")
+        )
+
+    def refuse_excess(self, requests: CTE, uses: CTE) -> CTE:
+        """The requests, refused where a limit leaves no room."""
+        excess = (
+            select(uses.c.number)
+            .join(self._counts, self._counts.c.rule_id == uses.c.rule_id)
+            .where(self._counts.c.n + uses.c.rank > uses.c.most)
+        )
+        refusal = case((requests.c.number.in_(excess), ""), else_=requests.c.refusal)
+        others = (each for each in requests.c if each.name != "refusal")
+        return select(*others, refusal.label("refusal")).cte("admitted")
+
+    def store(self, uses: CTE, assigned: CTE, opened: CTE) -> CTE:
+        """Add what was taken to the counters."""
+        gained = (
+            select(uses.c.rule_id, func.count().label("number"))
+            .join(assigned, assigned.c.number == uses.c.number)
+            .join(opened, opened.c.job_id == assigned.c.job_id)
+            .group_by(uses.c.rule_id)
+            .subquery("gained")
+        )
+        new = (
+            select(
+                self._counts.c.rule_id,
+                self._counts.c.stored,
+                (self._counts.c.n + func.coalesce(gained.c.number, 0)).label("n"),
+            )
+            .outerjoin(gained, gained.c.rule_id == self._counts.c.rule_id)
+            .subquery("new")
+        )
+        return (
+            update(scope_rules)
+            .where(scope_rules.c.rule_id == new.c.rule_id, new.c.n != new.c.stored)
+            .values(n=new.c.n)
+            .cte("counted")
+        )
 
 
 def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
@@ -192,17 +317,22 @@ def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
     return union_all(_select_claimed(given), _select_refused(refusals)).add_cte(*parts)
 
 
-def _build_many() -> CompoundSelect[Any]:
-    given_requests = compiled_sql.unnest_json("requests", CLAIM_COLUMNS, name="request")
-    refusal = _refusal(dict(given_requests.c.items()), keyed=True)
+def _build_many(*, limited: bool) -> CompoundSelect[Any]:
+    columns = LIMITED_COLUMNS if limited else CLAIM_COLUMNS
+    limits = _LockedLimits() if limited else None
+    given_requests = compiled_sql.unnest_json("requests", columns, name="request")
+    refusal = _refusal(dict(given_requests.c.items()), keyed=True, limits=limits)
     requests = select(given_requests, refusal.label("refusal")).cte("requests")
+    uses = None if limits is None else limits.list_uses(requests)
+    if limits is not None and uses is not None:
+        requests = limits.refuse_excess(requests, uses)
     assigned = _assign_jobs(requests)
     opened = _open_attempts(assigned, dict(assigned.c.items()))
     # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
     ids = any_(func.array(select(opened.c.job_id).scalar_subquery()))
     given = (
-        _match_jobs(ids, assigned.c.site)
-        .where(jobs.c.job_id == assigned.c.job_id)
+        _match_jobs(assigned.c.job_id, assigned.c.site)
+        .where(assigned.c.job_id.in_(select(opened.c.job_id)))
         .returning(
             *(jobs.c[name] for name in _COLUMNS),
             *(assigned.c[name] for name in CLAIM_COLUMNS if name != "task_queue_id"),
@@ -210,27 +340,35 @@ def _build_many() -> CompoundSelect[Any]:
         .cte("given")
     )
     parts = build_records(ids, given, dict(given.c.items()), keyed=True)
+    if limits is not None and uses is not None:
+        parts.append(limits.store(uses, assigned, opened))
     lost = select(assigned.c.number, literal("")).where(assigned.c.job_id.not_in(select(opened.c.job_id)))
     refused = select(requests.c.number, requests.c.refusal).where(requests.c.refusal.is_not(None))
     refusals = union_all(refused, lost).subquery()
     return union_all(_select_claimed(given), _select_refused(refusals)).add_cte(*parts)
 
 
-def _refusal(request: ClaimValues, *, keyed: bool) -> ColumnElement[str | None]:
+def _refusal(
+    request: ClaimValues, *, keyed: bool, limits: _LockedLimits | None = None
+) -> ColumnElement[str | None]:
     """Why a request gets nothing by this statement, whatever waits; null: it may get a job.
 
-    Empty if its site is banned, or has rules that were not applied under its lock; or it was answered before
-    (`keyed`). Otherwise its pilot has no room, see `slots.select_refusal`.
+    Empty if its site is banned, or has rules that are not applied under its lock, here (`limits`) or before;
+    or it was answered before (`keyed`). Otherwise its pilot has no room, see `slots.select_refusal`.
     """
     site, ce, queue = (folded_name(request[name]) for name in ("site", "ce", "queue"))
     at_ce = concat(site, "/", ce)
     place = [literal(scopes.GRID), site, at_ce, concat(at_ce, "/", queue)]
-    is_answered = exists().where(
-        match_requests.c.subject == request["holder"], match_requests.c.request_id == request["request_id"]
+    is_answered = compiled_sql.is_found(
+        match_requests,
+        match_requests.c.subject == request["holder"],
+        match_requests.c.request_id == request["request_id"],
     )
     is_decided_elsewhere = or_(
         exists().where(site_bans.c.site == site, bans.IS_CURRENT),
-        and_(request["counted_by"].is_(None), exists().where(scope_rules.c.scope.in_(place))),
+        and_(request["counted_by"].is_(None), exists().where(scope_rules.c.scope.in_(place)))
+        if limits is None
+        else limits.are_unverified(place),
         *([is_answered] if keyed else []),
     )
     of_slot = slots.select_refusal(
@@ -308,7 +446,9 @@ def _select_refused(refusals: FromClause) -> Select[Any]:
 
 
 #: Takes `requests`, a JSON list of objects with the names of `CLAIM_COLUMNS`, and `now`.
-CLAIM_MANY = compiled_sql.compile_statement(_build_many(), "requests")
+CLAIM_MANY = compiled_sql.compile_statement(_build_many(limited=False), "requests")
+#: Takes `requests` with the names of `LIMITED_COLUMNS`, `known` with those of `_KNOWN`, and `now`.
+CLAIM_LIMITED = compiled_sql.compile_statement(_build_many(limited=True), "requests", "known")
 #: Takes the names of `CLAIM_COLUMNS`, and `now`; by whether there is a request_id and a SubmitPool.
 CLAIM_ONE = {
     (keyed, pooled): compiled_sql.compile_statement(_build_one(keyed=keyed, pooled=pooled), *CLAIM_COLUMNS)

@@ -1,9 +1,10 @@
-"""Batched claim: one job for each of many holders in one statement, where no limits have to be counted.
+"""Batched claim: one job for each of many holders in one statement.
 
 On PostgreSQL a data-changing WITH deletes the waiting rows, marks the jobs Matched, opens the attempts and
 writes the log: one round trip, commit included. The statement checks its own conditions: those of
-`assignment`, that the site is not banned, and that the request was not answered before. Where limits are
-counted, or a location inspects each job, `assignment` and `selection` work step by step.
+`assignment`, that the site is not banned, and that the request was not answered before. It counts running
+limits that the task queue decides (`CountedBy`), or they were counted before. For other limits, and where a
+location inspects each job, `assignment` and `selection` work step by step.
 """
 
 import json
@@ -15,8 +16,17 @@ from typing import Any
 from taskqueue.db.compiled_sql import StatementRunner
 from taskqueue.leases import opening
 from taskqueue.leases.assignment import TakeRequest
-from taskqueue.leases.claim_sql import CLAIM_MANY, CLAIM_ONE
+from taskqueue.leases.claim_sql import CLAIM_LIMITED, CLAIM_MANY, CLAIM_ONE
 from taskqueue.leases.opening import Allotment, ClaimedJob, LeaseHolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountingRules:
+    """The running limits that count a job, for the statement to apply and count."""
+
+    #: Id of each rule, and its limit; None: the job's VO is exempt.
+    rules: Sequence[tuple[int, int | None]]
+    digests: Mapping[str, str]  #: of the rules of each scope of the place that has any, by folded name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +40,7 @@ class BatchClaim:
     request_id: str | None = None  #: chosen by the holder
     #: See `scope_rules.format_countings`; None: nothing counts at its place, which the statement checks.
     counted_by: str | None = None
+    counting: CountingRules | None = None  #: None: what counts there was counted before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +64,9 @@ def claim_jobs(
 
 
 def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    """The statement that claims a job for each request, and its values."""
+    """The statement that claims a job for each request, and its values; all have `counting`, or none."""
+    if requests[0].counting is not None:
+        return _claim_limited(requests, now)
     return _claim_one(requests[0], now) if len(requests) == 1 else _claim_many(requests, now)
 
 
@@ -86,6 +99,19 @@ def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tup
         "now": now.isoformat(),
     }
     return CLAIM_MANY.text, CLAIM_MANY.values(values)
+
+
+def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
+    found = [(number, each, each.counting) for number, each in enumerate(requests) if each.counting]
+    known = {scope: digest for _, _, its in found for scope, digest in its.digests.items()}
+    values = {
+        "requests": json.dumps(
+            [{**_bind_claim(number, each, now), "rules": its.rules} for number, each, its in found]
+        ),
+        "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in known.items()]),
+        "now": now.isoformat(),
+    }
+    return CLAIM_LIMITED.text, CLAIM_LIMITED.values(values)
 
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:

@@ -22,7 +22,6 @@ from sqlalchemy import (
     Select,
     and_,
     case,
-    exists,
     func,
     literal,
     literal_column,
@@ -32,7 +31,7 @@ from sqlalchemy import (
 )
 
 from cs_config.options import bounds
-from taskqueue.db import sql
+from taskqueue.db import compiled_sql, sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.schema.tables import attempts, pilots
 from taskqueue.states import PILOT_ENDS, PilotStatus
@@ -169,8 +168,8 @@ def select_refusal(
     # No IN: compiled statements have no lists.
     is_over = or_(*(pilots.c.status == each.value for each in sorted(_OVER)))
     has_ended = or_(*(pilots.c.status == each.value for each in sorted(PILOT_ENDS)))
-    is_at_end = exists().where(
-        pilots.c.stamp == stamp, or_(is_over, and_(pilots.c.submitted_by != "", has_ended))
+    is_at_end = compiled_sql.is_found(
+        pilots, pilots.c.stamp == stamp, or_(is_over, and_(pilots.c.submitted_by != "", has_ended))
     )
     too_fast = _select_own(stamp, literal(SlotRefusal.TOO_FAST.value), earliest, is_too_fast)
     return case(

@@ -7,15 +7,19 @@ changed under the lock of the scope only: by claims, which add what they took, a
 snapshot, and a claim that applies late leaves too little room, never too much.
 """
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
+    FromClause,
     Row,
     Select,
     and_,
@@ -25,11 +29,13 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
     or_,
     select,
     text,
     update,
 )
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import installation, scope_returns
@@ -87,6 +93,20 @@ class StoredRule(ScopeRule):
     def counting(self) -> "Counting":
         """Its entry in `attempts.counted_by`."""
         return (RESERVATION if self.kind is RuleKind.THROTTLE else self.rule_id), self.scope
+
+
+def compute_digest(rules: Iterable[StoredRule]) -> str:
+    """Digest of the rules of one scope, without what they count; the same as by `select_digest`."""
+    texts = (
+        f"{each.rule_id} {FORMAT} {each.definition}" for each in sorted(rules, key=attrgetter("rule_id"))
+    )
+    return hashlib.md5("\n".join(texts).encode(), usedforsecurity=False).hexdigest()
+
+
+def select_digest(rules: FromClause) -> ColumnElement[str]:
+    """The same in PostgreSQL, of a group of rows."""
+    one = func.concat_ws(" ", rules.c.rule_id, rules.c.format, rules.c.definition)
+    return func.md5(func.string_agg(one, aggregate_order_by(literal("\n"), rules.c.rule_id)))
 
 
 #: One rule that counts an attempt: rule id, or RESERVATION, and scope. `attempts.counted_by` is a JSON list.

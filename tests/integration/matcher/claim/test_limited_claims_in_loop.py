@@ -1,0 +1,269 @@
+"""Claims in the event loop at places with running limits: the limits hold, whoever changes what meanwhile."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from cs_config.tree.configuration import Configuration
+from matcher import cache
+from matcher.claim.async_claimer import AsyncClaimer
+from matcher.claim.matcher import Matcher
+from matcher.claim.worker import ClaimWorker
+from matcher.limits.compiled_rules import RuleFollower
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
+from taskqueue.db import database
+from taskqueue.leases.reports import PayloadResult
+from taskqueue.schema.tables import attempts, scope_returns, scope_rules
+from taskqueue.sites import scopes
+from tests import reporting, stored, waiting
+from tests.waiting import ELSEWHERE, LONG, SHORT, at, request
+
+Answer = TypeVar("Answer")
+SITE = "A.B.ch"
+
+
+def _config(limits: str, version: int = 1, *, of_vo: str = "") -> Configuration:
+    operations = f"Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{{limits}}}}}}}{of_vo}}}\n"
+    return waiting.grid(waiting.GRID + operations, version)
+
+
+@pytest.fixture
+def engine(postgres_url: str) -> Iterator[Engine]:
+    engine = database.connect(postgres_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(autouse=True)
+def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(cache, "_OPEN_SECONDS", 600.0)
+
+
+@dataclass(slots=True)
+class Process:
+    """The claimers of one process of the service."""
+
+    matcher: Matcher
+    worker: ClaimWorker
+    claimer: AsyncClaimer
+    in_loop: int = 0  #: requests answered in the event loop
+    leases: list[str] = field(default_factory=list)
+
+    async def ask(self, asked: MatchRequest) -> MatchResult:
+        """As the route does."""
+        answer = await self.claimer.claim(asked, lambda: False)
+        self.in_loop += answer is not None
+        if answer is None:
+            answer = await asyncio.wrap_future(self.worker.submit(asked).future)
+        self.leases += (match.lease for match in answer.matches)
+        return answer
+
+
+@contextlib.contextmanager
+def _process(engine: Engine, now: datetime, config: Configuration) -> Iterator[Process]:
+    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
+    worker = ClaimWorker(engine, matcher)
+    worker.start()
+    try:
+        yield Process(matcher, worker, AsyncClaimer(engine, matcher, worker))
+    finally:
+        worker.stop()
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, Answer]], *processes: Process) -> Answer:
+    async def run() -> Answer:
+        try:
+            return await work()
+        finally:
+            for each in processes:
+                await each.claimer.close()
+
+    return asyncio.run(run())
+
+
+def _put(engine: Engine, now: datetime, count: int, *, job_type: str = "MC", vo: str = "lhcb") -> list[int]:
+    with database.writing(engine) as conn:
+        asked = replace(waiting.EVERYWHERE, vo=vo, job_types=frozenset({job_type}))
+        ids = waiting.put(conn, now, count, asked=asked)
+        for job_id in ids:
+            stored.force(conn, job_id, job_type=job_type)
+    return ids
+
+
+def _ask(number: int = 0, where: object = LONG, *, vo: str = "lhcb") -> MatchRequest:
+    caller = MatchCaller(subject=f"pilot{number}", vos=frozenset({vo}))
+    return request(seconds=60, **{"caller": caller, **at(where)})  # type: ignore[arg-type]
+
+
+def _running(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        return conn.execute(
+            select(func.count()).select_from(attempts).where(attempts.c.closed_at.is_(None))
+        ).scalar_one()
+
+
+def _counted(engine: Engine) -> dict[str, int]:
+    """What the rules of each scope count, less what was returned."""
+    with database.reading(engine) as conn:
+        rows = conn.execute(select(scope_rules.c.scope, scope_rules.c.rule_id, scope_rules.c.n)).all()
+        returned = dict(
+            conn.execute(
+                select(scope_returns.c.rule_id, func.sum(scope_returns.c.number)).group_by(
+                    scope_returns.c.rule_id
+                )
+            ).all()
+        )
+    return {row.scope: row.n + returned.get(row.rule_id, 0) for row in rows}
+
+
+def _finish(engine: Engine, now: datetime, lease: str) -> None:
+    with database.writing(engine) as conn:
+        reporting.start(conn, lease, lease_time=waiting.HOLDER.lease_time, now=now)
+        reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
+
+
+def test_requests_at_limited_places_are_answered_in_the_loop_up_to_the_limit(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 40)
+    config = _config("A.B.ch: {JobType: {mc: 12}, CEs: {ce1: {JobType: {MC: 20}}}}")
+    with _process(engine, now, config) as process:
+
+        async def work() -> list[MatchResult]:
+            await process.ask(_ask())
+            return await asyncio.gather(*(process.ask(_ask(n)) for n in range(30)))
+
+        answers = _run(work, process)
+    given = [match.job_id for answer in answers for match in answer.matches]
+    assert len(given) == len(set(given)) == 11, "and one before"
+    assert process.in_loop == 11
+    assert {answer.reason for answer in answers if not answer.matches} == {"limits"}
+    assert _running(engine) == 12
+    assert _counted(engine) == {"a.b.ch": 12, "a.b.ch/ce1": 12}
+
+
+def test_what_ended_is_subtracted_by_the_next_claim(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 20)
+    with _process(engine, now, _config("A.B.ch: {JobType: {MC: 6}}")) as process:
+
+        async def work() -> None:
+            for number in range(5):
+                await process.ask(_ask(number))
+            assert process.in_loop == 4
+            for lease in process.leases[:3]:
+                _finish(engine, now, lease)
+            answers = await asyncio.gather(*(process.ask(_ask(n)) for n in range(4)))
+            assert all(answer.matches for answer in answers)
+            assert process.in_loop == 8
+
+        _run(work, process)
+    with database.reading(engine) as conn:
+        assert not conn.execute(select(scope_returns)).all(), "applied and deleted"
+    assert _counted(engine) == {"a.b.ch": 6}
+    assert _running(engine) == 6
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        "A.B.ch: {JobType: {MC: 2}}",
+        "A.B.ch: {JobType: {MC: 9}, CEs: {ce1: {JobType: {MC: 2}}}}",
+        "A.B.ch: {JobType: {MC: 9}}, AllSites: {JobType: {MC: 2}}",
+        "A.B.ch: {JobType: {MC: 9}, Owner: {somebody: 9}, JobGroup: {more: 2}}",
+    ],
+    ids=["lower", "of-ce", "of-grid", "reads-job"],
+)
+def test_rules_that_another_process_stores_hold_at_once(engine: Engine, now: datetime, limits: str) -> None:
+    _put(engine, now, 10)
+    with _process(engine, now, _config("A.B.ch: {JobType: {MC: 9}}")) as process:
+
+        async def work() -> MatchResult:
+            for number in range(2):
+                await process.ask(_ask(number))
+            assert process.in_loop == 1
+            follower = RuleFollower(engine)
+            while not follower.follow(_config(limits, version=2)):
+                await asyncio.sleep(0.01)
+            assert await process.claimer.claim(_ask(3), lambda: False) is None, "it knows other rules"
+            return await process.ask(_ask(4))
+
+        answer = _run(work, process)
+    assert bool(answer.matches) == ("JobGroup" in limits)
+    assert not _differ(engine)
+
+
+def _differ(engine: Engine) -> bool:
+    """Whether a counter differs from its rows."""
+    counted, running = _counted(engine), _running(engine)
+    return any(number not in (0, running) for number in counted.values())
+
+
+def test_a_scope_that_another_transaction_has_locked_delays_no_other(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 20)
+    limits = "A.B.ch: {JobType: {MC: 9}}, C.D.ch: {JobType: {MC: 9}}"
+    with _process(engine, now, _config(limits)) as process:
+
+        async def work() -> None:
+            await process.ask(_ask())
+            await process.ask(_ask(1, ELSEWHERE))
+            with database.writing(engine) as conn:
+                scopes.lock_scopes(conn, [SITE])
+                both = await asyncio.gather(
+                    *(process.claimer.claim(_ask(2, where), lambda: False) for where in (SHORT, ELSEWHERE))
+                )
+            assert both[0] is None, "the thread tries again, and waits in the end"
+            assert both[1] is not None
+            assert both[1].matches
+            assert (await process.ask(_ask(3))).matches
+
+        _run(work, process)
+
+
+def test_jobs_of_an_exempt_vo_are_counted_and_not_limited(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 5)
+    _put(engine, now, 5, vo="cms")
+    of_vo = ", cms: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 5}}}}}"
+    with _process(engine, now, _config("A.B.ch: {JobType: {MC: 3}}", of_vo=of_vo)) as process:
+
+        async def work() -> list[bool]:
+            first = [bool((await process.ask(_ask(n, vo="cms"))).matches) for n in range(5)]
+            return [*first, bool((await process.ask(_ask(6))).matches)]
+
+        assert _run(work, process) == [True] * 5 + [False]
+    assert process.in_loop == 4
+
+
+def test_two_processes_never_exceed_a_limit_while_jobs_end(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 400)
+    most, draw = 12, random.Random(5)
+    config = _config(f"A.B.ch: {{JobType: {{MC: {most}}}}}")
+    with _process(engine, now, config) as one, _process(engine, now, config) as other:
+
+        async def work() -> None:
+            for _ in range(25):
+                asked = [
+                    asyncio.ensure_future((one, other)[n % 2].ask(_ask(n, LONG if n % 3 else SHORT)))
+                    for n in range(8)
+                ]
+                held = [*one.leases, *other.leases]
+                ended = draw.sample(held, k=min(len(held), draw.randrange(12)))
+                for lease in ended:
+                    await asyncio.to_thread(_finish, engine, now, lease)
+                await asyncio.gather(*asked)
+                for each in (one, other):
+                    each.leases = [lease for lease in each.leases if lease not in ended]
+                running = await asyncio.to_thread(_running, engine)
+                assert running == len(one.leases) + len(other.leases)
+                assert running <= most
+                assert _counted(engine) == {"a.b.ch": running}
+
+        _run(work, one, other)
+    assert one.in_loop + other.in_loop
