@@ -500,3 +500,27 @@ def test_leases_made_together_are_as_good_as_single_ones() -> None:
     made = opening.generate_leases(64)
     assert len(set(made)) == 64
     assert {len(each) for each in made} == {len(opening.generate_lease())}
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(
+    engine: Engine, now: datetime, keyed: bool
+) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.execute(text("VACUUM ANALYZE"))
+    counting = unlimited_claim.CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"})
+    claim = BatchClaim(
+        take=TakeRequest(task_queue_id=1, count=1, place=HERE),
+        holder=LeaseHolder(
+            subject="p", stamp="s", lease_time=timedelta(1), slot=SlotLimits(processors=1, claims=9)
+        ),
+        lease="lease",
+        allotment=Allotment(),
+        request_id="request" if keyed else None,
+    )
+    runner = AutocommitRunner(engine)
+    for batch in ([claim], [claim] * 2, [replace(claim, counting=counting, counted_by="[]")] * 2):
+        statement, values = unlimited_claim.build_statement(batch, now=now)
+        plan = "\n".join(line for (line,) in runner.rows(f"EXPLAIN {statement}", values))
+        for table in ("match_requests", "pilots", "attempts", "waiting_jobs", "jobs"):
+            assert f"Seq Scan on {table} " not in plan, plan
