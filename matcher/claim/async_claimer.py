@@ -33,9 +33,9 @@ from matcher.errors import NotInTime
 from matcher.request.match_request import MatchRequest, MatchResult
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
+from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases
-from taskqueue.leases import unlimited_claim
-from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 
 log = logging.getLogger(__name__)
 
@@ -233,8 +233,8 @@ class AsyncClaimer:
         try:
             maybe = [(ticket.request, (claim.lease,)) for ticket, claim in zip(tried, claims, strict=True)]
             with self._matcher.doubts.about(maybe):
-                rows = await lane.server.rows(*unlimited_claim.build_statement(claims, now=now))
-                outcomes = unlimited_claim.read_results(claims, rows, now=now)
+                rows = await lane.server.rows(*batched_claim.build_statement(claims, now=now))
+                outcomes = batched_claim.read_results(claims, rows, now=now)
         except DBAPIError as error:
             if database.is_unavailable(error) and not database.is_conflict(error):
                 raise
@@ -284,7 +284,8 @@ class AsyncClaimer:
             ticket.emptied.add(task_queue_id)
         if outcome.refused is not None:
             self._matcher.record_outcome(ticket.prepared, ClaimResult())
-        if outcome.refused is not None or len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
+            self._hand_over(ticket)
+        elif len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
             self._hand_over(ticket)
         elif not ticket.future.done():
             self._lines[ticket.prepared.counted].waiting.appendleft(ticket)

@@ -10,7 +10,7 @@ statements need PostgreSQL.
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -29,10 +29,10 @@ from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner
+from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases_claim
-from taskqueue.leases import unlimited_claim
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult, CountingRules
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.task_queues.task_queues import TaskQueue
 
 log = logging.getLogger(__name__)
@@ -89,12 +89,7 @@ def tried_before_last(tried: Sequence[TaskQueue]) -> frozenset[int]:
 
 
 def build_claim(
-    prepared: ClaimRequest,
-    task_queue: TaskQueue,
-    *,
-    lease: str,
-    counted_by: str | None = None,
-    counting: CountingRules | None = None,
+    prepared: ClaimRequest, task_queue: TaskQueue, *, lease: str, counted_by: str | None = None
 ) -> BatchClaim:
     """A claim for one job of a task queue; `counted_by`: what counts it, if its place has limits."""
     return BatchClaim(
@@ -104,17 +99,16 @@ def build_claim(
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
         counted_by=counted_by,
-        counting=counting,
     )
 
 
 def build_limited_claim(prepared: ClaimRequest, task_queue: TaskQueue, *, lease: str) -> BatchClaim | None:
     """The same with the limits of its place, for the statement to apply; None: it cannot."""
-    found = None if prepared.limits is None else prepared.limits.find_counting(task_queue)
-    if found is None:
+    counting = None if prepared.limits is None else prepared.limits.find_counting(task_queue)
+    if counting is None:
         return None
-    counting, counted_by = found
-    return build_claim(prepared, task_queue, lease=lease, counted_by=counted_by, counting=counting)
+    claim = build_claim(prepared, task_queue, lease=lease, counted_by=counting.counted_by)
+    return replace(claim, counting=counting)
 
 
 def _try(
@@ -128,7 +122,7 @@ def _try(
     maybe = [(requests[number].request, (claim.lease,)) for number, claim in batch.items()]
     try:
         with doubts.about(maybe):
-            outcomes = unlimited_claim.claim_jobs(server, list(batch.values()), now=now)
+            outcomes = batched_claim.claim_jobs(server, list(batch.values()), now=now)
     except DBAPIError as error:
         if database.is_unavailable(error):
             raise
@@ -174,7 +168,7 @@ def claim_limited(
         }
         if not batch:
             break
-        outcomes = unlimited_claim.claim_jobs(TransactionRunner(conn), list(batch.values()), now=now)
+        outcomes = batched_claim.claim_jobs(TransactionRunner(conn), list(batch.values()), now=now)
         for number, outcome in zip(batch, outcomes, strict=True):
             if result := left[number].take_outcome(outcome):
                 found[number] = result

@@ -27,8 +27,8 @@ from matcher.limits.throttle_standings import ThrottleStanding
 from requirements.values import fold
 from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
+from taskqueue.leases.batched_claim import CountingRules
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
-from taskqueue.leases.unlimited_claim import CountingRules
 from taskqueue.sites import bans, matching_delays, reservations, scope_rules, scopes
 from taskqueue.sites.matching_delays import BucketLevel
 from taskqueue.sites.scope_rules import Counting, RuleKind, StoredRule
@@ -224,11 +224,8 @@ class PlacePolicy:
         if not self._is_counting:
             return None
         rules: list[Counting] = [(scope_rules.RESERVATION, each.scope.scope) for each in self._standing]
-        rules += (
-            (each.rule_id, each.rule.limit.scope)
-            for each in self._conditions
-            if isinstance(each, RunningLimitState) and taken is not None and each.rule.is_used_by(taken)
-        )
+        if taken is not None:
+            rules += (each.counting for each in _list_counting(self._conditions, taken))
         return scope_rules.format_countings(rules)
 
     def find_countings(self, job_id: int) -> str | None:
@@ -270,17 +267,27 @@ class PlainLimits:
     limits: Sequence[RunningLimitState]
     digests: Mapping[str, str]  #: of the rules of each scope of the place that has any, by folded name
 
-    def find_counting(self, task_queue: TaskQueue) -> tuple[CountingRules, str] | None:
-        """The rules that count the jobs of a task queue, and `attempts.counted_by`.
-
-        None: it does not decide alone which rules count its jobs.
-        """
+    def find_counting(self, task_queue: TaskQueue) -> CountingRules | None:
+        """The rules that count the jobs of a task queue; None: it does not decide alone which ones do."""
         if not all(each.rule.is_decided_by(task_queue) for each in self.limits):
             return None
-        used = [each for each in self.limits if each.rule.is_used_by(task_queue)]
-        rules = [(each.rule_id, each.limit.most if each.rule.concerns(task_queue) else None) for each in used]
-        countings = scope_rules.format_countings([(each.rule_id, each.rule.limit.scope) for each in used])
-        return CountingRules(rules=rules, digests=self.digests), countings
+        used = _list_counting(self.limits, task_queue)
+        return CountingRules(
+            rules=[
+                (each.rule_id, each.limit.most if each.rule.concerns(task_queue) else None) for each in used
+            ],
+            digests=self.digests,
+            counted_by=scope_rules.format_countings([each.counting for each in used]),
+        )
+
+
+def _list_counting(
+    conditions: Iterable[PlaceCondition], taken: CandidateRow | TaskQueue
+) -> list[RunningLimitState]:
+    """The running limits that count a job, or the jobs of a task queue that alone decides."""
+    return [
+        each for each in conditions if isinstance(each, RunningLimitState) and each.rule.is_used_by(taken)
+    ]
 
 
 class PlacePolicies:

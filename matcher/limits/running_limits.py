@@ -25,7 +25,7 @@ from requirements.values import fold
 from taskqueue.db import clock
 from taskqueue.sites import matching_delays, occupancy, scope_rules, scopes
 from taskqueue.sites.matching_delays import BucketKey, BucketLevel
-from taskqueue.sites.scope_rules import OF_SITE, RuleKind
+from taskqueue.sites.scope_rules import OF_SITE, Counting, RuleKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Columns of a candidate job, by attribute of a limit.
@@ -111,6 +111,11 @@ class RunningLimitState:
     rule_id: int = 0  #: of the counter; 0: the rows were counted
     opened: bool = True  #: False: a new rule that admits no job yet
     changed: bool = False
+
+    @property
+    def counting(self) -> Counting:
+        """Its entry in `attempts.counted_by`."""
+        return self.rule_id, self.rule.limit.scope
 
     @property
     def full(self) -> bool:

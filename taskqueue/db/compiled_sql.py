@@ -102,7 +102,7 @@ def _quote(value: str | int) -> str:
 
 
 #: To plan a claim costs more than to run it. So its plan is made once, maybe while the tables are empty.
-_GENERIC_PLANS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off"
+_PLAN_SETTINGS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off"
 Rows = list[tuple[Any, ...]]
 _Driver: TypeAlias = "psycopg.Connection[Any]"
 
@@ -181,9 +181,9 @@ class AutocommitRunner:
         try:
             driver.autocommit = True
             if not self._is_pooled:
-                driver.execute(_GENERIC_PLANS)
+                driver.execute(_PLAN_SETTINGS)
         except psycopg.Error as error:
-            translated = _translate(self._engine.dialect, driver, _GENERIC_PLANS, error)
+            translated = _translate(self._engine.dialect, driver, _PLAN_SETTINGS, error)
             driver.close()
             raise translated from error
         self._process = os.getpid()
@@ -261,7 +261,7 @@ class AsyncRunner:
                 await driver.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
             else:
                 await driver.execute(postgresql_settings.SET_ISOLATION)
-                await driver.execute(_GENERIC_PLANS)
+                await driver.execute(_PLAN_SETTINGS)
                 if "options" not in url.query:
                     await driver.execute(postgresql_settings.SET_LIMITS)
         except BaseException:

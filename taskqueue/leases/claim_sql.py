@@ -178,7 +178,7 @@ _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
 
 
 class _LockedLimits:
-    """The CTEs of the rules of all places of the requests."""
+    """The CTEs of the rules of all places of the requests; `admit` comes before `store`."""
 
     def __init__(self) -> None:
         known = compiled_sql.unnest_json("known", _KNOWN, name="known_rules")
@@ -232,7 +232,19 @@ class _LockedLimits:
             exists().where(self._known.c.scope.in_(place), self._known.c.scope.not_in(verified)),
         )
 
-    def list_uses(self, requests: CTE) -> CTE:
+    def admit(self, requests: CTE) -> CTE:
+        """The requests, refused where a limit leaves no room."""
+        self._uses = uses = self._list_uses(requests)
+        excess = (
+            select(uses.c.number)
+            .join(self._counts, self._counts.c.rule_id == uses.c.rule_id)
+            .where(self._counts.c.n + uses.c.rank > uses.c.most)
+        )
+        refusal = case((requests.c.number.in_(excess), ""), else_=requests.c.refusal)
+        others = (each for each in requests.c if each.name != "refusal")
+        return select(*others, refusal.label("refusal")).cte("admitted")
+
+    def _list_uses(self, requests: CTE) -> CTE:
         """The rules that count each request that may get a job, and its rank among those of the rule."""
         each = func.json_array_elements(requests.c.rules).table_valued(column("value", JSON), name="each")
         rule = cast(each.c.value.op("->>")(literal(0)), BigInteger)
@@ -248,19 +260,9 @@ class _LockedLimits:
             .cte("uses")
         )
 
-    def refuse_excess(self, requests: CTE, uses: CTE) -> CTE:
-        """The requests, refused where a limit leaves no room."""
-        excess = (
-            select(uses.c.number)
-            .join(self._counts, self._counts.c.rule_id == uses.c.rule_id)
-            .where(self._counts.c.n + uses.c.rank > uses.c.most)
-        )
-        refusal = case((requests.c.number.in_(excess), ""), else_=requests.c.refusal)
-        others = (each for each in requests.c if each.name != "refusal")
-        return select(*others, refusal.label("refusal")).cte("admitted")
-
-    def store(self, uses: CTE, assigned: CTE, opened: CTE) -> CTE:
+    def store(self, assigned: CTE, opened: CTE) -> CTE:
         """Add what was taken to the counters."""
+        uses = self._uses
         gained = (
             select(uses.c.rule_id, func.count().label("number"))
             .join(assigned, assigned.c.number == uses.c.number)
@@ -323,9 +325,8 @@ def _build_many(*, limited: bool) -> CompoundSelect[Any]:
     given_requests = compiled_sql.unnest_json("requests", columns, name="request")
     refusal = _refusal(dict(given_requests.c.items()), keyed=True, limits=limits)
     requests = select(given_requests, refusal.label("refusal")).cte("requests")
-    uses = None if limits is None else limits.list_uses(requests)
-    if limits is not None and uses is not None:
-        requests = limits.refuse_excess(requests, uses)
+    if limits is not None:
+        requests = limits.admit(requests)
     assigned = _assign_jobs(requests)
     opened = _open_attempts(assigned, dict(assigned.c.items()))
     # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
@@ -340,8 +341,8 @@ def _build_many(*, limited: bool) -> CompoundSelect[Any]:
         .cte("given")
     )
     parts = build_records(ids, given, dict(given.c.items()), keyed=True)
-    if limits is not None and uses is not None:
-        parts.append(limits.store(uses, assigned, opened))
+    if limits is not None:
+        parts.append(limits.store(assigned, opened))
     lost = select(assigned.c.number, literal("")).where(assigned.c.job_id.not_in(select(opened.c.job_id)))
     refused = select(requests.c.number, requests.c.refusal).where(requests.c.refusal.is_not(None))
     refusals = union_all(refused, lost).subquery()

@@ -4,20 +4,16 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert, select, text
 
 from matcher.claim import async_claimer
-from matcher.claim.async_claimer import AsyncClaimer
-from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from matcher.errors import NotInTime
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from requirements.errors import PilotageError
@@ -30,9 +26,8 @@ from taskqueue.sites import bans
 from taskqueue.sites.bans import Ban
 from taskqueue.states import JobStatus
 from tests import waiting
+from tests.claiming import ClaimingProcess, claiming, run
 from tests.waiting import LONG, at, request
-
-Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -42,48 +37,9 @@ def engine(postgres_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-@dataclass(slots=True)
-class Process:
-    """The claimers of one process of the service."""
-
-    matcher: Matcher
-    worker: ClaimWorker
-    claimer: AsyncClaimer
-
-    async def ask(self, asked: MatchRequest, is_gone: Callable[[], bool] = lambda: False) -> MatchResult:
-        """As the route does."""
-        answer = await self.claimer.claim(asked, is_gone)
-        if answer is None:
-            return await asyncio.wrap_future(self.worker.submit(asked).future)
-        if is_gone():
-            self.claimer.give_back(asked, answer)
-        return answer
-
-
-@contextmanager
-def _process(engine: Engine, now: datetime) -> Iterator[Process]:
-    matcher = waiting.matcher(engine, now)
-    worker = ClaimWorker(engine, matcher)
-    worker.start()
-    try:
-        yield Process(matcher, worker, AsyncClaimer(engine, matcher, worker))
-    finally:
-        worker.stop()
-
-
-def _run(process: Process, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    async def run() -> Answer:
-        try:
-            return await work()
-        finally:
-            await process.claimer.close()
-
-    return asyncio.run(run())
-
-
 @pytest.fixture
-def process(engine: Engine, now: datetime) -> Iterator[Process]:
-    with _process(engine, now) as process:
+def process(engine: Engine, now: datetime) -> Iterator[ClaimingProcess]:
+    with claiming(engine, waiting.matcher(engine, now)) as process:
         yield process
 
 
@@ -110,7 +66,9 @@ def _open_attempts(engine: Engine) -> list[int]:
         return list(conn.scalars(select(attempts.c.job_id).where(attempts.c.closed_at.is_(None))))
 
 
-def test_what_comes_in_together_is_claimed_together(engine: Engine, now: datetime, process: Process) -> None:
+def test_what_comes_in_together_is_claimed_together(
+    engine: Engine, now: datetime, process: ClaimingProcess
+) -> None:
     _put(engine, now, 40)
 
     async def work() -> list[MatchResult | None]:
@@ -118,14 +76,14 @@ def test_what_comes_in_together_is_claimed_together(engine: Engine, now: datetim
         await process.ask(_ask())
         return await asyncio.gather(*(process.claimer.claim(_ask(n), lambda: False) for n in range(30)))
 
-    answers = _run(process, work)
+    answers = run(work, process)
     given = [match.job_id for answer in answers if answer for match in answer.matches]
     assert len(given) == len(set(given)) == 30, "none of them needed the thread"
     assert len(_open_attempts(engine)) == 31
 
 
 def test_a_pilot_without_room_does_not_reach_the_thread(
-    engine: Engine, now: datetime, process: Process
+    engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
     _put(engine, now, 5)
     first = FirstRequest(stamp="s", vo="lhcb", queue=LONG, processors=1)
@@ -140,7 +98,7 @@ def test_a_pilot_without_room_does_not_reach_the_thread(
         assert repeated is None, "only the thread reads earlier answers"
         return [held, again, await process.ask(_ask(caller=caller, request_id="first"))]
 
-    held, again, repeated = _run(process, work)
+    held, again, repeated = run(work, process)
     assert again == MatchResult(reason=SlotRefusal.FULL)
     assert held is not None
     assert held == repeated
@@ -155,7 +113,7 @@ def _count_waiting_claims(engine: Engine) -> int:
 
 
 def test_few_requests_wait_for_a_statement_that_is_under_way(
-    engine: Engine, now: datetime, process: Process, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_claimer, "_SLOW", 60.0)
     _put(engine, now, 20)
@@ -172,14 +130,14 @@ def test_few_requests_wait_for_a_statement_that_is_under_way(
             transaction.rollback()
         await asyncio.gather(*sent)
 
-    _run(process, work)
+    run(work, process)
     with database.reading(engine) as conn:
         transactions = conn.scalars(text("SELECT count(*) FROM attempts GROUP BY xmin ORDER BY 1")).all()
     assert transactions == [1, 3, 3]
 
 
 def test_a_statement_that_waits_for_a_lock_holds_up_no_others(
-    engine: Engine, now: datetime, process: Process
+    engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
     _put(engine, now, 20)
 
@@ -196,10 +154,12 @@ def test_a_statement_that_waits_for_a_lock_holds_up_no_others(
             transaction.rollback()
         assert len((await stuck[0]).matches) == 1
 
-    _run(process, work)
+    run(work, process)
 
 
-def test_a_repeated_request_gets_the_same_job(engine: Engine, now: datetime, process: Process) -> None:
+def test_a_repeated_request_gets_the_same_job(
+    engine: Engine, now: datetime, process: ClaimingProcess
+) -> None:
     _put(engine, now, 5)
 
     async def work() -> list[MatchResult]:
@@ -208,12 +168,12 @@ def test_a_repeated_request_gets_the_same_job(engine: Engine, now: datetime, pro
         together = await asyncio.gather(*(process.ask(_ask(request_id="r")) for _ in range(3)))
         return [first, *together]
 
-    answers = _run(process, work)
+    answers = run(work, process)
     assert len({each.matches[0].job_id for each in answers}) == 1
     assert len(_open_attempts(engine)) == 2
 
 
-def test_what_comes_too_late_goes_back(engine: Engine, now: datetime, process: Process) -> None:
+def test_what_comes_too_late_goes_back(engine: Engine, now: datetime, process: ClaimingProcess) -> None:
     job_ids = _put(engine, now, 5)
 
     async def work() -> None:
@@ -228,25 +188,25 @@ def test_what_comes_too_late_goes_back(engine: Engine, now: datetime, process: P
             transaction.rollback()
         assert [type(each) for each in results] == [NotInTime, NotInTime]
 
-    _run(process, work)
+    run(work, process)
     waiting.until(lambda: len(_open_attempts(engine)) == 1)
     with database.reading(engine) as conn:
         assert len(waiting.left(conn)) == len(job_ids) - 1
 
 
-def test_nothing_is_claimed_for_who_has_gone(engine: Engine, now: datetime, process: Process) -> None:
+def test_nothing_is_claimed_for_who_has_gone(engine: Engine, now: datetime, process: ClaimingProcess) -> None:
     _put(engine, now, 5)
 
     async def work() -> MatchResult | None:
         await process.ask(_ask())
         return await process.claimer.claim(_ask(1), lambda: True)
 
-    assert _run(process, work) is None, "the claim thread sees for itself that the client has gone"
+    assert run(work, process) is None, "the claim thread sees for itself that the client has gone"
     assert len(_open_attempts(engine)) == 1
 
 
 def test_nothing_is_only_said_by_who_read_what_is_new(
-    engine: Engine, now: datetime, process: Process
+    engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
     _put(engine, now, 2)
 
@@ -254,14 +214,14 @@ def test_nothing_is_only_said_by_who_read_what_is_new(
         answers = [await process.ask(_ask(number)) for number in range(4)]
         return [len(each.matches) for each in answers]
 
-    assert _run(process, work) == [1, 1, 0, 0]
+    assert run(work, process) == [1, 1, 0, 0]
     _put(engine, now, 1, owner="bob")
-    assert len(_run(process, lambda: process.ask(_ask(9))).matches) == 1
+    assert len(run(lambda: process.ask(_ask(9)), process).matches) == 1
 
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_a_place_that_was_closed_a_moment_ago_makes_no_task_queue_empty(
-    engine: Engine, now: datetime, process: Process, requests: int
+    engine: Engine, now: datetime, process: ClaimingProcess, requests: int
 ) -> None:
     _put(engine, now, 5)
 
@@ -272,7 +232,7 @@ def test_a_place_that_was_closed_a_moment_ago_makes_no_task_queue_empty(
             bans.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
         return await asyncio.gather(*(process.claimer.claim(_ask(n), _stays) for n in range(requests)))
 
-    assert _run(process, work) == [None] * requests
+    assert run(work, process) == [None] * requests
     assert process.matcher._memory.waiting.excluded == frozenset()
 
 
@@ -281,13 +241,13 @@ def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) ->
     database.upgrade(url)
     engine = database.connect(url)
     _put(engine, now, 2)
-    with _process(engine, now) as process:
+    with claiming(engine, waiting.matcher(engine, now)) as process:
 
         async def work() -> MatchResult | None:
             await process.ask(_ask())
             return await process.claimer.claim(_ask(1), lambda: False)
 
-        assert _run(process, work) is None
+        assert run(work, process) is None
     engine.dispose()
 
 
@@ -299,7 +259,7 @@ def test_processes_clients_that_go_and_connections_that_break_lose_and_double_no
     job_ids = [each for owner in ("alice", "bob", "carol") for each in _put(engine, now, 60, owner=owner)]
     kept: Counter[int] = Counter()
 
-    async def pilot(process: Process, number: int) -> None:
+    async def pilot(process: ClaimingProcess, number: int) -> None:
         for turn in range(6):
             asked = _ask(number, request_id=f"{number}.{turn}", seconds=draw.choice((0.05, 5, 5)))
             goes = draw.random() < 0.2
@@ -325,7 +285,7 @@ def test_processes_clients_that_go_and_connections_that_break_lose_and_double_no
             await each.claimer.close()
 
     with ExitStack() as stack:
-        processes = [stack.enter_context(_process(engine, now)) for _ in range(2)]
+        processes = [stack.enter_context(claiming(engine, waiting.matcher(engine, now))) for _ in range(2)]
         asyncio.run(work())
     assert max(kept.values(), default=0) <= 1, "no job is given twice"
     with database.reading(engine) as conn:

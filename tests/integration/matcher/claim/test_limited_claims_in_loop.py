@@ -3,29 +3,26 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import Engine, func, select
 
 from cs_config.tree.configuration import Configuration
 from matcher import cache
-from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from taskqueue.db import database
 from taskqueue.leases.reports import PayloadResult
-from taskqueue.schema.tables import attempts, scope_returns, scope_rules
+from taskqueue.schema.tables import attempts, scope_returns
 from taskqueue.sites import scopes
-from tests import reporting, stored, waiting
+from tests import reporting, scope_counters, stored, waiting
+from tests.claiming import ClaimingProcess, claiming, run
 from tests.waiting import ELSEWHERE, LONG, SHORT, at, request
 
-Answer = TypeVar("Answer")
 SITE = "A.B.ch"
 
 
@@ -47,46 +44,10 @@ def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_OPEN_SECONDS", 600.0)
 
 
-@dataclass(slots=True)
-class Process:
-    """The claimers of one process of the service."""
-
-    matcher: Matcher
-    worker: ClaimWorker
-    claimer: AsyncClaimer
-    in_loop: int = 0  #: requests answered in the event loop
-    leases: list[str] = field(default_factory=list)
-
-    async def ask(self, asked: MatchRequest) -> MatchResult:
-        """As the route does."""
-        answer = await self.claimer.claim(asked, lambda: False)
-        self.in_loop += answer is not None
-        if answer is None:
-            answer = await asyncio.wrap_future(self.worker.submit(asked).future)
-        self.leases += (match.lease for match in answer.matches)
-        return answer
-
-
-@contextlib.contextmanager
-def _process(engine: Engine, now: datetime, config: Configuration) -> Iterator[Process]:
-    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
-    worker = ClaimWorker(engine, matcher)
-    worker.start()
-    try:
-        yield Process(matcher, worker, AsyncClaimer(engine, matcher, worker))
-    finally:
-        worker.stop()
-
-
-def _run(work: Callable[[], Coroutine[Any, Any, Answer]], *processes: Process) -> Answer:
-    async def run() -> Answer:
-        try:
-            return await work()
-        finally:
-            for each in processes:
-                await each.claimer.close()
-
-    return asyncio.run(run())
+def _process(
+    engine: Engine, now: datetime, config: Configuration
+) -> contextlib.AbstractContextManager[ClaimingProcess]:
+    return claiming(engine, Matcher(engine, lambda: config, lambda: now, random.Random(1)))
 
 
 def _put(engine: Engine, now: datetime, count: int, *, job_type: str = "MC", vo: str = "lhcb") -> list[int]:
@@ -113,15 +74,7 @@ def _running(engine: Engine) -> int:
 def _counted(engine: Engine) -> dict[str, int]:
     """What the rules of each scope count, less what was returned."""
     with database.reading(engine) as conn:
-        rows = conn.execute(select(scope_rules.c.scope, scope_rules.c.rule_id, scope_rules.c.n)).all()
-        returned = dict(
-            conn.execute(
-                select(scope_returns.c.rule_id, func.sum(scope_returns.c.number)).group_by(
-                    scope_returns.c.rule_id
-                )
-            ).all()
-        )
-    return {row.scope: row.n + returned.get(row.rule_id, 0) for row in rows}
+        return {rule.scope: counted for rule, counted in scope_counters.list_counts(conn)}
 
 
 def _finish(engine: Engine, now: datetime, lease: str) -> None:
@@ -141,7 +94,7 @@ def test_requests_at_limited_places_are_answered_in_the_loop_up_to_the_limit(
             await process.ask(_ask())
             return await asyncio.gather(*(process.ask(_ask(n)) for n in range(30)))
 
-        answers = _run(work, process)
+        answers = run(work, process)
     given = [match.job_id for answer in answers for match in answer.matches]
     assert len(given) == len(set(given)) == 11, "and one before"
     assert process.in_loop == 11
@@ -164,7 +117,7 @@ def test_what_ended_is_subtracted_by_the_next_claim(engine: Engine, now: datetim
             assert all(answer.matches for answer in answers)
             assert process.in_loop == 8
 
-        _run(work, process)
+        run(work, process)
     with database.reading(engine) as conn:
         assert not conn.execute(select(scope_returns)).all(), "applied and deleted"
     assert _counted(engine) == {"a.b.ch": 6}
@@ -195,15 +148,9 @@ def test_rules_that_another_process_stores_hold_at_once(engine: Engine, now: dat
             assert await process.claimer.claim(_ask(3), lambda: False) is None, "it knows other rules"
             return await process.ask(_ask(4))
 
-        answer = _run(work, process)
+        answer = run(work, process)
     assert bool(answer.matches) == ("JobGroup" in limits)
-    assert not _differ(engine)
-
-
-def _differ(engine: Engine) -> bool:
-    """Whether a counter differs from its rows."""
-    counted, running = _counted(engine), _running(engine)
-    return any(number not in (0, running) for number in counted.values())
+    assert scope_counters.agree(engine)
 
 
 def test_a_scope_that_another_transaction_has_locked_delays_no_other(engine: Engine, now: datetime) -> None:
@@ -224,7 +171,7 @@ def test_a_scope_that_another_transaction_has_locked_delays_no_other(engine: Eng
             assert both[1].matches
             assert (await process.ask(_ask(3))).matches
 
-        _run(work, process)
+        run(work, process)
 
 
 def test_jobs_of_an_exempt_vo_are_counted_and_not_limited(engine: Engine, now: datetime) -> None:
@@ -237,7 +184,7 @@ def test_jobs_of_an_exempt_vo_are_counted_and_not_limited(engine: Engine, now: d
             first = [bool((await process.ask(_ask(n, vo="cms"))).matches) for n in range(5)]
             return [*first, bool((await process.ask(_ask(6))).matches)]
 
-        assert _run(work, process) == [True] * 5 + [False]
+        assert run(work, process) == [True] * 5 + [False]
     assert process.in_loop == 4
 
 
@@ -265,5 +212,5 @@ def test_two_processes_never_exceed_a_limit_while_jobs_end(engine: Engine, now: 
                 assert running <= most
                 assert _counted(engine) == {"a.b.ch": running}
 
-        _run(work, one, other)
+        run(work, one, other)
     assert one.in_loop + other.in_loop

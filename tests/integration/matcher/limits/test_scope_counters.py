@@ -4,7 +4,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,11 +23,11 @@ from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import expiry, lifecycle
 from taskqueue.leases.reports import PayloadResult
-from taskqueue.schema.tables import attempts, job_log, jobs, reservations, scope_returns, scope_rules
+from taskqueue.schema.tables import attempts, job_log, reservations, scope_returns, scope_rules
 from taskqueue.sites import rule_check, rule_opening, scopes
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
-from tests import reporting, stored, waiting
+from tests import reporting, scope_counters, stored, waiting
 from tests.waiting import ELSEWHERE, LONG, SHORT
 
 ROOT = Path(__file__).parents[4]
@@ -66,52 +65,6 @@ def _ask(matcher: Matcher, where: object = LONG, count: int = 1) -> ClaimResult:
             return look
 
 
-def _find_differences(conn: Connection) -> list[tuple[object, ...]]:
-    """Rules whose counter is not the number of rows, in one snapshot."""
-    found: list[tuple[object, ...]] = []
-    pending = {
-        (row.scope, row.rule_id): row.number
-        for row in conn.execute(
-            select(
-                scope_returns.c.scope,
-                scope_returns.c.rule_id,
-                func.sum(scope_returns.c.number).label("number"),
-            ).group_by(scope_returns.c.scope, scope_returns.c.rule_id)
-        )
-    }
-    for rule in rules.list_rules(conn):
-        site, ce = (*rule.scope.split("/"), "")[:2]
-        if rule.kind is rules.RuleKind.THROTTLE:
-            continue
-        there = sum(
-            compiled_rules.counts(rule, row.vo, row.job_type)
-            and row.site.lower() == site
-            and ce in ("", row.ce.lower())
-            for row in conn.execute(
-                select(attempts.c.site, attempts.c.ce, jobs.c.vo, jobs.c.job_type)
-                .join(jobs, jobs.c.job_id == attempts.c.job_id)
-                .where(attempts.c.closed_at.is_(None))
-            )
-        )
-        if rule.n + pending.get((rule.scope, rule.rule_id), 0) != there:
-            found.append((rule, pending, there))
-    return found
-
-
-@contextlib.contextmanager
-def _snapshot(engine: Engine) -> Iterator[Connection]:
-    with engine.connect() as conn:
-        if engine.dialect.name == "postgresql":
-            conn = conn.execution_options(isolation_level="REPEATABLE READ")
-        with conn.begin():
-            yield conn
-
-
-def _agree(engine: Engine) -> bool:
-    with _snapshot(engine) as conn:
-        return not _find_differences(conn)
-
-
 def _count(engine: Engine, where: str = "true") -> int:
     with database.reading(engine) as conn:
         found: int = conn.execute(
@@ -127,7 +80,7 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
     matcher = _matcher(engine, now, _config("{JobType: {mc: 6}, CEs: {ce1: {JobType: {MC: 9}}}}"))
     taken = list(_ask(matcher, count=9).claimed)
     assert len(taken) == 6
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
     late = now + 10 * LEASE
     silent = {"silent_since": {"lhcb": late}, "now": late}
 
@@ -156,10 +109,10 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
         for number in range(len(taken)):
             with database.writing(engine) as conn:
                 end(conn, number)
-            assert _agree(engine)
+            assert scope_counters.agree(engine)
     assert _count(engine) == 0
     assert len(_ask(matcher, count=9).claimed) == 6
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
 
 
 def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engine, now: datetime) -> None:
@@ -195,7 +148,7 @@ def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
     with database.writing(engine) as conn:
         expiry.mark_stalled(conn, silent_since={"lhcb": late}, now=now)
         reporting.give_up(conn, "lhcb", max_rescheduling=5, now=late)
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
     newer = _matcher(engine, now, _config("{JobType: {MC: 2}, VO: {lhcb: 1}}", version=2))
     newer.refresh()
     with database.writing(engine) as conn:
@@ -216,7 +169,7 @@ def test_a_process_with_an_older_configuration_keeps_the_new_limit(engine: Engin
     for matcher in (old, free, new) * 2:
         _ask(matcher)
     assert _count(engine) == 3
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
     looks = free.serve([waiting.request(**waiting.at(LONG)) for _ in range(2)])
     assert not any(look.claimed for look in looks if isinstance(look, ClaimResult))
     with database.reading(engine) as conn:
@@ -242,7 +195,7 @@ def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_ope
         assert (look.claimed, look.in_other_hands) == ((), True)
     assert _ask(matcher).refused == "limits"
     assert _count(engine) == 3
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
     engine.dispose()
 
 
@@ -304,7 +257,7 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     with database.reading(engine) as conn:
         assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(4, False)]
     assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
 
 
 def test_new_limits_are_opened_wherever_the_process_that_stores_them_is_killed(
@@ -409,7 +362,7 @@ def test_a_large_count_goes_on_between_the_claims_for_other_places(
     assert isinstance(free, ClaimResult)
     assert (closed.claimed, closed.in_other_hands, len(free.claimed)) == ((), True, 1)
     assert len(_ask(matcher, count=9).claimed) == 1
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
 
 
 def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgres_url: str, now: datetime) -> None:
@@ -427,7 +380,7 @@ def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgres_url: 
             assert (busy.claimed, busy.refused, busy.in_other_hands) == ((), None, True)
             assert free.claimed or free.emptied or _count(engine, "site = 'C.D.ch'") > 1
     assert _ask(matcher).claimed or _count(engine, f"site = '{SITE}'") > 0
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
     engine.dispose()
 
 
@@ -468,9 +421,9 @@ def _end(engine: Engine, now: datetime, lease: str, how: int) -> None:
 def _watch(engine: Engine, over: threading.Event) -> int:
     looks = 0
     while not over.is_set():
-        with _snapshot(engine) as conn:
+        with scope_counters.snapshot(engine) as conn:
             if all(each.opened for each in rules.list_rules(conn)):
-                assert not _find_differences(conn)
+                assert not scope_counters.find_differences(conn)
             there = conn.execute(text("SELECT count(*) FROM attempts WHERE closed_at IS NULL")).scalar_one()
             assert there <= max(MOST.values())
         looks += 1
@@ -489,7 +442,7 @@ def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: dat
         over.set()
         assert watching.result() > 0
     assert errors == [None] * 4
-    assert _agree(engine)
+    assert scope_counters.agree(engine)
 
 
 def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine, now: datetime) -> None:

@@ -16,13 +16,13 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, attempts, expiry, unlimited_claim
+from taskqueue.leases import assignment, attempts, batched_claim, expiry
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import Location, TakeRequest
 from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.batched_claim import BatchClaim
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.leases.reports import PayloadResult
-from taskqueue.leases.unlimited_claim import BatchClaim
 from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
@@ -339,7 +339,7 @@ def _claim_quickly(
         )
         for task_queue_id in task_queue_ids
     ]
-    outcomes = unlimited_claim.claim_jobs(server, asks, now=gone.now)
+    outcomes = batched_claim.claim_jobs(server, asks, now=gone.now)
     return [each.claimed.job_id for each in outcomes if each.claimed is not None]
 
 

@@ -28,10 +28,10 @@ from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import jobs
-from taskqueue.leases import attempts, opening, unlimited_claim
+from taskqueue.leases import attempts, batched_claim, opening
 from taskqueue.leases.assignment import Location, TakeRequest
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.leases.opening import Allotment, LeaseHolder
-from taskqueue.leases.unlimited_claim import BatchClaim, BatchClaimResult
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotLimits, SlotRefusal
@@ -195,8 +195,8 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:
         refused = BatchClaimResult(refused="")
-        assert unlimited_claim.claim_jobs(server, asks, now=now) == [refused] * how_many
-        [*nothing, given] = unlimited_claim.claim_jobs(server, [*asks, allowed], now=now)
+        assert batched_claim.claim_jobs(server, asks, now=now) == [refused] * how_many
+        [*nothing, given] = batched_claim.claim_jobs(server, [*asks, allowed], now=now)
     assert nothing == [refused] * how_many
     assert given.claimed is not None
 
@@ -225,7 +225,7 @@ def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: En
                 )
                 for number, stamp in enumerate(sizes)
             ]
-            outcomes = unlimited_claim.claim_jobs(server, asks, now=now)
+            outcomes = batched_claim.claim_jobs(server, asks, now=now)
             for stamp, outcome in zip(sizes, outcomes, strict=True):
                 given[stamp] += outcome.claimed is not None
                 reasons[stamp] = outcome.refused
@@ -238,9 +238,9 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        [first] = unlimited_claim.claim_jobs(server, [_ask(task_queue, request_id="r")], now=now)
+        [first] = batched_claim.claim_jobs(server, [_ask(task_queue, request_id="r")], now=now)
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
-        [repeated, other] = unlimited_claim.claim_jobs(server, again, now=now)
+        [repeated, other] = batched_claim.claim_jobs(server, again, now=now)
     assert first.claimed is not None
     assert (repeated.claimed, repeated.refused) == (None, "")
     assert other.claimed is not None, "another pilot's request of the same name"
@@ -310,13 +310,13 @@ def test_a_claim_that_nobody_heard_of_goes_back(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = _put(engine, now)
-    claim = unlimited_claim.claim_jobs
+    claim = batched_claim.claim_jobs
 
     def cut_off(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
         claim(server, asks, now=now)  # it is committed
         raise _lost()
 
-    monkeypatch.setattr(unlimited_claim, "claim_jobs", cut_off)
+    monkeypatch.setattr(batched_claim, "claim_jobs", cut_off)
     claimer = ClaimWorker(engine, matcher)
     lost = PendingRequest(request=request(**AT, request_id="r"))
     claimer._serve_batch([lost])
@@ -336,7 +336,7 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
 ) -> None:
     _put(engine, now)
     both: list[MatchRequest] = [request(), request()]
-    claim = unlimited_claim.claim_jobs
+    claim = batched_claim.claim_jobs
     calls: list[int] = []
 
     def once(
@@ -351,7 +351,7 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
     matcher.refresh()
     with database.writing(engine) as conn:  # one of the task queues is empty, and nobody knows
         conn.execute(text("DELETE FROM waiting_jobs WHERE job_id = (SELECT max(job_id) FROM waiting_jobs)"))
-    monkeypatch.setattr(unlimited_claim, "claim_jobs", once)
+    monkeypatch.setattr(batched_claim, "claim_jobs", once)
     looks = matcher.serve(both)
     assert sum(map(len, _ids(looks))) == 1
 
@@ -361,7 +361,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
 ) -> None:
     _put(engine, now, 2)
     _put(engine, now, 2, owner="bob")
-    claim = unlimited_claim.claim_jobs
+    claim = batched_claim.claim_jobs
 
     def second_is_cut_off(
         server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime
@@ -374,7 +374,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
 
     leases: list[str] = []
     matcher.refresh()
-    monkeypatch.setattr(unlimited_claim, "claim_jobs", second_is_cut_off)
+    monkeypatch.setattr(batched_claim, "claim_jobs", second_is_cut_off)
     tickets = [PendingRequest(request=request(**AT, request_id=each)) for each in ("first", "second")]
     claimer = ClaimWorker(engine, matcher)
     claimer._serve_batch(tickets)
@@ -390,13 +390,13 @@ def test_claims_that_are_made_and_cannot_be_told_go_back(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_ids = _put(engine, now, 3)
-    claim = unlimited_claim.claim_jobs
+    claim = batched_claim.claim_jobs
 
     def broken(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
         claim(server, asks, now=now)  # it is committed
         raise KeyError("a description that cannot be read")
 
-    monkeypatch.setattr(unlimited_claim, "claim_jobs", broken)
+    monkeypatch.setattr(batched_claim, "claim_jobs", broken)
     claimer = ClaimWorker(engine, matcher)
     tickets = [PendingRequest(request=request(**AT)) for _ in range(2)]
     claimer._serve_batch(tickets)
@@ -474,7 +474,7 @@ def test_a_claim_is_prepared_at_once_with_a_plan_for_all_values(engine: Engine, 
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        unlimited_claim.claim_jobs(server, [_ask(task_queue, number) for number in range(2)], now=now)
+        batched_claim.claim_jobs(server, [_ask(task_queue, number) for number in range(2)], now=now)
         [plans] = server.rows(
             "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
             " WHERE statement LIKE '%DELETE FROM waiting_jobs%' AND statement NOT LIKE '%pg_prepared%'",
@@ -508,7 +508,7 @@ def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(
 ) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         conn.execute(text("VACUUM ANALYZE"))
-    counting = unlimited_claim.CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"})
+    counting = batched_claim.CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"}, counted_by="[]")
     claim = BatchClaim(
         take=TakeRequest(task_queue_id=1, count=1, place=HERE),
         holder=LeaseHolder(
@@ -519,8 +519,12 @@ def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(
         request_id="request" if keyed else None,
     )
     runner = AutocommitRunner(engine)
-    for batch in ([claim], [claim] * 2, [replace(claim, counting=counting, counted_by="[]")] * 2):
-        statement, values = unlimited_claim.build_statement(batch, now=now)
+    for batch in (
+        [claim],
+        [claim] * 2,
+        [replace(claim, counting=counting, counted_by=counting.counted_by)] * 2,
+    ):
+        statement, values = batched_claim.build_statement(batch, now=now)
         plan = "\n".join(line for (line,) in runner.rows(f"EXPLAIN {statement}", values))
         for table in ("match_requests", "pilots", "attempts", "waiting_jobs", "jobs"):
             assert f"Seq Scan on {table} " not in plan, plan

@@ -3,8 +3,8 @@
 On PostgreSQL a data-changing WITH deletes the waiting rows, marks the jobs Matched, opens the attempts and
 writes the log: one round trip, commit included. The statement checks its own conditions: those of
 `assignment`, that the site is not banned, and that the request was not answered before. It counts running
-limits that the task queue decides (`CountedBy`), or they were counted before. For other limits, and where a
-location inspects each job, `assignment` and `selection` work step by step.
+limits that the task queue decides (`CountingRules`), or they were counted before. For other limits, and where
+a location inspects each job, `assignment` and `selection` work step by step.
 """
 
 import json
@@ -27,6 +27,7 @@ class CountingRules:
     #: Id of each rule, and its limit; None: the job's VO is exempt.
     rules: Sequence[tuple[int, int | None]]
     digests: Mapping[str, str]  #: of the rules of each scope of the place that has any, by folded name
+    counted_by: str  #: the rules as `BatchClaim.counted_by`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
