@@ -70,7 +70,7 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
         edits = reverts.list_edits(current.tree, values)
         restored = frozenset(each.path for each in values if each.lifts)
         rights = replace(values[0].rights(current.registry), restores=restored)
-        proposal = proposals.propose_edits(current, current, edits, rights)
+        proposal = proposals.propose_edits(current, current, edits, rights, restoring=True)
     except PilotageError as error:
         if len(values) > 1:
             results = [_revert(leadership, known, [each]) for each in values]

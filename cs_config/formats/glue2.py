@@ -20,6 +20,7 @@ from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.tree.address import NAME
 from cs_config.tree.configuration import Configuration
+from cs_config.versions.diff import ABSENT
 from requirements.errors import Problem
 from requirements.values import fold
 
@@ -85,13 +86,13 @@ def read_ldif(text: str, file: str) -> Sequence[LdapEntry]:
 
 def _unfolded_lines(text: str) -> Iterator[tuple[int, str]]:
     """Numbered lines without comments; one that begins with a space continues the one before."""
-    lines: list[tuple[int, str]] = []
+    lines: list[tuple[int, list[str]]] = []  # each with its parts
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith(" ") and lines:
-            lines[-1] = lines[-1][0], lines[-1][1] + line[1:]
+            lines[-1][1].append(line[1:])
         else:
-            lines.append((number, line))
-    return ((number, line) for number, line in lines if not line.startswith("#"))
+            lines.append((number, [line]))
+    return ((number, "".join(parts)) for number, parts in lines if not parts[0].startswith("#"))
 
 
 def read_counts(text: str, file: str) -> dict[str, object]:
@@ -163,20 +164,28 @@ def _read_queue(
     for name, values in index.node_values(shares).items():
         if len(values) == 1:
             found[name] = values[0]
+            found.setdefault("NodeAttributes", {})[name] = ABSENT
         else:
+            found[name] = ABSENT
             found.setdefault("NodeAttributes", {})[name] = values
     return found
 
 
 def _add_numbers(queue: dict[str, Any], by_vos: Sequence[tuple[Sequence[str], Mapping[str, int]]]) -> None:
-    """Add numbers of shares: those of all, and where these differ, the smallest of each VO."""
+    """Add numbers of shares: those of all, and where these differ, the smallest of each VO.
+
+    The other place is cleared, since an earlier import may have left a number there.
+    """
     for name in _NUMBERS:
         stated = {numbers.get(name) for _, numbers in by_vos}
         if stated == {None}:
             continue
         if len(stated) == 1:
             queue[name] = stated.pop()
+            for vo in {vo for vos, _ in by_vos for vo in vos}:
+                queue.setdefault("VOs", {}).setdefault(vo, {})[name] = ABSENT
             continue
+        queue[name] = ABSENT
         for vos, numbers in by_vos:
             for vo in vos if name in numbers else ():
                 own = queue.setdefault("VOs", {}).setdefault(vo, {})
@@ -271,4 +280,4 @@ class _Index:
                         found[ours][
                             _PLATFORMS.get(fold(value), value) if ours == "Architecture" else value
                         ] = None
-        return {name: list(values) for name, values in found.items()}
+        return {name: sorted(values) for name, values in found.items()}

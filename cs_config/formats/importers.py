@@ -246,7 +246,9 @@ def merge_trees(under: Mapping[str, object], over_it: Mapping[str, object]) -> d
         here = spelled.get(fold(name), name)
         below = merged.get(here)
         if isinstance(entry, dict):
-            merged[here] = merge_trees(below if isinstance(below, dict) else {}, entry)
+            section = merge_trees(below if isinstance(below, dict) else {}, entry)
+            if section or not entry or here in merged:  # removals make no section
+                merged[here] = section
         elif entry is ABSENT:
             merged.pop(here, None)
         else:

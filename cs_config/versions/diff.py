@@ -119,9 +119,19 @@ def iterate_leaves(entry: Entry, names: tuple[str, ...] = ()) -> Iterator[tuple[
         yield names, entry
 
 
-def count_values(leaves: Iterable[tuple[tuple[str, ...], Entry]]) -> int:
-    """The number of values; each item of a list is one."""
-    return sum(max(1, len(value)) if isinstance(value, list) else 1 for _, value in leaves)
+def count_values(entry: Entry) -> int:
+    """The number of values of an entry; each item of a list is one, and what is empty or removed."""
+    below = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list | tuple) else ()
+    return sum(map(count_values, below)) or 1
+
+
+def count_characters(entry: Entry) -> int:
+    """The characters of all values and names of an entry."""
+    if isinstance(entry, dict):
+        return sum(len(name) + count_characters(below) for name, below in entry.items())
+    if isinstance(entry, list | tuple):
+        return sum(map(count_characters, entry))
+    return 0 if entry is ABSENT else len(str(entry))
 
 
 def format_entry(entry: Entry) -> str:

@@ -63,8 +63,10 @@ def list_edits(draft: ConfigDraft, base: Configuration, rights: Rights) -> tuple
     edits = draft.edits
     if draft.text is not None:
         edits = patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
-    values = sum(diff.count_values(diff.iterate_leaves(edit.value)) for edit in edits)
+    values = sum(diff.count_values(edit.value) for edit in edits)
     _check_size(rights, values, "values in one change", bounds.EDITED_VALUES)
+    length = sum(len(edit.path) + diff.count_characters(edit.value) for edit in edits)
+    _check_size(rights, length, "characters in one change", bounds.EDITED_TEXT)
     return edits
 
 

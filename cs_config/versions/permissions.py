@@ -4,6 +4,7 @@ Sections of other VOs are invisible.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -109,10 +110,13 @@ class Rights:
         """Whether a path is a group of an own VO, there or new, or one of the values that are the VO's."""
         if names[:2] != _GROUPS or not 3 <= len(names) <= 4:
             return False
-        name = fold(names[2])
-        found = _NEW_GROUP.fullmatch(name)
-        vo = self.groups[name] if name in self.groups else found and found[1]
-        return vo in self.vos and (len(names) == 3 or fold(names[3]) in _GROUP_VALUES)
+        return self._vo_of_group(names[2]) in self.vos and (
+            len(names) == 3 or fold(names[3]) in _GROUP_VALUES
+        )
+
+    def _vo_of_group(self, name: str) -> str | None:
+        """The VO of a group, there or new."""
+        return self.groups[fold(name)] if fold(name) in self.groups else _first_part(name)
 
     def _may_change_vo(self, names: tuple[str, ...]) -> bool:
         if names[0] == "Operations" and len(names) > 1 and fold(names[1]) in self.vos:
@@ -123,6 +127,15 @@ class Rights:
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
         return bool(node_depth(names)) and names[2] in self.sites and _depth_of_vos(names) is None
+
+    def owner_of(self, names: tuple[str, ...]) -> str | None:
+        """The site or VO of the author to which a changeable path belongs; None: it may not be changed."""
+        if self._may_change_site(names):
+            return f"the site {names[2]}"
+        if self._may_change_vo(names):
+            vo = fold(names[1]) if names[0] == "Operations" else _values_of_vo(names)[0]
+            return f"the VO {vo}"
+        return f"the VO {self._vo_of_group(names[2])}" if self._may_change_group(names) else None
 
     def sees_path(self, config: Configuration, names: tuple[str, ...]) -> bool:
         """Whether a path is visible: paths of other VOs are not."""
@@ -213,15 +226,23 @@ def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
 
 
 def check_amount(config: Configuration, rights: Rights, tree: Tree) -> None:
-    """Refuse a tree with more values in the author's parts than now, if these are too many."""
-
-    def count(whole: Tree) -> int:
-        return diff.count_values(each for each in diff.iterate_leaves(whole) if rights.may_change(each[0]))
-
-    if rights.everything or (after := count(tree)) <= max(bounds.OWN_VALUES, count(config.tree)):
+    """Refuse a tree in which a site or VO of the author has more values than now, if these are too many."""
+    if rights.everything:
         return
-    message = f"your parts of the configuration would have {after} values, allowed are {bounds.OWN_VALUES}"
-    raise NotAllowed(message)
+    before, after = (_count_values(each, rights) for each in (config.tree, tree))
+    for owner, number in after.items():
+        if number > max(bounds.OWN_VALUES, before[owner]):
+            message = f"{owner} would have {number} values in the configuration, allowed are"
+            raise NotAllowed(f"{message} {bounds.OWN_VALUES}")
+
+
+def _count_values(tree: Tree, rights: Rights) -> Counter[str]:
+    """The number of values of each site and VO of the author."""
+    found = Counter[str]()
+    for names, value in diff.iterate_leaves(tree):
+        if (owner := rights.owner_of(names)) is not None:
+            found[owner] += diff.count_values(value)
+    return found
 
 
 def _groups(tree: Tree) -> Mapping[str, Tree]:

@@ -38,19 +38,24 @@ class Proposal:
 
 
 def propose_edits(
-    base: Configuration, current: Configuration, edits: Sequence[Edit], allowed: Rights
+    base: Configuration,
+    current: Configuration,
+    edits: Sequence[Edit],
+    allowed: Rights,
+    *,
+    restoring: bool = False,
 ) -> Proposal:
     """Apply edits that were made for an earlier version (`base`) to the current configuration.
 
+    `restoring`: they bring back what was there, which may be more than is allowed at once.
     Raises EditNotAllowed, and the errors of `apply_edits`.
     """
     permissions.check_edits(allowed, edits)
     named = patch.respell_edits(base.tree, edits)
     permissions.check_edits(allowed, named)
     versions = (base.version, current.version)
-    return _propose_tree(
-        current, patch.apply_edits(base.tree, current.tree, named, versions=versions), allowed
-    )
+    tree = patch.apply_edits(base.tree, current.tree, named, versions=versions)
+    return _propose_tree(current, tree, allowed, restoring=restoring)
 
 
 def propose_text(current: Configuration, text: str, file: str = API) -> Proposal:
@@ -75,14 +80,17 @@ def propose_rollback(current: Configuration, older: Configuration, allowed: Righ
         if allowed.may_change(names)
     ]
     tree = patch.apply_edits(current.tree, current.tree, back, versions=(older.version, current.version))
-    return _propose_tree(current, tree, allowed)
+    return _propose_tree(current, tree, allowed, restoring=True)
 
 
-def _propose_tree(current: Configuration, tree: Tree, allowed: Rights) -> Proposal:
+def _propose_tree(
+    current: Configuration, tree: Tree, allowed: Rights, *, restoring: bool = False
+) -> Proposal:
     found = diff.compare(current.tree, tree)
     permissions.check_differences(current, allowed, found)
     permissions.check_groups(current, allowed, tree)
-    permissions.check_amount(current, allowed, tree)
+    if not restoring:
+        permissions.check_amount(current, allowed, tree)
     if not found:
         return Proposal(before=current, after=current, differences=())
     text = yaml_writer.edit_text(current.source, current.tree, tree)

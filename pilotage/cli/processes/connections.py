@@ -200,6 +200,10 @@ class ClientConnection(HttpToolsProtocol):
         that has checked the first one has never seen.
         """
         self._is_last = True
+        if not self._is_answered:
+            # An answer now would be taken for that of the request before: the client sends this one again.
+            self.cycle.keep_alive = False
+            return
         stated = dict(self.headers)
         if b"transfer-encoding" in stated or int(stated.get(b"content-length", b"0")):
             self._refuse(_NO_UPGRADE)

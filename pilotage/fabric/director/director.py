@@ -118,14 +118,20 @@ class Director:
                 self._report(vo, client, ends=True)
 
     def _report_presence(self, summary: DirectorSummary) -> None:
-        """Report that this process works; a VO for which another one does is left out."""
+        """Report that this process works; a VO for which another one does is left out.
+
+        The token is renewed also where a report is refused for another reason: it would expire meanwhile.
+        """
         for vo, client in self.clients.items():
             with summary.noting_refusals(vo):
                 try:
                     self._report(vo, client)
                 except ApiError as error:
+                    if error.code != _OTHER_PROCESS:
+                        self._renew_token(vo, client, summary)
+                        raise
                     holder = str(error.details.get("holder", ""))
-                    if error.code != _OTHER_PROCESS or not presence.has_ended(holder):
+                    if not presence.has_ended(holder):
                         raise
                     self._report(vo, client, replaces=holder)
                 self._renew_token(vo, client, summary)

@@ -74,4 +74,9 @@ const store = async () => {
   if (mine === turn) buttons.forEach((each) => (each.disabled = false));
 };
 chosen.addEventListener("change", store);
-vo?.addEventListener("change", store); // without files: those of another VO are forgotten
+vo?.addEventListener("change", async () => {
+  // The page may have been loaded again since the files were chosen: only their names are left of them.
+  const lost = chosen.files.length ? "" : named.value;
+  await store();
+  if (lost) status.textContent = `Choose the input files again, they were stored for another VO: ${lost}`;
+});

@@ -99,7 +99,7 @@ def test_shares_of_one_mapping_queue_are_a_queue_with_values_of_its_vos() -> Non
         assert (each["maxWallClockTime"], each["MaxRAM"]) == (259200, 4000)
         assert (each["CEType"], each["BatchQueue"], each["Architecture"]) == ("HTCondorCE", "long", "x86_64")
         assert not each.keys() & {"NumberOfProcessors", "CPUModel"}
-    assert config.node_attributes(LONG, "atlas").as_json() == {"OSVersion": ["9.4", "8.10"]}
+    assert config.node_attributes(LONG, "atlas").as_json() == {"OSVersion": ["8.10", "9.4"]}
     assert [vo for vo in ("atlas", "lhcb", "cms") if config.usable(LONG, vo)] == ["atlas", "lhcb"]
     [note] = found.notes
     assert "VOMS:/atlas/Role=production" in note.message
@@ -109,6 +109,28 @@ def test_a_second_import_changes_nothing_also_with_other_numbers_of_jobs() -> No
     config = glue2.propose_glue2(NOTHING, {"bdii.ldif": BDII}).proposal.after
     again = glue2.propose_glue2(config, {"bdii.ldif": BDII.replace("RunningJobs: 312", "RunningJobs: 0")})
     assert again.proposal.after.source == config.source
+
+
+def test_a_later_import_leaves_no_values_of_an_earlier_one_that_hide_its_own() -> None:
+    differing, equal = BDII, BDII.replace("MaxCPUTime: 86400", "MaxCPUTime: 172800")
+    one_system = BDII.replace("ForeignKey: el8", "ForeignKey: el9")
+    for first, second in [
+        (differing, equal),
+        (equal, differing),
+        (differing, one_system),
+        (one_system, BDII),
+    ]:
+        config = glue2.propose_glue2(NOTHING, {"bdii.ldif": first}).proposal.after
+        again = glue2.propose_glue2(config, {"bdii.ldif": second}).proposal.after
+        alone = glue2.propose_glue2(NOTHING, {"bdii.ldif": second}).proposal.after
+        for vo in ("atlas", "lhcb"):
+            assert again.values(LONG, vo) == alone.values(LONG, vo)
+            assert again.node_attributes(LONG, vo) == alone.node_attributes(LONG, vo)
+
+
+def test_a_long_folded_line_is_read_once() -> None:
+    text = "dn: a\n" + " b\n" * 100_000
+    assert glue2.read_ldif(text, "bdii.ldif") == [{"dn": ["a" + "b" * 100_000]}]
 
 
 def test_a_ce_stays_at_its_site() -> None:

@@ -329,9 +329,13 @@ def test_a_whole_section_of_groups_is_not_removed_with_those_of_others() -> None
         ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P{n}": n for n in range(3001)})),
         ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms": {f"P{n}": n for n in range(3001)}})),
         ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P": list(range(3001))})),
+        ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P": [list(range(3001))]})),
+        ConfigDraft(edits=patch.read_edits({}, [f"{LONG}/VOs/cms/P{n}" for n in range(3001)])),
+        ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P": ["x" * 1000] * 251})),
+        ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms": {"P" * 250_001: 1}})),
         ConfigDraft(names=(*LONG.split("/"), "VOs", "cms"), text="MaxRAM: 1 # long\n" * 20_000),
     ],
-    ids=["paths", "section", "list", "text"],
+    ids=["paths", "section", "list", "nested", "removals", "characters", "name", "text"],
 )
 def test_a_change_of_an_administrator_takes_little_time_at_most(draft: ConfigDraft) -> None:
     with pytest.raises(InvalidRequest, match="allowed are") as caught:
@@ -361,3 +365,22 @@ def test_the_parts_of_an_administrator_grow_up_to_a_bound(
     monkeypatch.setattr(bounds, "OWN_VALUES", 0)
     removed = f"{LONG}/VOs/cms/MaxRAM" if rights is CMS else f"{SITE}/MaxRAM"
     assert proposed(rights, {}, removed).differences, "what is there already may be made less"
+
+
+def test_each_site_and_vo_of_an_administrator_has_its_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "OWN_VALUES", 30)
+    both = Rights(sites=frozenset({"LCG.A.org", "LCG.B.org"}))
+    other = "Resources/Sites/LCG.B.org"
+    assert proposed(both, {f"{place}/P{n}": n for n in range(15) for place in (SITE, other)}).differences
+    with pytest.raises(NotAllowed, match=r"the site LCG.B.org would have 32 values"):
+        proposed(both, {f"{other}/P{n}": n for n in range(31)})
+
+
+def test_what_was_there_is_restored_although_it_is_more_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    larger = proposed(CMS, {f"{LONG}/VOs/cms/P{n}": n for n in range(9)}).after
+    monkeypatch.setattr(bounds, "OWN_VALUES", 5)
+    assert proposals.propose_rollback(CONFIG, larger, CMS).differences
+    edit = patch.read_edits({f"{LONG}/VOs/cms/P{n}": n for n in range(9)})
+    assert proposals.propose_edits(CONFIG, CONFIG, edit, CMS, restoring=True).differences
+    with pytest.raises(NotAllowed, match="allowed are 5"):
+        proposals.propose_edits(CONFIG, CONFIG, edit, CMS)

@@ -161,6 +161,16 @@ def test_the_body_of_a_request_for_another_protocol_is_not_taken_for_the_next_re
     talk(said)
 
 
+def test_a_request_for_another_protocol_is_not_answered_before_the_one_that_came_earlier():
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        second = _POST.replace(b"\r\n\r\n", b"\r\n" + _UPGRADE + b"\r\n")
+        writer.write(_POST + b"0123456789" + second)
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
+        assert await reader.read() == b""
+
+    talk(said)
+
+
 def test_a_request_for_another_protocol_is_answered_and_is_the_last_one(caplog: pytest.LogCaptureFixture):
     async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
         writer.write(_REQUEST + _UPGRADE + b"\r\n" + _REQUEST + b"\r\n")

@@ -262,7 +262,11 @@ def test_a_vo_that_may_have_no_pilots_at_a_queue_closes_it_for_no_other(ground: 
     assert Counter(pilot["vo"] for pilot in ground.pilots()) == {"cms": 3}
 
 
-def test_a_vo_that_the_service_refuses_ends_the_cycle_for_no_other(ground: Ground) -> None:
+def test_a_vo_that_the_service_refuses_ends_the_cycle_for_no_other(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: list[ServiceClient] = []
+    monkeypatch.setattr(ServiceClient, "renew_token", lambda client: renewed.append(client))
     ground.submit(3)
     ground.submit(3, vo="dune")
     director = ground.director(vos=("cms", "dune"))
@@ -276,6 +280,7 @@ def test_a_vo_that_the_service_refuses_ends_the_cycle_for_no_other(ground: Groun
     assert Counter(pilot["vo"] for pilot in ground.pilots()) == {"dune": 3}
     [problem] = summary.problems
     assert problem.startswith("nothing more is done for the VO cms in this cycle: ")
+    assert renewed == [refused, director.clients["dune"]], "the token would expire while reports are refused"
 
 
 def test_a_director_whose_every_vo_is_refused_says_so(ground: Ground) -> None:

@@ -367,6 +367,13 @@ def test_an_operator_sends_input_files_for_a_vo_of_choice(
     page.get_by_role("button", name="Where would it run?").click()
     expect(page.get_by_text("Stored: run.sh")).to_be_visible()
     expect(choice).to_have_value("cms")
+    choice.select_option(index=0)
+    expect(
+        page.get_by_text("Choose the input files again, they were stored for another VO: run.sh")
+    ).to_be_visible()
+    choice.select_option("cms")
+    page.get_by_label("Input files").set_input_files([tmp_path / "run.sh"])
+    expect(page.get_by_text("Stored: run.sh")).to_be_visible()
     page.get_by_role("button", name="Submit").click()
     page.wait_for_url(re.compile(r"/jobs/\d+$"))
 
