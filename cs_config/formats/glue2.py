@@ -26,6 +26,8 @@ from requirements.values import fold
 
 #: Values of an LDAP entry by folded attribute.
 LdapEntry = Mapping[str, Sequence[str]]
+#: Entries by admin domain and id.
+_EntriesById = defaultdict[tuple[str, str], list[LdapEntry]]
 
 _GRID: Final = "LCG"
 #: Types of CEs by words in `GLUE2EndpointInterfaceName`.
@@ -218,13 +220,22 @@ class _Index:
 
     def __init__(self, entries: Sequence[LdapEntry]) -> None:
         endpoints = _list_class(entries, "ComputingEndpoint") or _list_class(entries, "Endpoint")
-        self._endpoints = {_first(each, "GLUE2EndpointID"): each for each in endpoints}
-        self._nodes = {
-            _first(each, "GLUE2ResourceID"): each for each in _list_class(entries, "ExecutionEnvironment")
-        }
-        self._policies: defaultdict[str, list[LdapEntry]] = defaultdict(list)
-        for each in _list_class(entries, "MappingPolicy"):
-            self._policies[_first(each, "GLUE2MappingPolicyShareForeignKey")].append(each)
+        self._endpoints = self._by_id(endpoints, "GLUE2EndpointID")
+        self._nodes = self._by_id(_list_class(entries, "ExecutionEnvironment"), "GLUE2ResourceID")
+        self._policies = self._by_id(
+            _list_class(entries, "MappingPolicy"), "GLUE2MappingPolicyShareForeignKey"
+        )
+
+    def _by_id(self, entries: Iterable[LdapEntry], name: str) -> _EntriesById:
+        """Entries by admin domain and value of an attribute: two domains may use the same id."""
+        found: _EntriesById = defaultdict(list)
+        for each in entries:
+            found[self.domain(each), _first(each, name)].append(each)
+        return found
+
+    def _referred(self, among: _EntriesById, share: LdapEntry, key: str) -> Sequence[LdapEntry]:
+        """The entries of the share's domain with this id, and those of no domain."""
+        return [*among.get((self.domain(share), key), ()), *among.get(("", key), ())]
 
     def name(self, share: LdapEntry) -> str:
         return _first(share, "GLUE2ShareID")
@@ -239,7 +250,7 @@ class _Index:
             *share.get("glue2computingsharecomputingendpointforeignkey", ()),
             *share.get("glue2shareendpointforeignkey", ()),
         ]
-        return (self._endpoints[key] for key in keys if key in self._endpoints)
+        return (each for key in keys for each in self._referred(self._endpoints, share, key))
 
     def host(self, share: LdapEntry) -> str:
         """The host of its first endpoint, else the one that its service is named after."""
@@ -260,7 +271,7 @@ class _Index:
         """The VOs that its policies admit, and the rules that name no VO."""
         vos: dict[str, None] = {}
         others: list[str] = []
-        for policy in self._policies[self.name(share)]:
+        for policy in self._referred(self._policies, share, self.name(share)):
             for rule in policy.get("glue2policyrule", ()):
                 found = _VO_RULE.fullmatch(rule)
                 if found is None or fold(found[1]) == _ALL:
@@ -271,13 +282,13 @@ class _Index:
 
     def node_values(self, shares: Iterable[LdapEntry]) -> dict[str, list[str]]:
         """The values of node attributes in the execution environments of these shares."""
-        found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        found: defaultdict[str, set[str]] = defaultdict(set)
         for share in shares:
             for key in share.get("glue2computingshareexecutionenvironmentforeignkey", ()):
-                for ours, theirs in _OF_NODES.items():
-                    value = _first(self._nodes.get(key, {}), f"GLUE2ExecutionEnvironment{theirs}")
-                    if fold(value) not in _UNSTATED:
-                        found[ours][
-                            _PLATFORMS.get(fold(value), value) if ours == "Architecture" else value
-                        ] = None
+                for node in self._referred(self._nodes, share, key):
+                    for ours, theirs in _OF_NODES.items():
+                        value = _first(node, f"GLUE2ExecutionEnvironment{theirs}")
+                        if fold(value) not in _UNSTATED:
+                            platform = _PLATFORMS.get(fold(value), value)
+                            found[ours].add(platform if ours == "Architecture" else value)
         return {name: sorted(values) for name, values in found.items()}

@@ -133,6 +133,18 @@ def test_a_long_folded_line_is_read_once() -> None:
     assert glue2.read_ldif(text, "bdii.ldif") == [{"dn": ["a" + "b" * 100_000]}]
 
 
+def test_ids_are_those_of_an_admin_domain() -> None:
+    other = BDII.replace("EXAMPLE-T2", "OTHER-T2").replace("ce01.example.org", "ce02.other.org")
+    other = other.replace("AlmaLinux", "Debian").replace("9.4", "12").replace("VO:atlas", "VO:cms")
+    other = other.replace("bG9uZ19saGNiX2NlMDEuZXhhbXBsZS5vcmc=", "bG9uZ19saGNiX2NlMDIub3RoZXIub3Jn")
+    after = glue2.propose_glue2(NOTHING, {"one.ldif": BDII, "two.ldif": other}).proposal.after
+    there = QueueAddress(site="LCG.OTHER-T2", ce="ce02.other.org", queue="long")
+    assert {str(each) for each in after.addresses} == {str(LONG), str(there)}
+    assert after.values(LONG, "atlas")["OSName"] == "AlmaLinux"
+    assert after.values(there, "cms")["OSName"] == "Debian"
+    assert not after.usable(LONG, "cms")
+
+
 def test_a_ce_stays_at_its_site() -> None:
     mine = validate.parse(
         "Resources: {Sites: {LCG.Mine.org: {CEs: {ce01.example.org: {Queues: {long: {MaxRAM: 1}}}}}}}", "mine"
