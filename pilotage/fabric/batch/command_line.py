@@ -59,11 +59,13 @@ class AccountingCache:
         ]
         if due:
             self._queried_at |= dict.fromkeys(due, now)
-            wanted = frozenset(due)
+            rows: list[ListedJob] = []
             try:
-                self._found |= index_by_stamp(row for row in query(due) if row.stamp in wanted)
+                rows.extend(query(due))  # keeps what came before an error
             except BatchSystemAway as error:
                 log.warning("%s: the accounting does not answer: %s", where, error)
+            wanted = frozenset(due)
+            self._found |= index_by_stamp(row for row in rows if row.stamp in wanted)
         return {stamp: self._found[stamp] for stamp in stamps if stamp in self._found}
 
     def forget(self, stamps: Iterable[str]) -> None:

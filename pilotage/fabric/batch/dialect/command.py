@@ -234,9 +234,10 @@ class DialectSystem(CommandLineSystem):
         for some in parts:
             names = ",".join(self.dialect.name.format(stamp=stamp) for stamp in sorted(some))
             words = [word.replace(NAMES_OF_JOBS, names) for word in source.command]
-            for record in read_records(_stdout(words, self._shell.run(words), source.excuse), source):
-                if record.keys() >= set(_NEEDED):
-                    yield from self._rows(record, source)
+            records = read_records(_stdout(words, self._shell.run(words), source.excuse), source)
+            whole = [each for each in records if each.keys() >= set(_NEEDED)]  # of a job all records or none
+            for record in whole:
+                yield from self._rows(record, source)
 
     def _rows(self, record: Mapping[str, str], source: ListingCommand) -> Iterator[ListedJob]:
         """The job of a record; none: it does not bear a name of ours."""

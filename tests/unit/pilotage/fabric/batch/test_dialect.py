@@ -1,7 +1,7 @@
 """Dialects: what may stand in one, and what follows from what commands say."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +34,14 @@ STAMP = "north-any-0123456789"
 class Telling:
     """A shell whose commands say what they are told to, by their first word."""
 
-    says: Mapping[str, Completed | Exception]
+    says: Mapping[str, Completed | Exception | Iterator[Completed | Exception]]
     ran: list[Sequence[str]] = field(default_factory=list)
 
     def run(self, command: Sequence[str], **_: object) -> Completed:
         self.ran.append(command)
         answer = self.says.get(command[0], Completed(status=1, stdout="", stderr=""))
+        if isinstance(answer, Iterator):  # one for each time
+            answer = next(answer)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -60,7 +62,7 @@ def said(stdout: str = "", *, status: int = 0, stderr: str = "") -> Completed:
 
 
 def speaking(
-    name: str, flags: tuple[str, ...] = (), **says: Completed | Exception
+    name: str, flags: tuple[str, ...] = (), **says: Completed | Exception | Iterator[Completed | Exception]
 ) -> tuple[DialectSystem, Telling]:
     shell = Telling(says)
     areas = WorkAreas(directory="/shared", shell=shell)
@@ -342,6 +344,18 @@ def test_of_many_lost_jobs_the_accounting_is_queried_in_parts_and_seldom_again()
     assert len(queries) == 3
     assert max(len(word) for command in queries for word in command) < 20_000
     assert sum(handles[3].stamp in word for command in shell.ran for word in command) == 1
+
+
+def test_parts_of_the_accounting_that_were_answered_are_kept_when_a_later_one_is_not() -> None:
+    handles = [Handle(stamp=f"north.any.{number:024x}") for number in range(1200)]
+    known = said(f"17|{handles[3].stamp}|COMPLETED|None\n")
+    answers = iter([known, NoAnswer("sacct gave no answer in 30 s")])
+    system, _ = speaking("slurm", squeue=said(), sacct=answers)
+
+    found = system.status(handles)
+
+    assert (found[handles[3].stamp].state, found[handles[1100].stamp].state) == (State.DONE, State.MISSING)
+    assert next(answers, None) is None
 
 
 def test_a_job_that_is_listed_is_reported_though_the_accounting_does_not_answer() -> None:
