@@ -128,7 +128,8 @@ class Director:
                     self._report(vo, client)
                 except ApiError as error:
                     if error.code != _OTHER_PROCESS:
-                        self._renew_token(vo, client, summary)
+                        with suppress(ApiError, ServiceAway):  # the refused report is the problem
+                            client.renew_token()
                         raise
                     holder = str(error.details.get("holder", ""))
                     if not presence.has_ended(holder):
