@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from cs_config.errors import one_problem
 from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
+from cs_config.source.sections import Tree
 from cs_config.tree.address import NAME
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT
@@ -141,7 +142,9 @@ def propose_glue2(
         ce = sites.setdefault(place, {"CEs": {}})["CEs"].setdefault(host, {"Queues": {}})
         if kind := next((kind for each in its if (kind := index.ce_type(each))), None):
             ce["CEType"] = kind
-        ce["Queues"][queue] = _read_queue(its, index, f"{place}/{host}/{queue}", notes)
+        ce["Queues"][queue] = found = _read_queue(its, index, f"{place}/{host}/{queue}", notes)
+        names = ("Resources", "Sites", place, "CEs", host, "Queues", queue)
+        notes += _list_hiding(importers.find_section(config.tree, (*names, "VOs")) or {}, found, names)
     return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, ", ".join(files))
 
 
@@ -176,7 +179,7 @@ def _read_queue(
 def _add_numbers(queue: dict[str, Any], by_vos: Sequence[tuple[Sequence[str], Mapping[str, int]]]) -> None:
     """Add numbers of shares: those of all, and where these differ, the smallest of each VO.
 
-    The other place is cleared, since an earlier import may have left a number there.
+    Nothing is removed: a number that is there may be a limit that an administrator has set.
     """
     for name in _NUMBERS:
         stated = {numbers.get(name) for _, numbers in by_vos}
@@ -184,14 +187,24 @@ def _add_numbers(queue: dict[str, Any], by_vos: Sequence[tuple[Sequence[str], Ma
             continue
         if len(stated) == 1:
             queue[name] = stated.pop()
-            for vo in {vo for vos, _ in by_vos for vo in vos}:
-                queue.setdefault("VOs", {}).setdefault(vo, {})[name] = ABSENT
             continue
-        queue[name] = ABSENT
         for vos, numbers in by_vos:
             for vo in vos if name in numbers else ():
                 own = queue.setdefault("VOs", {}).setdefault(vo, {})
                 own[name] = min(own.get(name, numbers[name]), numbers[name])
+
+
+def _list_hiding(vos: Tree, queue: Mapping[str, Any], names: Sequence[str]) -> Iterator[Problem]:
+    """Notes on numbers of VOs in the configuration that hide those of the queue."""
+    for vo, values in vos.items():
+        for given, value in values.items() if isinstance(values, dict) else ():
+            name = next((each for each in _NUMBERS if fold(each) == fold(given)), None)
+            published = queue.get(name) if name else None
+            if published is not None and value != published:
+                message = (
+                    f"stays {value}, although {published} is published for all VOs; remove it if it is old"
+                )
+                yield Problem(path="/".join((*names, "VOs", vo, given)), message=message)
 
 
 def _read_numbers(share: LdapEntry) -> dict[str, int]:

@@ -154,7 +154,7 @@ class _Overlay:
 
     def _forget_expression(self, path: tuple[str, ...]) -> None:
         """Drop the name of a removed value from the list of `Expressions` beside it."""
-        beside = _section(self.tree, path[:-1]) or {}
+        beside = find_section(self.tree, path[:-1]) or {}
         if isinstance(listed := beside.get("Expressions"), list):
             left = [name for name in listed if fold(str(name)) != fold(path[-1])]
             beside["Expressions"] = left or ABSENT
@@ -196,9 +196,9 @@ class _Overlay:
         )
 
     def _close(self, names: tuple[str, ...], lost: str) -> None:
-        node = _section(self.tree, names)
+        node = find_section(self.tree, names)
         if node is not None:
-            restrictions.close(node, _section(self.under, names))
+            restrictions.close(node, find_section(self.under, names))
             message = (
                 f"closed, {restrictions.ENABLED}: false, because {lost} restricts it and is not carried over"
             )
@@ -228,7 +228,7 @@ def _duplicates(
             yield from _duplicates(entry, (*path, name))
 
 
-def _section(tree: Tree, names: Sequence[str]) -> dict[str, object] | None:
+def find_section(tree: Tree, names: Sequence[str]) -> dict[str, object] | None:
     """The section at a path, whose names may differ in case; None if missing."""
     here: object = tree
     for wanted in names:

@@ -112,7 +112,11 @@ def list_left(tables: Tables) -> Iterator[str]:
 
 
 def list_wrong_ends(
-    tables: Tables, submitted: Mapping[int, float], killed: set[int], helds: Sequence[Held], history: History
+    tables: Tables,
+    submitted: Mapping[int, float],
+    killed: Mapping[int, float],
+    helds: Sequence[Held],
+    history: History,
 ) -> Iterator[str]:
     """Jobs that are not there, or did not end as their users and pilots were answered."""
     rows = tables.ask("SELECT job_id, status, minor_status, reschedules FROM jobs")
@@ -121,6 +125,8 @@ def list_wrong_ends(
     failed = {held.job_id for held in helds if held.finished == "Failed"}
     # The end of its attempt was lost with other commits, so a late report could end it again.
     failed |= {held.job_id for held in helds if held.may_have_failed and history.recently_lost(held.asked)}
+    # The kill was lost with other commits, after the pilot had obeyed it.
+    failed |= {job_id for job_id, at in killed.items() if history.recently_lost(at)}
     for job_id, at in submitted.items():
         if job_id not in stored:
             if not history.recently_lost(at):

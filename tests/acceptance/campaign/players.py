@@ -449,7 +449,7 @@ class User(Player):
         super().__init__(context, name, token)
         self._backlog, self._ledger, self._real = backlog, ledger, real
         self.submitted: dict[int, float] = {}  #: when each acknowledged job was acknowledged
-        self.killed: set[int] = set()
+        self.killed: dict[int, float] = {}  #: when each job was last killed
 
     def run(self) -> None:
         with self.connected():
@@ -504,7 +504,7 @@ class User(Player):
         what = self.dice.choice(["kill", "reschedule", "reschedule"])
         self.context.disturb(what)
         if what == "kill":
-            self.killed.add(job_id)
+            self.killed[job_id] = time.monotonic()
         refused = (404, 409) if self.context.history.recently_lost(self.submitted[job_id]) else (409,)
         answer = self.send("POST", f"/jobs/{job_id}/{what}", refused=refused)
         self.context.history.add(self.name, f"{what}: {answer and answer.status_code}", job_id)

@@ -272,7 +272,7 @@ class Campaign:
     def _list_flaws(self) -> Iterator[str]:
         tables, history, helds = self.tables, self.context.history, self.context.helds
         submitted = {job_id: at for user in self.users for job_id, at in user.submitted.items()}
-        killed = {job_id for user in self.users for job_id in user.killed}
+        killed = {job_id: at for user in self.users for job_id, at in user.killed.items()}
         for held in helds:
             held.lost = held.lost or held.job_id in killed
         yield from checks.list_wrong_ends(tables, submitted, killed, helds, history)

@@ -111,21 +111,32 @@ def test_a_second_import_changes_nothing_also_with_other_numbers_of_jobs() -> No
     assert again.proposal.after.source == config.source
 
 
-def test_a_later_import_leaves_no_values_of_an_earlier_one_that_hide_its_own() -> None:
-    differing, equal = BDII, BDII.replace("MaxCPUTime: 86400", "MaxCPUTime: 172800")
+def test_a_later_import_has_the_effect_of_one_alone() -> None:
+    equal = BDII.replace("MaxCPUTime: 86400", "MaxCPUTime: 172800")
     one_system = BDII.replace("ForeignKey: el8", "ForeignKey: el9")
-    for first, second in [
-        (differing, equal),
-        (equal, differing),
-        (differing, one_system),
-        (one_system, BDII),
-    ]:
+    for first, second in [(equal, BDII), (BDII, one_system), (one_system, BDII)]:
         config = glue2.propose_glue2(NOTHING, {"bdii.ldif": first}).proposal.after
         again = glue2.propose_glue2(config, {"bdii.ldif": second}).proposal.after
         alone = glue2.propose_glue2(NOTHING, {"bdii.ldif": second}).proposal.after
         for vo in ("atlas", "lhcb"):
             assert again.values(LONG, vo) == alone.values(LONG, vo)
             assert again.node_attributes(LONG, vo) == alone.node_attributes(LONG, vo)
+
+
+def test_limits_of_an_administrator_stay_and_are_named_where_they_hide_what_is_published() -> None:
+    mine = validate.parse(
+        "Resources: {Sites: {LCG.EXAMPLE-T2: {CEs: {ce01.example.org: {Queues: {long: "
+        "{NumberOfProcessors: 8, VOs: {ATLAS: {MaxRAM: 1000}, lhcb: {MaxRAM: 4000}}}}}}}}}",
+        "mine",
+    )
+    one_limited = BDII.replace("MaxSlotsPerJob: 999999999", "MaxSlotsPerJob: 4")
+    found = glue2.propose_glue2(mine, {"bdii.ldif": one_limited})
+    atlas, lhcb = (found.proposal.after.values(LONG, vo) for vo in ("atlas", "lhcb"))
+    assert (atlas["MaxRAM"], lhcb["MaxRAM"]) == (1000, 4000)
+    assert (atlas["NumberOfProcessors"], lhcb["NumberOfProcessors"]) == (4, 8)
+    [note] = [each for each in found.notes if "published for all VOs" in each.message]
+    assert note.path.endswith("long/VOs/ATLAS/MaxRAM")
+    assert "stays 1000, although 4000" in note.message
 
 
 def test_a_long_folded_line_is_read_once() -> None:
