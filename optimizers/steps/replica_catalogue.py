@@ -18,6 +18,8 @@ from typing import Protocol
 
 import yaml
 
+from cs_config.source.yaml_reader import syntax_problem
+
 #: A larger file takes minutes to read; a catalogue of that size should be a service.
 MOST_BYTES = 32 * 2**20
 
@@ -39,7 +41,7 @@ class FileCatalogue:
             if state.st_size > MOST_BYTES:
                 raise ValueError(f"has {state.st_size:,} bytes, allowed are {MOST_BYTES:,}")  # noqa: TRY301
             known = _read_catalogue(self._path, state.st_mtime_ns, state.st_size)
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, ValueError) as error:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             raise CatalogueUnavailableError(f"{self._path}: {first_line}") from error
         return {file: known[file] for file in files if file in known}
@@ -64,7 +66,12 @@ class _CatalogueLoader(yaml.CSafeLoader):
 
 @lru_cache(maxsize=8)
 def _read_catalogue(path: Path, _changed_ns: int, _size: int) -> Mapping[str, frozenset[str]]:
-    tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_CatalogueLoader)  # noqa: S506, a safe one
+    text = path.read_text(encoding="utf-8")
+    try:
+        tree = yaml.load(text, Loader=_CatalogueLoader)  # noqa: S506, a safe one
+    except yaml.YAMLError as error:
+        problem = syntax_problem(error, text, str(path))
+        raise ValueError(f"line {problem.line}: {problem.message}") from error
     replicas = tree.get("Replicas") if isinstance(tree, dict) else None
     if not isinstance(replicas, dict):
         raise ValueError("has no section Replicas")  # noqa: TRY004, what is wrong is the file

@@ -127,10 +127,22 @@ def test_a_plug_in_is_named_before_a_colon(candidate_of: Make, context_of: MakeC
     assert away == Hold(reason="the replica catalogue does not answer: no answer")
 
 
-def test_a_catalogue_of_lists_in_lists_is_refused_before_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("depth", "wrong"), [(900, "inside each other"), (20_000, "inside each other|maximum nesting depth")]
+)
+def test_a_catalogue_of_lists_in_lists_is_refused_before_it_is_read(
+    tmp_path: Path, depth: int, wrong: str
+) -> None:
     file = tmp_path / "nested.yaml"
-    file.write_text(f"Replicas: {{/vo/a: {'[' * 20_000}{']' * 20_000}}}")
-    with pytest.raises(CatalogueUnavailableError, match="inside each other"):
+    file.write_text(f"Replicas: {{/vo/a: {'[' * depth}{']' * depth}}}")
+    with pytest.raises(CatalogueUnavailableError, match=wrong):
+        FileCatalogue(file).replicas(["/vo/a"], "vo")
+
+
+def test_a_mistake_in_a_catalogue_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text("Replicas:\n  /vo/a: [CERN\n")
+    with pytest.raises(CatalogueUnavailableError, match="line 3: not YAML: did not find expected ',' or ']'"):
         FileCatalogue(file).replicas(["/vo/a"], "vo")
 
 
