@@ -20,8 +20,7 @@ from cs_config.tree.configuration import Configuration
 from requirements.classad import classad_files
 from requirements.classad.classad_files import AdEntry, WrittenAd
 from requirements.classad.parser import read_expression
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import KEYWORDS
+from requirements.classad.syntax_tree import KEYWORDS, SourceText
 from requirements.errors import InvalidInput, Problem
 from requirements.values import Scalar, Value, fold
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from matcher.explain.queue_set import QueueSet
-from requirements.classad import edit_expression
-from requirements.classad.edit_expression import AttributeComparison
+from requirements.classad import expression
+from requirements.classad.expression import AttributeComparison
 from requirements.errors import did_you_mean
 from requirements.values import Scalar, Value, as_number, fold
 
@@ -67,19 +67,19 @@ def rewrite_condition(
     """
     budget.spend(2 * len(condition))
     yield from _names(condition, survey, budget)
-    for each in edit_expression.comparisons(condition):
+    for each in expression.comparisons(condition):
         if not budget.spend(SEARCH):
             return
         present = condition[each.whole.start : each.whole.end]
         for effort, changed in _values(each, queues, survey):
-            new = edit_expression.replace_part(condition, each.whole, changed)
+            new = expression.replace_part(condition, each.whole, changed)
             yield effort, f"write `{changed}` instead of `{present}`", new
 
 
 def _names(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Iterator[Rewrite]:
     known = {fold(name) for name in survey.names}
-    for attribute, place in edit_expression.attributes(condition):
-        name = edit_expression.unscoped_name(attribute)
+    for attribute, place in expression.attributes(condition):
+        name = expression.unscoped_name(attribute)
         if fold(name) in known:
             continue
         if not budget.spend(SEARCH):
@@ -87,7 +87,7 @@ def _names(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Itera
         similar = did_you_mean(name, survey.names)
         if similar:
             new = attribute.removesuffix(name) + similar
-            changed = edit_expression.replace_part(condition, place, new)
+            changed = expression.replace_part(condition, place, new)
             yield SPELLING, f"write {new} instead of {attribute}", changed
 
 
@@ -102,14 +102,14 @@ def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> I
     there = survey.distinct(comparison.name, survey.candidates)
     texts = [item for value in there for item in list_items(value) if isinstance(item, str)]
     if wanted != comparison.value:
-        yield SPELLING, edit_expression.render_comparison(comparison, comparison.operator, wanted)
+        yield SPELLING, expression.render_comparison(comparison, comparison.operator, wanted)
     similar = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
     offered: Counter[tuple[type, Scalar]] = Counter()
     for value, mask in here.items():
         offered.update({(type(item), item): mask.bit_count() for item in list_items(value)})
     common = [item for (_, item), _ in offered.most_common(1)]
     for value in dict.fromkeys([*([similar] if similar else []), *common]):
-        changed = edit_expression.render_comparison(comparison, comparison.operator, value)
+        changed = expression.render_comparison(comparison, comparison.operator, value)
         yield SPELLING if value == similar else nearness(wanted, value), changed
 
 
@@ -118,7 +118,7 @@ def _numbers(
 ) -> Iterator[tuple[float, str]]:
     """The same bound at values that queues offer; each value counts once per queue."""
     if wanted != comparison.value:
-        yield SPELLING, edit_expression.render_comparison(comparison, comparison.operator, wanted)
+        yield SPELLING, expression.render_comparison(comparison, comparison.operator, wanted)
     offered = [
         value
         for value, mask in here.items()
@@ -127,10 +127,10 @@ def _numbers(
     ]
     if comparison.operator in _AT_LEAST:
         for step in smaller_steps(each for each in offered if each <= wanted):
-            yield nearness(wanted, step), edit_expression.render_comparison(comparison, ">=", step)
+            yield nearness(wanted, step), expression.render_comparison(comparison, ">=", step)
     else:
         for step in smaller_steps(-each for each in offered if each >= wanted):
-            yield nearness(wanted, -step), edit_expression.render_comparison(comparison, "<=", -step)
+            yield nearness(wanted, -step), expression.render_comparison(comparison, "<=", -step)
 
 
 def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:

@@ -14,7 +14,7 @@ from cs_config.options import keywords
 from cs_config.source.sections import Leaf, Section
 from cs_config.source.yaml_reader import resolve_word
 from requirements.classad.classad_files import Attributes, Unevaluated
-from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidJob, Problem
 from requirements.values import Scalar, fold
 

@@ -14,7 +14,7 @@ from cs_config.source.sections import LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader, syntax_problem
 from optimizers.description import cfg
 from requirements.classad.classad_files import parse_ad
-from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
 
 #: Names and values in one text.

@@ -17,7 +17,6 @@ import htcondor2  # noqa: F401  # registers functions of HTCondor, such as strin
 from requirements.classad import restrictions
 from requirements.classad.parser import SHORT, read_expression
 from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
-from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
     Attribute,
@@ -25,6 +24,7 @@ from requirements.classad.syntax_tree import (
     Chain,
     Literal,
     Node,
+    SourceText,
     attribute_key,
     attribute_name,
     children,

@@ -12,10 +12,9 @@ from functools import lru_cache
 import classad2
 
 from requirements.classad.compiled import Program, read
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import attribute_key
+from requirements.classad.syntax_tree import SourceText, attribute_key
 from requirements.errors import InvalidInput
-from requirements.record.comparison import Reason, ReasonKind
+from requirements.record.record import Reason, ReasonKind
 from requirements.values import Value, fold, format_value, lookup
 
 #: Text for an attribute that the resource does not have.

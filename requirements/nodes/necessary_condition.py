@@ -14,7 +14,6 @@ from requirements.canonical import Requirements
 from requirements.classad import compiled
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import resource_name, resource_names
-from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
     ELVIS,
@@ -27,6 +26,7 @@ from requirements.classad.syntax_tree import (
     ListOf,
     Literal,
     Node,
+    SourceText,
     Special,
     Unary,
     children,
@@ -47,9 +47,8 @@ from requirements.nodes.atoms import (
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.partial_evaluation import EvaluationBudget
 from requirements.nodes.truth_values import TruthValue
-from requirements.record.comparison import mismatch
 from requirements.record.declarations import Declarations, MatchRule, ValueKind, compared_parameter
-from requirements.record.record import Record
+from requirements.record.record import Record, mismatch
 from requirements.values import Scalar, Value, as_number, fold, normal
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from requirements.classad import compiled, constants
+from requirements.classad import compiled, normal_form
 from requirements.classad.restrictions import is_regexp, resource_name
 from requirements.classad.syntax_tree import (
     AND,
@@ -130,7 +130,7 @@ class _Folding:
         outcome = truth_values.certain(part.outcomes, care)
         if outcome is None:
             return part
-        constant = constants.literal(truth_values.CONSTANTS[outcome])
+        constant = normal_form.literal(truth_values.CONSTANTS[outcome])
         return FoldedPart(node=constant, outcomes=frozenset({outcome}))
 
     def _open_names(self, node: Node) -> frozenset[str]:
@@ -257,4 +257,4 @@ def _only(seen: list[object]) -> Node | None:
     first = seen[0]
     if any(type(each) is not type(first) or repr(each) != repr(first) for each in seen[1:]):
         return None
-    return constants.literal_from(first)
+    return normal_form.literal_from(first)

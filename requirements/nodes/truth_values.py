@@ -9,15 +9,8 @@ from enum import StrEnum
 
 import classad2
 
-from requirements.classad.constants import literal
-from requirements.classad.syntax_tree import (
-    AND,
-    LOGICAL_OPERATORS,
-    Chain,
-    Node,
-    Special,
-    flatten,
-)
+from requirements.classad.normal_form import literal
+from requirements.classad.syntax_tree import AND, LOGICAL_OPERATORS, Chain, Node, Special, flatten
 
 
 class TruthValue(StrEnum):

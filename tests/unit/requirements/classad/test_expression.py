@@ -9,8 +9,7 @@ from requirements.classad import compiled, evaluation, parser
 from requirements.classad.expression import Expression, canonical_text, parse_expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import parts_of
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import render
+from requirements.classad.syntax_tree import SourceText, render
 from requirements.errors import InvalidInput
 from requirements.values import Value
 

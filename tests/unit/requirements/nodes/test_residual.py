@@ -12,8 +12,7 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.classad.parser import read_expression
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import AND, OR
+from requirements.classad.syntax_tree import AND, OR, SourceText
 from requirements.nodes import truth_values
 from requirements.nodes.node_attributes import NodeAttributes, Option, merge_facts, parse_node_attributes
 from requirements.nodes.partial_evaluation import MAX_COMBINATIONS, EvaluationBudget
