@@ -13,8 +13,8 @@ from agents.leader import Leadership
 from taskqueue.accounting import log_reader, sums, time_series, usage, wait_sums
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.db import database
-from taskqueue.jobs import log_feed
-from taskqueue.jobs.log_feed import LogEnd
+from taskqueue.jobs import log as job_log
+from taskqueue.jobs.log import LogEnd
 
 NAME: Final = "accounting"
 #: Log rows per transaction, and transactions per counter and cycle.
@@ -61,7 +61,7 @@ def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | N
         if leadership is None:
             return None
         with database.reading(engine) as conn:
-            end = log_feed.read_end(conn)
+            end = job_log.read_end(conn)
         read = {counter.name: _count_all(leadership, counter, end) for counter in COUNTERS}
         if leadership.last is None or leadership.last.date() != now.date():
             _roll_up(leadership)

@@ -15,9 +15,9 @@ from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import rules
+from matcher.explain.alternatives import list_items
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.rewrites import list_items
 from matcher.limits import place_policy, running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
 from matcher.request import node_facts

@@ -29,9 +29,8 @@ from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.batched_claim import CountingRules
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
-from taskqueue.sites import bans, matching_delays, reservations, scope_rules, scopes
-from taskqueue.sites.matching_delays import BucketLevel
-from taskqueue.sites.scope_rules import Counting, RuleKind, StoredRule
+from taskqueue.sites import bans, reservations, scope_rules, scopes
+from taskqueue.sites.scope_rules import BucketLevel, Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
 
 BANNED = "banned"
@@ -367,7 +366,7 @@ class PlacePolicies:
             for each in buckets
             if each is not None and each.changed
         )
-        matching_delays.store_levels(conn, changed)
+        scope_rules.store_levels(conn, changed)
         counts = dict(self._returned)
         counts |= {
             each.rule_id: each.there

@@ -19,7 +19,6 @@ from cs_config.versions.live import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from optimizers.workers.inline import InlineOptimizer
-from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import issuer_settings
 from pilotage.cli.errors import CommandRefused
@@ -37,6 +36,7 @@ from taskqueue.db import database
 from taskqueue.db.clock import DatabaseClock
 from taskqueue.db.database import SchemaState
 from taskqueue.db.notify import NotificationHub, NotificationTransport
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 log = logging.getLogger(__name__)
 

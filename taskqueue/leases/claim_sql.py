@@ -60,7 +60,6 @@ from taskqueue.leases.assignment import (
     select_ordered,
 )
 from taskqueue.pilots import slots
-from taskqueue.schema.folded_name import folded_name
 from taskqueue.schema.tables import (
     attempts,
     descriptions,
@@ -73,6 +72,7 @@ from taskqueue.schema.tables import (
     waiting_jobs,
 )
 from taskqueue.schema.tables import scopes as scopes_table
+from taskqueue.schema.types import folded_name
 from taskqueue.sites import bans, scopes
 from taskqueue.sites.scope_rules import RESERVATION, select_digest
 from taskqueue.states import JobStatus

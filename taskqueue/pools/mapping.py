@@ -16,11 +16,11 @@ from cs_config.versions.tables import metadata
 from requirements.bitset import mask_from
 from taskqueue.db import sql
 from taskqueue.pools import pools, queue_class_store
-from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import pool_mappings, queue_classes, submit_pools
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
+from taskqueue.schema.types import has_slot
 from taskqueue.task_queues import change_feed
 
 #: RFC #7's table pool → Site/CE/Queue: one row for each eligible queue of a pool.

@@ -17,7 +17,7 @@ from pilotage.cli.settings import Settings
 from requirements.errors import PilotageError
 from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
-from taskqueue.sites import processes, rule_check
+from taskqueue.sites import processes, rule_counters
 
 #: The oldest supported PostgreSQL.
 _POSTGRESQL = 130000
@@ -158,8 +158,8 @@ def _reverts(engine: Engine) -> Iterator[Finding]:
 def _counters(engine: Engine) -> Finding:
     """Compare the counters of limits with what runs."""
     with database.reading(engine) as conn:
-        found = rule_check.list_differences(conn, compiled_rules.counts)
-        mended = rule_check.count_mended(conn)
+        found = rule_counters.list_differences(conn, compiled_rules.counts)
+        mended = rule_counters.count_mended(conn)
     if found:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         message = f"{scope_counters.describe(found[0])}{more}; the agent {scope_counters.NAME} mends it"

@@ -13,7 +13,6 @@ from pathlib import Path
 import typer
 from cryptography import x509
 
-from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.cli import engine, home_directory, issuer_settings, output
 from pilotage.cli.checks import database
 from pilotage.cli.checks.finding import Finding, Health
@@ -26,6 +25,7 @@ from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Publish
 from pilotage.service.auth.oidc.issuer import Issuer
 from pilotage.service.auth.oidc.issuers import LEEWAY
 from pilotage.service.services import utc_now
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 _SUBJECT = "certificate"
 #: A certificate that expires this soon should have been renewed.

@@ -15,13 +15,13 @@ from cs_config.source import yaml_writer
 from cs_config.source.sections import Tree
 from cs_config.tree.address import node_depth
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import completion, diff, drafts, patch, show
+from cs_config.versions import diff, patch, proposals, show
 from cs_config.versions.diff import ABSENT, Difference, Entry
-from cs_config.versions.drafts import ConfigDraft, DraftRow
 from cs_config.versions.permissions import Rights
-from matcher.preview import guards, history
-from matcher.preview.guards import Guard
+from cs_config.versions.proposals import ConfigDraft, DraftRow
+from matcher.preview import history, outlook
 from matcher.preview.history import Blamed
+from matcher.preview.outlook import Guard
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.models.config import PreviewAnswer
@@ -138,7 +138,7 @@ class Filled(BaseModel):
     def draft(self) -> ConfigDraft:
         """The change; `InvalidRequest` if a row is no valid edit."""
         names, text = self.written
-        edits = drafts.read_rows(self.rows) if text is None else ()
+        edits = proposals.read_rows(self.rows) if text is None else ()
         return ConfigDraft(version=self.version, edits=edits, text=text, names=names)
 
 
@@ -149,7 +149,7 @@ def names_of(path: str) -> tuple[str, ...]:
 
 def read_guards(text: str) -> tuple[Guard, ...]:
     """Parse conditions separated by commas."""
-    return guards.read_guards(filter(None, map(str.strip, text.split(","))))
+    return outlook.read_guards(filter(None, map(str.strip, text.split(","))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,5 +258,5 @@ def list_paths(page: PageOf, path: PathOf = "") -> Response:
     """List possible continuations of a path, for the field in which it is typed."""
     config = page.editor.read()
     vos = _vos(config, page.editor.rights)
-    found = completion.complete_path(page.editor.visible_tree(config), path, vos)
+    found = show.complete_path(page.editor.visible_tree(config), path, vos)
     return page.render("configuration/paths.html", found=found)

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from cs_config.errors import EditConflict, VersionConflict
-from cs_config.versions import drafts
+from cs_config.versions import proposals
 from cs_config.versions.diff import Difference
-from cs_config.versions.drafts import ConfigDraft
-from matcher.preview import guards, history
-from matcher.preview.guards import Guard, GuardFailed
+from cs_config.versions.proposals import ConfigDraft
+from matcher.preview import history, outlook
+from matcher.preview.outlook import Guard, GuardFailed
 from pilotage.service import configuring, error_handlers
 from pilotage.service.auth import audit
 from pilotage.service.auth.access import allow
@@ -33,7 +33,7 @@ from requirements.errors import NotAllowed, PilotageError, Problem
 router = APIRouter(prefix="/configuration", route_class=PageRoute)
 
 #: Errors that are shown beside the draft, which is kept.
-_REFUSALS: Final = (*drafts.CORRECTABLE, GuardFailed)
+_REFUSALS: Final = (*proposals.CORRECTABLE, GuardFailed)
 
 _Version = Annotated[int, Query(ge=1, le=2**31 - 1)]
 
@@ -50,10 +50,10 @@ def check(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
         if is_begun:
             proposal = page.editor.propose(filled.draft)
             visible = page.editor.visible_problems(proposal.warnings, proposal.after)
-            warnings = drafts.add_lines(visible, *filled.written)
+            warnings = proposals.add_lines(visible, *filled.written)
             changes = split_differences(proposal.differences)
-    except drafts.CORRECTABLE as error:
-        errors = drafts.list_problems(error, *filled.written)
+    except proposals.CORRECTABLE as error:
+        errors = proposals.list_problems(error, *filled.written)
     return page.render(
         "configuration/findings.html", is_begun=is_begun, errors=errors, warnings=warnings, changes=changes
     )
@@ -105,7 +105,7 @@ def rebase(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
 
 def _refuse(page: PageContext, filled: Filled, error: PilotageError) -> Response:
     outcome = ChangeOutcome(
-        problems=drafts.list_problems(error, *filled.written),
+        problems=proposals.list_problems(error, *filled.written),
         conflicts=split_differences(error.conflicts) if isinstance(error, EditConflict) else (),
         current=error.current if isinstance(error, VersionConflict) else None,
     )
@@ -125,7 +125,7 @@ def _preview(page: PageContext, draft: ConfigDraft, conditions: Sequence[Guard] 
     return ChangeOutcome(
         changes=split_differences(proposal.differences),
         preview=configuring.preview(page.editor, proposal, found),
-        failing=guards.list_failing(conditions, found),
+        failing=outlook.list_failing(conditions, found),
     )
 
 

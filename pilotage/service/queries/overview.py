@@ -12,7 +12,6 @@ from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from matcher.explain import job_conditions, queue_report
 from matcher.explain.queue_report import RunnableJobs
-from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
@@ -25,6 +24,7 @@ from taskqueue.accounting import time_series
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import agent_leases, database
 from taskqueue.jobs import search, unmatchable
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.sites import bans, occupancy, scopes

@@ -8,9 +8,9 @@ from typing import Any
 from cs_config import validate
 from cs_config.source import yaml_writer
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import bulk, diff, patch
-from cs_config.versions.bulk import BulkEdit
+from cs_config.versions import diff, patch
 from cs_config.versions.diff import Difference
+from cs_config.versions.patch import BulkEdit
 from pilotage.cli.commands import queue
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
@@ -66,7 +66,7 @@ def change_from_words(
         if removed:
             raise WrongUsage("--remove takes single paths; do not combine it with *, += or --where")
         try:
-            values = bulk.expand_edits(_configuration(answer), edits, queue.parse_selection(where))
+            values = patch.expand_edits(_configuration(answer), edits, queue.parse_selection(where))
         except InvalidInput as error:
             raise WrongUsage(str(error)) from error
         body: dict[str, object] = {"set": values, "remove": []}

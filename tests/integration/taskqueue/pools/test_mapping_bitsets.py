@@ -10,7 +10,7 @@ from cs_config.tree.address import QueueAddress
 from taskqueue.db import database
 from taskqueue.pools import listing, mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
-from taskqueue.schema.bitset_type import BitsetType, has_slot
+from taskqueue.schema.types import BitsetType, has_slot
 
 QUEUES = [QueueAddress(site=f"S{number % 3}", ce="ce", queue=f"q{number}") for number in range(40)]
 CLASSES = [QueueClass(digest=f"{n:064}", values={}, queues=(queue,)) for n, queue in enumerate(QUEUES)]

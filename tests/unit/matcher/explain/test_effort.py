@@ -6,9 +6,9 @@ import pytest
 
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set
+from matcher.explain.alternatives import ExplanationBudget
 from matcher.explain.explanation import explain, suggest_changes
 from matcher.explain.job_conditions import JobDemand
-from matcher.explain.rewrites import ExplanationBudget
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.classad import evaluation
