@@ -21,12 +21,12 @@ def mint_token(chosen: Settings, grant: Grant) -> tuple[str, datetime]:
     By the clock of the database, as the service judges tokens; by that of this host while it is away.
     """
     # Imported late: commands for keys need no database.
-    from pilotage.cli import engine, last_seen
+    from pilotage.cli import engine
     from pilotage.service.auth.tokens import Tokens
     from taskqueue.db.clock import DatabaseClock
 
     home_directory.require_installation(chosen.home, chosen.key)
-    seen = last_seen.read_last_seen(chosen)
+    seen = engine.read_last_seen(chosen)
     ring, now = keys.load_or_create(chosen.key), datetime.now(UTC)
     with suppress(CommandRefused), engine.open_engine(chosen.database_url, pool_size=1) as opened:
         now = DatabaseClock(opened).read()

@@ -28,21 +28,18 @@ from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway import configuration
-from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
-from pilotage.fabric.gateway.gateway import Gateway
+from pilotage.fabric.gateway.gateway import Gateway, GatewayAdvertising, GridJobPulling
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.gateway.service import GatewayService, GatewayTransport
 from pilotage.fabric.manager import handlers, records
 from pilotage.fabric.manager import journal as journals
-from pilotage.fabric.manager.context import ManagerContext
+from pilotage.fabric.manager.context import ManagerContext, SharedBatchSystem
 from pilotage.fabric.manager.grid_job import GridJob, job_type
 from pilotage.fabric.manager.handlers import Handler
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service import credentials, heartbeat
 from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal

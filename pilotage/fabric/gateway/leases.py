@@ -34,7 +34,7 @@ from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import KILL, elapsed_time
 from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away, Refused
-from pilotage.fabric.runner.progress import Progress
+from pilotage.fabric.runner.status_files import Progress
 
 #: Larger numbers are not exact in every JSON reader; the service refuses them.
 _LARGEST = 2**53

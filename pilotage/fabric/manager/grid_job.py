@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.runner.progress import Progress
+from pilotage.fabric.runner.status_files import Progress
 from requirements.values import fold
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import BatchSystem, BatchSystemAway
 from pilotage.fabric.manager import records
-from pilotage.fabric.manager.context import ManagerContext
+from pilotage.fabric.manager.context import ManagerContext, SharedArea
 from pilotage.fabric.manager.grid_job import LocalState
 from pilotage.fabric.manager.records import GridJobEntry, LocalJob
-from pilotage.fabric.manager.shared_area import SharedArea
 from pilotage.fabric.pilot import attempt, errors
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import PackedOutput

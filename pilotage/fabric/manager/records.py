@@ -18,8 +18,8 @@ from pilotage.fabric.manager.grid_job import (
 )
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.runner import progress
-from pilotage.fabric.runner.progress import Progress
+from pilotage.fabric.runner import status_files
+from pilotage.fabric.runner.status_files import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def grid_job_status(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> Grid
         phase=_phase(entry, local_jobs),
         local=Counter(each.state for each in local_jobs),
         local_jobs=tuple(each.status for each in local_jobs),
-        progress=progress.summed([each.progress for each in local_jobs], _missing(local_jobs)),
+        progress=status_files.summed([each.progress for each in local_jobs], _missing(local_jobs)),
         output=None if entry.output is None else Path(entry.output),
         outcome=entry.outcome,
         problem=entry.problem,

@@ -148,9 +148,9 @@ def diff(
         raise WrongUsage("give a FILE, or --from VERSION")
     with service.connect() as client:
         if file is not None:
-            from pilotage.cli.commands.config import change_request
+            from pilotage.cli.commands.config import edit
 
-            wanted = change_request.change_from_file(client, file)
+            wanted = edit.change_from_file(client, file)
             changes = [each.as_json() for each in wanted.differences]
             data: dict[str, Any] = {
                 "from_version": wanted.version,
