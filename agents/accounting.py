@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader
 from agents.leader import Leadership
-from taskqueue.accounting import log_reader, sums, time_series, usage, wait_sums
+from taskqueue.accounting import log_reader, sums, time_series, usage
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.db import database
 from taskqueue.jobs import log as job_log
@@ -41,7 +41,7 @@ COUNTERS: Final[Sequence[LogCounter]] = (
     LogCounter(name=time_series.READER_NAME, count=time_series.count_flows),
     LogCounter(name=usage.READER_NAME, count=usage.count_usage),
     # By then the matchers have written why a job was not matched.
-    LogCounter(name=wait_sums.READER_NAME, count=wait_sums.count_waits, lag=timedelta(minutes=2)),
+    LogCounter(name=usage.WAITS_READER_NAME, count=usage.count_waits, lag=timedelta(minutes=2)),
 )
 
 

@@ -29,7 +29,7 @@ from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.batched_claim import CountingRules
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
-from taskqueue.sites import bans, reservations, scope_rules, scopes
+from taskqueue.sites import reservations, scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -399,7 +399,7 @@ def lock_policies(
         scopes.lock_scopes(conn, ())  # none, but new rules open only when this transaction has ended
     inside = scope_rules.list_rules(conn, None if "" in inexact else inexact) if inexact else ()
     unknown = {each.scope for each in locked.rules if not each.known}
-    banned = bans.list_banned(conn, now=now) if reads_bans else frozenset[str]()
+    banned = scopes.list_banned(conn, now=now) if reads_bans else frozenset[str]()
     busy = locked.busy | unknown
     return _build_policies(conn, locked.rules, locked.scopes, banned, now, busy, locked.returned, inside)
 

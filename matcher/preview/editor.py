@@ -12,12 +12,12 @@ from sqlalchemy import Connection, Engine
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, live, permissions, proposals, reverts, store
+from cs_config.versions import diff, permissions, proposals, reverts, store
 from cs_config.versions.diff import ABSENT, Difference
-from cs_config.versions.live import LiveConfiguration
 from cs_config.versions.patch import Edit
 from cs_config.versions.permissions import Rights
 from cs_config.versions.proposals import ConfigDraft, Proposal
+from cs_config.versions.store import LiveConfiguration
 from matcher.preview import outlook
 from matcher.preview import outlook as guarding
 from matcher.preview.outlook import Guard, Outlook
@@ -127,7 +127,7 @@ class ConfigEditor:
         if number > current.version:
             raise VersionConflict(expected=number, current=current.version)
         if number == 0:
-            return live.NOTHING
+            return store.NOTHING
         with database.reading(self.engine) as conn:
             return store.load_version(conn, number)
 

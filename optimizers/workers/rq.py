@@ -31,7 +31,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine
 
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
 from taskqueue.db import clock, database

@@ -15,7 +15,7 @@ import typer
 from cryptography import x509
 from sqlalchemy import Connection, Engine, text
 
-from agents import loop, scope_counters
+from agents import leader, scope_counters
 from cs_config.errors import ConfigError
 from cs_config.versions import reverts, store
 from matcher.limits import compiled_rules
@@ -242,12 +242,12 @@ def _agents(engine: Engine, now: datetime) -> Finding:
         latest = agent_leases.list_last_cycles(conn)
         broken = agent_leases.list_broken(conn)
         now = clock.read_time(conn, now)
-    if missing := loop.list_overdue(latest, now=now):
+    if missing := leader.list_overdue(latest, now=now):
         message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
         return Finding("agents", Health.WARNING, message)
     if failed := [f"{name} for {', '.join(vos)}" for name, vos in broken.items() if vos]:
         return Finding("agents", Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
-    return Finding("agents", Health.GOOD, f"at work: {', '.join(loop.INTERVALS)}")
+    return Finding("agents", Health.GOOD, f"at work: {', '.join(leader.INTERVALS)}")
 
 
 _SUBJECT = "certificate"

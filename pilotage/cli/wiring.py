@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
 
-from agents import loop
+from agents import leader
 from cs_config import notifications
 from cs_config.errors import ConfigError
 from cs_config.versions import store
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from optimizers.workers.inline import InlineOptimizer
@@ -269,7 +269,7 @@ def repeat_in_thread(
     """Call `cycle` every so many seconds in its own thread until the end of the block; `woken`: at once."""
     stop, woken = threading.Event(), woken or threading.Event()
     arguments = {"name": name, "every": every, "stop": stop, "woken": woken, "clock": clock}
-    thread = threading.Thread(target=loop.run, args=(cycle,), kwargs=arguments, name=name, daemon=True)
+    thread = threading.Thread(target=leader.run, args=(cycle,), kwargs=arguments, name=name, daemon=True)
     thread.start()
     try:
         yield

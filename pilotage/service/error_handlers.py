@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
-from matcher import errors as matcher_errors
 from matcher.preview import outlook
+from matcher.request import match_request as matcher_errors
 from pilotage.service import http_errors, middleware
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.oidc import discovery

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from sqlalchemy import Engine
 
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from requirements.classad import compiled
+from requirements.classad import evaluation
 from requirements.classad.classad_files import Unevaluated
 from requirements.classad.normal_form import literal, normal_form
 from requirements.classad.parser import read_expression
@@ -169,7 +169,7 @@ def parse_expression(
     evaluated = text
     if own is not None and any(map(_is_own, parts_of(read_expression(source)))):
         evaluated = _Resolution(own=own).text(source, (path,))
-    compiled.read(replace(source, text=evaluated))
+    evaluation.read(replace(source, text=evaluated))
     return Expression(text=evaluated, written=None if evaluated == text else text)
 
 
@@ -216,7 +216,7 @@ def pool_expression(expression: Expression) -> Expression:
     form = canonical_text(expression)
     for text in (render(read_expression(_source(form)), render_name), form):
         try:
-            compiled.read(_source(text))
+            evaluation.read(_source(text))
         except InvalidInput:
             continue  # too long with these names, or with the blanks of the form
         return Expression(text=text, written=expression.original_text)

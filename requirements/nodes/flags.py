@@ -23,13 +23,12 @@ from itertools import product
 
 from requirements import evaluator
 from requirements.canonical import Requirements
-from requirements.classad import compiled, evaluation
+from requirements.classad import evaluation
 from requirements.classad.expression import Expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import resource_names
 from requirements.classad.syntax_tree import Attribute, Chain, Literal, Node, SourceText
-from requirements.nodes import truth_values
-from requirements.nodes.atoms import AtLeast, AtMost, OneOf, Statement
+from requirements.nodes import partial_evaluation
 from requirements.nodes.lrms_rendering import (
     Clause,
     Renderer,
@@ -42,11 +41,10 @@ from requirements.nodes.lrms_rendering import (
     written_number,
 )
 from requirements.nodes.lrms_vocabulary import ConditionForm, Vocabulary
-from requirements.nodes.necessary_condition import necessary_condition
+from requirements.nodes.necessary_condition import AtLeast, AtMost, OneOf, Statement, necessary_condition
 from requirements.nodes.node_attributes import NodeAttributes, Option
-from requirements.nodes.partial_evaluation import EvaluationBudget
+from requirements.nodes.partial_evaluation import EvaluationBudget, TruthValue
 from requirements.nodes.site_mapping import Meaning, SiteMapping
-from requirements.nodes.truth_values import TruthValue
 from requirements.record.declarations import Declarations, compared_parameter
 from requirements.record.record import Record
 from requirements.values import Scalar, Value, fold, key
@@ -128,8 +126,8 @@ class _Checker:
             return None
         self.effort.left = budget.left
         return (
-            truth_values.as_truth(truth_values.outcome_of_value(value)) is TruthValue.TRUE
-            for value in compiled.compile_node(node).values({}, options)
+            partial_evaluation.as_truth(partial_evaluation.outcome_of_value(value)) is TruthValue.TRUE
+            for value in evaluation.compile_node(node).values({}, options)
         )
 
     def _names(self, part: Requirements) -> list[str]:

@@ -26,7 +26,7 @@ from datetime import datetime
 from typing import Any
 
 from pilotage.fabric.batch.batch_system import JobResources
-from pilotage.fabric.cycle_summaries import GatewaySummary
+from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.director import matcher_client
 from pilotage.fabric.gateway.configuration import GatewayQueue, scopes_of_queue
 from pilotage.fabric.gateway.leases import GatewayLeases
@@ -37,7 +37,6 @@ from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service.service_client import Match, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
-from pilotage.fabric.presence import Presence
 from requirements.nodes.lrms_vocabulary import Vocabulary, are_flags
 
 #: HTTP status of a site that is not in the configuration: nothing limits it.

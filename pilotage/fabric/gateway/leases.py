@@ -19,13 +19,7 @@ from pathlib import Path
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.service import GatewayService
-from pilotage.fabric.manager.grid_job import (
-    AttemptKey,
-    GridJob,
-    LocalJobStatus,
-    ManagerPhase,
-    PulledGridJob,
-)
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalJobStatus, ManagerPhase, PulledGridJob
 from pilotage.fabric.manager.journal import LastAnswer
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.attempt import RELEASED

@@ -10,14 +10,12 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pilotage.fabric.batch.batch_system import JobResources
-from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric.batch.batch_system import JobResources, ReliableSystem
 from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director.targets import NAME, FileSection, QueueTarget, Seconds
-from pilotage.fabric.manager.grid_job import PulledGridJob
-from pilotage.fabric.manager.handlers import Handler, SiteLimits, UnfitJob
+from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, PulledGridJob
+from pilotage.fabric.manager.job_types import Handler, SiteLimits, UnfitJob
 from pilotage.fabric.manager.journal import Journal
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
 from pilotage.fabric.pilot.payload.isolation import APPTAINER, COMMAND
 from pilotage.fabric.pilot.payload.preparation import Sandboxes
 from pilotage.fabric.runner import status_files

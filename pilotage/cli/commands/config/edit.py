@@ -20,8 +20,8 @@ from cs_config.versions.diff import Difference
 from cs_config.versions.patch import BulkEdit
 from pilotage.cli import options, output
 from pilotage.cli.commands import queue
-from pilotage.cli.commands.config import history
-from pilotage.cli.commands.config.history import Message
+from pilotage.cli.commands.config import show
+from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
@@ -239,7 +239,7 @@ def _format_answer(answer: Answer) -> list[str]:
     revert = [f"reverts at {output.local_time(until)}"] if until else []
     if not answer["changes"]:
         return [_unchanged(answer["version"]), *revert]
-    return [*history.change_lines(answer["changes"]), _in_force(answer["version"]), *revert]
+    return [*show.change_lines(answer["changes"]), _in_force(answer["version"]), *revert]
 
 
 def _in_force(version: int) -> str:
@@ -288,7 +288,7 @@ def preview(
 
 def render_with_effects(changes: Sequence[Answer], answer: Answer | None) -> RenderableType:
     """Changes, and their effects where these were computed."""
-    return Group(harmless("\n".join(history.change_lines(changes))), render_effects(answer))
+    return Group(harmless("\n".join(show.change_lines(changes))), render_effects(answer))
 
 
 def render_effects(answer: Answer | None) -> RenderableType:

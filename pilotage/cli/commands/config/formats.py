@@ -14,9 +14,9 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import dirac_server, options
-from pilotage.cli.commands.config import edit, history
+from pilotage.cli.commands.config import edit, show
 from pilotage.cli.commands.config.edit import Answer, ConfigChange, Guards
-from pilotage.cli.commands.config.history import Message
+from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
 from pilotage.fabric.client import ApiError, ServiceClient
@@ -274,7 +274,7 @@ def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
 
 def _line(change: ParameterChange) -> str:
     before, after = (ABSENT if each is None else each for each in (change.before, change.after))
-    return history.change_line(change.name, before, after)
+    return show.change_line(change.name, before, after)
 
 
 def _counts(proposal: AdProposal) -> dict[str, int]:

@@ -10,14 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from pilotage.fabric.batch.batch_system import (
-    ENDED,
-    BatchJob,
-    BatchSystemAway,
-    Capacity,
-    JobCounts,
-    State,
-)
+from pilotage.fabric.batch.batch_system import ENDED, BatchJob, BatchSystemAway, Capacity, JobCounts, State
 from pilotage.fabric.batch.command_line import CommandLineSystem
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.dialect import (

@@ -12,7 +12,7 @@ from matcher.explain.job_conditions import JobDemand
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.classad import evaluation
-from requirements.classad.compiled import Program
+from requirements.classad.evaluation import Program
 from requirements.classad.expression import Expression
 from taskqueue.task_queues.requirement_class import RequirementClass
 
@@ -46,7 +46,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Program, "values_of", staticmethod(counted_values_of))
     monkeypatch.setattr(evaluation, "read", counted_read)
-    evaluation._compile.cache_clear()
+    evaluation._try_compile.cache_clear()
     return done
 
 

@@ -22,10 +22,10 @@ from pilotage.fabric.batch.batch_system import (
     Handle,
     JobReport,
     Output,
+    ReliableSystem,
     State,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.permits import is_gathering
