@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
-from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+from pilotage.fabric.batch.batch_system import BatchSystem, Evidence, JobResources, ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.director.targets import QueueTarget
-from pilotage.fabric.manager.context import ManagerContext, ManagerOptions
+from pilotage.fabric.manager.context import ManagerContext, ManagerOptions, SharedBatchSystem
 from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
-from pilotage.fabric.manager.handlers import installed_handlers
+from pilotage.fabric.manager.job_types import installed_handlers
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
 
 QUEUE = "LCG.A.org/ce/local"

@@ -16,7 +16,7 @@ from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes, Unevaluated
 from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
 from requirements.classad.parser import read_expression
-from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
 from requirements.record.record import parse_record
 from requirements.values import as_value, attribute_value, fold

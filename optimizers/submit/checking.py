@@ -9,9 +9,8 @@ from operator import itemgetter
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
-from optimizers.description import expansion, jdl, parametric
-from optimizers.description.expansion import SharedDescription
-from optimizers.description.parametric import Volume
+from optimizers.description import jdl, parametric
+from optimizers.description.parametric import SharedDescription, Volume
 from optimizers.description.template_cache import DescriptionTemplate, TemplateMatcher
 from optimizers.submit.submitter import Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
@@ -157,7 +156,7 @@ class _Checking:
 
     def _expanded(self, each: _Placed) -> Iterator[CheckedJobs]:
         for raw in each.text.raws:
-            for submitted in expansion.expand_description(raw, self.submitter, self.config, self.sandbox):
+            for submitted in parametric.expand_description(raw, self.submitter, self.config, self.sandbox):
                 yield CheckedJobs(source=each.text.text, path=each.path, submitted=submitted)
 
     @property

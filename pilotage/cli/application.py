@@ -183,7 +183,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         {"upgrade": "db:upgrade", "check": "db:check", "recover": "db:recover"},
     ),
     "doctor": Command(
-        "checks.installation:doctor",
+        "doctor:doctor",
         "Check this installation and list problems; exit status 1 if there are any. Changes nothing.",
     ),
 }

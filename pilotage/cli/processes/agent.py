@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from agents import (
     accounting,
-    loop,
+    leader,
     lost_jobs,
     pools,
     priorities,
@@ -116,7 +116,7 @@ def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
         for name in names:
             cycle = partial(AGENTS[name], context)
             stack.enter_context(
-                wiring.repeat_in_thread(cycle, name=name, every=loop.INTERVALS[name], clock=context.clock)
+                wiring.repeat_in_thread(cycle, name=name, every=leader.INTERVALS[name], clock=context.clock)
             )
         yield
 

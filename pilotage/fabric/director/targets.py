@@ -17,8 +17,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.fabric.batch.batch_system import JobResources
-from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+from pilotage.fabric.batch.batch_system import Evidence, JobResources, ReliableSystem
 from pilotage.fabric.batch.settings import Flags
 from pilotage.fabric.node_script import PilotScript
 from requirements.nodes.lrms_vocabulary import Vocabulary

@@ -23,11 +23,11 @@ from pilotage.fabric.batch.batch_system import (
     JobReport,
     KeepsWorkAreas,
     Output,
+    ReliableSystem,
     State,
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.cycle_summaries import DirectorSummary
 
 log = logging.getLogger(__name__)

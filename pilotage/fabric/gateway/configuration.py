@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pilotage.fabric.batch.reliable import Evidence
+from pilotage.fabric.batch.batch_system import Evidence
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.targets import Seconds
 from pilotage.fabric.manager.context import ManagerOptions
-from pilotage.fabric.manager.handlers import SiteLimits
+from pilotage.fabric.manager.job_types import SiteLimits
 from requirements.errors import InvalidInput, Problem, did_you_mean
 
 _NAME = r"[A-Za-z0-9._:@+-]+"

@@ -15,13 +15,12 @@ from functools import partial
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import output, polling, records, submission
+from pilotage.fabric.manager import grid_job, output, polling, submission
 from pilotage.fabric.manager.context import ManagerContext
-from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, GridJob
-from pilotage.fabric.manager.handlers import UnfitJob
+from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, GridJob, GridJobEntry
+from pilotage.fabric.manager.job_types import UnfitJob
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.polling import Polling
-from pilotage.fabric.manager.records import GridJobEntry
 from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from requirements.values import fold
@@ -78,7 +77,7 @@ class Manager:
     def grid_jobs(self) -> Sequence[GridJob]:
         """Status of all grid jobs except forgotten ones."""
         return [
-            records.grid_job_status(each, self.journal.local_jobs(each.key))
+            grid_job.grid_job_status(each, self.journal.local_jobs(each.key))
             for each in self.journal.entries()
             if not each.forgotten
         ]

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pilotage.fabric.batch.batch_system import ENDED, JobReport, State
-from pilotage.fabric.manager.context import ManagerContext, Retries
-from pilotage.fabric.manager.grid_job import LocalState
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
-from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
+from pilotage.fabric.manager.context import ManagerContext, Retries, SharedArea, SharedBatchSystem
+from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import DONE, Report
 from pilotage.fabric.runner import status_files

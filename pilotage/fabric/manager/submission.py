@@ -15,20 +15,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pilotage.fabric import bundle
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import handlers, polling, records
+from pilotage.fabric.manager import grid_job, job_types, polling
 from pilotage.fabric.manager.context import ManagerContext
-from pilotage.fabric.manager.grid_job import LocalState, job_type
-from pilotage.fabric.manager.handlers import HandledJob, Handler, LocalCommand, SiteLimits, UnfitJob
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
+from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState, job_type
+from pilotage.fabric.manager.job_types import HandledJob, Handler, LocalCommand, SiteLimits, UnfitJob
 from pilotage.fabric.node_script import NodeScript
 from pilotage.fabric.pilot.attempt import RELEASED
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import TooLarge
-from pilotage.fabric.runner import bundle
 from pilotage.fabric.runner.local_job import JobSpec
 from pilotage.fabric.runner.status_files import SITE
 
@@ -86,17 +85,17 @@ def plan_local_jobs(context: ManagerContext, entry: GridJobEntry) -> list[LocalJ
     job = HandledJob(job_id=entry.taken.job_id, description=entry.taken.description)
     context.system_of(entry)
     limits = context.limits.get(job_type(job.description), SiteLimits())
-    number = handlers.call_handler(handler, lambda: _check_and_count(handler, job, limits))
+    number = job_types.call_handler(handler, lambda: _check_and_count(handler, job, limits))
     job = replace(job, number=number)
-    commands = handlers.call_handler(
-        handler, lambda: [handlers.checked_command(handler.command(job, n)) for n in range(1, number + 1)]
+    commands = job_types.call_handler(
+        handler, lambda: [job_types.checked_command(handler.command(job, n)) for n in range(1, number + 1)]
     )
     manager, journal = context.options.name, context.journal.key
     return [
         LocalJob(
             key=entry.key,
             number=n,
-            stamp=records.stamp(manager, entry.key, n, 1, journal),
+            stamp=grid_job.stamp(manager, entry.key, n, 1, journal),
             size=command.size,
             details=dict(command.details),
         )
@@ -135,7 +134,7 @@ def _archive(context: ManagerContext, entry: GridJobEntry) -> bytes:
     try:
         with sandbox.open("w+b") as file:
             found = context.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
-        return bundle.content(sandbox if found else None)
+        return bundle.local_job_bundle(sandbox if found else None)
     finally:
         sandbox.unlink(missing_ok=True)
 
@@ -239,8 +238,10 @@ def _ask_handler(
 ) -> tuple[LocalCommand, Mapping[str, bytes]]:
     handler, taken = _handler(context, entry), entry.taken
     job = HandledJob(job_id=taken.job_id, description=taken.description, number=entry.number or 0)
-    files = handlers.call_handler(handler, lambda: handlers.checked_files(handler.prepare_work_area(job, n)))
-    command = handlers.call_handler(handler, lambda: handlers.checked_command(handler.command(job, n)))
+    files = job_types.call_handler(
+        handler, lambda: job_types.checked_files(handler.prepare_work_area(job, n))
+    )
+    command = job_types.call_handler(handler, lambda: job_types.checked_command(handler.command(job, n)))
     return command, files
 
 

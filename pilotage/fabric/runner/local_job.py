@@ -33,7 +33,7 @@ from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 from pilotage.fabric.pilot.service.service_client import Match
 from pilotage.fabric.pilot.service.transport import Away, TooLarge
 from pilotage.fabric.pilot.settings import PayloadOptions, QueuePlace
-from pilotage.fabric.runner import progress, status_files
+from pilotage.fabric.runner import status_files
 from pilotage.fabric.runner.status_files import JOB, PAYLOAD, SITE, LocalJobEnd, StatusFiles
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class LocalJob:
         self._environment = environment
         self._stop = stop  #: set when the batch system ends the job
         self._marks = StatusFiles(Path(order.marks))
-        self._phases: tuple[progress.Progress, ...] = ()
+        self._phases: tuple[status_files.Progress, ...] = ()
 
     def run(self, area: WorkArea) -> int:
         """Run the job in a new area and write its status files; return the exit status of the batch job."""
@@ -228,7 +228,7 @@ class LocalJob:
         with monitor.run_payload(ready, area, allowed, account) as running:
 
             def news() -> dict[str, object]:
-                self._phases = progress.read_progress(payload.tail_of_path(area.progress), self._phases)
+                self._phases = status_files.read_progress(payload.tail_of_path(area.progress), self._phases)
                 return status_files.news(running.news, self._phases)
 
             heart = Heartbeat(self._marks, "", every=order.beat, news=news)

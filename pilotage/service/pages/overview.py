@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
-from agents import loop
+from agents import leader
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
@@ -100,7 +100,7 @@ def show_services(page: PageOf) -> HTMLResponse:
     with database.reading(page.parts.engine) as conn:
         latest, broken = agent_leases.list_last_cycles(conn), agent_leases.list_broken(conn)
         schema = database.schema_state(page.parts.engine)
-    overdue = loop.list_overdue(latest, now=now)
+    overdue = leader.list_overdue(latest, now=now)
     agents = [
         AgentState(
             name=name,
@@ -108,7 +108,7 @@ def show_services(page: PageOf) -> HTMLResponse:
             is_overdue=name in overdue,
             broken=broken.get(name, ()),
         )
-        for name in sorted(loop.INTERVALS)
+        for name in sorted(leader.INTERVALS)
     ]
     config = page.parts.live.current
     return page.render(

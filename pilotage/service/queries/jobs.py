@@ -25,7 +25,7 @@ from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
-from taskqueue.jobs import control, descriptions, jobs, log, parameters, search, wait_times
+from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -209,7 +209,7 @@ def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *
         job=job,
         description=description,
         log=entries,
-        parameters=parameters.read_parameters(conn, [job_id]).get(job_id, {}),
+        parameters=descriptions.read_parameters(conn, [job_id]).get(job_id, {}),
         attempts=attempts.list_newest(conn, job_id),
         waited=wait_times.sum_until_now(conn, job, entries, now=now),
     )

@@ -22,15 +22,15 @@ from pilotage.fabric.batch.batch_system import (
     Handle,
     JobReport,
     Output,
+    ReliableSystem,
     State,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.permits import is_gathering
+from pilotage.fabric.manager.context import SharedBatchSystem
 from pilotage.fabric.manager.grid_job import ManagerPhase
-from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
 from pilotage.service.services import utc_now
 from taskqueue.db import database
@@ -194,7 +194,7 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
     with running(engine, tmp_path, CONFIG.format(throttle=throttle)) as service:
         burst = Burst(ground=Ground(service, tmp_path / "gateway", monkeypatch), chance=chance)
         record = _Record(burst.came)
-        logger = logging.getLogger("pilotage.fabric.gateway.pulling")
+        logger = logging.getLogger("pilotage.fabric.gateway.gateway")
         logger.setLevel(logging.INFO)
         logger.addHandler(record)
         job_ids = burst.ground.submit(number, LocalJobs=LOCAL_JOBS)

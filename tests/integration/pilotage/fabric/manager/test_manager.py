@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import BatchJob, State, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    Evidence,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
 from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultyShell, FaultySystem
-from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager import submission
 from pilotage.fabric.manager.context import Retries
@@ -18,13 +23,13 @@ from pilotage.fabric.manager.grid_job import (
     Aggregate,
     AttemptKey,
     GridJob,
+    GridJobEntry,
     LocalState,
     ManagerPhase,
     PulledGridJob,
 )
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.records import GridJobEntry
 from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
 from tests.pretended_batch import PretendedBatch
 
@@ -238,7 +243,9 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
     manager.journal.take(taken())
     full = OSError(28, "No space left on device")
     with monkeypatch.context() as patched:
-        patched.setattr("pilotage.fabric.runner.bundle.content", lambda _sandbox: (_ for _ in ()).throw(full))
+        patched.setattr(
+            "pilotage.fabric.bundle.local_job_bundle", lambda _sandbox: (_ for _ in ()).throw(full)
+        )
         manager.advance()
     assert "No space left" in the_one(manager).problem
 

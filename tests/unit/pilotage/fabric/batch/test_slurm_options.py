@@ -1,6 +1,6 @@
 import pytest
 
-from pilotage.fabric.batch.dialect import dialect, merged_options
+from pilotage.fabric.batch.dialect import dialect
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ from pilotage.fabric.batch.dialect import dialect, merged_options
 )
 def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:
     submit = dialect.shipped_dialect("slurm").submit
-    assert merged_options.merge_options(given, submit.merged, submit.short) == taken
+    assert dialect.merge_options(given, submit.merged, submit.short) == taken

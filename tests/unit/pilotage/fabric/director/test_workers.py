@@ -15,12 +15,12 @@ from pilotage.fabric.batch.batch_system import (
     Handle,
     JobReport,
     Output,
+    ReliableSystem,
     State,
     SubmissionRefused,
     SubmissionUncertain,
     Survey,
 )
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import workers
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, new_stamp

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import bundle
+from pilotage.fabric import bundle
 from tests.lease_server import LeaseServer
 from tests.pilot_process import PilotProcess, files_of, run, sandbox, wait_until_gone, wait_until_there
 

@@ -4,7 +4,7 @@ import pytest
 
 from cs_config.errors import ConfigError
 from cs_config.formats import importers
-from cs_config.versions.live import NOTHING
+from cs_config.versions.store import NOTHING
 
 TEXTS = {
     "classad": '[ id = "ce1/q"; info = [ MaxRAM = 4000; ] ]',

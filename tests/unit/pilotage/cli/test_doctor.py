@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 
 from optimizers.workers.rq import RQNotifier
-from pilotage.cli import settings
-from pilotage.cli.checks import database
-from pilotage.cli.checks import installation as checks_installation
-from pilotage.cli.checks.finding import Health
+from pilotage.cli import doctor, settings
+from pilotage.cli import doctor as checks_installation
+from pilotage.cli.doctor import Health
 from pilotage.cli.settings import Settings
 from tests.redis_server import RedisServer
 
@@ -64,7 +63,7 @@ def test_directories_that_others_may_enter_are_told(tmp_path: Path, monkeypatch:
 
 
 def test_a_database_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
-    (finding,) = database.check_database(installation(tmp_path), NOW)
+    (finding,) = doctor.check_database(installation(tmp_path), NOW)
     assert finding.health is Health.BAD
     assert "pilotage.db does not exist" in finding.message
     assert not (tmp_path / "pilotage.db").exists()

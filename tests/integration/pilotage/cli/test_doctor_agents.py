@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pilotage.cli import settings
-from pilotage.cli.checks import database
-from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Finding, Health
 from pilotage.cli.processes.agent import AGENTS
 from pilotage.cli.settings import Settings
 from taskqueue.db import agent_leases
@@ -35,7 +34,7 @@ def came_through(home: Path, agents: Iterable[str], at: datetime, broken: Collec
 
 
 def agents_of(home: Path, now: datetime) -> Finding:
-    [found] = [each for each in database.check_database(installation(home), now) if each.subject == "agents"]
+    [found] = [each for each in doctor.check_database(installation(home), now) if each.subject == "agents"]
     return found
 
 
@@ -75,7 +74,7 @@ def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp
     engine.dispose()
 
     def find(now: datetime) -> list[tuple[Health, str]]:
-        found = database.check_database(installation(tmp_path), now)
+        found = doctor.check_database(installation(tmp_path), now)
         return [(each.health, each.message) for each in found if each.subject == "directors and gateways"]
 
     at_work, late = find(NOW + timedelta(minutes=1)), find(NOW + timedelta(hours=2))

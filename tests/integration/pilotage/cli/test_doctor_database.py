@@ -9,15 +9,14 @@ import psycopg
 import pytest
 
 from examples.servers.starting import wait_until
-from pilotage.cli import settings
-from pilotage.cli.checks import database
-from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Finding, Health
 from tests.postgres import Postgres
 
 
 def _found(url: str, home: Path, now: datetime, **others: object) -> dict[str, Finding]:
     chosen = settings.load({"home": home, "database_url": url, **others}, {})
-    return {each.subject: each for each in database.check_database(chosen, now)}
+    return {each.subject: each for each in doctor.check_database(chosen, now)}
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from examples.servers.certificates import Authority
-from pilotage.cli import settings
-from pilotage.cli.checks import installation
-from pilotage.cli.checks.finding import Finding, Health
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Finding, Health
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
 from tests.token_issuer import TokenIssuer
@@ -32,7 +31,7 @@ def issuer(authority: Authority) -> Iterator[TokenIssuer]:
 def of_certificate(authority: Authority, home: Path, *, later: timedelta = timedelta()) -> Finding:
     certificate, key = authority.sign("service", days=15)
     chosen = settings.load({"home": home, "tls_certificate": certificate, "tls_key": key}, {})
-    (finding,) = installation.check_certificate(chosen, datetime.now(UTC) + later)
+    (finding,) = doctor.check_certificate(chosen, datetime.now(UTC) + later)
     return finding
 
 
@@ -57,7 +56,7 @@ def test_a_chain_is_good_as_long_as_the_first_of_it_that_ends(authority: Authori
     both = tmp_path / "both.pem"
     both.write_bytes(certificate.read_bytes() + shorter.read_bytes())
     chosen = settings.load({"home": tmp_path, "tls_certificate": both, "tls_key": key}, {})
-    (finding,) = installation.check_certificate(chosen, datetime.now(UTC))
+    (finding,) = doctor.check_certificate(chosen, datetime.now(UTC))
     assert finding.health is Health.WARNING
     assert "between" in finding.message
 
@@ -68,19 +67,19 @@ def test_a_certificate_without_its_key_is_bad_and_a_key_for_all_is_too(authority
     other.write_bytes(authority.sign("other")[1].read_bytes())
     other.chmod(0o644)
     chosen = settings.load({"home": tmp_path, "tls_certificate": certificate, "tls_key": other}, {})
-    (finding,) = installation.check_certificate(chosen, datetime.now(UTC))
+    (finding,) = doctor.check_certificate(chosen, datetime.now(UTC))
     assert finding.health is Health.BAD
     assert "other.key" in finding.message
-    told = {each.subject: each for each in installation.check_files(chosen)}
+    told = {each.subject: each for each in doctor.check_files(chosen)}
     assert told["other.key"].health is Health.BAD
     other.chmod(0o640)
-    told = {each.subject: each for each in installation.check_files(chosen)}
+    told = {each.subject: each for each in doctor.check_files(chosen)}
     assert told["other.key"].health is Health.GOOD
 
 
 def test_without_certificate_and_issuers_nothing_is_said(tmp_path: Path):
     chosen, now = settings.load({"home": tmp_path}, {}), datetime.now(UTC)
-    assert [*installation.check_certificate(chosen, now), *installation.check_issuers(chosen, utc_now)] == []
+    assert [*doctor.check_certificate(chosen, now), *doctor.check_issuers(chosen, utc_now)] == []
 
 
 def trusting(issuer: TokenIssuer, authority: Authority, home: Path, **changed: object) -> Settings:
@@ -90,7 +89,7 @@ def trusting(issuer: TokenIssuer, authority: Authority, home: Path, **changed: o
 
 
 def of_issuer(chosen: Settings, *, later: timedelta = timedelta()) -> Finding:
-    (finding,) = installation.check_issuers(chosen, lambda: utc_now() + later)
+    (finding,) = doctor.check_issuers(chosen, lambda: utc_now() + later)
     return finding
 
 

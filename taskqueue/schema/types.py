@@ -1,11 +1,15 @@
-"""Column type for a set of a VO's queue classes: a bitmap, with one bit for the slot of each class.
+"""Types and functions of columns: sets of a VO's queue classes as bitmaps, and names compared without case.
 
-A pool that is eligible for a tenth of 5,000 classes takes 625 bytes instead of 500 rows.
+A bitmap has one bit for the slot of each class: a pool that is eligible for a tenth of 5,000 classes takes
+625 bytes instead of 500 rows.
+
+Names of sites, CEs and queues are ASCII, so that folding them here equals `requirements.values.fold` whatever
+the locale of the database is.
 """
 
 from typing import Any
 
-from sqlalchemy import Boolean, Dialect, LargeBinary
+from sqlalchemy import Boolean, Dialect, LargeBinary, Text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -41,7 +45,7 @@ class has_slot(FunctionElement[bool]):  # noqa: N801  (it is called like a funct
 
 
 @compiles(has_slot, "postgresql")
-def _postgresql(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
+def _bit_postgresql(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
     classes, slot = (compiler.process(each, **options) for each in element.clauses)
     # CASE: operands of AND may be evaluated in any order, and get_bit beyond the end is an error.
     return (
@@ -50,9 +54,28 @@ def _postgresql(element: has_slot, compiler: SQLCompiler, **options: Any) -> str
 
 
 @compiles(has_slot, "sqlite")
-def _sqlite(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
+def _bit_sqlite(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
     classes, slot = (compiler.process(each, **options) for each in element.clauses)
     # SQLite cannot read a byte as a number: the hex digit of its half is looked up; '00' beyond the end.
     halves = f"hex(substr({classes}, {slot} / 8 + 1, 1)) || '00'"
     half = f"instr('123456789ABCDEF', substr({halves}, 2 - {slot} % 8 / 4, 1))"
     return f"({half} >> {slot} % 4 & 1)"
+
+
+class folded_name(FunctionElement[str]):  # noqa: N801  (it is called like a function)
+    """A name in lower case: `folded_name(column)`."""
+
+    type = Text()
+    inherit_cache = True
+    name = "folded_name"
+
+
+@compiles(folded_name, "postgresql")
+def _folded_postgresql(element: folded_name, compiler: SQLCompiler, **options: Any) -> str:
+    # "C": in Turkish, I in lower case has no dot.
+    return f'lower({compiler.process(element.clauses, **options)} COLLATE "C")'
+
+
+@compiles(folded_name, "sqlite")
+def _folded_sqlite(element: folded_name, compiler: SQLCompiler, **options: Any) -> str:
+    return f"lower({compiler.process(element.clauses, **options)})"
