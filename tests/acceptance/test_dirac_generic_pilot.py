@@ -1,24 +1,16 @@
 """A genuine generic pilot of DIRAC: it takes the job of another user, whose proxy a ProxyManager gives it."""
 
-import json
-import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from examples.demo.on_dirac import configure
 from examples.servers import dirac, dirac_package, starting
-from examples.servers.certificates import Authority, make_proxy, sign_proxy
+from examples.servers.certificates import Authority, make_proxy
 from examples.servers.dirac import GenuineDirac, Slot
 from tests.acceptance.processes import Supervised
-from tests.http_servers import answering
+from tests.proxy_manager import proxy_manager
 
 RESOURCES = """
 Resources:
@@ -41,42 +33,6 @@ CPUTime = 500;
 PATIENCE = 600.0
 
 
-@contextmanager
-def proxy_manager(
-    certificate: Path, secret: Path, host: tuple[Path, Path]
-) -> Iterator[tuple[str, list[Any]]]:
-    """The URL of a stand-in of DIRAC's ProxyManager that has one user's certificate, and the calls of it."""
-    calls: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            method, arguments = form["method"][0], json.loads(form["args"][0])
-            calls.append((method, arguments[:2]))
-            answer: dict[str, object] = {"OK": True, "Value": 2048}
-            if method == "getProxy":
-                key = x509.load_pem_x509_csr(arguments[2].encode()).public_key()
-                assert isinstance(key, rsa.RSAPublicKey)
-                chain = sign_proxy(certificate, secret, key, group=arguments[1], limited=True, days=7)
-                answer = {"OK": True, "Value": b"".join(chain).decode()}
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*host)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    with answering(server):
-        yield f"https://localhost:{server.server_address[1]}/Framework/ProxyManager", calls
-
-
 @pytest.mark.debian("dirac")
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
@@ -88,7 +44,7 @@ def test_a_generic_pilot_runs_the_job_of_another_with_its_owners_proxy(
     authorities, port = authority.link_by_hash(), starting.free_port()
     url = f"https://localhost:{port}"
     (tmp_path / "resources.yaml").write_text(RESOURCES)
-    with proxy_manager(*owner, host) as (manager, calls):
+    with proxy_manager({"/DC=test/CN=ada": owner}, host) as (manager, calls):
         services = dict.fromkeys((*dirac.MOVED, *dirac.ALONE), url)
         tree: Any = configure(url, services)
         tree["Systems"]["Framework"] = {"URLs": {"ProxyManager": manager}}
