@@ -10,7 +10,7 @@ def test_no_stable_name_is_gone() -> None:
 
 def test_names_of_every_kind_are_listed() -> None:
     assert {
-        "command pilotage job list --status",
+        "command job list --status",
         "operation jobs_submit POST /api/v1/jobs",
         "operation jobs_list status",
         "setting database_url",
