@@ -405,6 +405,25 @@ def test_pilots_of_a_group_with_job_sharing_take_its_jobs_and_others_only_their_
     assert [row[0] for row in page["Records"]] == [shared]
 
 
+def test_active_task_queues_are_those_whose_jobs_the_peer_may_see(ask: Ask):
+    for peer in ("ada", "ada", "bob alone", "bea"):
+        value(ask(peer, MANAGER, "submitJob", JDL))
+
+    def list_queues(peer: str) -> list[tuple[str, str, int]]:
+        found = value(ask(peer, MATCHER, "getActiveTaskQueues")).values()
+        return sorted((each["VO"], each["OwnerGroup"], each["Jobs"]) for each in found)
+
+    shared, own, other = ("lhcb", "lhcb_user", 2), ("lhcb", "lhcb_own", 1), ("dune", "dune_user", 1)
+    assert list_queues("ada") == [shared]
+    assert list_queues("bob") == [own, shared]  # his own ones, and those of the group that shares
+    assert list_queues("ada alone") == [shared]  # her own ones, with whatever group
+    assert list_queues("pia") == [own, shared]
+    assert list_queues("bea") == [other]
+    assert list_queues("rms") == [other, own, shared]
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert sum(jobs for _, _, jobs in list_queues("pia")) == 2
+
+
 NAMES = st.text(max_size=10) | st.sampled_from(
     ["Owner", "Site", "Status", "VO", "JobName", "CPUTime", "GridCE", "CEQueue", "Tag", "MaxRAM", "__dCls"]
 )
