@@ -233,8 +233,7 @@ class AsyncClaimer:
                 self._hand_over(ticket)
         finally:
             slow.cancel()
-            lane.task, lane.size = None, 0
-            lane.claimed_from = lane.groups = frozenset()
+            lane.task, lane.size, lane.groups, lane.claimed_from = None, 0, frozenset(), frozenset()
             self._dispatch()
 
     async def _claim(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
