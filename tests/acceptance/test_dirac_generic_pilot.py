@@ -1,4 +1,7 @@
-"""A genuine generic pilot of DIRAC: it takes the job of another user, whose proxy a ProxyManager gives it."""
+"""A genuine generic pilot of DIRAC: it takes jobs of another user, whose proxy a ProxyManager gives it.
+
+It is in filling mode: after one job it takes the next, with the CPU time that is left.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,7 @@ PATIENCE = 600.0
 @pytest.mark.debian("dirac")
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_generic_pilot_runs_the_job_of_another_with_its_owners_proxy(
+def test_a_generic_pilot_runs_the_jobs_of_another_with_their_owners_proxy(
     database_url: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
@@ -73,16 +76,17 @@ def test_a_generic_pilot_runs_the_job_of_another_with_its_owners_proxy(
         agents = []
         try:
             starting.wait_until(lambda: "answers" in door.log.read_text(), PATIENCE)
-            said = genuine.run(user, "dirac-wms-job-submit", "job.jdl", directory=work).stdout
-            assert "JobID = 1" in said, said
+            for number in (1, 2):
+                said = genuine.run(user, "dirac-wms-job-submit", "job.jdl", directory=work).stdout
+                assert f"JobID = {number}" in said, said
             slot = Slot(site="LCG.North.org", ce="ce-north", queue="long")
             reference = "https://ce-north/generic"
             genuine.run(pilots, "dirac-admin-add-pilot", reference, "lhcb", "DIRAC", "abc")
             agents.append(genuine.start_job_agent("generic", slot, pilots))
             agents[0].wait(PATIENCE)
             log = (tmp_path / "dirac" / "generic.log").read_text()
-            shown = genuine.run(user, "dirac-wms-job-status", "1").stdout
-            assert "Status=Done" in shown, shown + log
+            shown = genuine.run(user, "dirac-wms-job-status", "1", "2").stdout
+            assert shown.count("Status=Done") == 2, shown + log
             genuine.run(user, "dirac-wms-job-get-output", "1", directory=work)
             assert "ada" in (work / "1" / "std.out").read_text()
             assert ("getProxy", ["/DC=test/CN=ada", "lhcb_user"]) in map(tuple, calls)

@@ -437,6 +437,30 @@ ARGUMENTS = st.lists(
 )
 
 
+FIELDS = st.sampled_from(["method", "args", "extraCredentials", "clientVO", "rawContent", "", "x"])
+#: Texts that are JEncode in part.
+CODED = st.sampled_from(
+    [
+        *(
+            "[]",
+            "[1]",
+            "[[1, 2]]",
+            '["a", {}]',
+            "[",
+            "[nan]",
+            '[{"__dCls": "dt", "obj": "2026-11-22 12:00:00"}]',
+        ),
+        *('[{"__dCls": "b64", "obj": "YQ=="}]', '[{"__dCls": "Popen", "__dMod": "subprocess"}]', '"hosts"'),
+        *('["/DC=test/CN=ada", "lhcb_user"]', '["/DC=test/CN=rms", "hosts"]', "[null, null]", "[" * 70),
+    ]
+)
+FORMS = st.lists(
+    st.tuples(FIELDS, CODED | st.sampled_from([name for _, name in METHODS]) | st.text(max_size=30)),
+    max_size=6,
+).map(lambda fields: urlencode(fields, errors="replace").encode())
+BODIES = FORMS | st.binary(max_size=60) | st.tuples(FORMS, st.binary(max_size=10)).map(b"&".join)
+
+
 def test_no_form_causes_an_error_of_ours(
     sqlite_template: Path, tmp_path: Path, chains: dict[str, tuple[str, ...]], sqlite_url: str
 ):
@@ -454,7 +478,14 @@ def test_no_form_causes_an_error_of_ours(
             answer = ask(peer, *where, *arguments)
             assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
 
+        @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.sampled_from(sorted(SERVICES)), st.sampled_from(["ada", "rms", None]), BODIES)
+        def check_bodies(path: str, peer: str | None, body: bytes) -> None:
+            answer = ask(peer, path, body=body)
+            assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
+
         check()
+        check_bodies()
     engine.dispose()
 
 
