@@ -192,6 +192,7 @@ def test_a_job_of_a_genuine_client_is_run_by_a_genuine_pilot(door: Door) -> None
     }
     assert parameters["Value"][str(job_id)] == {
         "CPU(s)": "5",
+        "CPUConsumed": "1.0",
         "HostName": "node7",
         "OutputSandbox": "uploaded",
         "StandardOutput": "hello",
@@ -396,7 +397,11 @@ def test_clients_of_the_release_before_run_a_job(door: Door) -> None:
         "MinorStatus": "Execution Complete",
         "ApplicationStatus": "event 7",
     }
-    assert parameters["Value"][str(job_id)] == {"CPU(s)": "5", "StandardOutput": "hello"}
+    assert parameters["Value"][str(job_id)] == {
+        "CPU(s)": "5",
+        "CPUConsumed": "1.0",
+        "StandardOutput": "hello",
+    }
     assert 'Arguments = "hello world";' in jdl["Value"]
 
 

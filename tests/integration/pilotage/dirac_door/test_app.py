@@ -363,6 +363,21 @@ def test_a_heartbeat_with_much_output_is_cut_and_not_refused(ask: Ask):
     assert ask("ada", UPDATE, body=b"x" * (3 << 20)).status_code == 413
 
 
+def test_the_numbers_of_the_latest_heartbeat_are_parameters(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert value(ask("ada", MONITORING, "getJobHeartBeatData", job_id)) == []
+    numbers = {"CPUConsumed": 7, "LoadAverage": 1.26, "MemoryUsed": "much", "Other": 5, "Vsize": True}
+    for cpu in (7, 12.5):
+        sent = {**numbers, "CPUConsumed": cpu}
+        assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, sent, {"StandardOutput": "x"})) == {}
+    found = value(ask("ada", MONITORING, "getJobHeartBeatData", job_id))
+    assert [(name, number) for name, number, _ in found] == [("CPUConsumed", "12.5"), ("LoadAverage", "1.3")]
+    shown = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
+    assert shown == {"CPUConsumed": "12.5", "LoadAverage": "1.3", "StandardOutput": "x"}
+    assert "does not exist" in ask("bea", MONITORING, "getJobHeartBeatData", job_id).json()["Message"]
+
+
 def test_parameters_that_fit_are_kept(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
