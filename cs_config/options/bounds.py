@@ -91,8 +91,9 @@ DIRAC_SANDBOX: Final = 10 << 20
 #: Requests with such sandboxes that one process has in memory at once, of all and of one DN.
 DIRAC_SANDBOXES: Final = 8
 DIRAC_SANDBOXES_OF_ONE: Final = 4
-#: Pilots that a client of DIRAC names in one call.
+#: Pilots that a client of DIRAC registers, and reads, in one call.
 DIRAC_PILOTS: Final = 100
+DIRAC_PILOTS_READ: Final = 10_000
 #: Pilots that have not ended of one user of DIRAC whose group has no GenericPilot.
 DIRAC_OWN_PILOTS: Final = 1_000
 

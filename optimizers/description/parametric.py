@@ -103,7 +103,7 @@ def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberVal
     if reader.problems:
         raise InvalidJob(reader.problems)
     count = max(map(len, columns.values()))
-    width = len(str(count))
+    width = len(str(count - 1))
     numbered = ((f"{row:0{width}d}", row) for row in range(count))
     return [
         {"n": number, **{name: column[row] for name, column in columns.items()}} for number, row in numbered
