@@ -4,7 +4,6 @@ The parts of a parametric job that do not depend on the members' values are pars
 an archive that was uploaded before, identified by the digest of its content.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +53,7 @@ def template_members(
     template: Mapping[str, object], expanded: Sequence[parametric.MemberValues], options: VoOptions
 ) -> Iterator[JobMember]:
     """Yield the jobs of a shared description with placeholders; InvalidJob is about the first invalid one."""
-    if not _has_place(template):
+    if not parametric.has_place(template):
         same = descriptions.parse_description(template, options)
         yield from (JobMember(description=same, parameters=values) for values in expanded)
         return
@@ -70,7 +69,7 @@ def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) ->
     """Whether the body, filled with the values of each member, equals the description of that member."""
     first = members[0]
     rest = {name: value for name, value in body.items() if name not in _names(first)}
-    if _has_place(rest) or any(
+    if parametric.has_place(rest) or any(
         each.description is not first.description or each.own.keys() != first.own.keys() for each in members
     ):
         return all(
@@ -89,15 +88,12 @@ def _names(member: JobMember) -> frozenset[str]:
     return frozenset(keywords.BY_ATTRIBUTE[attribute].name for attribute in member.own)
 
 
-def _has_place(value: object) -> bool:
-    return "%" in json.dumps(value, default=str)
-
-
 def _varied(template: Mapping[str, object]) -> list[tuple[Keyword, object]] | None:
     """Return the keywords with placeholders; None: they also affect other keywords."""
-    found = [(keywords.find_keyword(name), value) for name, value in template.items() if _has_place(value)]
-    own = [(keyword, value) for keyword, value in found if keyword and keyword.name in keywords.OPEN]
-    return None if len(own) < len(found) or descriptions.refers_to_own(template) else own
+    found = parametric.read_anew(template)
+    if found is template:
+        return None
+    return [(keyword, value) for name, value in found.items() if (keyword := keywords.find_keyword(name))]
 
 
 def _own_values(

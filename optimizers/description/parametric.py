@@ -3,9 +3,13 @@
 Source: DIRAC's parametric jobs.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cs_config.options import keywords
+from optimizers.description import description, jdl
 from requirements.classad.classad_files import Unevaluated
 from requirements.errors import InvalidJob, Problem
 from requirements.values import MAX_INTEGER, Scalar, as_number, fold, normal_number, text_fault
@@ -27,13 +31,23 @@ class Volume:
     jobs: int = 0
     characters: int = 0  #: of all jobs' texts with placeholders, after filling these
     longest: int = 0  #: the same for the largest job
+    values: int = 0  #: values, and placeholders in them, that are read for each job anew
+    #: Requirements and Rank that are expressions, with the most jobs that read each with own values.
+    expressions: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: "Volume") -> "Volume":
         return Volume(
             jobs=self.jobs + other.jobs,
             characters=self.characters + other.characters,
             longest=max(self.longest, other.longest),
+            values=self.values + other.values,
+            expressions=self.expressions | other.expressions,
         )
+
+    @property
+    def expression_tokens(self) -> int:
+        """Words, strings and signs in the expressions, as often as they are read."""
+        return sum(jdl.count_tokens(text) * jobs for text, jobs in self.expressions.items())
 
 
 def volume(raw: Mapping[str, object]) -> Volume:
@@ -42,17 +56,48 @@ def volume(raw: Mapping[str, object]) -> Volume:
         name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
     }
     if not columns:
-        return Volume(jobs=1)
+        return Volume(jobs=1, expressions=Counter(description.list_expressions(raw)))
     lengths = {name: _lengths(column) for name, column in columns.items()}
     jobs = max(count for count, _, _ in lengths.values())
     lengths["n"] = jobs, jobs * _MOST_DIGITS, _MOST_DIGITS
-    fixed, uses = placeholders.count_places(without_parameters(raw))
+    template = without_parameters(raw)
+    fixed, uses = placeholders.count_places(template)
     filled = [(number, *lengths[name]) for name, number in uses.items() if name in lengths]
     return Volume(
         jobs=jobs,
         characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
         longest=fixed + sum(number * longest for number, _, _, longest in filled),
+        values=jobs * (_count_values(read_anew(template)) + uses.total()),
+        expressions=_count_expressions(template, jobs),
     )
+
+
+def _count_expressions(template: Mapping[str, object], jobs: int) -> Counter[str]:
+    refers = bool(placeholders.count_places(template)[0]) and description.refers_to_own(template)
+    return Counter(
+        {text: jobs if refers or "%" in text else 1 for text in description.list_expressions(template)}
+    )
+
+
+def read_anew(template: Mapping[str, object]) -> Mapping[str, object]:
+    """The part of a template that is read for each job: open keywords with placeholders, or all of it."""
+    found = {name: value for name, value in template.items() if has_place(value)}
+    is_open = all(
+        (keyword := keywords.find_keyword(name)) and keyword.name in keywords.OPEN for name in found
+    )
+    return found if not found or (is_open and not description.refers_to_own(template)) else template
+
+
+def has_place(value: object) -> bool:
+    """Whether a value may hold a placeholder."""
+    return "%" in json.dumps(value, default=str)
+
+
+def _count_values(value: object) -> int:
+    """Values in a record or list, at any depth."""
+    if isinstance(value, Mapping):
+        return sum(map(_count_values, value.values()))
+    return sum(map(_count_values, value)) if isinstance(value, list | tuple) else 1
 
 
 def _lengths(column: object) -> tuple[int, int, int]:
