@@ -92,6 +92,25 @@ def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
     parts.rates.take(subject, rate, now=time.monotonic())
 
 
+def admit_jobs(parts: Services, caller: Caller) -> None:
+    """Refuse a request of a caller that submitted or rescheduled too many jobs lately; `TooManyRequests`.
+
+    Each is rows in the database until retention removes them, also one that is killed at once.
+    """
+    if not caller.is_operator:
+        rate = _find_job_rate(parts.live.current, caller.vo)
+        parts.rates.take(_name_jobs(caller), rate, now=time.monotonic(), cost=0, what="jobs")
+
+
+def count_jobs(parts: Services, caller: Caller, number: int) -> None:
+    """Count jobs that an admitted request submitted or rescheduled."""
+    parts.rates.add(_name_jobs(caller), number)
+
+
+def _name_jobs(caller: Caller) -> str:
+    return f"jobs of {caller.subject}"
+
+
 def verify(text: str, parts: Services) -> BearerToken:
     """Verify a token of ours or of a trusted issuer, without network access.
 
@@ -194,6 +213,12 @@ def read_bearer(authorization: str) -> str:
 def _rate_stranger(parts: Services) -> RequestRate:
     limits = parts.limits
     return _find_rate(parts.live.current, None, limits.burst_seconds, limits.strangers_per_second)
+
+
+@derived
+def _find_job_rate(config: Configuration, vo: str | None) -> RequestRate:
+    an_hour = options_for(config, vo).limits.jobs_per_hour
+    return RequestRate(per_second=an_hour / 3600, burst=an_hour)
 
 
 @derived
