@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tempfile
 import zipfile
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from pilotage.fabric.pilot import bundle
 from pilotage.fabric.runner.local_job import SANDBOX
@@ -21,14 +23,16 @@ sys.exit(main(Path(sys.argv[0]).absolute(), sys.argv[1:], os.environ))
 """
 
 
-def content(sandbox: Path | None) -> bytes:
+def content(sandbox: BinaryIO | None) -> bytes:
     """Build the archive with the input sandbox as downloaded, if any; raises OSError for lack of space."""
     if sandbox is None:
         return _runner()
     data = io.BytesIO()
     data.write(_runner())
     with zipfile.ZipFile(data, "a", zipfile.ZIP_STORED) as members:
-        members.write(sandbox, SANDBOX)
+        sandbox.seek(0)
+        with members.open(SANDBOX, "w") as member:
+            shutil.copyfileobj(sandbox, member)
     return data.getvalue()
 
 
