@@ -189,11 +189,14 @@ def list_differences(target: QueueTarget, parameters: Mapping[str, object]) -> M
     """The resources of which the file states less than the queue has, with both amounts."""
     allowed = _allowed(parameters)
     stated = {name: getattr(target.resources, name) for name in allowed if name in target.stated}
-    return {
+    found = {
         name: (amount, allowed[name])
         for name, amount in stated.items()
         if amount is not None and amount < allowed[name]
     }
+    if _read(parameters, "WholeNode") is True and not find_slot(target, parameters).whole_node:
+        found["whole_node"] = (0, 1)
+    return found
 
 
 def find_contradictions(target: QueueTarget, parameters: Mapping[str, object]) -> str:

@@ -299,7 +299,8 @@ class SystemWorker:
         began, done = self.clock(), 0
         for each in jobs:
             if results.problems or self.clock() > deadline:
-                why = results.problems[0] if results.problems else f"{self.name}: no time was left"
+                late = f"{self.name}: not submitted, its {self.seconds:g} s of this cycle (system_timeout) were over"
+                why = results.problems[0] if results.problems else late
                 results.unsubmitted[each.stamp] = why
             elif each.target in stopped:
                 results.unsubmitted[each.stamp] = stopped[each.target]
