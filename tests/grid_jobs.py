@@ -77,18 +77,28 @@ class Site:
     habits: Mapping[str, Any] = field(default_factory=dict)
     book: type[Journal] = Journal
     opened: Journal | None = None
+    others: Mapping[str, BatchSystem] = field(default_factory=dict)  #: each behind a queue of its name
 
     def context(self, options: ManagerOptions, journal: Journal) -> ManagerContext:
-        ideal = ReliableSystem(system=self.system, evidence=self.evidence)
-        outlet = QueueTarget(
-            queue=self.queue, system="farm", batch_queue=self.batch_queue, resources=self.resources
-        )
+        names = {self.queue: "farm", **{f"LCG.A.org/ce/{name}": name for name in self.others}}
         return ManagerContext(
             options=options,
             grace=2,
             journal=journal,
-            systems={"farm": SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))},
-            queues={self.queue: outlet},
+            systems={
+                name: SharedBatchSystem(
+                    system=ReliableSystem(system=system, evidence=self.evidence),
+                    shell=self.shell,
+                    directory=str(self.shared),
+                )
+                for name, system in {"farm": self.system, **self.others}.items()
+            },
+            queues={
+                queue: QueueTarget(
+                    queue=queue, system=name, batch_queue=self.batch_queue, resources=self.resources
+                )
+                for queue, name in names.items()
+            },
             handlers=installed_handlers(),
             sandboxes=self.sandboxes,
         )

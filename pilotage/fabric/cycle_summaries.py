@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pilotage.fabric.client import ApiError
 
@@ -108,6 +108,7 @@ class CycleProblems:
 class DirectorSummary(CycleProblems):
     """Counts and problems of one cycle of a director."""
 
+    kind: ClassVar[str] = "director"
     jobs: int = 0  #: that wait and that some queue of ours could take
     waiting: int = 0  #: pilots, at the begin of the cycle
     running: int = 0
@@ -176,6 +177,7 @@ class DirectorSummary(CycleProblems):
 class GatewaySummary(CycleProblems):
     """Counts and problems of one cycle of a gateway."""
 
+    kind: ClassVar[str] = "gateway"
     grid_jobs: Counter[str] = field(default_factory=Counter)  #: by phase
     local_jobs: Counter[str] = field(default_factory=Counter)  #: by state
     taken: int = 0

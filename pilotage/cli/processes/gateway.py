@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -268,10 +269,11 @@ def _once(made: Gateway, *, as_json: bool) -> GatewaySummary:
 def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
     every = described.job_polling_time
-    with (
-        _repeat_in_thread("work", made.manager.advance, every),
-        _repeat_in_thread("delivery", made.leases.deliver, every),
-    ):
+    with ExitStack() as threads:
+        threads.enter_context(_repeat_in_thread("delivery", made.leases.deliver, every))
+        for name in made.manager.systems:
+            advance = partial(made.manager.advance_system, name)
+            threads.enter_context(_repeat_in_thread(f"work {name}", advance, every))
         while not stop.is_set():
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)
