@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
+from pilotage.fabric.batch.batch_system import BatchSystem, CarriesFiles, JobResources
 from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.director.targets import QueueTarget
@@ -17,7 +17,7 @@ from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJo
 from pilotage.fabric.manager.handlers import installed_handlers
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.shared_area import SharedBatchSystem
+from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
 
 QUEUE = "LCG.A.org/ce/local"
@@ -89,11 +89,18 @@ class Site:
             options=options,
             grace=2,
             journal=journal,
-            systems={"farm": SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))},
+            systems={"farm": self.batch(ideal)},
             queues={self.queue: outlet},
             handlers=installed_handlers(),
             sandboxes=self.sandboxes,
         )
+
+    def batch(self, ideal: ReliableSystem) -> SharedBatchSystem:
+        """The batch system as managers have it."""
+        if isinstance(self.system, CarriesFiles):
+            carried = str(self.directory / "carried")
+            return CarryingSystem(system=ideal, shell=self.shell, directory=carried, files=self.system)
+        return SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))
 
     def manager(self) -> Manager:
         """A manager that has just been started; the one before is no more."""

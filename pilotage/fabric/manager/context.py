@@ -91,6 +91,5 @@ class ManagerContext:
         return entry.taken.resources or self.queues[entry.taken.queue].resources
 
     def area_of(self, entry: GridJobEntry) -> SharedArea:
-        """The shared directory of a grid job; `UnfitJob` as above."""
-        system, name = self.system_of(entry), f"grid-{self.journal.key}.{entry.taken.name}"
-        return SharedArea(below=system.directory, name=name, shell=system.shell)
+        """The directory of a grid job; `UnfitJob` as above."""
+        return self.system_of(entry).area(f"grid-{self.journal.key}.{entry.taken.name}")
