@@ -40,7 +40,7 @@ class PolledJob:
 
     job: LocalJob
     lookup: JobReport
-    texts: StatusTexts = StatusTexts()
+    texts: StatusTexts = field(default_factory=StatusTexts)
 
 
 def next_state(seen: PolledJob, entry: GridJobEntry, retries: Retries) -> tuple[LocalJob, str]:

@@ -20,7 +20,7 @@ _MOST_MARKS = 32_000
 #: Archive of a grid job, and where a job without a shared directory has it and its status files.
 ARCHIVE = "job.pyz"
 _MARKS = "status"
-#: Of carried files: seconds between two looks at the progress of a job, and jobs that are looked at in a poll.
+#: Of carried files: seconds between two looks at the progress of a job, and jobs looked at in one poll.
 _NEWS_EVERY, _NEWS_AT_ONCE = 60.0, 20
 
 
@@ -117,7 +117,9 @@ class CarryingArea(SharedArea):
     @property
     def files_to_keep(self) -> tuple[str, ...]:
         """The status files and the output."""
-        return tuple(f"{_MARKS}/{each}" for each in (status_files.NEWS, status_files.OUTPUT, status_files.END))
+        return tuple(
+            f"{_MARKS}/{each}" for each in (status_files.NEWS, status_files.OUTPUT, status_files.END)
+        )
 
     def output(self, job: LocalJob, *, limit: int) -> bytes:
         """The output archive of a try; empty if missing, one byte more than `limit` if too large."""
@@ -153,14 +155,19 @@ class SharedBatchSystem:
             if each.state is not State.WAITING
             for name in (status_files.NEWS, status_files.END)
         ]
-        found = self.shell.read_small(names, below=self.directory, most=_MOST_MARKS)
+        found = self.read_first_lines(names)
         return {
             each.job.stamp: StatusTexts(
-                news=_first_line(found.get(each.area.mark(each.job, status_files.NEWS), b"")),
-                end=_first_line(found.get(each.area.mark(each.job, status_files.END), b"")),
+                news=found.get(each.area.mark(each.job, status_files.NEWS), ""),
+                end=found.get(each.area.mark(each.job, status_files.END), ""),
             )
             for each in jobs
         }
+
+    def read_first_lines(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Read the first lines of many small files with one command; missing files are left out."""
+        found = self.shell.read_small(names, below=self.directory, most=_MOST_MARKS)
+        return {name: _first_line(content) for name, content in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

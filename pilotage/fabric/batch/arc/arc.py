@@ -243,7 +243,7 @@ class Arc:
         reference = handle.reference
         if reference is None or self._stamps.get(reference) != handle.stamp:
             row = choose_job(self._of([handle]), handle)
-            reference = row and row.reference
+            reference = None if row is None else row.reference
         return b"" if reference is None else self.rest.read(reference, name, last=last)
 
     def forget(self, handles: Sequence[Handle]) -> None:
