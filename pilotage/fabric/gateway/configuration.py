@@ -86,8 +86,8 @@ def _not_shared(told: GatewayFile, file: str) -> list[Problem]:
     return [
         Problem(
             path=f"systems/{name}/kind",
-            message=f"a job manager needs a directory that nodes share, or a CE that carries files; {each.kind}"
-            " has neither",
+            message="a job manager needs a directory that nodes share, or a CE that carries files; "
+            f"{each.kind} has neither",
             file=file,
         )
         for name, each in told.systems.items()
