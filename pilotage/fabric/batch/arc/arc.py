@@ -2,7 +2,7 @@
 
 A job has its stamp as name. A-REX repeats the state of a job in its batch system (waiting or running) as of
 its last poll, on most CEs a minute ago. There is no shared directory: a job's files are uploaded after its
-description, and it does not start before. What it writes can be read, and is kept if the description names it.
+description, and it does not start before. What it writes can be read, and is kept if the description says so.
 A-REX itself gives up a job whose submission was interrupted in between. Source: EMI, Activity Description
 Language (ADL) 1.0; OGF, GLUE 2.0, ComputingShare and ComputingManager.
 """
