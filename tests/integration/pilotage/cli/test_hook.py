@@ -97,5 +97,7 @@ def test_operators_set_how_many_hooks_a_vo_has_and_users_have_none(service: Serv
     assert "cms may have 0 web hooks (Operations/cms/Limits/WebHooks)" in run(
         "add", URL, "--name", "a", status=2
     )
-    assert "may not POST" in run("add", URL, "--name", "a", role="user", status=1)
+    assert "this is for VO admins and operators; your role is user" in run(
+        "add", URL, "--name", "a", role="user", status=1
+    )
     service.configure(CONFIG)
