@@ -156,3 +156,7 @@ def test_narrow_tables_break_no_short_word_and_leave_out_columns_instead(
     assert words <= set(shown.out.split())
     assert max(map(len, shown.out.splitlines())) <= width
     assert ("Left out" in shown.err) == (columns < len(names))
+
+
+def test_vos_are_written_as_people_write_them() -> None:
+    assert [output.heading(name) for name in ("vo", "vos", "submit_pool")] == ["VO", "VOs", "Submit pool"]

@@ -67,7 +67,7 @@ def test_the_end_of_jobs_comes_as_one_mail_whatever_their_names_are() -> None:
     [(recipient, raw)] = taken
     message = message_from_bytes(raw, policy=policy.default)
     assert isinstance(message, EmailMessage)
-    assert recipient == "RCPT TO:<ada@example.org>"
+    assert recipient.endswith("TO:<ada@example.org>")
     assert message["Subject"] == "Pilotage, cms: 2 jobs ended: 1 Done, 1 Failed"
     assert message["Message-ID"] == "<msg_7@example.org>"
     assert message["Bcc"] is None
