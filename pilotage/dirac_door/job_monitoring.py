@@ -225,7 +225,7 @@ def get_heartbeat_data(call: DiracCall, job_id: JobId) -> Result:
     with database.reading(call.parts.engine) as conn:
         call.get_job(conn, job_id)
         latest = attempts.get_latest(conn, job_id)
-        stored = parameters.read_parameters(conn, [job_id]).get(job_id, {})
+        stored = descriptions.read_parameters(conn, [job_id]).get(job_id, {})
     if latest is None or latest.heartbeat_at is None:
         return jencode.ok([])
     at = latest.heartbeat_at.astimezone(UTC).strftime(_MOMENT)

@@ -187,7 +187,7 @@ def _give_back(context: ManagerContext, entry: GridJobEntry, why: str) -> None:
 
 
 def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> BatchJob:
-    queue = context.queues[entry.taken.queue]
+    queue, area = context.queues[entry.taken.queue], context.area_of(entry)
     return BatchJob(
         stamp=job.stamp,
         script=script_text(entry, job, context),
@@ -199,6 +199,8 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
             "Job": str(entry.taken.job_id),
             "LocalJob": str(job.number),
         },
+        inputs=area.files_to_carry(),
+        outputs=area.files_to_keep,
     )
 
 
@@ -212,7 +214,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         number=job.number,
         place=(site, ce, name),
         description=_description(entry, job, command),
-        marks=f"{area.below}/{area.mark(job)}",
+        marks=area.marks_of_node(job),
         files=files,
         processors=resources.cores,
         memory=resources.memory,
@@ -231,7 +233,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         program="job.pyz",
         words=['"$area/order.json"'],
         files={"order.json": spec.as_json()},
-        fetch=_FETCH.format(archive=shlex.quote(area.archive), digest=entry.digest),
+        fetch=_FETCH.format(archive=shlex.quote(area.archive_of_node), digest=entry.digest),
     ).text()
 
 

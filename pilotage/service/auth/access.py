@@ -161,7 +161,12 @@ def name_stranger(request: Request) -> str:
 
 
 def _list_roles(roles: frozenset[Role]) -> str:
-    return ", ".join(sorted(role.value.replace("_", " ") for role in roles | {Role.OPERATOR}))
+    *names, last = sorted(f"{_in_words(role)}s" for role in roles | {Role.OPERATOR})
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _in_words(role: Role) -> str:
+    return role.value.replace("_", " ").replace("vo ", "VO ")
 
 
 def require(scope: Scope, caller: Caller, rules: AccessRules) -> Caller:
@@ -171,10 +176,8 @@ def require(scope: Scope, caller: Caller, rules: AccessRules) -> Caller:
     """
     allowed = caller.within(rules.roles)
     if allowed is None:
-        own = ", ".join(one.role for one in caller.each)
-        raise NotAllowed(
-            f"the role {own} may not {scope['method']} {scope['path']}; it is for {_list_roles(rules.roles)}"
-        )
+        own = " and ".join(_in_words(one.role) for one in caller.each)
+        raise NotAllowed(f"this is for {_list_roles(rules.roles)}; your role is {own}")
     if allowed.capabilities is not None:
         needed = rules.needs
         if needed is None and scope["method"] in ("GET", "HEAD"):

@@ -168,3 +168,7 @@ def test_problems_of_a_cycle_are_logged_as_those_of_the_kind_of_process(
 
     assert caplog.record_tuples == [("pilotage.director", 30, "farm: no answer")]
     assert json.loads(capsys.readouterr().out)["away"] == ["farm: no answer"]
+
+
+def test_vos_are_written_as_people_write_them() -> None:
+    assert [output.heading(name) for name in ("vo", "vos", "submit_pool")] == ["VO", "VOs", "Submit pool"]
