@@ -13,7 +13,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from pilotage.fabric.pilot import bundle
+from pilotage.fabric import bundle
 from taskqueue.db import database
 from tests.postgres import Postgres
 

@@ -104,9 +104,9 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "diff": "config.show:diff",
             "preview": "config.edit:preview",
             "apply": "config.edit:apply",
-            "history": "config.history:history",
-            "rollback": "config.history:rollback",
-            "temporary": "config.history:list_temporary",
+            "history": "config.show:history",
+            "rollback": "config.show:rollback",
+            "temporary": "config.show:list_temporary",
             "import": CommandGroup(
                 "Import configurations of other systems.",
                 {

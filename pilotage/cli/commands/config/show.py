@@ -1,19 +1,18 @@
-"""`pilotage config show`, `check` and `diff`.
+"""`pilotage config show`, `check`, `diff`, `history`, `temporary` and `rollback`.
 
-What reads a configuration is imported where a file is read: it takes longer than a request.
-
-`pilotage config history` and `rollback`, and changes as lines: `+` added, `-` removed, `~` a new value.
-
-Imports nothing that reads a configuration: that would take longer than the request.
+Changes are lines: `+` added, `-` removed, `~` a new value. What reads a configuration is imported where a file
+is read: it takes longer than a request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import RenderableType
 
 from cs_config.errors import ConfigError
+from cs_config.versions import diff as diffs
 from cs_config.versions.diff import format_entry
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
@@ -22,11 +21,6 @@ from pilotage.cli.output import Column, Entry
 
 if TYPE_CHECKING:
     from cs_config.tree.configuration import Configuration
-from collections.abc import Callable, Iterator, Sequence
-
-from rich.console import RenderableType
-
-from cs_config.versions import diff as diffs
 
 _PATH_HELP = "Path such as Operations or Resources/Sites/LCG.CERN.ch; also Site, Site/CE, Site/CE/Queue."
 _VO_HELP = "Effective values for this VO: parameters of a site, CE or queue; options of Operations."

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cs_config.options import bounds
-from optimizers.description import expansion, jdl, parametric
+from optimizers.description import jdl, parametric
 from optimizers.submit import checking
 from optimizers.submit.checking import Source
 from optimizers.submit.submitter import Submitter
@@ -174,7 +174,7 @@ _LONG = " || ".join(f"(other.A{number} > {{0}} && other.MaxRAM > {number})" for 
 def test_different_expressions_that_take_seconds_are_refused_before_they_are_read(
     sources: list[Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expansion, "expand_description", None)
+    monkeypatch.setattr(parametric, "expand_description", None)
     [problem] = refused(*sources)
     assert "words, strings and signs in different Requirements and Rank are too many" in problem
     monkeypatch.undo()

@@ -9,14 +9,12 @@ from typing import cast
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import State
+from pilotage.fabric.batch.batch_system import ReliableSystem, State
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager.context import Retries
-from pilotage.fabric.manager.grid_job import LocalState
+from pilotage.fabric.manager.grid_job import LocalJob, LocalState
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.records import LocalJob
 from pilotage.fabric.manager.shared_area import CarryingSystem, LookedAt
 from pilotage.fabric.runner import status_files
 from tests.carrying_host import CarryingHost
