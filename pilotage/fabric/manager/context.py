@@ -1,6 +1,6 @@
 """What the steps of a job manager work with: batch systems, queues, handlers, the journal, and options.
 
-Shared directories: of a batch system; in it, of a grid job, with its archive and status files of tries.
+A batch system has a shared directory; in it are those of grid jobs, with their archives and status files.
 """
 
 from collections.abc import Callable, Mapping, Sequence

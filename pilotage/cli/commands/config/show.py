@@ -1,10 +1,7 @@
-"""`pilotage config show`, `check` and `diff`.
+"""`pilotage config show`, `check`, `diff`, `history` and `rollback`.
 
-What reads a configuration is imported where a file is read: it takes longer than a request.
-
-`pilotage config history` and `rollback`, and changes as lines: `+` added, `-` removed, `~` a new value.
-
-Imports nothing that reads a configuration: that would take longer than the request.
+Changes are lines: `+` added, `-` removed, `~` a new value. What reads a configuration is imported where a
+file is read: it takes longer than a request.
 """
 
 from collections.abc import Mapping
