@@ -34,7 +34,7 @@ HOW_TO = (
     " && python -m benchmarks.dirac"
 )
 #: What DIRAC's matcher looks at.
-_OFFERED = ("Site", "GridCE", "Platform", "CPUTime")
+_OFFERED = ("Site", "GridCE", "Queue", "Platform", "CPUTime")
 
 
 def missing() -> str:

@@ -8,7 +8,7 @@ claims, so that a rate stands beside what the machine gave at that moment.
 import itertools
 import math
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -35,20 +35,18 @@ _WORKERS = (1, 2)
 
 def run(server: Postgres, url: str, *, quick: bool) -> Iterator[Result]:
     """By processes of the service and clients; the target is about as many processes as do best."""
-    numbers, seconds = ((_CLIENTS[0], _MANY, _CLIENTS[-1]), 3.0) if quick else (_CLIENTS, 15.0)
+    seconds = 3.0 if quick else 15.0
     with servers.fresh_database(server, "bare_beside_http") as bare_url:
         bare.fill(bare_url)
         with clients.all_of(partial(bare.claims, bare_url), 1) as limit:
             limit.wait()
-            measured = [_with(server, url, workers, numbers, seconds, limit) for workers in _WORKERS]
+            measured = [_with(server, url, workers, seconds, limit) for workers in _WORKERS]
     best = max(measured, key=lambda some: min(each.targets.get("http", math.inf) for each in some))
     for some in measured:
         yield from some if some is best else (replace(each, targets={}) for each in some)
 
 
-def _with(
-    server: Postgres, url: str, workers: int, numbers: Sequence[int], seconds: float, limit: Clients
-) -> list[Result]:
+def _with(server: Postgres, url: str, workers: int, seconds: float, limit: Clients) -> list[Result]:
     with services.serving(url, lhcb.tree(limited=_LIMITED), workers=workers) as service:
         # By tokens of gateways, as none of them ends its jobs.
         pilots = list(itertools.islice(mixed.gateways(service), _CLIENTS[-1] * _PILOTS_EACH))
@@ -57,7 +55,7 @@ def _with(
         _drive(service, partial(_again_and_again, pilots), _CLIENTS[-1], 2)
         return [
             _cold(first, workers),
-            *(_measured(server, service, pilots, count, workers, seconds, limit) for count in numbers),
+            *(_measured(server, service, pilots, count, workers, seconds, limit) for count in _CLIENTS),
         ]
 
 

@@ -3,7 +3,8 @@
 An hour is compressed into twelve minutes, of which a quick run has two thirds of one: 72,000 jobs submitted,
 matched, started and finished, a heartbeat of each running job every ten minutes, idle pilots that ask, and
 pages. The latency of a request counts from the moment at which it was due. After that, heartbeats as fast as
-they are answered beside 500 matches a second.
+they are answered beside 500 matches a second, and matches as fast as they are answered beside 2,000
+submitted jobs a second.
 """
 
 import itertools
@@ -39,6 +40,9 @@ _CLASSES, _WAITING = 1_000, 200_000
 #: Less than any job needs.
 _TOO_SHORT = 60
 _MATCHES = 500
+_SUBMITTED = 2_000
+#: Connections that take jobs.
+_TAKING = 32
 #: Of the matches that shall be; where there were fewer, fewer of the heartbeats count.
 _ENOUGH = 0.95
 _LEASES = text("""
@@ -66,6 +70,9 @@ def run(*, quick: bool) -> Iterator[Result]:
                 submitted += jobs
                 yield result
             yield from _beside_matches(stage, min(60.0, seconds / 4))
+            for result, jobs in _beside_submissions(stage, min(30.0, seconds / 4)):
+                submitted += jobs
+                yield result
         found = checks.flaws(engine, jobs=_WAITING + _PILOTS * _EACH + submitted)
         engine.dispose()
     yield Result(values={"what": "jobs doubled or lost", "answers": len(found)}, flaws=found)
@@ -159,7 +166,7 @@ def _beside_matches(stage: Stage, seconds: float) -> Iterator[Result]:
     """The target: heartbeats as fast as they are answered, while jobs are matched."""
     url = stage.service.url
     matching = http_load.begin(
-        url, partial(_take, stage.gateways), connections=32, seconds=seconds, per_second=_MATCHES
+        url, partial(_take, stage.gateways), connections=_TAKING, seconds=seconds, per_second=_MATCHES
     )
     beating = http_load.begin(url, partial(_beat, stage.held), connections=64, seconds=seconds)
     matches, beats = matching.result(), beating.result()
@@ -179,6 +186,33 @@ def _beside_matches(stage: Stage, seconds: float) -> Iterator[Result]:
             if each.errors
         ],
     )
+
+
+def _beside_submissions(stage: Stage, seconds: float) -> Iterator[tuple[Result, int]]:
+    """The target: matches as fast as they are answered beside submissions; with how many jobs these had."""
+    url = stage.service.url
+    submitting = http_load.begin(
+        url, partial(_submit, stage.user), connections=4, seconds=seconds, per_second=_SUBMITTED / _A_CALL
+    )
+    matching = http_load.begin(url, partial(_take, stage.gateways), connections=_TAKING, seconds=seconds)
+    calls, matches = submitting.result(), matching.result()
+    result = Result(
+        values={
+            "what": f"matches beside {_A_CALL * calls.per_second:.0f} submitted jobs/s",
+            "answers": len(matches.latencies),
+            "a second": round(matches.per_second, 1),
+            "p50 ms": matches.quantile_ms(0.5),
+            "p99 ms": matches.quantile_ms(0.99),
+        },
+        targets={"matches beside submissions": matches.quantile_ms(0.99)},
+        note=f"{matches.per_second:.0f} matches/s beside {_A_CALL * calls.per_second:.0f} jobs/s",
+        flaws=[
+            f"{each.errors} {what} failed: {each.describe_errors()}"
+            for what, each in (("submissions", calls), ("requests for work", matches))
+            if each.errors
+        ],
+    )
+    yield result, _A_CALL * len(calls.latencies)
 
 
 def request(kind: str, method: str, path: str, token: str, body: Any = None) -> http_load.Named:
@@ -232,7 +266,7 @@ def _work(pilots: Sequence[Pilot], number: int) -> Conversation:
 
 
 def _take(pilots: Sequence[Pilot], number: int) -> Conversation:
-    for pilot in itertools.cycle(pilots[number::32]):
+    for pilot in itertools.cycle(pilots[number::_TAKING]):
         read_matches((yield ask(pilot, "match")))
 
 

@@ -73,6 +73,12 @@ class Jobs:
         found = {job["JobID"]: {"Status": job["Status"], **unknown} for job in self._named(ids)}
         return {"OK": True, "Value": found}
 
+    def getJobsSites(self, peer: Any, ids: Any) -> Any:
+        return {"OK": True, "Value": {job["JobID"]: {"Site": "ANY"} for job in self._named(ids)}}
+
+    def getActiveTaskQueues(self, peer: Any) -> Any:
+        return self.getMatchingTaskQueues(peer, {})
+
     def getJobs(self, peer: Any, wanted: Any = None, since: Any = None) -> Any:
         chosen = [
             job

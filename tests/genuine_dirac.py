@@ -89,6 +89,19 @@ class GenuineClients:
         answers: list[Any] = json.loads(text)
         return [answers[0]] if len(answers) == 1 else answers
 
+    def run(self, proxy: Path, *command: str) -> str:
+        """What a command, such as `dirac-wms-job-status`, prints."""
+        done = subprocess.run(
+            [str(self.python.parent / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            env=self.environment(proxy),
+            timeout=240,
+            cwd=self.directory,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def environment(self, proxy: Path) -> Mapping[str, str]:
         """Of a process of DIRAC."""
         return {

@@ -81,7 +81,12 @@ JSON_VALUES: Final = 1_000_000
 #: Characters of one text with descriptions; most are the names of input files.
 DESCRIBED: Final = 10_000_000
 #: Words, strings and signs in several different texts of one submission: about a second of processor time.
-DESCRIBED_TOKENS: Final = 300_000
+DESCRIBED_TOKENS: Final = 200_000
+#: The same in expressions of Requirements and Rank that differ, also by values for their placeholders: about
+#: a second, too, since each is checked, brought into its normal form and evaluated.
+EXPRESSION_TOKENS: Final = 15_000
+#: Values of all jobs of one submission that are read with their placeholders replaced.
+FILLED_VALUES: Final = 500_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.
 FILLED: Final = 1_000_000
 ALL_FILLED: Final = 50_000_000
@@ -91,8 +96,9 @@ DIRAC_SANDBOX: Final = 10 << 20
 #: Requests with such sandboxes that one process has in memory at once, of all and of one DN.
 DIRAC_SANDBOXES: Final = 8
 DIRAC_SANDBOXES_OF_ONE: Final = 4
-#: Pilots that a client of DIRAC names in one call.
+#: Pilots that a client of DIRAC registers, and reads, in one call.
 DIRAC_PILOTS: Final = 100
+DIRAC_PILOTS_READ: Final = 10_000
 #: Pilots that have not ended of one user of DIRAC whose group has no GenericPilot.
 DIRAC_OWN_PILOTS: Final = 1_000
 

@@ -89,7 +89,13 @@ def main(*, install: bool) -> int:
         )
         return 2
     console.print(f"DIRAC {dirac_package.VERSION} in an environment of its own: installed once, from PyPI")
-    python = dirac_package.install()
+    try:
+        python = dirac_package.install()
+    except subprocess.CalledProcessError as fault:
+        sys.stderr.write(
+            f"./dev demo --dirac: DIRAC was not installed: {' '.join(map(str, fault.cmd))} failed\n"
+        )
+        return 2
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pilotage-demo-") as name, ExitStack() as processes:
         demo = Demo(Path(name), python)

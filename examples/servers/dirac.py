@@ -64,9 +64,14 @@ class GenuineDirac:
         )
 
     def start_job_agent(
-        self, name: str, slot: Slot, proxy: Path, options: Mapping[str, object] | None = None
+        self,
+        name: str,
+        slot: Slot,
+        proxy: Path,
+        options: Mapping[str, object] | None = None,
+        reference: str = "",
     ) -> subprocess.Popen[bytes]:
-        """A JobAgent in a slot; its log is `<name>.log`."""
+        """A JobAgent in a slot, of the pilot with this reference; its log is `<name>.log`."""
         agent = {
             "PollingTime": 1,
             "SubmissionDelay": 1,
@@ -81,7 +86,7 @@ class GenuineDirac:
             "CEQueue": slot.queue,
             "CPUTimeLeft": slot.cpu_time_left,
             "CPUNormalizationFactor": 10,
-            "PilotReference": f"https://{slot.ce}/{name}",
+            "PilotReference": reference or f"https://{slot.ce}/{name}",
         }
         sections = {
             "LocalSite": local,

@@ -6,7 +6,7 @@ those for which no job was found here, because only a current index can prove th
 request is sent at once, without a timer or a thread. While a statement is under way, requests gather for the
 next one, since a statement costs PostgreSQL three times as much as one more job in it. The second one of
 `_LANES` is sent beside the first for as many requests, or if that one is slow. Requests at places with limits
-have statements of their own, one at a time: two would lock the same scopes.
+have statements of their own. Two of them lock no scope together: each is for the sites of one group.
 
 A task queue without a job for one statement may only be locked by another one under way: it counts as empty
 only if no other statement of this process claimed from it meanwhile. A claim whose commit is not confirmed is
@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from zlib import crc32
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -30,16 +31,22 @@ from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
+from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
 from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
+from taskqueue.sites import scopes
 
 log = logging.getLogger(__name__)
 
-#: Statements under way at the same time: without limits, and with limits.
-_LANES = {False: 2, True: 1}
+#: Statements of one kind under way at the same time.
+_LANES = 2
+#: Groups of the sites with limits.
+_GROUPS = 2
+#: Requests of several groups that one statement claims for; of more, each group has its own.
+_FEW = 16
 #: Seconds after which a statement is slow: it may wait for a lock, and holds up no others any more.
 _SLOW = 0.02
 #: Requests in one statement.
@@ -55,6 +62,7 @@ class _Ticket:
     prepared: ClaimRequest
     is_gone: Callable[[], bool]  #: whether the client has gone
     future: "asyncio.Future[MatchResult | None]"
+    group: int | None  #: of its site, if its place has limits
     emptied: set[int] = field(default_factory=set)  #: task queues without a job
 
     @property
@@ -79,24 +87,38 @@ class _Lane:
 
     server: AsyncRunner
     task: "asyncio.Task[None] | None" = None  #: None: nothing is under way
-    size: int = 0  #: requests of the statement under way, until it is slow
+    #: requests for which another statement is sent beside the one under way; 0: that one is slow
+    size: int = 0
+    groups: frozenset[int | None] = frozenset()  #: whose scopes the statement under way locks
     claimed_from: frozenset[int] = frozenset()  #: task queues of the statement under way
     shared: set[int] = field(default_factory=set)  #: task queues of other statements during this one
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class _Line:
     """Requests that wait for a statement of one kind."""
 
+    limited: bool  #: whether their places have limits
     lanes: Sequence[_Lane]
     waiting: deque[_Ticket] = field(default_factory=deque)
 
     def take_batch(self, lane: _Lane) -> list[_Ticket]:
         """The requests for the next statement of a lane; empty: not yet."""
-        fewest = max(1, *(each.size for each in self.lanes))
-        if lane.task is not None or len(self.waiting) < fewest:
+        if lane.task is not None:
             return []
-        return [self.waiting.popleft() for _ in range(min(_BATCH, len(self.waiting)))]
+        locked = frozenset[int | None]().union(*(each.groups for each in self.lanes))
+        free = [each for each in self.waiting if each.group not in locked]
+        if len(free) < max(1, *(each.size for each in self.lanes)):
+            return []
+        if self.limited and len(free) > _FEW:
+            free = [each for each in free if each.group == free[0].group]
+        batch = free[:_BATCH]
+        taken = set(batch)
+        self.waiting = deque(each for each in self.waiting if each not in taken)
+        if self.limited:
+            lane.groups = frozenset(each.group for each in batch)
+        lane.size = min(len(batch), _FEW // _GROUPS) if self.limited else len(batch)
+        return batch
 
 
 class AsyncClaimer:
@@ -109,8 +131,11 @@ class AsyncClaimer:
         self._worker = worker
         #: By whether the places of the requests have limits.
         self._lines = {
-            limited: _Line([_Lane(AsyncRunner(engine)) for _ in range(number if is_possible else 0)])
-            for limited, number in _LANES.items()
+            limited: _Line(
+                limited=limited,
+                lanes=[_Lane(AsyncRunner(engine)) for _ in range(_LANES if is_possible else 0)],
+            )
+            for limited in (False, True)
         }
         self._lanes = [lane for line in self._lines.values() for lane in line.lanes]
         self._keys: set[object] = set()  # of the requests that wait or are claimed for
@@ -145,7 +170,7 @@ class AsyncClaimer:
             return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MatchResult | None] = loop.create_future()
-        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future)
+        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future, group=_find_group(prepared))
         timer = loop.call_later(
             request.deadline - time.monotonic(),
             ticket.refuse,
@@ -185,7 +210,6 @@ class AsyncClaimer:
         for line in self._lines.values():
             for lane in line.lanes:
                 if batch := line.take_batch(lane):
-                    lane.size = len(batch)
                     lane.task = asyncio.create_task(self._serve(lane, batch))
 
     def _overtake(self, lane: _Lane) -> None:
@@ -208,7 +232,7 @@ class AsyncClaimer:
                 self._hand_over(ticket)
         finally:
             slow.cancel()
-            lane.task, lane.size, lane.claimed_from = None, 0, frozenset()
+            lane.task, lane.size, lane.groups, lane.claimed_from = None, 0, frozenset(), frozenset()
             self._dispatch()
 
     async def _claim(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
@@ -298,6 +322,16 @@ class AsyncClaimer:
         if ticket.emptied:
             self._matcher.exclude(ticket.emptied)
             ticket.emptied.clear()
+
+
+def _find_group(prepared: ClaimRequest) -> int | None:
+    """The group of a site, so that statements for two groups lock no scope together; None: without limits."""
+    if prepared.limits is None:
+        return None
+    # Where a rule of the whole grid holds, all places lock its scope.
+    return (
+        0 if scopes.GRID in prepared.limits.digests else crc32(fold(prepared.place.site).encode()) % _GROUPS
+    )
 
 
 def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:

@@ -61,6 +61,16 @@ def refers_to_own(raw: Mapping[str, object]) -> bool:
     )
 
 
+def list_expressions(raw: Mapping[str, object]) -> list[str]:
+    """The texts of Requirements and Rank of a parsed description that are expressions, not records."""
+    found = [value for name, value in raw.items() if fold(name) in _EVALUATED]
+    return [
+        each.text if isinstance(each, Unevaluated) else each
+        for each in found
+        if isinstance(each, str | Unevaluated)
+    ]
+
+
 def expression(value: object) -> object:
     """Convert a value to an expression where one is required: a text is the expression's source."""
     if isinstance(value, str):

@@ -8,6 +8,7 @@ an archive that was uploaded before, identified by the digest of its content.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.description import description as descriptions
+from optimizers.description import jdl
 from optimizers.description.description import JobDescription
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
@@ -41,13 +43,23 @@ class Volume:
     jobs: int = 0
     characters: int = 0  #: of all jobs' texts with placeholders, after filling these
     longest: int = 0  #: the same for the largest job
+    values: int = 0  #: values, and placeholders in them, that are read for each job anew
+    #: Requirements and Rank that are expressions, with the most jobs that read each with own values.
+    expressions: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: "Volume") -> "Volume":
         return Volume(
             jobs=self.jobs + other.jobs,
             characters=self.characters + other.characters,
             longest=max(self.longest, other.longest),
+            values=self.values + other.values,
+            expressions=self.expressions | other.expressions,
         )
+
+    @property
+    def expression_tokens(self) -> int:
+        """Words, strings and signs in the expressions, as often as they are read."""
+        return sum(jdl.count_tokens(text) * jobs for text, jobs in self.expressions.items())
 
 
 def volume(raw: Mapping[str, object]) -> Volume:
@@ -56,17 +68,48 @@ def volume(raw: Mapping[str, object]) -> Volume:
         name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
     }
     if not columns:
-        return Volume(jobs=1)
+        return Volume(jobs=1, expressions=Counter(descriptions.list_expressions(raw)))
     lengths = {name: _lengths(column) for name, column in columns.items()}
     jobs = max(count for count, _, _ in lengths.values())
     lengths["n"] = jobs, jobs * _MOST_DIGITS, _MOST_DIGITS
-    fixed, uses = placeholders.count_places(without_parameters(raw))
+    template = without_parameters(raw)
+    fixed, uses = placeholders.count_places(template)
     filled = [(number, *lengths[name]) for name, number in uses.items() if name in lengths]
     return Volume(
         jobs=jobs,
         characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
         longest=fixed + sum(number * longest for number, _, _, longest in filled),
+        values=jobs * (_count_values(read_anew(template)) + uses.total()),
+        expressions=_count_expressions(template, jobs),
     )
+
+
+def _count_expressions(template: Mapping[str, object], jobs: int) -> Counter[str]:
+    refers = bool(placeholders.count_places(template)[0]) and descriptions.refers_to_own(template)
+    return Counter(
+        {text: jobs if refers or "%" in text else 1 for text in descriptions.list_expressions(template)}
+    )
+
+
+def read_anew(template: Mapping[str, object]) -> Mapping[str, object]:
+    """The part of a template that is read for each job: open keywords with placeholders, or all of it."""
+    found = {name: value for name, value in template.items() if has_place(value)}
+    is_open = all(
+        (keyword := keywords.find_keyword(name)) and keyword.name in keywords.OPEN for name in found
+    )
+    return found if not found or (is_open and not descriptions.refers_to_own(template)) else template
+
+
+def has_place(value: object) -> bool:
+    """Whether a value may hold a placeholder."""
+    return "%" in json.dumps(value, default=str)
+
+
+def _count_values(value: object) -> int:
+    """Values in a record or list, at any depth."""
+    if isinstance(value, Mapping):
+        return sum(map(_count_values, value.values()))
+    return sum(map(_count_values, value)) if isinstance(value, list | tuple) else 1
 
 
 def _lengths(column: object) -> tuple[int, int, int]:
@@ -103,7 +146,7 @@ def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberVal
     if reader.problems:
         raise InvalidJob(reader.problems)
     count = max(map(len, columns.values()))
-    width = len(str(count))
+    width = len(str(count - 1))
     numbered = ((f"{row:0{width}d}", row) for row in range(count))
     return [
         {"n": number, **{name: column[row] for name, column in columns.items()}} for number, row in numbered
@@ -245,7 +288,7 @@ def template_members(
     template: Mapping[str, object], expanded: Sequence[MemberValues], options: VoOptions
 ) -> Iterator[JobMember]:
     """Yield the jobs of a shared description with placeholders; InvalidJob is about the first invalid one."""
-    if not _has_place(template):
+    if not has_place(template):
         same = descriptions.parse_description(template, options)
         yield from (JobMember(description=same, parameters=values) for values in expanded)
         return
@@ -261,7 +304,7 @@ def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) ->
     """Whether the body, filled with the values of each member, equals the description of that member."""
     first = members[0]
     rest = {name: value for name, value in body.items() if name not in _names(first)}
-    if _has_place(rest) or any(
+    if has_place(rest) or any(
         each.description is not first.description or each.own.keys() != first.own.keys() for each in members
     ):
         return all(
@@ -280,15 +323,12 @@ def _names(member: JobMember) -> frozenset[str]:
     return frozenset(keywords.BY_ATTRIBUTE[attribute].name for attribute in member.own)
 
 
-def _has_place(value: object) -> bool:
-    return "%" in json.dumps(value, default=str)
-
-
 def _varied(template: Mapping[str, object]) -> list[tuple[Keyword, object]] | None:
     """Return the keywords with placeholders; None: they also affect other keywords."""
-    found = [(keywords.find_keyword(name), value) for name, value in template.items() if _has_place(value)]
-    own = [(keyword, value) for keyword, value in found if keyword and keyword.name in keywords.OPEN]
-    return None if len(own) < len(found) or descriptions.refers_to_own(template) else own
+    found = read_anew(template)
+    if found is template:
+        return None
+    return [(keyword, value) for name, value in found.items() if (keyword := keywords.find_keyword(name))]
 
 
 def _own_values(

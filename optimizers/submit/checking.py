@@ -122,6 +122,12 @@ class _Checking:
             ("jobs", together.jobs, bounds.SUBMITTED_JOBS),
             ("characters of one description with its placeholders filled", together.longest, bounds.FILLED),
             ("characters with all placeholders filled", together.characters, bounds.ALL_FILLED),
+            ("values to be read with placeholders filled", together.values, bounds.FILLED_VALUES),
+            (
+                "words, strings and signs in different Requirements and Rank",
+                together.expression_tokens if together.jobs > 1 else 0,
+                bounds.EXPRESSION_TOKENS,
+            ),
         ):
             if seen > most:
                 raise InvalidJob([_too_many(seen, what, most)])

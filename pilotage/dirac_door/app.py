@@ -30,6 +30,7 @@ from pilotage.dirac_door import (
     monitoring,
     peers,
     pilot_manager,
+    resource_status,
     routing,
     sandbox_store,
 )
@@ -71,7 +72,7 @@ SERVICES: Final[Mapping[str, Mapping[str, CheckedMethod]]] = {
     for name, methods in (
         ("Configuration/Server", configuration_server.METHODS),
         ("Monitoring/WebApp", monitoring.METHODS),
-        ("ResourceStatus/ResourceStatus", sandbox_store.STATUS_METHODS),
+        ("ResourceStatus/ResourceStatus", resource_status.METHODS),
         ("WorkloadManagement/JobManager", job_manager.METHODS),
         ("WorkloadManagement/JobMonitoring", job_monitoring.METHODS),
         ("WorkloadManagement/JobStateUpdate", job_state_update.METHODS),

@@ -12,7 +12,7 @@ from typing import Final
 
 from cs_config.options import bounds
 from requirements.errors import InvalidJob, Problem
-from requirements.values import as_number
+from requirements.values import MAX_INTEGER, as_number
 from taskqueue.jobs.jobs import Job
 
 #: Keywords that DIRAC reads as lists.
@@ -43,8 +43,15 @@ FOREIGN: Final = "ForeignKeywords"
 _ANY: Final = "any"
 #: DIRAC's job type of jobs that have none.
 DEFAULT_TYPE: Final = "User"
+#: Keywords that have one text or number in DIRAC, and a list here.
+_SINGLE: Final = frozenset({"GridCE", "InputDataPolicy", "OutputPath", "OutputSE", "Platform"})
 #: A parameter of a parametric job: `Parameters`, `ParameterStart.A`.
 _PARAMETER: Final = re.compile(r"(Parameters|ParameterStart|ParameterStep|ParameterFactor)(\.\w+)?")
+_COUNT: Final = "Parameters"
+#: What values of parameters start with, what is added to each, and with what it is multiplied before, as in
+#: DIRAC; here they are counted from 0.
+_PROGRESSION: Final = {"ParameterStart": 1, "ParameterStep": 0, "ParameterFactor": 1}
+_INTEGER: Final = re.compile(r"[+-]?\d{1,18}")
 #: Characters that DIRAC's parser takes for the end of a value, or for a nested one.
 _UNREADABLE: Final = frozenset(';["\n{}')
 #: The first character of an attribute.
@@ -123,14 +130,12 @@ def _read_items(text: str) -> list[str]:
 
 def _to_ours(read: Mapping[str, Value]) -> dict[str, object]:
     """Keywords that both have in our form, all others as foreign ones."""
-    ours: dict[str, object] = {}
+    ours: dict[str, object] = dict(_count_parameters(read))
     foreign: dict[str, str] = {}
     for name, value in read.items():
-        if name in _OVERWRITTEN:
+        if name in _OVERWRITTEN or _PARAMETER.fullmatch(name):
             continue
-        if _PARAMETER.fullmatch(name):
-            ours[name] = as_number(value) if isinstance(value, str) else value
-        elif name in _LISTS:
+        if name in _LISTS:
             if items := _list_items(value, name):
                 ours[name] = items
         elif name in _TEXTS | _NUMBERS and (isinstance(value, str) or len(value) == 1):
@@ -143,6 +148,52 @@ def _to_ours(read: Mapping[str, Value]) -> dict[str, object]:
     if foreign:
         ours[FOREIGN] = foreign
     return ours
+
+
+def _count_parameters(read: Mapping[str, Value]) -> Iterator[tuple[str, object]]:
+    """The keywords of parameters, those that are counted as lists of their values."""
+    stated = {name: value for name, value in read.items() if _PARAMETER.fullmatch(name)}
+    count = stated.get(_COUNT)
+    number = int(count) if isinstance(count, str) and _INTEGER.fullmatch(count) else 0
+    names = {name.partition(".")[2] for name in stated} if number > 0 else set()
+    counted = {name for name in names if not isinstance(stated.get(_join(_COUNT, name)), list)}
+    if number > bounds.SUBMITTED_JOBS:
+        counted = set()  # refused as too many jobs
+    _require_most(number * len(counted), bounds.DIRAC_ITEMS, "values of parameters")
+    for name in sorted(counted):
+        yield _join(_COUNT, name), _list_values(stated, name, number)
+    for name, value in stated.items():
+        if name.partition(".")[2] not in counted:
+            yield name, as_number(value) if isinstance(value, str) else value
+
+
+def _join(keyword: str, name: str) -> str:
+    return f"{keyword}.{name}" if name else keyword
+
+
+def _list_values(stated: Mapping[str, Value], name: str, number: int) -> list[str]:
+    """The values of one parameter in DIRAC's form, in which a float is no integer."""
+    start, step, factor = (
+        _read_number(_join(keyword, name), stated.get(_join(keyword, name), str(default)))
+        for keyword, default in _PROGRESSION.items()
+    )
+    value = start * type(factor)(1) + type(step)(0)
+    values = []
+    for _ in range(number):
+        if abs(value) > MAX_INTEGER:
+            raise InvalidJob([Problem(path=_join(_COUNT, name), message="its values grow without end")])
+        values.append(str(value))
+        value = value * factor + step
+    return values
+
+
+def _read_number(keyword: str, value: Value) -> int | float:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        return int(value)
+    number = as_number(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise InvalidJob([Problem(path=keyword, message=f"{str(value)[:80]!r} is not a number")])
+    return float(number)
 
 
 def _list_items(value: Value, name: str) -> list[str]:
@@ -158,7 +209,9 @@ def _format_foreign(value: Value) -> str:
 def write_jdl(body: Mapping[str, object], job: Job) -> str:
     """The text of a stored description for genuine clients; `InvalidJob` names what they cannot read."""
     given: dict[str, object] = {
-        name: value for name, value in body.items() if name in _LISTS | _TEXTS | _NUMBERS
+        name: value[0] if name in _SINGLE and isinstance(value, list) and len(value) == 1 else value
+        for name, value in body.items()
+        if name in _LISTS | _TEXTS | _NUMBERS
     }
     environment = body.get("ExecutionEnvironment")
     if isinstance(environment, Mapping):

@@ -14,7 +14,7 @@ from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.job_state_update import OUTPUT
+from pilotage.dirac_door.job_state_update import MEASURED, OUTPUT
 from pilotage.dirac_door.peers import DiracCall, JobId, JobIds, Method, list_problems
 from pilotage.service.auth import visibility
 from pilotage.service.models.jobs import JobFilter
@@ -221,10 +221,15 @@ def _read_input_data(conn: Connection, job_id: int) -> list[str]:
 
 
 def get_heartbeat_data(call: DiracCall, job_id: JobId) -> Result:
-    """Nothing: single heartbeats are not stored."""
+    """The numbers of the latest heartbeat, each with its name and time; earlier ones are not stored."""
     with database.reading(call.parts.engine) as conn:
         call.get_job(conn, job_id)
-    return jencode.ok([])
+        latest = attempts.get_latest(conn, job_id)
+        stored = descriptions.read_parameters(conn, [job_id]).get(job_id, {})
+    if latest is None or latest.heartbeat_at is None:
+        return jencode.ok([])
+    at = latest.heartbeat_at.astimezone(UTC).strftime(_MOMENT)
+    return jencode.ok([(name, stored[name], at) for name in sorted(MEASURED & stored.keys())])
 
 
 def get_jobs(call: DiracCall, attributes: dict[str, Any] | None = None, since: Any = None) -> Result:

@@ -59,6 +59,10 @@ _ENDS: Final[Mapping[str, Literal["Done", "Failed", "Completed"]]] = {
 }
 #: Parameter with the end of the payload's output in heartbeats, which DIRAC's `dirac-wms-job-peek` shows.
 OUTPUT: Final = "StandardOutput"
+#: Numbers in heartbeats of genuine Watchdogs; the latest ones are parameters of the job.
+MEASURED: Final = frozenset(
+    {"AvailableDiskSpace", "CPUConsumed", "LoadAverage", "MemoryUsed", "Vsize", "WallClockTime"}
+)
 
 #: Statuses of one report by the time of each.
 Statuses = Annotated[dict[str, dict[str, Any]], Field(max_length=1000)]
@@ -260,11 +264,15 @@ def set_parameters(call: DiracCall, job_id: JobId, given: list[tuple[str, Any]])
     """Parameters; too long ones are cut, and those of a ghost, or beyond what a job may have, are dropped."""
     standing = find_standing(call, job_id)
     if standing.attempt is not None and not standing.is_ghost:
-        with database.reading(call.parts.engine) as conn:
-            stored = descriptions.read_parameter_sizes(conn, [job_id]).get(job_id, {})
-        note = Note(parameters=_choose_fitting(_cut(given), stored))
-        _record(call, [NoteReport(lease=standing.attempt.lease, sender=_SENDER, note=note)])
+        _record(call, [_note_parameters(call, standing.attempt, _cut(given))])
     return jencode.ok()
+
+
+def _note_parameters(call: DiracCall, attempt: Attempt, given: Mapping[str, str]) -> NoteReport:
+    with database.reading(call.parts.engine) as conn:
+        stored = descriptions.read_parameter_sizes(conn, [attempt.job_id]).get(attempt.job_id, {})
+    note = Note(parameters=_choose_fitting(given, stored))
+    return NoteReport(lease=attempt.lease, sender=_SENDER, note=note)
 
 
 def set_parameters_of_jobs(call: DiracCall, given: ParameterByJob) -> Result:
@@ -289,8 +297,8 @@ def _choose_fitting(given: Mapping[str, str], stored: Mapping[str, int]) -> dict
     return fitting
 
 
-def send_heartbeat(call: DiracCall, job_id: JobId, dynamic: dict[str, Any], static: dict[str, Any]) -> Result:  # noqa: ARG001
-    """A sign of life with the end of the output; the answer ends payloads that were killed or lost."""
+def send_heartbeat(call: DiracCall, job_id: JobId, dynamic: dict[str, Any], static: dict[str, Any]) -> Result:
+    """A sign of life with numbers and the end of the output; the answer ends payloads killed or lost."""
     standing = find_standing(call, job_id)
     attempt = standing.attempt
     if attempt is None or standing.is_ghost or attempt.closed_as == attempts.RELEASED:
@@ -302,8 +310,19 @@ def send_heartbeat(call: DiracCall, job_id: JobId, dynamic: dict[str, Any], stat
     reports: list[LeaseReport] = [HeartbeatReport(lease=attempt.lease, sender=_SENDER, progress=progress)]
     if attempt.started_at is None:
         reports.insert(0, StartReport(lease=attempt.lease, sender=_SENDER))
+    if numbers := _read_numbers(dynamic):
+        reports.insert(-1, _note_parameters(call, attempt, numbers))
     answers = _record(call, reports)
     return jencode.ok({} if answers and not answers[-1].ending else {"Kill": ""})
+
+
+def _read_numbers(dynamic: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: dynamic[name] for name in sorted(MEASURED & dynamic.keys())}
+    return {
+        name: f"{value:.1f}"
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def ignore_stager(call: DiracCall, job_id: JobId, status: str) -> Result:  # noqa: ARG001

@@ -10,7 +10,6 @@ import anyio.to_thread
 
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
-from matcher.claim.matching_task_queues import MatchingTaskQueue
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
@@ -27,9 +26,15 @@ from taskqueue.leases import attempts, marks
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import FinishReport, PayloadResult, Sender
+from taskqueue.ownership import OwnershipFilter
+from taskqueue.task_queues import listing
+from taskqueue.task_queues.listing import TaskQueueFilter
+from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Seconds. A genuine JobWrapper reports every half an hour, and may prepare for long before its job runs.
 TIMES: Final = AttemptTimes(lease=7_200, stalled=7_200, grace=14_400)
+#: Most task queues in one list.
+_LISTED: Final = 10_000
 _UNREADABLE: Final = "Description cannot be written for DIRAC"
 
 
@@ -142,11 +147,33 @@ def get_matching_task_queues(call: DiracCall, resource: dict[str, Any]) -> Resul
     place = place_pools.respell_place(presented, call.parts.live.current)
     caller = MatchCaller(subject=call.peer.holder, vos=_vos(call, resource))
     found = call.parts.matcher.get_matching_task_queues(place, caller)
-    return jencode.ok({str(each.task_queue.task_queue_id): _task_queue(each) for each in found})
+    return jencode.ok(
+        {str(each.task_queue.task_queue_id): _describe_queue(each.task_queue, each.waiting) for each in found}
+    )
 
 
-def _task_queue(found: MatchingTaskQueue) -> dict[str, object]:
-    queue, asked = found.task_queue, found.task_queue.requirement_class
+def get_active_task_queues(call: DiracCall) -> Result:
+    """The task queues with jobs that the peer may see, by id; all of a VO for its pilots and for hosts."""
+    peer = call.peer
+    which = [TaskQueueFilter(visible=(OwnershipFilter(vos=peer.vos),))]
+    if not (peer.is_host or peer.has(peers.GENERIC_PILOT) or peer.has(peers.JOB_ADMINISTRATOR)):
+        own = OwnershipFilter(vos=peer.vos, owner=peer.user)
+        which = [TaskQueueFilter(visible=(own,))]
+        if peer.has(peers.JOB_SHARING):
+            which.append(TaskQueueFilter(visible=(OwnershipFilter(vos=peer.vos),), owner_group=peer.group))
+    with database.reading(call.parts.engine) as conn:
+        found = [each for one in which for each in listing.list_task_queues(conn, one, limit=_LISTED)]
+    return jencode.ok(
+        {
+            str(each.task_queue.task_queue_id): _describe_queue(each.task_queue, each.waiting)
+            for each in found
+            if each.waiting
+        }
+    )
+
+
+def _describe_queue(queue: TaskQueue, waiting: int) -> dict[str, object]:
+    asked = queue.requirement_class
     names = {
         "Sites": asked.sites,
         "BannedSites": asked.banned_sites,
@@ -161,12 +188,13 @@ def _task_queue(found: MatchingTaskQueue) -> dict[str, object]:
         "VO": queue.vo,
         "CPUTime": asked.cpu_time,
         "Priority": queue.priority,
-        "Jobs": found.waiting,
+        "Jobs": waiting,
         **{name: sorted(values) for name, values in names.items() if values},
     }
 
 
 METHODS: Final[Mapping[str, Method]] = {
     "requestJob": request_job,
+    "getActiveTaskQueues": get_active_task_queues,
     "getMatchingTaskQueues": get_matching_task_queues,
 }

@@ -213,7 +213,7 @@ def _list_sites(call: DiracCall, since: datetime | None) -> list[dict[str, Any]]
     rows = []
     for site, jobs in numbers.items():
         grid, _, country = site.split(".") if site.count(".") == 2 else ("Unknown",) * 3
-        mask = "Banned" if site in banned else "Active" if site in config.sites else "NoMask"
+        mask = "Banned" if fold(site) in banned else "Active" if site in config.sites else "NoMask"
         tier = read_tier(config, site)
         rows.append(
             {

@@ -8,13 +8,13 @@ Source: DIRAC 9.1, `PilotManagerHandler.py`, `PilotAgentsDB.py`.
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Final, TypeGuard
+from typing import Annotated, Any, Final, TypeGuard
 
 from pydantic import BeforeValidator, Field
 from sqlalchemy import Connection
 
 from cs_config.options import bounds
-from cs_config.tree.address import QueueAddress
+from cs_config.tree.address import NAME, QueueAddress
 from pilotage.dirac_door import jencode, peers
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.peers import DiracCall, JobId, Method
@@ -22,22 +22,26 @@ from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.leases import attempts
-from taskqueue.pilots import pilots
+from taskqueue.ownership import OwnershipFilter
+from taskqueue.pilots import pilots, search
 from taskqueue.pilots.pilots import FirstRequest, Pilot, StatusReport
+from taskqueue.pilots.search import PilotFilter
 from taskqueue.states import PilotStatus
 
 #: A pilot's reference.
 Reference = Annotated[str, Field(min_length=1, max_length=bounds.NAME)]
+_IN_LIST: Final = BeforeValidator(lambda given: given if isinstance(given, list) else [given])
 #: References: a list, or one.
-References = Annotated[
-    Annotated[list[Reference], Field(max_length=bounds.DIRAC_PILOTS)],
-    BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
-]
+References = Annotated[Annotated[list[Reference], Field(max_length=bounds.DIRAC_PILOTS)], _IN_LIST]
+ReadReferences = Annotated[Annotated[list[Reference], Field(max_length=bounds.DIRAC_PILOTS_READ)], _IN_LIST]
 #: Statuses that only older releases have.
 _OLD_STATUSES: Final = {"Scheduled": PilotStatus.WAITING}
 #: Most jobs of one pilot in an answer.
 _JOBS: Final = 1_000
 _UNKNOWN_REFERENCE: Final = "Unknown"
+#: Conditions on the place of a pilot, and one that all pilots of a CE fulfil.
+_PLACES: Final = frozenset({"DestinationSite", "GridSite", "Queue"})
+_GRID_TYPE: Final = "GridType"
 
 
 def make_stamp(vo: str, reference: str) -> str:
@@ -132,28 +136,35 @@ def set_status(
     call: DiracCall,
     reference: Reference,
     status: str,
-    destination: str | None = None,  # noqa: ARG001  (its queue is the one where it requests jobs)
+    destination: str | None = None,
     reason: str | None = None,
-    site: str | None = None,  # noqa: ARG001
-    queue: str | None = None,  # noqa: ARG001
+    site: str | None = None,
+    queue: str | None = None,
 ) -> Result:
-    """Store the status of a pilot; of no effect on one that is not registered, or has ended."""
+    """Store the status of a pilot, and the queue that it was submitted to.
+
+    Of no effect on one that is not registered, or has ended.
+    """
     wanted = _OLD_STATUSES.get(status, status)
     if wanted not in set(PilotStatus):
         listed = ", ".join(PilotStatus)
         message = f"{status[:80]!r} is no status of a pilot: {listed} are allowed"
         raise InvalidRequest([Problem(path="status", message=message)])
     with database.writing(call.parts.engine) as conn:
+        stamps = [each.stamp for each in _find(conn, call, [reference]) if _is_visible(call, each)]
         changed = [
-            StatusReport(stamp=each.stamp, status=PilotStatus(wanted), reason=(reason or "")[: bounds.NAME])
-            for each in _find(conn, call, [reference])
-            if _is_visible(call, each)
+            StatusReport(stamp=stamp, status=PilotStatus(wanted), reason=(reason or "")[: bounds.NAME])
+            for stamp in stamps
         ]
+        if site and destination and queue:
+            address = QueueAddress(site=site, ce=destination, queue=queue)
+            if call.parts.live.current.knows(address):
+                pilots.assign_queues(conn, dict.fromkeys(stamps, address))
         pilots.set_all(conn, changed, now=call.parts.clock())
     return jencode.ok()
 
 
-def get_info(call: DiracCall, references: References) -> Result:
+def get_info(call: DiracCall, references: ReadReferences) -> Result:
     """Pilots with their jobs, by reference."""
     with database.reading(call.parts.engine) as conn:
         return _describe(conn, call, _find(conn, call, references))
@@ -163,12 +174,15 @@ def _describe(conn: Connection, call: DiracCall, found: Sequence[Pilot]) -> Resu
     visible = [each for each in found if _is_visible(call, each) and each.reference]
     if not visible:
         return jencode.error("none of these is known", jencode.NO_PILOT)
-    return jencode.ok({str(each.reference): _summarise(conn, each) for each in visible})
+    return jencode.ok(_summarise(conn, visible))
 
 
-def _summarise(conn: Connection, pilot: Pilot) -> dict[str, object]:
-    taken = attempts.list_of_pilot(conn, pilot.stamp, limit=_JOBS)
-    jobs = sorted({each.job_id for each in taken})
+def _summarise(conn: Connection, found: Sequence[Pilot]) -> dict[str, object]:
+    taken = attempts.list_jobs_of_pilots(conn, {each.stamp for each in found})
+    return {str(each.reference): _summarise_one(each, taken.get(each.stamp, ())[-_JOBS:]) for each in found}
+
+
+def _summarise_one(pilot: Pilot, jobs: Sequence[int]) -> dict[str, object]:
     return {
         "PilotJobReference": pilot.reference,
         "PilotID": pilot.stamp,
@@ -184,8 +198,52 @@ def _summarise(conn: Connection, pilot: Pilot) -> dict[str, object]:
         "AccountingSent": "False",
         "SubmissionTime": pilot.created_at,
         "LastUpdateTime": pilot.updated_at,
-        **({"Jobs": jobs} if jobs else {}),
+        **({"Jobs": list(jobs)} if jobs else {}),
     }
+
+
+def select_pilots(call: DiracCall, conditions: dict[str, Any]) -> Result:
+    """The references of pilots, those first whose last change is the longest ago."""
+    which = _read_filter(call, conditions)
+    with database.reading(call.parts.engine) as conn:
+        found = search.list_stale(conn, which, limit=bounds.DIRAC_PILOTS_READ)
+    return jencode.ok([str(each.reference) for each in found])
+
+
+def count_pilots(call: DiracCall, conditions: dict[str, Any]) -> Result:
+    """The number of pilots; SiteDirectors without a database use it."""
+    which = _read_filter(call, conditions)
+    with database.reading(call.parts.engine) as conn:
+        counts = search.count_pilots(conn, ["vo"], which)
+    return jencode.ok(sum(each.count for each in counts.values()))
+
+
+def _read_filter(call: DiracCall, conditions: Mapping[str, Any]) -> PilotFilter:
+    """Conditions of a client, on the pilots that it sees."""
+    vos, statuses = call.peer.vos, None
+    places: dict[str, str] = {}
+    for name, value in conditions.items():
+        given = value if isinstance(value, list) else [value]
+        if name == "Status":
+            known = {_OLD_STATUSES.get(str(each), str(each)) for each in given} & set(PilotStatus)
+            statuses = frozenset(map(PilotStatus, known))
+        elif name == "VO":
+            vos &= frozenset(fold(str(each)) for each in given)
+        elif name in _PLACES and isinstance(value, str) and NAME.fullmatch(value):
+            places[name] = value
+        elif name != _GRID_TYPE:
+            allowed = ", ".join(sorted({*_PLACES, _GRID_TYPE, "Status", "VO"}))
+            message = f"{name[:80]!r} is no condition with a value that is allowed here: {allowed}"
+            raise InvalidRequest([Problem(path="conditions", message=message)])
+    return PilotFilter(
+        visible=(OwnershipFilter(vos=vos),),
+        statuses=statuses,
+        submitted_by=None if _manages(call) else call.peer.holder,
+        has_reference=True,
+        site=places.get("GridSite"),
+        ce=places.get("DestinationSite"),
+        queue=places.get("Queue"),
+    )
 
 
 def get_pilots(call: DiracCall, job_id: JobId) -> Result:
@@ -198,12 +256,14 @@ def get_pilots(call: DiracCall, job_id: JobId) -> Result:
         known = [each for each in found if each.reference]
         if not known:
             return jencode.error(f"Failed to get pilot for Job {job_id}: none is known")
-        return jencode.ok({str(each.reference): _summarise(conn, each) for each in known})
+        return jencode.ok(_summarise(conn, known))
 
 
 METHODS: Final[Mapping[str, Method]] = {
     "addPilotReferences": add_references,
     "setPilotStatus": set_status,
+    "selectPilots": select_pilots,
+    "countPilots": count_pilots,
     "getPilotInfo": get_info,
     "getPilots": get_pilots,
 }

@@ -32,7 +32,7 @@ SHARED: Final = frozenset(
 )
 _OURS: Final = frozenset({"ping", "whoami"})
 #: Lists by both; the first argument of all other methods is an id, or names several.
-_LISTS: Final = frozenset({"getJobs", "getMatchingTaskQueues"})
+_LISTS: Final = frozenset({"getJobs", "getActiveTaskQueues", "getMatchingTaskQueues"})
 _FAILURES: Final = (PilotageError, *database.UNAVAILABLE)
 _FAILURES_THERE: Final = (FormerAway, NotAuthenticated, UnknownThere)
 

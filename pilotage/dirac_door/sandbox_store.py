@@ -1,6 +1,6 @@
 """WorkloadManagement/SandboxStore: sandboxes of jobs, for installations without DIRAC's own store.
 
-Clients use it only if ResourceStatus/ResourceStatus has it as active: that is answered, too.
+Clients use it only if ResourceStatus/ResourceStatus has it as active (`resource_status`).
 
 A client uploads an input sandbox before it submits the job that names its URL, a JobWrapper an output sandbox
 for its job. Both are archives of ours, with their quotas and retention. A URL has the digest of the archive
@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote, unquote
 
 from fastapi import Response
@@ -41,7 +41,7 @@ from taskqueue.leases import attempts, lifecycle
 from taskqueue.leases.reports import OutputReport, Sender
 
 #: DIRAC's default name of the storage element.
-_ELEMENT: Final = "SandboxSE"
+ELEMENT: Final = "SandboxSE"
 _PATH: Final = re.compile(
     r"/SandBox/(?P<vo>[^/|,\s]+)/(?P<owner>[^/|,\s]+)/(?P<group>[^/|,\s]+)/(?P<digest>[0-9a-f]{64})\.tar[.\w]*"
 )
@@ -50,8 +50,6 @@ _NAME: Final = re.compile(r"(?P<digest>[0-9a-fA-F]{32})?.*\.tar[.\w]*", re.DOTAL
 _INPUT, _OUTPUT = "Input", "Output"
 _KEYWORD: Final = "InputSandbox"
 _BAD_REQUEST: Final = 400
-#: Columns of a table.
-_MOST_COLUMNS: Final = 20
 
 #: URL of a sandbox, with the names of its VO, owner and group.
 Url = Annotated[str, Field(max_length=10 * bounds.NAME)]
@@ -86,7 +84,7 @@ class SandboxPath:
 
     def __str__(self) -> str:
         owner = "/".join(quote(each, safe="") for each in (self.vo, self.owner, self.group))
-        return f"SB:{_ELEMENT}|/SandBox/{owner}/{self.digest}.tar.bz2"
+        return f"SB:{ELEMENT}|/SandBox/{owner}/{self.digest}.tar.bz2"
 
 
 def find_sandbox(description: Mapping[str, object], peer: Peer) -> str | None:
@@ -245,26 +243,6 @@ def get_sandboxes(call: DiracCall, entity: str) -> Result:
     return jencode.ok({kind: [_url(job, digest)] for kind, digest in stored.items() if digest})
 
 
-_KINDS_OF_ACCESS: Final = ("ReadAccess", "WriteAccess", "CheckAccess", "RemoveAccess")
-_RESOURCES: Final = "ResourceStatus"
-
-
-def select_statuses(call: DiracCall, table: str, conditions: dict[str, Any]) -> Result:  # noqa: ARG001
-    """The status of resources, where there is no ResourceStatus of DIRAC: this store is active.
-
-    Clients cache the whole table, and use no storage element without a status. Conditions have no effect.
-    """
-    meta = conditions.get("Meta")
-    columns = meta.get("columns") if isinstance(meta, dict) else None
-    if not isinstance(columns, list) or len(columns) > _MOST_COLUMNS:
-        raise InvalidRequest([Problem(path="Meta/columns", message="is no list of columns")])
-    about = {"Name": _ELEMENT, "ElementType": "StorageElement", "Status": "Active", "VO": "all"}
-    rows = [{**about, "StatusType": kind} for kind in _KINDS_OF_ACCESS if table == _RESOURCES]
-    return jencode.ok([[row.get(str(column), "") for column in columns] for row in rows])
-
-
-#: ResourceStatus/ResourceStatus.
-STATUS_METHODS: Final[Mapping[str, Method]] = {"select": select_statuses}
 METHODS: Final[Mapping[str, Method]] = {
     "streamFromClient": stream_from_client,
     "streamToClient": stream_to_client,

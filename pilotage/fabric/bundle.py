@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from pilotage.fabric.runner.local_job import SANDBOX
 
@@ -61,6 +62,7 @@ def pilot_bundle() -> bytes:
 _START_LOCAL_JOB = """import os
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from pilotage.fabric.runner.local_job import main
 
@@ -68,14 +70,16 @@ sys.exit(main(Path(sys.argv[0]).absolute(), sys.argv[1:], os.environ))
 """
 
 
-def local_job_bundle(sandbox: Path | None) -> bytes:
+def local_job_bundle(sandbox: BinaryIO | None) -> bytes:
     """Build a grid job's archive with its input sandbox, if any; raises OSError for lack of space."""
     if sandbox is None:
         return _runner()
     data = io.BytesIO()
     data.write(_runner())
     with zipfile.ZipFile(data, "a", zipfile.ZIP_STORED) as members:
-        members.write(sandbox, SANDBOX)
+        sandbox.seek(0)
+        with members.open(SANDBOX, "w") as member:
+            shutil.copyfileobj(sandbox, member)
     return data.getvalue()
 
 

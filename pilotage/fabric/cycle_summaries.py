@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pilotage.fabric.client import ApiError
 
@@ -107,6 +107,7 @@ class CycleProblems:
 class DirectorSummary(CycleProblems):
     """Counts and problems of one cycle of a director."""
 
+    kind: ClassVar[str] = "director"
     jobs: int = 0  #: that wait and that some queue of ours could take
     waiting: int = 0  #: pilots, at the begin of the cycle
     running: int = 0
@@ -175,6 +176,7 @@ class DirectorSummary(CycleProblems):
 class GatewaySummary(CycleProblems):
     """Counts and problems of one cycle of a gateway."""
 
+    kind: ClassVar[str] = "gateway"
     grid_jobs: Counter[str] = field(default_factory=Counter)  #: by phase
     local_jobs: Counter[str] = field(default_factory=Counter)  #: by state
     taken: int = 0

@@ -170,6 +170,7 @@ OF_PILOT = (
     .order_by(attempts.c.opened_at.desc())
     .limit(bindparam("most"))
 )
+JOBS_OF_PILOTS = select(attempts.c.stamp, attempts.c.job_id).where(attempts.c.stamp.in_(sql.IDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +194,14 @@ def list_of_pilot(conn: Connection, stamp: str, *, limit: int) -> list[PilotJob]
     """The jobs that a pilot took, the latest first."""
     rows = conn.execute(OF_PILOT, {"stamp": stamp, "most": limit})
     return [PilotJob(**row._asdict()) for row in rows]
+
+
+def list_jobs_of_pilots(conn: Connection, stamps: Collection[str]) -> Mapping[str, Sequence[int]]:
+    """The ids of the jobs that pilots took, by stamp."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for row in sql.read_batches(conn, JOBS_OF_PILOTS, stamps):
+        found[row.stamp].add(row.job_id)
+    return {stamp: sorted(job_ids) for stamp, job_ids in found.items()}
 
 
 def list_own_times(conn: Connection) -> Mapping[str, Sequence[str]]:

@@ -504,13 +504,18 @@ def bind_queues(
         if not row.site
         and not (row.possible_queues and str(stated[row.stamp]) not in json.loads(row.possible_queues))
     }
-    if new:
-        values = [
-            {"the_stamp": stamp, "new_site": queue.site, "new_ce": queue.ce, "new_queue": queue.queue}
-            for stamp, queue in new.items()
-        ]
-        conn.execute(BIND, values)
+    assign_queues(conn, new)
     return bound | new
+
+
+def assign_queues(conn: Connection, queues: Mapping[str, QueueAddress]) -> None:
+    """Store the queues that pilots were submitted to, by stamp; of no effect on those that have one."""
+    rows = [
+        {"the_stamp": stamp, "new_site": queue.site, "new_ce": queue.ce, "new_queue": queue.queue}
+        for stamp, queue in sorted(queues.items())
+    ]
+    if rows:
+        conn.execute(BIND, rows)
 
 
 def read_bound_queues(

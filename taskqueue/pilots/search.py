@@ -29,14 +29,26 @@ class PilotFilter:
     visible: Visible = EVERY_ROW
     statuses: Collection[PilotStatus] | None = None
     submitted_by: str | None = None
+    site: str | None = None
+    ce: str | None = None
+    queue: str | None = None
+    has_reference: bool = False  #: only those with a reference of their CE
     since: datetime | None = None  #: changed then or later
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of pilots."""
         found = ownership.match_visible(self.visible, vo=table.c.vo, at=_may_be_at)
         found += ownership.match_values(
-            {table.c.status: self.statuses, table.c.submitted_by: self.submitted_by}
+            {
+                table.c.status: self.statuses,
+                table.c.submitted_by: self.submitted_by,
+                table.c.site: self.site,
+                table.c.ce: self.ce,
+                table.c.queue: self.queue,
+            }
         )
+        if self.has_reference:
+            found.append(table.c.reference.is_not(None))
         if self.since is not None:
             found.append(table.c.updated_at >= self.since)
         return found
@@ -72,6 +84,12 @@ def list_latest(conn: Connection, which: PilotFilter, *, limit: int, after: str 
         statement = statement.where(or_(table.c.updated_at < known, later))
     rows = conn.execute(statement.order_by(table.c.updated_at.desc(), table.c.stamp).limit(limit)).mappings()
     return [pilots.from_row(dict(row)) for row in rows]
+
+
+def list_stale(conn: Connection, which: PilotFilter, *, limit: int) -> list[Pilot]:
+    """Some pilots, those first whose last change is the longest ago."""
+    statement = ALL.where(*which.clauses()).order_by(table.c.updated_at, table.c.stamp).limit(limit)
+    return [pilots.from_row(dict(row)) for row in conn.execute(statement).mappings()]
 
 
 def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:

@@ -192,6 +192,7 @@ def test_a_job_of_a_genuine_client_is_run_by_a_genuine_pilot(door: Door) -> None
     }
     assert parameters["Value"][str(job_id)] == {
         "CPU(s)": "5",
+        "CPUConsumed": "1.0",
         "HostName": "node7",
         "OutputSandbox": "uploaded",
         "StandardOutput": "hello",
@@ -326,6 +327,16 @@ def test_only_valid_certificates_with_a_group_of_the_registry_are_accepted(
     foreign = Authority(tmp_path / "other").sign("ada")
     assert _ask(door, make_proxy(*foreign, tmp_path / "foreign.proxy", group="lhcb_user"))[0] == 0
 
+    submission = ("JobManagerClient", "submitJob", JDL)
+    for proxy in ("ada-lhcb_user-expired", "ada-lhcb_admin-wrong", "ada-None-none", "foreign"):
+        [answer] = door.clients.call(tmp_path / f"{proxy}.proxy", submission)
+        assert not answer["OK"], (proxy, answer)
+    [mine] = door.clients.call(door.proxy("ada", "lhcb_user"), submission)
+    [seen] = door.clients.call(
+        door.proxy("dan", "dune_pilot"), ("JobMonitoringClient", "getJobsStatus", [mine["Value"]])
+    )
+    assert seen["Value"] == {}  # of another VO
+
     host = door.authority.sign("rms")
     assert json.loads(_ask(door, host[0], key=host[1])[1])["Value"]["group"] == "hosts"
     forward = 'method=whoami&args=[]&extraCredentials=["/DC=test/CN=ada","lhcb_user"]'
@@ -386,7 +397,11 @@ def test_clients_of_the_release_before_run_a_job(door: Door) -> None:
         "MinorStatus": "Execution Complete",
         "ApplicationStatus": "event 7",
     }
-    assert parameters["Value"][str(job_id)] == {"CPU(s)": "5", "StandardOutput": "hello"}
+    assert parameters["Value"][str(job_id)] == {
+        "CPU(s)": "5",
+        "CPUConsumed": "1.0",
+        "StandardOutput": "hello",
+    }
     assert 'Arguments = "hello world";' in jdl["Value"]
 
 

@@ -308,6 +308,11 @@ def test_one_vo_moves_jobs_of_both_run_and_it_goes_back(moving: Moving, operator
     [queues] = moving.clients.call(pia, ("MatcherClient", "getMatchingTaskQueues", demand))
     assert [each["Jobs"] for each in queues["Value"].values()] == [1, 1]
 
+    shown = moving.clients.run(ada, "dirac-wms-job-status", str(old["Value"]), str(new))
+    assert shown.count("Status=Waiting") == 2, shown
+    shown = moving.clients.run(pia, "dirac-admin-show-task-queues")
+    assert shown.count("lhcb_user") == 2, shown
+
     # Pilots of the VO take its new jobs here, then what waits there; those of the other VO take theirs there.
     assert moving.run(moving.clients, pia, payload) == new
     assert moving.run(moving.clients, pia, payload) == old["Value"]

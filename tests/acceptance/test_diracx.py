@@ -115,7 +115,12 @@ def test_a_payload_reports_by_diracx(diracx: DiracX) -> None:
         "MinorStatus": "Application",
         "ApplicationStatus": "event 7 of 10",
     }
-    assert parameters["Value"][str(job_id)] == {"Custom": "5", "HostName": "node7", "StandardOutput": "hello"}
+    assert parameters["Value"][str(job_id)] == {
+        "CPUConsumed": "1.0",
+        "Custom": "5",
+        "HostName": "node7",
+        "StandardOutput": "hello",
+    }
     assert killed["Value"] == [job_id]
     [beat] = diracx.future.call(payload, ("JobStateUpdateClient", "sendHeartBeat", job_id, {}, {}))
     assert beat["Value"] == {"Kill": ""}

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +25,9 @@ from pilotage.cli.output import LOCAL_JOBS, Column, Entry
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
-from pilotage.fabric.batch.batch_system import ReliableSystem
+from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
 from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
+from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
@@ -35,11 +37,12 @@ from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.service import GatewayService, GatewayTransport
 from pilotage.fabric.manager import grid_job, job_types
 from pilotage.fabric.manager import journal as journals
-from pilotage.fabric.manager.context import ManagerContext, SharedBatchSystem
+from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.grid_job import GridJob, job_type
 from pilotage.fabric.manager.job_types import Handler
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSystem
 from pilotage.fabric.pilot.service import credentials, heartbeat
 from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
@@ -116,11 +119,16 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
 
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
-    return SharedBatchSystem(
-        system=ReliableSystem(name=name, system=open_system(one, connections), evidence=described.lost_after),
-        shell=connections.shell(one),
-        directory=str(one.directory),
-    )
+    opened = open_system(one, connections)
+    reliable = ReliableSystem(name=name, system=opened, evidence=described.lost_after)
+    if one.directory is None and isinstance(opened, CarriesFiles):
+        return CarryingSystem(
+            system=reliable,
+            shell=LocalShell(),
+            directory=str(described.directory / "carried"),
+            files=opened,
+        )
+    return SharedBatchSystem(system=reliable, shell=connections.shell(one), directory=str(one.directory))
 
 
 def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
@@ -268,10 +276,11 @@ def _once(made: Gateway, *, as_json: bool) -> GatewaySummary:
 def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
     every = described.job_polling_time
-    with (
-        _repeat_in_thread("work", made.manager.advance, every),
-        _repeat_in_thread("delivery", made.leases.deliver, every),
-    ):
+    with ExitStack() as threads:
+        threads.enter_context(_repeat_in_thread("delivery", made.leases.deliver, every))
+        for name in made.manager.systems:
+            advance = partial(made.manager.advance_system, name)
+            threads.enter_context(_repeat_in_thread(f"work {name}", advance, every))
         while not stop.is_set():
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)

@@ -59,6 +59,9 @@ class BatchJob:
     flags: tuple[str, ...] = ()  #: arguments for the batch system, each one whole
     #: What it is for, by words such as VO, Owner, Job: shown by the batch system to its administrators.
     about: Mapping[str, str] = field(default_factory=dict)
+    #: For a system that `CarriesFiles`, by paths in the working directory: files to put there, and to keep.
+    inputs: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    outputs: tuple[str, ...] = ()
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -168,6 +171,14 @@ class CountsJobs(Protocol):
 
     def count_jobs(self, queues: Collection[str]) -> JobCounts:
         """Count the jobs in these queues, empty: in all; ValueError: there is no such queue."""
+
+
+@runtime_checkable
+class CarriesFiles(Protocol):
+    """A batch system that carries the files of its jobs to them and back: no directory is shared."""
+
+    def read_file(self, handle: Handle, name: str, *, last: int) -> bytes:
+        """Read the last bytes of a file in the working directory of a job; empty if there is none."""
 
 
 @runtime_checkable

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import BatchSystem, BatchSystemAway
 from pilotage.fabric.manager import grid_job
-from pilotage.fabric.manager.context import ManagerContext, SharedArea
+from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState
+from pilotage.fabric.manager.shared_area import SharedArea
 from pilotage.fabric.pilot import attempt, errors
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import PackedOutput

@@ -11,7 +11,8 @@ from the handler of its type, which may be of any package.
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,13 +40,17 @@ cp {archive} "$area/job.pyz" && {{
 }}"""
 
 
-def submit_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
+def submit_local_jobs(
+    context: ManagerContext, entry: GridJobEntry, is_time_left: Callable[[], bool] = lambda: True
+) -> None:
     """Plan and pack a grid job if that is not done yet, and submit some of its local jobs.
 
     What raises holds it up until the next cycle: a batch system or a service that is away, no space here or
     there. After `NoAnswer` the interrupted submission is searched.
     """
     try:
+        if not is_time_left():
+            return
         if entry.number is None:
             entry = _plan(context, entry)
         jobs = context.journal.local_jobs(entry.key)
@@ -53,7 +58,7 @@ def submit_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
             entry = _pack(context, entry)
         waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]
         for job in waiting[: context.options.max_jobs_per_cycle]:
-            if not _submit(context, entry, job):
+            if not is_time_left() or not _submit(context, entry, job):
                 return
     except UnfitJob as error:
         _fail(context, entry, payload.failure_report(payload.UNFIT, str(error)))
@@ -130,13 +135,10 @@ def _pack(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
 
 
 def _archive(context: ManagerContext, entry: GridJobEntry) -> bytes:
-    sandbox, limit = context.options.directory / "sandbox", context.options.sandbox_limit
-    try:
-        with sandbox.open("w+b") as file:
-            found = context.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
+    with tempfile.TemporaryFile(dir=context.options.directory) as sandbox:
+        limit = context.options.sandbox_limit
+        found = context.sandboxes.fetch_sandbox(entry.taken.lease, sandbox, limit=limit)
         return bundle.local_job_bundle(sandbox if found else None)
-    finally:
-        sandbox.unlink(missing_ok=True)
 
 
 def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool:
@@ -185,7 +187,7 @@ def _give_back(context: ManagerContext, entry: GridJobEntry, why: str) -> None:
 
 
 def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> BatchJob:
-    queue = context.queues[entry.taken.queue]
+    queue, area = context.queues[entry.taken.queue], context.area_of(entry)
     return BatchJob(
         stamp=job.stamp,
         script=script_text(entry, job, context),
@@ -197,6 +199,8 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
             "Job": str(entry.taken.job_id),
             "LocalJob": str(job.number),
         },
+        inputs=area.files_to_carry(),
+        outputs=area.files_to_keep,
     )
 
 
@@ -210,7 +214,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         number=job.number,
         place=(site, ce, name),
         description=_description(entry, job, command),
-        marks=f"{area.below}/{area.mark(job)}",
+        marks=area.marks_of_node(job),
         files=files,
         processors=resources.cores,
         memory=resources.memory,
@@ -229,7 +233,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         program="job.pyz",
         words=['"$area/order.json"'],
         files={"order.json": spec.as_json()},
-        fetch=_FETCH.format(archive=shlex.quote(area.archive), digest=entry.digest),
+        fetch=_FETCH.format(archive=shlex.quote(area.archive_of_node), digest=entry.digest),
     ).text()
 
 

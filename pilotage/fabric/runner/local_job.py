@@ -62,7 +62,9 @@ class JobSpec:
     number: int  #: of the local job
     place: tuple[str, str, str]  #: site, CE, queue
     description: Mapping[str, Any]  #: of the grid job, with the command of this local job
-    marks: str  #: directory for its status files and its output, shared with the manager
+    #: Directory for its status files and its output, which the manager sees, or gets from the batch system;
+    #: relative to the working directory of the batch job.
+    marks: str
     files: Mapping[str, bytes] = field(default_factory=dict)  #: to add to its work directory, by name
     processors: int = 1
     memory: int | None = None  #: MB of the slot
@@ -85,7 +87,8 @@ def read_spec(file: Path) -> JobSpec:
     """Read the specification on the node."""
     raw = json.loads(file.read_bytes())
     files = {name: b64decode(content) for name, content in raw.pop("files").items()}
-    return JobSpec(**{**raw, "files": files, "place": tuple(raw["place"])})
+    marks = str(Path(raw["marks"]).absolute())
+    return JobSpec(**{**raw, "files": files, "place": tuple(raw["place"]), "marks": marks})
 
 
 def choose_isolation(spec: JobSpec, own: Mapping[str, str], *, below: Path) -> tuple[Isolation, str]:

@@ -90,6 +90,7 @@ def test_a_series_of_the_past_says_what_was_then(engine: Engine, now: datetime) 
         found = time_series.read_series(conn, since=now - MINUTE, until=now + MINUTE)
     assert found.jobs[S.WAITING] == [None, 3, 1], "a gap before the first change of any job"
     assert found.jobs[S.RUNNING] == [None, 0, 2]
+    assert found.unknown == 1, "nor is it known that nothing came"
 
 
 def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_nothing(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, make_url, text
 
 import taskqueue.pools.pools  # noqa: F401  # the view belongs to the metadata
 from agents import sweep
@@ -18,7 +18,7 @@ from taskqueue.db import database
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.states import JobStatus
-from tests import reporting, waiting
+from tests import earlier_release, reporting, waiting
 from tests.postgres import Postgres
 from tests.submitted import grid, job
 
@@ -98,6 +98,36 @@ def test_the_schema_made_by_upgrade_is_the_one_of_the_tables(
     assert _schema(upgraded) == _schema(new)
     new.dispose()
     upgraded.dispose()
+
+
+def test_the_schema_of_the_last_release_is_upgraded_to_that_of_the_tables_on_sqlite(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    earlier_release.restore_sqlite(tmp_path / "earlier.db")
+    database.upgrade(f"sqlite:///{tmp_path / 'earlier.db'}")
+    assert _read_schema(f"sqlite:///{tmp_path / 'earlier.db'}") == _read_schema(sqlite_url)
+
+
+def test_the_schema_of_the_last_release_is_upgraded_to_that_of_the_tables_on_postgresql(
+    postgres: Postgres,
+) -> None:
+    with postgres.fresh() as new, postgres.fresh() as upgraded:
+        earlier_release.restore_postgresql(postgres, make_url(upgraded).database or "")
+        database.upgrade(upgraded)
+        # PostgreSQL writes some conditions in other words after a dump: both have gone through one.
+        for number, url in enumerate((new, upgraded)):
+            name, file = make_url(url).database or "", postgres.directory / f"dump{number}"
+            postgres.dump(name, file)
+            postgres.restore(name, file)
+        assert _read_schema(upgraded) == _read_schema(new)
+
+
+def _read_schema(url: str) -> list[tuple[str, ...]]:
+    engine = database.connect(url)
+    try:
+        return _schema(engine)
+    finally:
+        engine.dispose()
 
 
 def test_an_empty_database_has_no_revision_and_then_the_newest(empty_url: str) -> None:

@@ -19,11 +19,8 @@ from pilotage.cli.doctor import Health
 from pilotage.cli.errors import CommandRefused
 from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
-from tests import at_size, waiting
+from tests import at_size, earlier_release, waiting
 from tests.running_service import Service
-
-#: As that release's `pilotage.fabric.pilot.bundle` made it; here only for what it says to the service.
-FIRST_PILOT = Path(__file__).parents[2] / "data" / "pilot_of_first_release.pyz"
 
 
 @pytest.fixture
@@ -177,13 +174,14 @@ _CONVERSATION = """
 import io, sys
 sys.path.insert(0, sys.argv.pop(1))
 import pilotage
-from pilotage.fabric.pilot.service import Service
-from pilotage.fabric.pilot.settings import Place
-from pilotage.fabric.pilot.transport import Transport
+from pilotage.fabric.pilot.payload.payload import Report
+from pilotage.fabric.pilot.service.service_client import Service
+from pilotage.fabric.pilot.service.transport import Transport
+from pilotage.fabric.pilot.settings import QueuePlace
 
 assert ".pyz" in pilotage.__file__
 url, token, *place = sys.argv[1:]
-service, place = Service(Transport(url, token)), Place(*place)
+service, place = Service(Transport(url, token)), QueuePlace(*place)
 offer = {"Site": place.site, "GridCE": place.ce, "Queue": place.queue, "NumberOfProcessors": 1}
 offer["CPUTime"] = service.queue_parameters(place, None)["CPUTime"]
 offer["SubmitPool"] = service.submit_pools(place)
@@ -195,15 +193,15 @@ assert match.description["Executable"] == "/bin/true"
 assert not service.fetch_sandbox(match.lease, io.BytesIO(), limit=1000)
 assert service.start(match.lease, {}).heartbeat_seconds > 0
 assert service.heartbeat(match.lease, {"progress": "half", "output_tail": "..."}).commands == ()
-service.deliver_output(match.lease, io.BytesIO(b"all"), size=3)
-service.finish(match.lease, {"exit_code": 0, "status": "Done", "minor_status": ""})
+output = service.deliver_output(match.lease, io.BytesIO(b"all"), size=3)
+service.finish(match.lease, Report(status="Done", minor_status="", exit_code=0, output=output))
 [given_back] = service.request_job(offer, count=1, request_id="second").matches
 service.release(given_back.lease, "told to end")
 service.report_pilot("a1", status="Done", reason="told to end")
 """
 
 
-def test_a_pilot_of_the_first_release_is_understood_and_understands(service: Service) -> None:
+def test_a_pilot_of_the_last_release_is_understood_and_understands(service: Service) -> None:
     user = service.user()
     job = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
     first, second = user.post("/api/v1/jobs", json={"jobs": [job] * 2}).raise_for_status().json()["job_ids"]
@@ -213,7 +211,7 @@ def test_a_pilot_of_the_first_release_is_understood_and_understands(service: Ser
             sys.executable,
             "-c",
             _CONVERSATION,
-            str(FIRST_PILOT),
+            str(earlier_release.PILOT),
             service.url,
             token,
             *at_size.QUEUE.split("/"),

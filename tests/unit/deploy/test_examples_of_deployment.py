@@ -28,7 +28,8 @@ OURS = {name: service for name, service in COMPOSE["services"].items() if servic
 
 def _units() -> Iterator[tuple[str, list[str]]]:
     for unit in sorted((DEPLOY / "systemd").glob("*.service")):
-        [line] = re.findall(r"^ExecStart=\S+/pilotage (.*)$", unit.read_text(), re.MULTILINE)
+        text = unit.read_text().replace("\\\n", " ")
+        [line] = re.findall(r"^ExecStart=\S+/pilotage (.*)$", text, re.MULTILINE)
         yield unit.stem, shlex.split(line)
 
 
@@ -129,6 +130,21 @@ def test_units_allow_more_open_files_than_the_default() -> None:
         assert "\nLimitNOFILE=65536\n" in unit.read_text(), unit.name
 
 
+def test_each_timer_starts_a_unit() -> None:
+    timers = {timer.stem for timer in (DEPLOY / "systemd").glob("*.timer")}
+    assert timers
+    assert timers <= {unit.stem for unit in (DEPLOY / "systemd").glob("*.service")}
+
+
+def test_the_import_of_a_configuration_server_is_a_proposal_with_a_guard_and_a_token_of_its_own() -> None:
+    text = (DEPLOY / "systemd" / "pilotage-dirac-import.service").read_text()
+    assert "--apply --guard stuck_jobs=0" in text
+    [words] = re.findall(r"\$\$\(\S+/pilotage (.*?)\)", text)
+    program: Any = typer.main.get_command(application())
+    name, *rest = shlex.split(words)
+    program.commands[name].make_context(name, rest).close()
+
+
 def test_the_service_of_compose_becomes_ready_with_the_configuration_beside_it() -> None:
     command = OURS["serve"]["command"]
     inside = command[command.index("--resources") + 1]
@@ -156,7 +172,7 @@ CLOSED = (
 )
 
 
-@pytest.mark.parametrize("name", ["serve", "worker", "agent", "up"])
+@pytest.mark.parametrize("name", ["serve", "worker", "agent", "up", "dirac-door", "dirac-import"])
 def test_units_close_what_the_program_does_not_need(name: str) -> None:
     lines = (DEPLOY / "systemd" / f"pilotage-{name}.service").read_text().splitlines()
     assert set(CLOSED) <= set(lines)

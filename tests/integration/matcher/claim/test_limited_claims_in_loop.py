@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, text
 
 from cs_config.tree.configuration import Configuration
 from matcher import cache
@@ -101,6 +101,46 @@ def test_requests_at_limited_places_are_answered_in_the_loop_up_to_the_limit(
     assert {answer.reason for answer in answers if not answer.matches} == {"limits"}
     assert _running(engine) == 12
     assert _counted(engine) == {"a.b.ch": 12, "a.b.ch/ce1": 12}
+
+
+def _count_waiting_statements(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        return int(conn.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")) or 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "statements"),
+    [("", 2), (", AllSites: {JobType: {MC: 60}}", 1)],
+    ids=["by-site", "of-grid"],
+)
+def test_statements_side_by_side_lock_no_scope_together(
+    engine: Engine, now: datetime, limits: str, statements: int
+) -> None:
+    _put(engine, now, 60)
+    both = f"A.B.ch: {{JobType: {{MC: 30}}}}, C.D.ch: {{JobType: {{MC: 30}}}}{limits}"
+    with _process(engine, now, _config(both)) as process:
+
+        async def work() -> list[MatchResult]:
+            for where in (LONG, ELSEWHERE):
+                await process.ask(_ask(where=where))
+            with engine.connect() as rival, rival.begin() as transaction:
+                rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
+                asked = [
+                    asyncio.create_task(process.ask(_ask(number, where)))
+                    for number in range(20)
+                    for where in (LONG, ELSEWHERE)
+                ]
+                while await asyncio.to_thread(_count_waiting_statements, engine) < statements:
+                    await asyncio.sleep(0)
+                for _ in range(20):
+                    assert await asyncio.to_thread(_count_waiting_statements, engine) == statements
+                transaction.rollback()
+            return await asyncio.gather(*asked)
+
+        answers = run(work, process)
+    assert all(answer.matches for answer in answers)
+    assert process.in_loop == 40, "no statement found a scope locked"
+    assert _running(engine) == 42
 
 
 def test_what_ended_is_subtracted_by_the_next_claim(engine: Engine, now: datetime) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from base64 import b64decode, b64encode
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from sqlalchemy import Engine, select
 from cs_config.options import bounds
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts, descriptions
+from taskqueue.sites import bans
+from taskqueue.sites.bans import Ban
 from tests.integration.pilotage.dirac_door.test_app import (
     MANAGER,
     MATCHER,
@@ -164,7 +167,8 @@ def test_clients_find_the_store_active(ask: Ask):
     path = "/ResourceStatus/ResourceStatus"
     rows = value(ask("ada", path, "select", "ResourceStatus", {"Meta": {"columns": columns}, "VO": "all"}))
     assert ["SandboxSE", "StorageElement", "ReadAccess", "Active", "all"] in rows
-    assert value(ask("ada", path, "select", "SiteStatus", {"Meta": {"columns": columns}})) == []
+    assert ["ce1", "ComputingElement", "all", "Active", "all"] in rows
+    assert value(ask("ada", path, "select", "NodeStatus", {"Meta": {"columns": columns}})) == []
     for meta in (None, {}, {"columns": 5}, {"columns": ["Name"] * 100}):
         assert not ask("ada", path, "select", "ResourceStatus", {"Meta": meta}).json()["OK"]
 
@@ -193,6 +197,65 @@ def test_a_pilot_is_registered_and_has_its_jobs(ask: Ask):
     assert (pilot["Status"], pilot["StatusReason"]) == ("Done", "Report from JobAgent")
     value(ask("pia", PILOTS, "setPilotStatus", "https://ce1/unknown", "Done"))
     assert "allowed" in ask("pia", PILOTS, "setPilotStatus", reference, "Lazy").json()["Message"]
+
+
+def test_a_banned_site_is_banned_for_site_directors_and_the_portal(ask: Ask, engine: Engine):
+    def read_site() -> list[str]:
+        rows = value(ask("ada", "/ResourceStatus/ResourceStatus", "select", "SiteStatus", conditions))
+        return [status for name, status in rows if name == "LCG.A.org"]
+
+    conditions = {"Meta": {"columns": ["Name", "Status"]}, "VO": "all"}
+    assert read_site() == ["Active"]
+    value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    with database.writing(engine) as conn:
+        ban = Ban(site="LCG.A.org", reason="power cut", author="op", at=datetime.now(UTC), until=None)
+        bans.set_ban(conn, ban)
+    assert read_site() == ["Banned"]
+    page = value(ask("ada", "/Monitoring/WebApp", "getSiteSummaryWeb", {}, [], 0, 10))
+    [row] = [dict(zip(page["ParameterNames"], each, strict=True)) for each in page["Records"]]
+    assert row["MaskStatus"] == "Banned"
+
+
+def test_a_site_director_selects_its_pilots_by_queue_and_status(ask: Ask, monkeypatch: pytest.MonkeyPatch):
+    here = {"DestinationSite": "ce1", "Queue": "long", "GridType": "Local", "GridSite": "LCG.A.org"}
+    active = {**here, "Status": ["Submitted", "Waiting", "Scheduled", "Running", "Unknown"], "VO": "lhcb"}
+    references = ["ssh://ce1/1", "ssh://ce1/2", "ssh://ce1/3"]
+    value(ask("pia", PILOTS, "addPilotReferences", references, "lhcb", "Local", {}))
+    assert value(ask("pia", PILOTS, "selectPilots", active)) == []
+    for each in references:
+        value(ask("pia", PILOTS, "setPilotStatus", each, "Submitted", "ce1", "sent", "LCG.A.org", "long"))
+    value(ask("pia", PILOTS, "setPilotStatus", references[0], "Unknown", "", "Updated by SiteDirector"))
+    value(ask("pia", PILOTS, "setPilotStatus", references[1], "Done", "", "Updated by SiteDirector"))
+    assert sorted(value(ask("pia", PILOTS, "selectPilots", active))) == [references[0], references[2]]
+    assert value(ask("pia", PILOTS, "countPilots", active)) == 2
+    ended = {**here, "Status": ["Done", "Aborted", "Deleted", "Failed"]}
+    assert value(ask("pia", PILOTS, "selectPilots", ended)) == [references[1]]
+    assert value(ask("pia", PILOTS, "selectPilots", {**active, "Queue": "short"})) == []
+    assert value(ask("pia", PILOTS, "selectPilots", {"VO": "dune"})) == []
+    for other in ("ada", "bea"):
+        assert value(ask(other, PILOTS, "selectPilots", {})) == []
+        assert value(ask(other, PILOTS, "countPilots", {})) == 0
+    for wrong in ({"AccountingSent": "False"}, {"Queue": ["long"]}, {"GridSite": "x" * 200}):
+        assert "is no condition" in ask("pia", PILOTS, "selectPilots", wrong).json()["Message"]
+    assert len(value(ask("pia", PILOTS, "getPilotInfo", references))) == 3
+    monkeypatch.setattr(bounds, "DIRAC_PILOTS_READ", 1)
+    assert value(ask("pia", PILOTS, "selectPilots", active)) == [references[2]]  # changed before the other
+
+
+def test_a_pilot_takes_jobs_at_the_queue_that_it_was_submitted_to(ask: Ask):
+    reference = "ssh://ce1/1"
+    value(ask("pia", PILOTS, "addPilotReferences", [reference], "lhcb", "Local", {}))
+    for queue in ("nowhere", "long"):  # of no effect if the configuration does not have it
+        told = (reference, "Submitted", "ce1", "Successfully submitted", "LCG.A.org", queue)
+        value(ask("pia", PILOTS, "setPilotStatus", *told))
+        pilot = value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]
+        assert pilot["Queue"] == ("long" if queue == "long" else "")
+    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    got = value(ask("pia", MATCHER, "requestJob", {**RESOURCE, "PilotReference": reference}))
+    assert got["JobID"] == job_id
+    pilot = value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]
+    assert (pilot["Status"], pilot["DestinationSite"], pilot["Jobs"]) == ("Running", "ce1", [job_id])
 
 
 def test_users_have_so_many_pilots_that_have_not_ended(ask: Ask, monkeypatch: pytest.MonkeyPatch):

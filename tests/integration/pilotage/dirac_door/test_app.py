@@ -363,6 +363,21 @@ def test_a_heartbeat_with_much_output_is_cut_and_not_refused(ask: Ask):
     assert ask("ada", UPDATE, body=b"x" * (3 << 20)).status_code == 413
 
 
+def test_the_numbers_of_the_latest_heartbeat_are_parameters(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert value(ask("ada", MONITORING, "getJobHeartBeatData", job_id)) == []
+    numbers = {"CPUConsumed": 7, "LoadAverage": 1.26, "MemoryUsed": "much", "Other": 5, "Vsize": True}
+    for cpu in (7, 12.5):
+        sent = {**numbers, "CPUConsumed": cpu}
+        assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, sent, {"StandardOutput": "x"})) == {}
+    found = value(ask("ada", MONITORING, "getJobHeartBeatData", job_id))
+    assert [(name, number) for name, number, _ in found] == [("CPUConsumed", "12.5"), ("LoadAverage", "1.3")]
+    shown = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
+    assert shown == {"CPUConsumed": "12.5", "LoadAverage": "1.3", "StandardOutput": "x"}
+    assert "does not exist" in ask("bea", MONITORING, "getJobHeartBeatData", job_id).json()["Message"]
+
+
 def test_parameters_that_fit_are_kept(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
@@ -405,6 +420,25 @@ def test_pilots_of_a_group_with_job_sharing_take_its_jobs_and_others_only_their_
     assert [row[0] for row in page["Records"]] == [shared]
 
 
+def test_active_task_queues_are_those_whose_jobs_the_peer_may_see(ask: Ask):
+    for peer in ("ada", "ada", "bob alone", "bea"):
+        value(ask(peer, MANAGER, "submitJob", JDL))
+
+    def list_queues(peer: str) -> list[tuple[str, str, int]]:
+        found = value(ask(peer, MATCHER, "getActiveTaskQueues")).values()
+        return sorted((each["VO"], each["OwnerGroup"], each["Jobs"]) for each in found)
+
+    shared, own, other = ("lhcb", "lhcb_user", 2), ("lhcb", "lhcb_own", 1), ("dune", "dune_user", 1)
+    assert list_queues("ada") == [shared]
+    assert list_queues("bob") == [own, shared]  # his own ones, and those of the group that shares
+    assert list_queues("ada alone") == [shared]  # her own ones, with whatever group
+    assert list_queues("pia") == [own, shared]
+    assert list_queues("bea") == [other]
+    assert list_queues("rms") == [other, own, shared]
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    assert sum(jobs for _, _, jobs in list_queues("pia")) == 2
+
+
 NAMES = st.text(max_size=10) | st.sampled_from(
     ["Owner", "Site", "Status", "VO", "JobName", "CPUTime", "GridCE", "CEQueue", "Tag", "MaxRAM", "__dCls"]
 )
@@ -416,6 +450,30 @@ ARGUMENTS = st.lists(
     ),
     max_size=5,
 )
+
+
+FIELDS = st.sampled_from(["method", "args", "extraCredentials", "clientVO", "rawContent", "", "x"])
+#: Texts that are JEncode in part.
+CODED = st.sampled_from(
+    [
+        *(
+            "[]",
+            "[1]",
+            "[[1, 2]]",
+            '["a", {}]',
+            "[",
+            "[nan]",
+            '[{"__dCls": "dt", "obj": "2026-11-22 12:00:00"}]',
+        ),
+        *('[{"__dCls": "b64", "obj": "YQ=="}]', '[{"__dCls": "Popen", "__dMod": "subprocess"}]', '"hosts"'),
+        *('["/DC=test/CN=ada", "lhcb_user"]', '["/DC=test/CN=rms", "hosts"]', "[null, null]", "[" * 70),
+    ]
+)
+FORMS = st.lists(
+    st.tuples(FIELDS, CODED | st.sampled_from([name for _, name in METHODS]) | st.text(max_size=30)),
+    max_size=6,
+).map(lambda fields: urlencode(fields, errors="replace").encode())
+BODIES = FORMS | st.binary(max_size=60) | st.tuples(FORMS, st.binary(max_size=10)).map(b"&".join)
 
 
 def test_no_form_causes_an_error_of_ours(
@@ -435,7 +493,14 @@ def test_no_form_causes_an_error_of_ours(
             answer = ask(peer, *where, *arguments)
             assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
 
+        @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.sampled_from(sorted(SERVICES)), st.sampled_from(["ada", "rms", None]), BODIES)
+        def check_bodies(path: str, peer: str | None, body: bytes) -> None:
+            answer = ask(peer, path, body=body)
+            assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
+
         check()
+        check_bodies()
     engine.dispose()
 
 

@@ -32,6 +32,7 @@ def test_numbers_of_members_have_leading_zeros_so_that_names_sort() -> None:
     numbers = [member["n"] for member in expand(Parameters=12)]
     assert numbers[0] == "00"
     assert numbers == sorted(numbers)
+    assert [member["n"] for member in expand(Parameters=10)] == list("0123456789")  # as in DIRAC
 
 
 def test_several_parameters_have_names_of_their_own() -> None:

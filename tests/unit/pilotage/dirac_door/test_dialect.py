@@ -121,7 +121,11 @@ BODIES = (
     'Parameters = {"x"}; ParameterName = "%s"',
     "Parameters = 3; ParameterStart = 0; ParameterStep = 2; ParameterFactor = 1; Arguments = %s",
     "Parameters = 3; ParameterStart = 0.; ParameterStep = 0.5; Arguments = %s",
-    "Parameters.A = {1, 2}; Parameters.B = {x, y}; Arguments = %(A)s %(B)s; Name = run%(A)s",
+    "Parameters = 2; Parameters.A = {1, 2}; Parameters.B = {x, y}; Arguments = %(A)s %(B)s; Name = run%(A)s",
+    "Parameters = 3; ParameterStart.A = 1; ParameterStep.A = 2; Arguments = %(A)s %s",
+    "Parameters = 3; Arguments = %s",
+    "Parameters = 10; ParameterStep = 1; JobName = run%n",
+    "Parameters = 11; ParameterFactor = 2.5; Arguments = %s %n",
     "StdOutput = %j_out.txt",
 )
 
@@ -208,6 +212,47 @@ def test_values_are_read_with_and_without_quotes():
     assert body["ExecutionEnvironment"] == {"A": "x%20y"}
     assert body["OutputSandbox"] == ["std.err", "*.log"]
     assert body["JobType"] == "User"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("Parameters = 3", ["1", "1", "1"]),
+        ("Parameters = 3; ParameterStep = 1", ["1", "2", "3"]),
+        ("Parameters = 3; ParameterStart = 0.; ParameterStep = 0.5", ["0.0", "0.5", "1.0"]),
+        (
+            "Parameters = 3; ParameterStart = 0; ParameterFactor = 2.; ParameterStep = 1",
+            ["0.0", "1.0", "3.0"],
+        ),
+        ("Parameters = {a, b}", ["a", "b"]),
+    ],
+)
+def test_values_of_parameters_are_counted_as_dirac_counts_them(text: str, values: list[str]):
+    jobs = stored(f"Executable = /bin/ls; Arguments = %s; {text}")
+    assert [each["Arguments"] for each in jobs] == values
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("Parameters = 3; ParameterStart = soon", "ParameterStart: 'soon' is not a number"),
+        ("Parameters = 3; ParameterStep = {1, 2}", "ParameterStep: .* is not a number"),
+        ("Parameters = 9000; ParameterFactor = 999999999999999999", "grow without end"),
+        ("Parameters = 10001", "jobs are too many"),
+        ("Parameters = 9000; " + "; ".join(f"ParameterStart.A{n} = 1" for n in range(20)), "allowed are"),
+        ("Parameters = 0", "at least 1"),
+    ],
+)
+def test_parameters_without_a_value_for_each_job_are_refused(text: str, refusal: str):
+    with pytest.raises(InvalidJob, match=refusal):
+        stored(f"Executable = /bin/ls; Arguments = %s; {text}")
+
+
+def test_single_values_come_back_without_a_list():
+    [body] = stored("Executable = /bin/ls; Platform = x86_64-el9; GridCE = ce1; OutputSE = CERN-USER")
+    written = dialect.write_jdl(body, JOB)
+    for line in ('Platform = "x86_64-el9";', 'GridCE = "ce1";', 'OutputSE = "CERN-USER";'):
+        assert f"    {line}\n" in written
 
 
 def test_foreign_keywords_are_filled_for_each_job_and_given_back():

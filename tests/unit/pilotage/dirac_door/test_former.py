@@ -129,7 +129,9 @@ def test_lists_lack_no_part_unless_the_vo_is_all_there():
         assert _route("JobMonitoring", "getJobs", fault, there, has_moved=False) == there
         with pytest.raises(type(fault)):
             _route("JobMonitoring", "getJobs", fault, there)
+    active = _route("Matcher", "getActiveTaskQueues", jencode.ok({"1": 1}), jencode.ok({"1": 2}))
     queues = _route("Matcher", "getMatchingTaskQueues", jencode.ok({"1": 1}), jencode.ok({"1": 2}), {})
+    assert active == queues
     assert queues["Value"] == {"1": 2, "1001": 1}
 
 

@@ -29,8 +29,8 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.permits import is_gathering
-from pilotage.fabric.manager.context import SharedBatchSystem
 from pilotage.fabric.manager.grid_job import ManagerPhase
+from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
 from pilotage.service.services import utc_now
 from taskqueue.db import database

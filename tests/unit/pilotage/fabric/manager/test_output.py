@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.manager.context import SharedArea, SharedBatchSystem
 from pilotage.fabric.manager.grid_job import AttemptKey, LocalJob
 from pilotage.fabric.manager.output import LOG, OutputStore
+from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
 
 
 def local_job(number: int = 1) -> LocalJob:
