@@ -1,9 +1,11 @@
-"""Leader election among the processes of an agent: a lease row with a fencing number.
+"""Leader election among the processes of an agent, and the loop that runs an agent's cycles.
+
+The leader has a lease row with a fencing number.
 
 The lease is renewed by a thread while its holder works, however long that takes. Every transaction of the
 leader checks the fencing number, so a process that lost the lease while it was suspended commits nothing.
 
-Loop of an agent, which runs one cycle after the other, its interval, and detection of overdue agents.
+The loop runs one cycle after the other at the agent's interval; an agent without cycles is overdue.
 """
 
 import logging

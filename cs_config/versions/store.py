@@ -4,7 +4,7 @@ The caller owns the transaction. If two callers store the same number, the prima
 Numbers have gaps only where commits were lost. A path can be traced to the version (author, time, file) that
 last changed it.
 
-The configuration of a running process, kept up to date.
+A running process follows them: its live configuration is kept up to date.
 """
 
 import json

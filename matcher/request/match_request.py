@@ -1,9 +1,7 @@
-"""A request for work, its keywords and its result.
+"""A request for work, its keywords, its result, and the errors that callers can handle.
 
 Keywords are spelled as in DIRAC, singular or plural, in any case; values are single or lists. An unknown
 keyword is kept and causes a warning, never an error, so that newer pilots work with an older server.
-
-Errors of the matcher that callers can handle.
 """
 
 import re

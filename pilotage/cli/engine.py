@@ -1,7 +1,6 @@
 """Opens the configured database; an unreachable one becomes an error in one line.
 
-The latest state of the database that this host has seen, stored in the home directory.
-
+The latest state of the database that this host has seen is stored in the home directory.
 A database behind that state has lost commits: a backup was restored, or a replica promoted that was behind.
 No process starts on it before `pilotage db recover`, since lost identifiers would be used again. Losses of
 commits that this host never saw are not detected.

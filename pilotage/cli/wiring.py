@@ -1,8 +1,6 @@
 """The composition root: builds and starts the parts of a process from the settings.
 
 What needs optional packages is imported where it is chosen (`errors.EXTRAS`).
-
-Builds the trusted issuers of a service from the settings.
 """
 
 import logging

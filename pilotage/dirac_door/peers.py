@@ -1,4 +1,4 @@
-"""Peers: the user or host behind a certificate, and the rights that its group has in DIRAC.
+"""Peers: the user or host behind a certificate, the rights that its group has in DIRAC, and its calls.
 
 | property | right here |
 |---|---|
@@ -15,7 +15,7 @@ chain with its proxies (RFC 3820) before. The group of a proxy, which its owner 
 
 Source: DIRAC 9.1, `Core/Security/m2crypto`; RFC 3820.
 
-Calls: a peer with a method and its arguments, which are checked against the method's signature.
+A call is a peer with a method and its arguments, which are checked against the method's signature.
 """
 
 import hashlib

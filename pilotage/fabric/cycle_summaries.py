@@ -1,10 +1,9 @@
-"""Summaries of the cycles of directors and gateways, as their logs show them.
+"""Summaries of the cycles of directors and gateways: lines of their logs, and reports to the service.
 
-Reports of a director or gateway to the service in every cycle: it is at work, and what it cannot do.
-
-A report extends a lease, by which the service keeps a second process of one director from sending pilots as
-well. A process that was killed leaves its lease behind: a new one on the same host sees that it has ended,
-and replaces it; elsewhere it waits until the lease has expired.
+A report states that the process is at work, and what it cannot do. It extends a lease, by which the service
+keeps a second process of one director from sending pilots as well. A process that was killed leaves its lease
+behind: a new one on the same host sees that it has ended, and replaces it; elsewhere it waits until the lease
+has expired.
 """
 
 import os

@@ -2,10 +2,9 @@
 
 Only `true` itself counts: undefined and Error are truthy integers in Python, but not true here.
 
-Compile a user's expression so that HTCondor's library can evaluate it safely and repeatedly.
-
-The library does not get the user's text but the parsed tree, rendered again: the resource is the only scope,
-comments and text after the expression are gone, and regular expressions are computed beforehand.
+A user's expression is compiled so that HTCondor's library can evaluate it safely and repeatedly. The library
+does not get the user's text but the parsed tree, rendered again: the resource is the only scope, comments and
+text after the expression are gone, and regular expressions are computed beforehand.
 """
 
 import itertools

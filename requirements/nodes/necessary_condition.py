@@ -4,9 +4,7 @@ Parts that cannot be expressed are left out, which makes the condition weaker, n
 
 Source: gLite's forwarding, which took every comparison as a condition, under `!`, `||` and `?:` too.
 
-Statements about single attributes of a node, and their combination to a condition.
-
-A condition is a list of alternatives, each a list of statements that must all hold.
+A condition is a list of alternatives, each a list of statements about single attributes that must all hold.
 """
 
 import math

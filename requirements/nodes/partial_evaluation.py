@@ -9,9 +9,8 @@ as long as many of a short one, and a regular expression as long as hundreds of 
 
 Source: gLite's forwarding to batch systems, which flattens and then forgets `||`, `!` and `?:`.
 
-Possible outcomes of a partially known expression, as sets of truth values.
-
-Source: the three-valued logic of HTCondor's ClassAds, as `classad2` computes it (checked by a test).
+The possible outcomes of a part are a set of truth values. Source: the three-valued logic of HTCondor's
+ClassAds, as `classad2` computes it (checked by a test).
 """
 
 import math

@@ -4,10 +4,9 @@ Wall time is booked in the hours in which it was spent, so wall time divided by 
 number of busy cores. Jobs and attempts are booked in the hour of their end. A job that failed and was
 rescheduled ends again and counts again.
 
-Wait times of jobs by cause, booked in the hour in which the job ended.
-
-Each wait belongs to the end that followed it: for a job that failed and was rescheduled, the second end
-gets only the waits since the first one.
+Wait times of jobs are booked by cause, in the hour in which the job ended. Each wait belongs to the end that
+followed it: for a job that failed and was rescheduled, the second end gets only the waits since the first
+one.
 """
 
 import json

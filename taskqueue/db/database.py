@@ -3,11 +3,10 @@
 Every transaction begins here, in `writing` or `reading`; the functions of the other modules take its
 `Connection`. Engines are made after a fork: processes must not share a connection.
 
-SQLite settings: durable, one writer at a time, no blocking by readers.
-
-Traps that the settings here avoid: synchronous NORMAL loses accepted jobs at a power failure; a transaction
-that reads first and writes later fails at once when another one wrote in between, so a writing one is BEGIN
-IMMEDIATE; foreign keys are off by default.
+SQLite is set to be durable, with one writer at a time and no blocking by readers. Traps that are avoided:
+synchronous NORMAL loses accepted jobs at a power failure; a transaction that reads first and writes later
+fails at once when another one wrote in between, so a writing one is BEGIN IMMEDIATE; foreign keys are off by
+default.
 """
 
 import functools

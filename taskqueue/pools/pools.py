@@ -4,10 +4,9 @@ A pool is deleted when no job that is not final uses it. The arrival of a job to
 transaction that makes the job wait, and deletion requires an untouched row: whichever comes second sees what
 the first did, so that a job never loses its pool.
 
-Mapping of pools to queues, stored as the set of eligible queue classes of each pool, and its SQL view.
-
-A mapping is written only while the VO's queue classes have the version that it was computed from; see
-`queue_class_store`. Only differences are written, in one transaction.
+The mapping of pools to queues is stored as the set of eligible queue classes of each pool. A mapping is
+written only while the VO's queue classes have the version that it was computed from; see `queue_class_store`.
+Only differences are written, in one transaction.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,10 +1,10 @@
-"""Lockable rows of sites, CEs and queues, with their last advertisement.
+"""Scopes: lockable rows of sites, CEs and queues, with their last advertisement; and bans of sites.
 
 Every decision about matching at a scope, and every change of its inputs, happens under the lock of its row.
 Locks are taken by one statement, in the order of names. Names are folded in all tables, so that limits hold
 however a site is spelled, also while processes with two spellings claim.
 
-Bans of sites, which then get test jobs only.
+A banned site gets test jobs only.
 """
 
 import json

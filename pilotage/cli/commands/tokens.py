@@ -1,8 +1,7 @@
-"""`pilotage token` and `key`: tokens of this installation, and the keys that sign them.
+"""`pilotage token`, `key`, `login`, `whoami` and `revoke`: tokens, the keys that sign them, and signing in.
 
-`pilotage login`: a link that signs a browser in, or a login of the command line; `whoami`; `revoke`.
-
-A user who can read the signing key needs no token: the command signs one.
+`login` makes a link that signs a browser in, or signs the command line in through a browser. A user who can
+read the signing key needs no token: the command signs one.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""`pilotage dirac-door`: DIRAC's services for its clients, over HTTPS with certificates and proxies.
+"""`pilotage dirac-door` and `dirac-history`: what DIRAC's clients and dashboards get from this installation.
 
-`pilotage dirac-history`: numbers of jobs for the dashboards of DIRAC's Monitoring.
+The door has DIRAC's services over HTTPS, with certificates and proxies; the history, numbers of jobs for the
+dashboards of DIRAC's Monitoring.
 """
 
 import json

@@ -1,11 +1,10 @@
 """The interface of all batch systems: submit, status, kill, output; and its errors, by what to do next.
 
-A batch system whose reports are confirmed by repetition before anything is concluded from them.
-
-A failed lookup, or a job missing from one listing, proves nothing. A job is gone when complete listings
-agreed on it several times and for long enough, while neither the accounting nor the job's own marks (which
-the adapters read) contradicted. The counts are in memory only: after a restart they begin anew, which costs
-time but is never wrong. Errors name the system. Source: SAM-Grid, batch idealizers.
+Reports are confirmed by repetition before anything is concluded from them (`ReliableSystem`). A failed
+lookup, or a job missing from one listing, proves nothing. A job is gone when complete listings agreed on it
+several times and for long enough, while neither the accounting nor the job's own marks (which the adapters
+read) contradicted. The counts are in memory only: after a restart they begin anew, which costs time but is
+never wrong. Errors name the system. Source: SAM-Grid, batch idealizers.
 """
 
 import re

@@ -3,17 +3,14 @@
 The three run in threads of their own, so that none waits for another: a batch system that hangs or a long
 upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal.
 
-Advertisement of the job types handled here, and of the number of grid jobs by state of their manager.
+The job types handled here are advertised, and the number of grid jobs by state of their manager. The
+watermark is fetched before counting: every job that the service had recorded as started by then is counted,
+or has left. Jobs that it may not have recorded yet are listed. Source: SAM-Grid.
 
-The watermark is fetched before counting: every job that the service had recorded as started by then is
-counted, or has left. Jobs that it may not have recorded yet are listed. Source: SAM-Grid.
-
-Pulling of grid jobs: one per request, for each queue and VO as long as there is room.
-
-One per request, since the parameters of a queue describe one node, and jobs of one request would have to
-share it. Request ids are in the journal before the request and removed once its jobs are recorded: a gateway
-that was killed repeats the request under the same id and gets the same jobs, so no job is lost with a
-response.
+Grid jobs are pulled one per request, for each queue and VO as long as there is room: one per request, since
+the parameters of a queue describe one node, and jobs of one request would have to share it. Request ids are
+in the journal before the request and removed once its jobs are recorded: a gateway that was killed repeats
+the request under the same id and gets the same jobs, so no job is lost with a response.
 """
 
 import logging

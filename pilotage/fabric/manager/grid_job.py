@@ -1,6 +1,6 @@
 """A grid job of a job manager: as pulled from the service, its current status, its outcome.
 
-Records of the journal: a grid job, each of its local jobs; and the status and outcome that follow.
+The journal has a record of each grid job and of each of its local jobs; status and outcome follow from these.
 """
 
 import json

@@ -1,8 +1,7 @@
-"""The job types that come with the program: copies of a program, and Monte Carlo production.
+"""Handlers of job types: the parts of a job manager that differ between kinds of grid jobs.
 
-Source: JIM, `instances`; SAM-Grid, the number of jobs to be submitted.
-
-Handlers of job types: the parts of a job manager that differ between kinds of grid jobs.
+With the program come the types for copies of a program and for Monte Carlo production. Source: JIM,
+`instances`; SAM-Grid, the number of jobs to be submitted.
 
 A further job type is a class in any package, registered under the entry point group `pilotage.job_types`; its
 name there is the `JobType` of the jobs. A faulty handler fails its own grid jobs and nothing else. Source:

@@ -3,9 +3,8 @@
 Each file is written under a temporary name and renamed, so it is complete or missing; the end comes last. The
 manager does not trust their content: a payload of the same account may have written it.
 
-Progress of a payload by phase, from the lines that it writes: `generated 117 of 250 events`.
-
-A payload's output is not trusted: other lines are ignored, and sizes are limited.
+Progress by phase is read from lines that the payload writes: `generated 117 of 250 events`. A payload's
+output is not trusted: other lines are ignored, and sizes are limited.
 """
 
 from __future__ import annotations

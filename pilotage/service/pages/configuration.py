@@ -1,7 +1,4 @@
-"""The page of a section of the configuration, with the form of a change.
-
-Pages of changes of the configuration: check, preview, apply and rebase a draft; versions and rollback.
-"""
+"""Pages of the configuration: a section with the form of a change, drafts and their preview, versions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

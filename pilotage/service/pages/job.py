@@ -1,6 +1,6 @@
 """Pages of one job: its timeline, description, attempts and output; and why it is waiting.
 
-Pages of groups of jobs: failures by site and exit code, and the progress of campaigns.
+The page of a group of jobs shows failures by site and exit code, and the progress of a campaign.
 """
 
 import json

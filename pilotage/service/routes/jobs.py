@@ -1,6 +1,6 @@
 """Jobs: submit, list, show, kill, delete, reschedule, reset and complete.
 
-Explanations: why a job runs or does not, and which waiting jobs a queue could run.
+Explanations: why a job does not run, and which waiting jobs a queue could run.
 """
 
 from random import Random

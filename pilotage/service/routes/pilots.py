@@ -1,7 +1,4 @@
-"""Pilots: registration, status, lists.
-
-Many pilots in one request: registration and statuses, for directors of many queues.
-"""
+"""Pilots: registration, status, lists; and registration and status of many pilots in one request."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,7 +1,4 @@
-"""Sites: advertisements, bans, throttles and limits.
-
-Directors and gateways: their reports, which are leases too, and the list of them.
-"""
+"""Sites: advertisements, bans, throttles, limits; their directors and gateways, whose reports are leases."""
 
 import json
 from collections.abc import Mapping, Sequence

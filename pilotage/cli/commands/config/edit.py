@@ -1,6 +1,6 @@
 """`pilotage config set`, `apply` and `preview`: change the configuration, or show the effects of a change.
 
-Configuration changes from words or files as requests to the service, and the configuration in force.
+Changes are read from words or files, and become requests to the service.
 """
 
 import sys

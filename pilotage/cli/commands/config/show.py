@@ -1,7 +1,7 @@
 """`pilotage config show`, `check`, `diff`, `history`, `temporary` and `rollback`.
 
-Changes are lines: `+` added, `-` removed, `~` a new value. What reads a configuration is imported where a file
-is read: it takes longer than a request.
+Changes are lines: `+` added, `-` removed, `~` a new value. What reads a configuration is imported where a
+file is read: it takes longer than a request.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,9 +4,8 @@ Templates are lists of words, with names in braces, and are never passed to a sh
 and `$` match at lines; their named groups are the results. Dialects for common systems are included; a site
 may change them where its own system differs.
 
-Options of a submission that may be given only once, but are set by a slot and by the flags of its jobs.
-
-Both are passed on, and of two amounts the larger, so that flags never reduce a slot.
+Some options of a submission may be given only once, but are set by a slot and by the flags of its jobs. Then
+both values are passed on, and of two amounts the larger, so that flags never reduce a slot.
 """
 
 import re
