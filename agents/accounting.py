@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader
 from agents.leader import Leadership
-from taskqueue.accounting import log_reader, sums, time_series, usage, wait_sums
+from taskqueue.accounting import log_reader, sums, time_series, usage
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.db import database
-from taskqueue.jobs import log_feed
-from taskqueue.jobs.log_feed import LogEnd
+from taskqueue.jobs import log as job_log
+from taskqueue.jobs.log import LogEnd
 
 NAME: Final = "accounting"
 #: Log rows per transaction, and transactions per counter and cycle.
@@ -41,7 +41,7 @@ COUNTERS: Final[Sequence[LogCounter]] = (
     LogCounter(name=time_series.READER_NAME, count=time_series.count_flows),
     LogCounter(name=usage.READER_NAME, count=usage.count_usage),
     # By then the matchers have written why a job was not matched.
-    LogCounter(name=wait_sums.READER_NAME, count=wait_sums.count_waits, lag=timedelta(minutes=2)),
+    LogCounter(name=usage.WAITS_READER_NAME, count=usage.count_waits, lag=timedelta(minutes=2)),
 )
 
 
@@ -61,7 +61,7 @@ def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | N
         if leadership is None:
             return None
         with database.reading(engine) as conn:
-            end = log_feed.read_end(conn)
+            end = job_log.read_end(conn)
         read = {counter.name: _count_all(leadership, counter, end) for counter in COUNTERS}
         if leadership.last is None or leadership.last.date() != now.date():
             _roll_up(leadership)

@@ -36,8 +36,8 @@ from optimizers.chain.eligibility_cache import Eligibility
 from requirements import canonical
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
-from taskqueue.pools import mapping, pools, queue_class_store
-from taskqueue.pools.mapping import MappingChange
+from taskqueue.pools import pools, queue_class_store
+from taskqueue.pools.pools import MappingChange
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.task_queues import reclassification
 
@@ -103,7 +103,7 @@ def _store(
     with leadership.writing() as conn:
         # New pools first, then the VO's row: the order in which arriving jobs lock them. From then on no
         # other transaction can add a mapping.
-        existing = mapping.lock_pools(conn, vo, comparison.new)
+        existing = pools.lock_pools(conn, vo, comparison.new)
         if queue_class_store.lock_state(conn, vo) != comparison.standing:
             raise _OvertakenError
         before, now = known.find_earlier(vo), leadership.now
@@ -114,7 +114,7 @@ def _store(
         new = {pool_id: comparison.new[pool_id] for pool_id in existing}
         stored = _read_stored(conn, vo, comparison) if whole else {}
         wanted = _compute_wanted(conn, comparison, stored)
-        changed = mapping.refresh_mappings(conn, vo=vo, new=new, wanted=wanted, before=stored, now=now, **of)
+        changed = pools.refresh_mappings(conn, vo=vo, new=new, wanted=wanted, before=stored, now=now, **of)
         if whole:
             queue_class_store.record_refresh(conn, vo, now=now)
             queue_class_store.prune_classes(conn, vo)
@@ -126,8 +126,8 @@ def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool
         standing = queue_class_store.read_states(conn).get(vo)
         slots = queue_class_store.read_slots(conn, vo)
         index = known.index(vo, slots)
-        new = frozenset(mapping.list_unmapped(conn, vo))
-        mapped = mapping.list_mapped(conn, vo) - new if whole else frozenset()
+        new = frozenset(pools.list_unmapped(conn, vo))
+        mapped = pools.list_mapped(conn, vo) - new if whole else frozenset()
         questions = _read_questions(conn, index, new | mapped)
     differing = _find_changed_classes(known, vo, standing, slots)
     concerned = {
@@ -171,10 +171,10 @@ def _read_questions(
 def _read_stored(conn: Connection, vo: str, comparison: _Comparison) -> dict[str, EligibleSets]:
     """Return the stored mappings that may have changed, including those added after the comparison."""
     if comparison.all_wanted:
-        found = mapping.read_mappings(conn, vo)
+        found = pools.read_mappings(conn, vo)
     else:
-        late = mapping.list_mapped(conn, vo) - comparison.mapped
-        found = mapping.read_mappings(conn, vo, comparison.wanted.keys() | late)
+        late = pools.list_mapped(conn, vo) - comparison.mapped
+        found = pools.read_mappings(conn, vo, comparison.wanted.keys() | late)
     return {pool_id: sets for pool_id, sets in found.items() if pool_id not in comparison.new}
 
 
@@ -296,7 +296,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         vos = _list_outdated(leadership, config)
         with database.reading(engine) as conn:
             # Before any is refreshed: an earlier cycle may have been killed before it updated their jobs.
-            unreported = frozenset(mapping.list_refreshed(conn, leadership.last))
+            unreported = frozenset(pools.list_refreshed(conn, leadership.last))
         refreshed = leadership.serve_each(
             vos,
             lambda vo: refresh_vo(leadership, eligibility_cache.eligibility_of(config), vo, whole=vos[vo]),
@@ -333,7 +333,7 @@ def _list_outdated(leadership: Leadership, config: Configuration) -> Mapping[str
     """
     with database.reading(leadership.engine) as conn:
         standings = queue_class_store.read_states(conn)
-        unmapped = mapping.list_vos_with_unmapped(conn)
+        unmapped = pools.list_vos_with_unmapped(conn)
     ours = (config.version, config.expiries)
     since = leadership.serve_each(
         standings,

@@ -13,8 +13,8 @@ from cs_config.tree.configuration import Configuration
 from matcher.limits import compiled_rules
 from matcher.limits.compiled_rules import RuleFollower
 from taskqueue.db import database
-from taskqueue.sites import rule_check, scope_rules
-from taskqueue.sites.rule_check import CounterDifference
+from taskqueue.sites import rule_counters, scope_rules
+from taskqueue.sites.rule_counters import CounterDifference
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +60,14 @@ def cycle(
             scope_rules.delete_stray_returns(conn)
         with database.reading(engine) as conn:
             found = {
-                each.rule.rule_id: each for each in rule_check.list_differences(conn, compiled_rules.counts)
+                each.rule.rule_id: each
+                for each in rule_counters.list_differences(conn, compiled_rules.counts)
             }
         wrong = [found[rule_id] for rule_id in sorted(found.keys() & memory.differing)]
         for each in wrong:
             log.error("%s; it is counted again", describe(each))
             with leadership.writing() as conn:
-                rule_check.mend(conn, each.rule.rule_id)
+                rule_counters.mend(conn, each.rule.rule_id)
         memory.differing = frozenset(found)
         if wrong:
             _open_soon(follower)

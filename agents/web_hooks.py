@@ -25,7 +25,8 @@ from matcher.limits import throttle_standings
 from taskqueue import web_hooks
 from taskqueue.accounting import log_reader
 from taskqueue.db import database
-from taskqueue.jobs import log_feed, unmatchable
+from taskqueue.jobs import log as job_log
+from taskqueue.jobs import unmatchable
 from taskqueue.sites import scopes
 from taskqueue.web_hooks import Delivery, Event, WebHook
 
@@ -110,7 +111,7 @@ def collect(engine: Engine, *, now: datetime, holder: str) -> None:
 
 def _read_log(leadership: Leadership) -> None:
     with database.reading(leadership.engine) as conn:
-        end = log_feed.read_end(conn)
+        end = job_log.read_end(conn)
     with leadership.writing() as conn:
         log_reader.note_end(conn, web_hooks.READER_NAME, end)
     leadership.repeat(partial(_read_span, now=leadership.now), most=_MOST, rounds=_ROUNDS)

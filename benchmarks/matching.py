@@ -1,49 +1,34 @@
-"""Clients that take jobs from our matcher in process: one after the other, or many at a time."""
+"""Clients that take jobs from our matcher in process, as the service does: one at a time, or many."""
 
 import asyncio
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import uvloop
 from sqlalchemy import Engine
 
 from benchmarks import lhcb, population
-from benchmarks.clients import Work, repeated
+from benchmarks.clients import Work
 from cs_config import gc_tuning, validate
-from matcher.claim import matcher as matching
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
-from requirements.errors import PilotageError
 from taskqueue.db import database
 
 _CALLER = MatchCaller(subject="bench", vos=frozenset({lhcb.VO}))
 _PATIENCE = 30.0  # seconds
 
 
-@contextmanager
 def singly(
     url: str, offers: Sequence[Mapping[str, object]], number: int, *, limited: int = 0
-) -> Iterator[Work]:
+) -> AbstractContextManager[Work]:
     """One client that asks, waits for its answer, and asks again; each claim is a transaction."""
-    with _matcher(url, limited) as (_, matcher):
-        requests = _requests(offers, number)
-
-        def one() -> int:
-            request = next(requests)
-            [look] = looks = matcher.serve([request])
-            if isinstance(look, PilotageError):
-                raise look
-            matcher.settle(looks)
-            matcher.write_down()
-            return len(matching.build_answer(request, look).matches)
-
-        yield repeated(one)
+    return together(url, offers, 1, number, limited=limited)
 
 
 @contextmanager

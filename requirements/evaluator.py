@@ -9,7 +9,6 @@ from requirements.classad.expression import Expression
 from requirements.nodes import residual
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.nodes.residual import QueueDecision
-from requirements.record.comparison import Reason, mismatch
 from requirements.record.declarations import (
     Declaration,
     Declarations,
@@ -17,7 +16,7 @@ from requirements.record.declarations import (
     ValueKind,
     compared_parameter,
 )
-from requirements.record.record import Record
+from requirements.record.record import Reason, Record, mismatch
 from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [

@@ -31,7 +31,8 @@ from sqlalchemy import (
 
 from cs_config.versions.tables import config_imports, config_versions
 from taskqueue.db import sql
-from taskqueue.jobs import parameters, wait_times
+from taskqueue.jobs import descriptions as job_descriptions
+from taskqueue.jobs import wait_times
 from taskqueue.schema.tables import (
     attempts,
     blobs,
@@ -239,7 +240,7 @@ def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> i
         wait_times.store_waits(conn, job_ids)
         conn.execute(REMOVE_LOGS, {"ids": job_ids})
         conn.execute(REMOVE_LOCAL_JOBS, {"ids": job_ids})
-        parameters.remove_parameters(conn, job_ids)
+        job_descriptions.remove_parameters(conn, job_ids)
     return len(job_ids)
 
 

@@ -9,9 +9,8 @@ from sqlalchemy import Connection, select
 from cs_config.tree.address import QueueAddress
 from taskqueue.errors import IllegalTransition
 from taskqueue.jobs import control, jobs, transitions
-from taskqueue.pools import mapping, pools
-from taskqueue.pools.mapping import MappingChange
-from taskqueue.pools.pools import NewPool
+from taskqueue.pools import pools
+from taskqueue.pools.pools import MappingChange, NewPool
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.states import HELD, JobStatus, may_come_from
@@ -89,7 +88,7 @@ def store_pool_mapping(
     now: datetime,
 ) -> MappingChange | None:
     """Store the mapping of one pool; PoolNotFound."""
-    changed = mapping.store_mappings(
+    changed = pools.store_mappings(
         conn,
         vo=pools.get_pool(conn, pool_id).vo,
         config_version=config_version,
@@ -102,7 +101,7 @@ def store_pool_mapping(
 
 def list_eligible_queues(conn: Connection, pool_id: str) -> list[QueueAddress]:
     """The queues that the view has for a pool, sorted."""
-    view = mapping.pool_queues
+    view = pools.pool_queues
     queue = (view.c.site, view.c.ce, view.c.queue)
     rows = conn.execute(select(*queue).where(view.c.pool_id == pool_id).order_by(*queue))
     return [QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in rows]

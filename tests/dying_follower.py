@@ -16,7 +16,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.limits import compiled_rules
 from matcher.limits.compiled_rules import RuleFollower
 from taskqueue.db import database
-from taskqueue.sites import rule_check, scope_rules
+from taskqueue.sites import rule_counters, scope_rules
 from tests import waiting
 
 #: Two versions take turns, so that each stores a limit and removes one.
@@ -52,7 +52,7 @@ def _go_on(url: str, statements: int) -> None:
     _follow(engine, statements + 1)
     with database.reading(engine) as conn:
         opened = all(each.opened for each in scope_rules.list_rules(conn))
-        equal = not rule_check.list_differences(conn, compiled_rules.counts)
+        equal = not rule_counters.list_differences(conn, compiled_rules.counts)
     sys.stdout.write(f"{statements} {opened} {equal}\n")
     sys.stdout.flush()
 

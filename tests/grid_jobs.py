@@ -8,16 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
-from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+from pilotage.fabric.batch.batch_system import (
+    BatchSystem,
+    CarriesFiles,
+    Evidence,
+    JobResources,
+    ReliableSystem,
+)
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.director.targets import QueueTarget
 from pilotage.fabric.manager.context import ManagerContext, ManagerOptions
 from pilotage.fabric.manager.grid_job import GridJob, ManagerPhase, PulledGridJob
-from pilotage.fabric.manager.handlers import installed_handlers
+from pilotage.fabric.manager.job_types import installed_handlers
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.shared_area import SharedBatchSystem
+from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
 
 QUEUE = "LCG.A.org/ce/local"
@@ -79,21 +84,34 @@ class Site:
     habits: Mapping[str, Any] = field(default_factory=dict)
     book: type[Journal] = Journal
     opened: Journal | None = None
+    others: Mapping[str, BatchSystem] = field(default_factory=dict)  #: each behind a queue of its name
 
     def context(self, options: ManagerOptions, journal: Journal) -> ManagerContext:
-        ideal = ReliableSystem(system=self.system, evidence=self.evidence)
-        outlet = QueueTarget(
-            queue=self.queue, system="farm", batch_queue=self.batch_queue, resources=self.resources
-        )
+        names = {self.queue: "farm", **{f"LCG.A.org/ce/{name}": name for name in self.others}}
         return ManagerContext(
             options=options,
             grace=2,
             journal=journal,
-            systems={"farm": SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))},
-            queues={self.queue: outlet},
+            systems={
+                name: self.batch(ReliableSystem(system=system, evidence=self.evidence))
+                for name, system in {"farm": self.system, **self.others}.items()
+            },
+            queues={
+                queue: QueueTarget(
+                    queue=queue, system=name, batch_queue=self.batch_queue, resources=self.resources
+                )
+                for queue, name in names.items()
+            },
             handlers=installed_handlers(),
             sandboxes=self.sandboxes,
         )
+
+    def batch(self, ideal: ReliableSystem) -> SharedBatchSystem:
+        """The batch system as managers have it."""
+        if isinstance(self.system, CarriesFiles):
+            carried = str(self.directory / "carried")
+            return CarryingSystem(system=ideal, shell=self.shell, directory=carried, files=self.system)
+        return SharedBatchSystem(system=ideal, shell=self.shell, directory=str(self.shared))
 
     def manager(self) -> Manager:
         """A manager that has just been started; the one before is no more."""

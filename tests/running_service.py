@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 
 from cs_config import notifications
 from cs_config.versions import store
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
 from optimizers.chain import batch

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cs_config.errors import PathNotFound
-from cs_config.formats import restrictions
+from cs_config.formats import importers
 from cs_config.source.sections import as_list
 from cs_config.tree import admission, glue, inheritance
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
@@ -20,8 +20,7 @@ from cs_config.tree.configuration import Configuration
 from requirements.classad import classad_files
 from requirements.classad.classad_files import AdEntry, WrittenAd
 from requirements.classad.parser import read_expression
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import KEYWORDS
+from requirements.classad.syntax_tree import KEYWORDS, SourceText
 from requirements.errors import InvalidInput, Problem
 from requirements.values import Scalar, Value, fold
 
@@ -159,7 +158,7 @@ class _AdReader:
         listed = {fold(str(name)) for name in names} if isinstance(names, list) else set()
         following = glue.following(self.attributes.keys())
         return frozenset(
-            name for name in listed if name in following or not restrictions.is_restriction_of_ad(name)
+            name for name in listed if name in following or not importers.is_restriction_of_ad(name)
         )
 
 
@@ -211,7 +210,7 @@ def _excluded_vos(config: Configuration, queue: QueueAddress) -> Iterator[str]:
     """VOs that the queue restricts by values of their own, which an ad for all VOs cannot represent."""
     for vo in sorted(config.vos):
         own = (name for level in config.levels[queue] for name in level.by_vo.get(vo, {}))
-        if any(map(restrictions.keeps_out, own)):
+        if any(map(importers.keeps_out, own)):
             yield vo
 
 
@@ -221,7 +220,7 @@ def _restrictions(
     """Extra attributes that keep the ad as restrictive as the tree."""
     levels = config.levels[queue]
     if not inheritance.is_enabled(levels, vo):  # any level may disable the queue, not only the nearest
-        yield restrictions.ENABLED, False
+        yield importers.ENABLED, False
     if excluded:
         plain = config.values(queue, "").items()
         listed = next((value for name, value in plain if fold(name) == "vo"), None)

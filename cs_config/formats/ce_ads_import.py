@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cs_config.formats import ce_ads, importers, restrictions
+from cs_config.formats import ce_ads, importers
 from cs_config.formats.ce_ads import EXPRESSIONS, CeAd
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source.sections import as_list
@@ -82,16 +82,16 @@ class _Plan:
         listed = (each.value for each in self.ad.attributes if fold(each.name) == admission.CHECKS)
         checks = frozenset(fold(str(name)) for value in listed for name in as_list(value))
         for name in self.left_out:
-            if not self.lost and restrictions.is_restriction_of_ad(name, checks):
+            if not self.lost and importers.is_restriction_of_ad(name, checks):
                 self.lost = name
         if not self.lost:
             return
-        for enabled in [each for each in self.settings if fold(each) == fold(restrictions.ENABLED)]:
+        for enabled in [each for each in self.settings if fold(each) == fold(importers.ENABLED)]:
             del self.settings[enabled]
-        before = self.before.get(fold(restrictions.ENABLED))
+        before = self.before.get(fold(importers.ENABLED))
         if before is None or before.value is not False:
-            self.settings[restrictions.ENABLED] = False
-        closed = f"closed, {restrictions.ENABLED}: false"
+            self.settings[importers.ENABLED] = False
+        closed = f"closed, {importers.ENABLED}: false"
         self.note(f"{closed}, because {self.lost} restricts it and cannot be represented")
 
     def note(self, message: str, entry: AdEntry | None = None) -> None:
@@ -134,7 +134,7 @@ def _write_plan(config: Configuration, plan: _Plan, tree: dict[str, Any]) -> Non
     for name, value in plan.settings.items():
         section[name] = ABSENT if value is None else list(value) if isinstance(value, tuple) else value
     if plan.lost:
-        restrictions.close(section, patch.find_entry(config.tree, plan.queue.path.split("/")))
+        importers.close(section, patch.find_entry(config.tree, plan.queue.path.split("/")))
 
 
 def _list_changes(proposal: Proposal, queues: Iterable[QueueAddress]) -> Iterator[ParameterChange]:
@@ -238,7 +238,7 @@ def _carry_over(
     for entry in plan.ad.attributes:
         if entry.value is None:
             plan.leave_out(entry, "left out: undefined is the same as absent")
-        elif restrictions.names_vos(entry.name):
+        elif importers.names_vos(entry.name):
             plan.leave_out(entry, "not carried over: access is set here by the list VO or by access rules")
         elif fold(entry.name) in sections:
             plan.leave_out(entry, "not carried over: the tree has a section of this name")

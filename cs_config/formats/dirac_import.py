@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_options, dirac_text, importers, restrictions
+from cs_config.formats import dirac_options, dirac_text, importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options import registry
 from cs_config.source.sections import Leaf, Section, as_list
@@ -201,12 +201,12 @@ class DiracLayout:
 
     def _close_for_foreign(self, sites: object) -> None:
         """Disable nodes with access restrictions that our layout cannot represent."""
-        for names, node in list(restrictions.nodes(sites)):
-            for name in [name for name in node if restrictions.is_foreign(name, node[name])]:
+        for names, node in list(importers.nodes(sites)):
+            for name in [name for name in node if importers.is_foreign(name, node[name])]:
                 path, value = "/".join((*names, name)), node.pop(name)
-                restrictions.close(node)
+                importers.close(node)
                 message = f"{value!r:.60} may restrict access and cannot be imported: {names[-1]} is closed"
-                self._note(path, None, f"{message}, {restrictions.ENABLED}: false")
+                self._note(path, None, f"{message}, {importers.ENABLED}: false")
 
     def _defaults_of_ces(self, computing: Section, sites: object) -> None:
         """Write the defaults for all CEs, or for those of a type, to the CEs of this text."""
@@ -219,7 +219,7 @@ class DiracLayout:
         for kind, entry in left.items():
             for name, below in entry.sections() if isinstance(entry, Section) else ():
                 path = f"Resources/Computing/{kind}/{name}"
-                if restrictions.is_restriction(name) or _restricts(below):
+                if importers.is_restriction(name) or _restricts(below):
                     message = "a restriction in a section of CE defaults: set it at the CEs"
                     self._refuse(path, below.line, message)
                 self._note(path, below.line, "not carried over: a section among the defaults of CEs")
@@ -273,8 +273,8 @@ class DiracLayout:
         write_defaults({site: tree}, {FOR_ALL: of_ces})
         for name in said_twice.keys() - restricting.keys():
             message = "not carried over: the site sets it too, and its CEs inherit that value"
-            if restrictions.is_restriction(name):
-                restrictions.close(tree)
+            if importers.is_restriction(name):
+                importers.close(tree)
                 message = f"not carried over: the site sets it too; {site} is closed, Enabled: false"
             self._note(f"Resources/Sites/{site}/CEs/{name}", said_twice[name].line, message)
         return tree
@@ -322,7 +322,7 @@ class DiracLayout:
                     message = f"{message}; it restricts something, so {path} is closed, Enabled: false"
                 self._note(here, entry.line, message)
         if is_closed:
-            restrictions.close(tree)
+            importers.close(tree)
         return tree
 
     def _options_of_rfc5(self, tree: dict[str, object], section: Section) -> None:
@@ -340,7 +340,7 @@ class DiracLayout:
             else:
                 tree |= listed
         if is_closed:  # after an option that enables it
-            restrictions.close(tree)
+            importers.close(tree)
 
     def _is_of_vos(self, name: str, section: Section, inner: str) -> bool:
         """Whether a section among CEs or queues holds values of VOs; a queue may be named like a VO."""
@@ -359,7 +359,7 @@ class DiracLayout:
         for vo, settings in vos.items():
             before = known.setdefault(vo, settings)
             if before is not settings and isinstance(before, dict):
-                restrictions.close(before)
+                importers.close(before)
                 message = "defined twice, and each may restrict something: closed for this VO, Enabled: false"
                 self._note(f"VOs/{vo}", None, message)
 
@@ -398,7 +398,7 @@ class DiracLayout:
 def _restricts(section: Section) -> bool:
     """Whether a section has a restriction of its own, not only in sections below."""
     stated = {name: leaf.value for name, leaf in section.leaves() if leaf.value}
-    return restrictions.restricts_directly(stated)
+    return importers.restricts_directly(stated)
 
 
 def _is_grid(section: Section) -> bool:

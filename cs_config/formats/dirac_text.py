@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cs_config.errors import ConfigError
-from cs_config.formats import restrictions
+from cs_config.formats import importers
 from cs_config.options import keywords
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, LeafValue, Section, Tree
@@ -206,7 +206,7 @@ def is_name(name: str) -> bool:
 
 #: Group of the sites whose name has no dot.
 NO_GRID = "DIRAC"
-_OFF = f"{restrictions.ENABLED} = False"
+_OFF = f"{importers.ENABLED} = False"
 #: Sections that contain one section per name.
 _OF_SECTIONS = frozenset({"Sites", "CEs", "Queues", "VOs", "VO", "Groups", "Operations"})
 
@@ -224,7 +224,7 @@ def export_dirac(tree: Tree, *, with_disabled: bool = False) -> ExportedText:
 
     DIRAC does not know `Enabled`: sites, CEs and queues without it are left out, unless `with_disabled`.
     """
-    writer = _Writer(checks=restrictions.checks(tree))
+    writer = _Writer(checks=importers.checks(tree))
     written = writer.section(tree, ())
     resources = written.get("Resources")
     if not with_disabled and isinstance(resources, dict):
@@ -255,7 +255,7 @@ class _Writer:
             else:
                 self._option(written, path, entry)  # type: ignore[arg-type]  # what is no section is a value
         if names in self.restricted:
-            restrictions.close(written)
+            importers.close(written)
         return written
 
     def _sites(self, sites: Mapping[str, object]) -> dict[str, object]:
@@ -278,11 +278,11 @@ class _Writer:
     def _leave_out(self, path: tuple[str, ...], entry: object, why: str) -> None:
         """Record what is left out, and the node that loses a restriction, unless the value enables it."""
         self.left_out.append(f"{'/'.join(path)}: {why}")
-        node = restrictions.node_of(path)
-        if node is not None and entry is not None and restrictions.is_restriction(path[-1], self.checks):
+        node = importers.node_of(path)
+        if node is not None and entry is not None and importers.is_restriction(path[-1], self.checks):
             self.restricted.add(node)
             self.left_out.append(
-                f"{'/'.join(node)}/{restrictions.ENABLED}: {_OFF}, because {path[-1]} is left out"
+                f"{'/'.join(node)}/{importers.ENABLED}: {_OFF}, because {path[-1]} is left out"
             )
 
 
@@ -297,7 +297,7 @@ def _remove_disabled(
     for name, entry in list(nodes.items()):
         node, here = _sections_of(entry), (*path, name)
         if any(
-            fold(each) == fold(restrictions.ENABLED) and str(value) == "False" for each, value in node.items()
+            fold(each) == fold(importers.ENABLED) and str(value) == "False" for each, value in node.items()
         ):
             del nodes[name]
             yield f"{'/'.join(here)}: it is disabled, which DIRAC cannot represent"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
 from cs_config.errors import ConfigError, one_problem
-from cs_config.formats import importers, restrictions
+from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source import yaml_reader
 from cs_config.source.sections import to_plain
@@ -220,8 +220,8 @@ def _add(
     for message in _unread(entry):
         note(message)
     if reasons := [*_reasons(entry), *(["it is defined twice"] if is_again else [])]:
-        restrictions.close(queue)
-        closed = f"closed, {restrictions.ENABLED}: false, restrictions that cannot be imported"
+        importers.close(queue)
+        closed = f"closed, {importers.ENABLED}: false, restrictions that cannot be imported"
         note(f"{closed}: {'; '.join(reasons)}")
     place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
     if not entry.attribute(_VOS) and not _has_vos(config, place):

@@ -4,27 +4,161 @@ An importer translates files to our layout and calls `merge_import`. Importers a
 `pilotage.formats`; ours are there like anybody's.
 
 Imported values win, everything else stays. Values that our tree does not allow are dropped and reported among
-the notes. A node that loses a restriction this way is disabled; where there is no node to disable, the import
-is refused.
+the notes. An import that dropped a restriction (a parameter that keeps VOs or jobs out) would open a node
+that its source keeps closed. So a node that loses a restriction this way gets `Enabled: false`, until someone
+corrects the source or the tree; where there is no node to disable, the import is refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 from cs_config import validate
 from cs_config.errors import ConfigError, one_problem
-from cs_config.formats import restrictions
-from cs_config.source import models, yaml_writer
-from cs_config.source.sections import Tree
+from cs_config.options.options import SHIPPED_JOB_TYPES
+from cs_config.source import sections, yaml_writer
+from cs_config.source.sections import Tree, as_list
+from cs_config.tree import address, admission, glue
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, proposals
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from requirements.errors import Problem
 from requirements.values import fold
+
+ENABLED: Final = "Enabled"
+#: Folded names of parameters and sections that restrict access.
+_ACCESS: Final = admission.ACCESS | {"vos", "enabled", "requiredtag"}
+#: Folded names of those that limit a rate or a number.
+_AMOUNTS: Final = frozenset({"throttle", "maxtotaljobs", "maxwaitingjobs"})
+#: Options, folded, by which other systems restrict access and which our tree does not have.
+_FOREIGN: Final = frozenset(
+    {
+        *("allowedvo", "allowedvos", "supportedvo", "supportedvos", "community", "communities"),
+        *("bannedvo", "bannedvos", "banned", "allowedgroups", "bannedgroups", "bannedusers"),
+        *("owner", "ownerdn", "ownergroup", "ownergroups", "jobtype", "jobtypes", "bannedjobtypes"),
+        *("submitpool", "submitpools", "pilottype", "status", "sitestatus", "state", "maskstatus"),
+    }
+)
+_STATES: Final = frozenset({"status", "sitestatus", "state", "maskstatus"})
+_OPEN: Final = frozenset({"active", "production", "ok", "up", "online", "enabled", "allowed", "true", "yes"})
+#: Options of operations that restrict jobs; an installation without them accepts more jobs.
+_OF_OPERATIONS: Final = frozenset({"allowedjobtypes", "runninglimit", "matchingdelay"})
+
+
+def is_restriction(name: str, checks: frozenset[str] = frozenset()) -> bool:
+    """Whether a parameter or section of this name, or of a check (folded), restricts its node."""
+    return keeps_out(name) or fold(name) in _AMOUNTS or fold(name) in checks
+
+
+def keeps_out(name: str) -> bool:
+    """Whether a parameter of this name decides which VOs or jobs are admitted."""
+    return fold(name) in _ACCESS
+
+
+def is_restriction_of_ad(name: str, checks: frozenset[str] = frozenset()) -> bool:
+    """Whether an attribute of this name restricts the queue of a CE ad."""
+    return is_restriction(name, checks) or names_vos(name) or fold(name) == fold(glue.RULES)
+
+
+def is_foreign(name: str, value: object) -> bool:
+    """Whether another system's option of this name may restrict access.
+
+    Exceptions are a status that means "in operation", and a `JobType` that names types of job managers: here
+    it means that a job manager serves the queue.
+    """
+    folded = fold(name)
+    if folded not in _FOREIGN or isinstance(value, dict):
+        return False
+    if folded == "jobtype":
+        return not {fold(str(each)) for each in as_list(value)} <= set(SHIPPED_JOB_TYPES)
+    return folded not in _STATES or fold(str(value)) not in _OPEN
+
+
+def names_vos(name: str) -> bool:
+    """Whether another system's option of this name lists allowed or forbidden VOs or users."""
+    folded = fold(name)
+    return folded in _FOREIGN and folded.startswith(("allowed", "banned", "supported"))
+
+
+def restricts_directly(section: object) -> bool:
+    """Whether a section has a restriction of its own, not only in sections below."""
+    return isinstance(section, Mapping) and any(
+        is_restriction(name) or is_foreign(name, value) for name, value in section.items()
+    )
+
+
+def restricts(section: object) -> bool:
+    """Whether a section has a restriction, or one below it."""
+    below = section.values() if isinstance(section, Mapping) else ()
+    return restricts_directly(section) or any(map(restricts, below))
+
+
+def restricts_jobs(name: str, entry: object) -> bool:
+    """Whether an entry of the operations, or one below it, keeps jobs out."""
+    below = entry.items() if isinstance(entry, Mapping) else ()
+    return fold(name) in _OF_OPERATIONS or any(restricts_jobs(each, inner) for each, inner in below)
+
+
+def checks(section: object) -> frozenset[str]:
+    """Folded names of all that `Checks` at and below a section lists."""
+    found: set[str] = set()
+    for name, entry in section.items() if isinstance(section, Mapping) else ():
+        if isinstance(entry, Mapping):
+            found |= checks(entry)
+        elif fold(name) == admission.CHECKS:
+            found |= {fold(str(each)) for each in as_list(entry)}
+    return frozenset(found)
+
+
+def node_of(names: Sequence[str]) -> tuple[str, ...] | None:
+    """The path of the site, CE or queue, or of its VO section, that contains a path, if any."""
+    depth = address.node_depth(names)
+    if depth and len(names) >= depth + 2 and names[depth] == "VOs":
+        depth += 2
+    return tuple(names[:depth]) or None
+
+
+def nodes(
+    section: object, path: tuple[str, ...] = address.SITES, below: Sequence[str] = ("CEs", "Queues")
+) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:
+    """Every site, CE and queue below all sites, and every VO there, with its path."""
+    for name, node in section.items() if isinstance(section, dict) else ():
+        if not isinstance(node, dict):
+            continue
+        here = (*path, name)
+        yield here, node
+        if path[-1] != "VOs":
+            yield from nodes(node.get("VOs"), (*here, "VOs"), ())
+        if below:
+            yield from nodes(node.get(below[0]), (*here, below[0]), below[1:])
+
+
+def close(node: dict[str, object], under: object = None) -> None:
+    """Disable a node of an import, also for VOs for which it, or the node `under` it, is enabled."""
+    _switch_off(node)
+    own = node.get("VOs")
+    before = under.get("VOs") if isinstance(under, Mapping) else None
+    enabled = [
+        name
+        for vos in (own, before)
+        for name, settings in (vos.items() if isinstance(vos, Mapping) else ())
+        if isinstance(settings, Mapping) and any(fold(each) == fold(ENABLED) for each in settings)
+    ]
+    for name in dict.fromkeys(enabled):
+        vos = node.setdefault("VOs", {})
+        below = vos.setdefault(name, {}) if isinstance(vos, dict) else None
+        if isinstance(below, dict):
+            _switch_off(below)
+
+
+def _switch_off(node: dict[str, object]) -> None:
+    for name in [name for name in node if fold(name) == fold(ENABLED)]:
+        del node[name]
+    node[ENABLED] = False
+
 
 #: Group of the entry points of importers.
 GROUP = "pilotage.formats"
@@ -120,7 +254,7 @@ class _Overlay:
 
     def __post_init__(self) -> None:
         """Collect the names of checks before any are removed."""
-        self.checks = restrictions.checks(self.tree) | restrictions.checks(self.under)
+        self.checks = checks(self.tree) | checks(self.under)
 
     def drop_duplicates(self) -> None:
         """Drop names that differ from another one beside them in case only: one of them is ineffective."""
@@ -131,8 +265,8 @@ class _Overlay:
             message = f"not carried over: named twice, the other time as {first}; case makes no difference"
             problem = Problem(path="/".join((*path, name)), message=message)
             is_closed = self._lose((*path, first), removed, problem)
-            node = restrictions.node_of((*path, first))
-            if node is not None and not is_closed and restrictions.restricts(removed):
+            node = node_of((*path, first))
+            if node is not None and not is_closed and restricts(removed):
                 self._close(node, problem.path)  # the first one stays, and would be open
 
     def drop_invalid(self, errors: Sequence[Problem]) -> bool:
@@ -140,7 +274,7 @@ class _Overlay:
         found = False
         for error in errors:
             names = error.path.split("/")
-            if error.message == models.MISSING:  # the rest of its section has no effect
+            if error.message == sections.MISSING:  # the rest of its section has no effect
                 names.pop()
             if (taken := _remove_path(self.tree, names)) is not None:
                 found = True
@@ -161,7 +295,7 @@ class _Overlay:
 
     def _lose(self, names: tuple[str, ...], removed: object, problem: Problem) -> bool:
         """Record a dropped value and disable its node if the value restricts it: returns whether it did."""
-        node = restrictions.node_of(names)
+        node = node_of(names)
         meant = problem.suggestion or ""
         file, line = self.places.get(problem.path, (self.file, None))
         problem = replace(problem, suggestion=None, file=file, line=line)
@@ -178,9 +312,9 @@ class _Overlay:
 
     def _lose_value(self, names: tuple[str, ...], removed: object, problem: Problem) -> bool:
         """Drop a value in the place of a node, such as `VO` beside queues, from the enclosing node."""
-        if names[-2] != "VOs" and not restrictions.restricts_directly({names[-1]: removed}):
+        if names[-2] != "VOs" and not restricts_directly({names[-1]: removed}):
             return False
-        around = restrictions.node_of(names[:-2])
+        around = node_of(names[:-2])
         if around is None:
             message = f"{problem.message}; it would restrict all of them: set it at each"
             raise ConfigError([replace(problem, message=message)])
@@ -189,28 +323,22 @@ class _Overlay:
 
     def _is_restriction(self, names: tuple[str, ...], depth: int, removed: object, meant: str) -> bool:
         if len(names) == depth:  # a missing node is open to no VO; a VO's values are dropped with it
-            return names[-2] == "VOs" and restrictions.restricts_directly(removed)
+            return names[-2] == "VOs" and restricts_directly(removed)
         named = (*names[depth:], meant)
-        return restrictions.restricts_directly(removed) or any(
-            restrictions.is_restriction(each, self.checks) for each in named
-        )
+        return restricts_directly(removed) or any(is_restriction(each, self.checks) for each in named)
 
     def _close(self, names: tuple[str, ...], lost: str) -> None:
         node = find_section(self.tree, names)
         if node is not None:
-            restrictions.close(node, find_section(self.under, names))
-            message = (
-                f"closed, {restrictions.ENABLED}: false, because {lost} restricts it and is not carried over"
-            )
+            close(node, find_section(self.under, names))
+            message = f"closed, {ENABLED}: false, because {lost} restricts it and is not carried over"
             self.notes.append(Problem(path="/".join(names), message=message, file=self.file))
 
 
 def _restricts_jobs(names: tuple[str, ...], removed: object, meant: str, problem: Problem) -> bool:
     """Whether dropped options of the operations kept jobs out."""
     named = (*names[2:], meant)
-    if restrictions.restricts_jobs(names[-1], removed) or any(
-        restrictions.restricts_jobs(each, None) for each in named
-    ):
+    if restricts_jobs(names[-1], removed) or any(restricts_jobs(each, None) for each in named):
         return True
     is_option = bool(meant) or "unknown option" not in problem.message
     return is_option and "limits" in map(fold, names[2:])

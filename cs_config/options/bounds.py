@@ -81,7 +81,12 @@ JSON_VALUES: Final = 1_000_000
 #: Characters of one text with descriptions; most are the names of input files.
 DESCRIBED: Final = 10_000_000
 #: Words, strings and signs in several different texts of one submission: about a second of processor time.
-DESCRIBED_TOKENS: Final = 300_000
+DESCRIBED_TOKENS: Final = 200_000
+#: The same in expressions of Requirements and Rank that differ, also by values for their placeholders: about
+#: a second, too, since each is checked, brought into its normal form and evaluated.
+EXPRESSION_TOKENS: Final = 15_000
+#: Values of all jobs of one submission that are read with their placeholders replaced.
+FILLED_VALUES: Final = 500_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.
 FILLED: Final = 1_000_000
 ALL_FILLED: Final = 50_000_000

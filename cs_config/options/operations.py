@@ -7,9 +7,8 @@ from pydantic import ValidationError
 
 from cs_config.cache import derived
 from cs_config.options.options import VoOptions as Operations
-from cs_config.source import models
-from cs_config.source.models import model_section
-from cs_config.source.sections import Leaf, Section, find_line, merge_sections
+from cs_config.source import sections
+from cs_config.source.sections import Leaf, Section, find_line, merge_sections, model_section
 from cs_config.tree.address import NAME, NAME_ALLOWED, is_slip
 from cs_config.tree.configuration import Configuration
 from requirements.errors import InvalidInput, Problem
@@ -68,7 +67,7 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
         options = Operations.model_validate(_model_input(section))
         _ = options.job_description.declarations
     except ValidationError as error:
-        found = models.list_problems(
+        found = sections.list_problems(
             error, Operations, section, path=path, file=file, place=_place_in_section
         )
         problems += (_explain_declaration(problem, f"{path}/JobDescription") for problem in found)

@@ -403,6 +403,8 @@ class LimitOptions(Options):
     """Bytes of all outputs of the VO; the oldest beyond them are removed."""
     requests_per_second: Annotated[float, Field(ge=bounds.FEWEST_REQUESTS, le=bounds.REQUESTS)] = 200
     """Of one token subject."""
+    jobs_per_hour: Annotated[Count, Field(ge=1)] = 1_000_000
+    """Jobs that one token subject may submit, reschedule or reset in an hour; as many at once."""
     job_shares: Annotated[float, Field(ge=0, le=bounds.SHARE)] = 0
     """Largest sum of the groups' `JobShare` that VO admins may set; a larger present sum may stay."""
     pilot_claims_per_hour: Annotated[Count, Field(ge=1)] = 1000

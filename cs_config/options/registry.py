@@ -8,9 +8,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from cs_config.options import bounds
 from cs_config.options.options import Options, Texts
-from cs_config.source import models
-from cs_config.source.models import model_section
-from cs_config.source.sections import Section
+from cs_config.source import sections
+from cs_config.source.sections import Section, model_section
 from cs_config.tree.address import NAME, NAME_ALLOWED
 from requirements.errors import Problem
 from requirements.values import fold
@@ -107,7 +106,7 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
     try:
         return Registry.model_validate(_model_input(section)), problems
     except ValidationError as error:
-        problems += models.list_problems(error, Registry, section, path="Registry", file=file)
+        problems += sections.list_problems(error, Registry, section, path="Registry", file=file)
         return Registry.model_validate({}), problems
 
 

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 
 from cs_config.options import place_limits
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
-from cs_config.source import models
-from cs_config.source.models import model_section
-from cs_config.source.sections import Leaf, LineOrigins, Section, as_list
+from cs_config.source import sections
+from cs_config.source.sections import Leaf, LineOrigins, Section, as_list, model_section
 from cs_config.tree import admission, node_attributes
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.inheritance import NODE_ATTRIBUTES, Level, Parameter, Settings
@@ -148,7 +147,7 @@ class ResourceReader:
             try:
                 self.throttles[scope] = Throttle.model_validate(model_section(entry))
             except ValidationError as error:
-                wrong = models.list_problems(
+                wrong = sections.list_problems(
                     error, Throttle, entry, path=f"{path}/Throttle", file=self.parameters.file
                 )
                 self.parameters.errors.extend(wrong)

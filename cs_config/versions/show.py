@@ -1,15 +1,30 @@
-"""Content of `config show`: the tree below a path, or the effective values of a VO with their origins."""
+"""Content of `config show`: the tree below a path, or the effective values of a VO with their origins.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+Paths are completed to existing names, and to names that have a meaning at that position.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
 
+from pydantic import BaseModel
+
+from cs_config import validate
 from cs_config.errors import PathNotFound
+from cs_config.options import place_limits, registry
 from cs_config.options.operations import DEFAULTS
-from cs_config.source.sections import Leaf, LeafValue, Section, format_origin, merge_sections
-from cs_config.tree import inheritance
+from cs_config.options.options import DeclaredName, VoOptions
+from cs_config.source import sections
+from cs_config.source.sections import Leaf, LeafValue, Section, Tree, format_origin, merge_sections
+from cs_config.tree import inheritance, parameters, resources
 from cs_config.tree.address import NODES, SITES
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level, Parameter
+from cs_config.tree.throttle import Throttle
+from cs_config.versions import patch
 from cs_config.versions.diff import ABSENT, format_entry
 from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean
@@ -144,3 +159,101 @@ def _place(config: Configuration, tops: Sequence[str], names: tuple[str, ...]) -
     paths = [("Operations", top, *names) for top in tops]
     written = [path for path in paths if find_entry(config.tree, path) is not ABSENT]
     return ("/".join(written[-1]),) if written else ()
+
+
+#: Maximum number of results.
+_MOST = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """An existing or possible path, from the top."""
+
+    path: str  #: a section's path ends in `/`
+    meaning: str = ""  #: description for people
+
+
+def complete_path(tree: Tree, written: str, vos: Collection[str]) -> list[Completion]:
+    """Complete a partly typed path, in any case of letters, in the tree that members of the VOs see."""
+    *names, begun = written.lstrip("/").split("/")
+    found = dict(_existing_names(tree, names))
+    for name, meaning in _meaningful(tuple(names), vos):
+        known = next((each for each in found if fold(each.rstrip("/")) == fold(name.rstrip("/"))), name)
+        found[known] = found.get(known) or meaning
+    matching = [name for name in found if fold(name).startswith(fold(begun))]
+    return [Completion(path="/".join((*names, name)), meaning=found[name]) for name in matching[:_MOST]]
+
+
+def _existing_names(tree: Tree, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    entry = patch.find_entry(tree, tuple(names))
+    for name, below in entry.items() if isinstance(entry, dict) else ():
+        yield f"{name}/" if isinstance(below, dict) else name, ""
+
+
+def _meaningful(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if not names:
+        yield from ((f"{each}/", "") for each in validate.TOP)
+    elif names == SITES[:1]:
+        yield "Sites/", ""
+    elif names[:2] == SITES and len(names) > 2:
+        yield from _node_names(names, vos)
+    elif names[0] == "Operations":
+        yield from _option_names(names[1:], vos)
+    elif names[0] == "Registry":
+        yield from _fields(sections.find_model(registry.Registry, names[1:]))
+
+
+def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if (kind := NODES.get(len(names))) is not None:
+        yield from ((f"{each}/", "") for each in resources.BELOW[kind])
+        yield from _parameters()
+    elif names[-1] == "VOs":
+        yield from ((f"{each}/", "values for this VO only") for each in sorted(vos))
+    elif names[-2] == "VOs":
+        yield from _parameters()
+    elif names[-1] == "Throttle":
+        yield from _fields(Throttle)
+    elif names[-1] in ("RunningLimit", "MatchingDelay"):
+        yield from ((f"{each}/", "limits by its values") for each in place_limits.ATTRIBUTES)
+
+
+def _parameters() -> Iterator[tuple[str, str]]:
+    return ((each.name, f"{each.meaning}: {each.allowed}") for each in parameters.KNOWN)
+
+
+def _option_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[str, str]]:
+    if not names:
+        yield from ((f"{each}/", "") for each in (DEFAULTS, *sorted(vos)))
+    elif names[1:2] == ("JobDescription",) and len(names) == 3:
+        yield from _fields(DeclaredName)
+    else:
+        # Declared names are directly in the section.
+        fields = _fields(sections.find_model(VoOptions, names[1:]))
+        yield from (each for each in fields if each[0] != "Declared/")
+
+
+def _fields(model: type[BaseModel] | None) -> Iterator[tuple[str, str]]:
+    if model is None:
+        return
+    meanings = read_docstrings(model)
+    for name, field in model.model_fields.items():
+        is_section = sections.find_model(field.annotation, ()) or sections.is_mapping(field.annotation)
+        yield f"{field.alias}/" if is_section else str(field.alias), meanings.get(name, "")
+
+
+@cache
+def read_docstrings(model: type[BaseModel]) -> Mapping[str, str]:
+    """The text below each field of a model.
+
+    Read when it is needed: pydantic's `use_attribute_docstrings` reads it at import, which took 0.2 s of each
+    command that reads the configuration.
+    """
+    body = ast.parse(inspect.getsource(model)).body[0].body  # type: ignore[attr-defined]
+    return {
+        field.target.id: inspect.cleandoc(str(below.value.value))
+        for field, below in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }

@@ -3,13 +3,17 @@
 The caller owns the transaction. If two callers store the same number, the primary key rejects one of them.
 Numbers have gaps only where commits were lost. A path can be traced to the version (author, time, file) that
 last changed it.
+
+The configuration of a running process, kept up to date.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -323,3 +327,79 @@ def _remember_import(conn: Connection, file: str, new_digest: str, version: int)
     values = {"of_file": file, "new_digest": new_digest, "new_version": version}
     if conn.execute(RENEW_IMPORT, values).rowcount == 0:
         conn.execute(ADD_IMPORT, {"file": file, "digest": new_digest, "version": version})
+
+
+log = logging.getLogger(__name__)
+
+#: The configuration before the first version is stored.
+NOTHING = validate.parse("Resources: {}", "nothing")
+
+
+class LiveConfiguration:
+    """The current version of the configuration; if a newer one cannot be read, the running one stays.
+
+    A process that starts meanwhile runs the newest version that it can read. Thread-safe; readers never wait.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Connection, int], Configuration] = load_version,
+        first: Configuration = NOTHING,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._load = load
+        self._running = first
+        self._clock = clock
+        #: Number and digest of the running version, and of one that cannot be read. The digest is needed
+        #: because after a loss of commits another text may get a known number.
+        self._running_key = (first.version, text_digest(first.source))
+        self._unreadable_key: tuple[int, str] | None = None
+        self._problem: str | None = None
+        self._refreshing = threading.Lock()
+
+    @property
+    def current(self) -> Configuration:
+        """The current version without expired values. Read it once for values that belong together."""
+        running = self._running
+        return running.at_moment(self._clock()) if running.moments else running
+
+    @property
+    def problem(self) -> str | None:
+        """Why the newest version is not the running one, if so."""
+        return self._problem
+
+    def refresh(self, conn: Connection) -> bool:
+        """Load the newest version if there is another one; return whether `current` changed.
+
+        Costs one small statement otherwise. ConfigError if there are versions, and none can be read: an empty
+        configuration would apply other rules to jobs.
+        """
+        with self._refreshing:
+            newest = current_digest(conn)
+            number, _ = newest
+            if not number or newest in (self._running_key, self._unreadable_key):
+                return False
+            try:
+                self._running = self._load(conn, number)
+            except ConfigError as error:
+                is_first = not self._running.version
+                if is_first and not self._load_earlier(conn, number):
+                    raise
+                self._unreadable_key, self._problem = newest, str(error)
+                log.warning(
+                    "configuration %d cannot be read, %d stays: %s", number, self.current.version, error
+                )
+                return is_first
+            self._running_key = newest
+            self._unreadable_key = self._problem = None
+            return True
+
+    def _load_earlier(self, conn: Connection, number: int) -> bool:
+        """Load the newest readable one of the latest versions before this; False: there is none."""
+        for version in list_versions(conn):
+            if version.version < number:
+                with suppress(ConfigError, VersionRemoved):
+                    self._running = self._load(conn, version.version)
+                    self._running_key = version.version, version.digest
+                    return True
+        return False

@@ -6,8 +6,8 @@ A job says `InputData` and, if it likes, `FilesPerJob`, which the VO allows by
 
 from collections.abc import Mapping
 
-from pilotage.fabric.manager import handlers
-from pilotage.fabric.manager.handlers import HandledJob, LocalCommand, SiteLimits, UnfitJob
+from pilotage.fabric.manager import job_types
+from pilotage.fabric.manager.job_types import HandledJob, LocalCommand, SiteLimits, UnfitJob
 
 FILES_PER_JOB = "FilesPerJob"
 #: In the directory of a local job: the names of its files, one a line.
@@ -36,7 +36,7 @@ class Concatenation:
 
     def command(self, job: HandledJob, n: int) -> LocalCommand:
         """The user's own; its progress is counted in files."""
-        return handlers.build_command(job.description, {"local_job": n}, size=len(_part(job, n)))
+        return job_types.build_command(job.description, {"local_job": n}, size=len(_part(job, n)))
 
 
 def _files(job: HandledJob) -> list[str]:
@@ -44,7 +44,7 @@ def _files(job: HandledJob) -> list[str]:
 
 
 def _per_job(job: HandledJob) -> int:
-    return handlers.read_whole(job.description, FILES_PER_JOB) or 20
+    return job_types.read_whole(job.description, FILES_PER_JOB) or 20
 
 
 def _part(job: HandledJob, n: int) -> list[str]:

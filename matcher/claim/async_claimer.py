@@ -30,8 +30,7 @@ from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
-from matcher.errors import NotInTime
-from matcher.request.match_request import MatchRequest, MatchResult
+from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner

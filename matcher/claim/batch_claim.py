@@ -21,11 +21,10 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.undelivered import InDoubtClaims
-from matcher.errors import Unserved
 from matcher.limits import place_policy
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.limits.place_policy import PlacePolicy
-from matcher.request.match_request import MatchRequest
+from matcher.request.match_request import MatchRequest, Unserved
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner

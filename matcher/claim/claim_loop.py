@@ -16,10 +16,10 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy, PlainLimits
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource
-from taskqueue.leases import assignment, match_requests, selection
+from taskqueue.leases import assignment, attempts, selection
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
-from taskqueue.leases.match_requests import RequestKey
+from taskqueue.leases.attempts import RequestKey
 from taskqueue.leases.opening import Allotment, AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.leases.selection import CandidateFilter, CandidateRow
 from taskqueue.pilots import slots
@@ -201,7 +201,7 @@ def claim_all(
     keys = {
         number: key for number, each in enumerate(requests) if (key := request_key(each.request)) is not None
     }
-    new = match_requests.reserve_keys(conn, keys.values(), now=now)
+    new = attempts.reserve_keys(conn, keys.values(), now=now)
     held = read_earlier_answers(
         conn, [requests[each].request for each, key in keys.items() if key not in new]
     )
@@ -268,7 +268,7 @@ def read_earlier_answers(
     """Jobs of earlier answers that are still held, by request key."""
     keys = [key for request in requests if (key := request_key(request)) is not None]
     found: dict[RequestKey | None, tuple[ClaimedJob, ...]] = {}
-    for key, job_ids in match_requests.read_answers(conn, keys).items():
+    for key, job_ids in attempts.read_answers(conn, keys).items():
         if held := leases_claim.list_held(conn, job_ids, subject=key[0]):
             found[key] = tuple(held)
     return found
@@ -387,5 +387,5 @@ def _store_answers(
 ) -> None:
     """Store the answers by key; an answer without jobs is not worth a row."""
     given = {key: [each.job_id for each in results[number].claimed] for number, key in keys.items()}
-    match_requests.store_answers(conn, {key: ids for key, ids in given.items() if ids}, now=now)
-    match_requests.release_keys(conn, [key for key, ids in given.items() if not ids and key in new])
+    attempts.store_answers(conn, {key: ids for key, ids in given.items() if ids}, now=now)
+    attempts.release_keys(conn, [key for key, ids in given.items() if not ids and key in new])

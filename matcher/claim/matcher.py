@@ -28,12 +28,11 @@ from matcher.claim.prepare import NODE, prepare
 from matcher.claim.snapshot import MatcherCache, Snapshot
 from matcher.claim.undelivered import InDoubtClaims
 from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
-from matcher.errors import NotServed, Unserved
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.limits import job_groups
 from matcher.pilot_groups import PilotGroup
-from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotServed, Unserved
 from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
 from taskqueue.db import database
@@ -41,7 +40,7 @@ from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.pools import listing
-from taskqueue.sites import bans
+from taskqueue.sites import scopes
 from taskqueue.task_queues import task_queues
 
 log = logging.getLogger(__name__)
@@ -304,7 +303,7 @@ class Matcher:
         while (age := memory.follow(conn)) is None:
             log.warning("changes of the database are unknown: loading everything again")
             memory = self._memory = MatcherCache()
-        memory.bans.banned = bans.list_banned(conn, now=now)
+        memory.bans.banned = scopes.list_banned(conn, now=now)
         memory.bans.at = began
         self._freshness.end(since)
         self.is_loaded = True

@@ -18,7 +18,6 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.storage import list_near
 from matcher.cache import NoMatch, NoMatchCache, OpenPlaceCache
 from matcher.claim.allotment import JobSize
-from matcher.errors import NotServed
 from matcher.index import place_pools
 from matcher.index.place_pools import PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
@@ -26,7 +25,7 @@ from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request import queue_offer
-from matcher.request.match_request import MatchCaller
+from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.node_facts import Facts
 from matcher.request.queue_offer import SlotBounds
 from matcher.request.resource import Resource, StatedResource

@@ -19,7 +19,7 @@ from matcher.claim import claim_loop
 from matcher.request.match_request import MatchRequest
 from taskqueue.db import database
 from taskqueue.errors import LeaseNotFound
-from taskqueue.leases import lifecycle, match_requests
+from taskqueue.leases import attempts, lifecycle
 
 REASON = "The answer could not be delivered"
 
@@ -34,7 +34,7 @@ def release(conn: Connection, request: MatchRequest, leases: Iterable[str], *, n
     key = claim_loop.request_key(request)
     # A started job stays the answer: a repetition of the request elsewhere gets no second job.
     if key is not None and all(recalled):
-        match_requests.release_keys(conn, [key])
+        attempts.release_keys(conn, [key])
 
 
 def release_if_claimed(

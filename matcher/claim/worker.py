@@ -20,8 +20,7 @@ from matcher.claim import matcher as matching
 from matcher.claim import undelivered
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
-from matcher.errors import Busy, NotInTime, Unserved
-from matcher.request.match_request import MatchRequest, MatchResult
+from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime, Unserved
 from requirements.errors import PilotageError
 from taskqueue.db import database
 

@@ -1,31 +1,161 @@
-"""Alternatives to one failing condition of a job that would make more queues eligible."""
+"""Alternatives to one failing condition of a job that would make more queues eligible.
+
+They rewrite one condition of an expression such that some queues fulfil it, within a budget of work.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matcher import rules
-from matcher.explain import job_conditions, rewrites
+from matcher.explain import job_conditions
 from matcher.explain.job_conditions import ClassCondition, JobDemand, RequirementCondition
-from matcher.explain.queue_columns import QueueView
+from matcher.explain.queue_columns import QueueView, UnmetCondition
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.rewrites import (
-    LEFT_OUT,
-    OTHER,
-    SPELLING,
-    ExplanationBudget,
-    nearness,
-    smaller_steps,
-)
-from matcher.explain.unmet_conditions import UnmetCondition
 from requirements import evaluator
 from requirements.canonical import Requirements
+from requirements.classad import expression
+from requirements.classad.expression import AttributeComparison
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.record.declarations import ValueKind
 from requirements.record.record import Record
 from requirements.values import Scalar, Value, as_number, fold, format_value, key, lookup
 from taskqueue.task_queues.requirement_class import RequirementClass
+
+#: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
+#: between `NEARER` and `OTHER`, by the share of the old value that is given up.
+SPELLING, NEARER, OTHER, LEFT_OUT, BY_OTHERS = 0.0, 1.0, 2.0, 3.0, 4.0
+
+
+def nearness(old: object, new: object) -> float:
+    """The effort of another number in place of an old one."""
+    if not isinstance(old, int | float) or not isinstance(new, int | float) or not old:
+        return OTHER
+    return NEARER + min(1.0, abs(old - new) / max(abs(old), abs(new)))
+
+
+def smaller_steps(values: Iterable[float | None]) -> list[float]:
+    """Up to three of the offered values: the highest, the median and the lowest, each winning more queues."""
+    ordered = sorted((value for value in values if value is not None), reverse=True)
+    return list(dict.fromkeys([*ordered[:1], *ordered[len(ordered) // 2 :][:1], *ordered[-1:]]))
+
+
+#: Characters of expressions parsed for one explanation; parsing dominates the time.
+_CHARACTERS = 40_000
+#: Cost of a search for one similar name or value, in characters.
+SEARCH = 400
+
+
+@dataclass(slots=True)
+class ExplanationBudget:
+    """A budget of work in characters of parsed expressions: counted, not timed, so it is reproducible."""
+
+    left: int = _CHARACTERS
+
+    @property
+    def over(self) -> bool:
+        """Whether an alternative was or will be left out."""
+        return self.left < 0
+
+    def spend(self, characters: int) -> bool:
+        """Take this much; False once the budget is exceeded."""
+        self.left -= characters
+        return not self.over
+
+
+_AT_LEAST = frozenset({">", ">="})
+_AT_MOST = frozenset({"<", "<="})
+
+#: The effort of the change, its description, and the new condition.
+Rewrite = tuple[float, str, str]
+
+
+def rewrite_condition(
+    condition: str, queues: int, survey: QueueSet, budget: ExplanationBudget
+) -> Iterator[Rewrite]:
+    """The condition with other names and values, the likeliest intended one first.
+
+    `queues` is the set of failing queues to win. Rewrites end once the budget is spent.
+    """
+    budget.spend(2 * len(condition))
+    yield from _names_of(condition, survey, budget)
+    for each in expression.comparisons(condition):
+        if not budget.spend(SEARCH):
+            return
+        present = condition[each.whole.start : each.whole.end]
+        for effort, changed in _values(each, queues, survey):
+            new = expression.replace_part(condition, each.whole, changed)
+            yield effort, f"write `{changed}` instead of `{present}`", new
+
+
+def _names_of(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Iterator[Rewrite]:
+    known = {fold(name) for name in survey.names}
+    for attribute, place in expression.attributes(condition):
+        name = expression.unscoped_name(attribute)
+        if fold(name) in known:
+            continue
+        if not budget.spend(SEARCH):
+            return
+        similar = did_you_mean(name, survey.names)
+        if similar:
+            new = attribute.removesuffix(name) + similar
+            changed = expression.replace_part(condition, place, new)
+            yield SPELLING, f"write {new} instead of {attribute}", changed
+
+
+def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> Iterator[tuple[float, str]]:
+    """Comparisons of the same attribute that some queues fulfil, each with its effort."""
+    here = survey.distinct(comparison.name, queues)
+    wanted = _unquoted_number(comparison.value, here)
+    if comparison.operator in _AT_LEAST | _AT_MOST:
+        if isinstance(wanted, int | float) and not isinstance(wanted, bool):
+            yield from _numbers(comparison, wanted, here)
+        return
+    there = survey.distinct(comparison.name, survey.candidates)
+    texts = [item for value in there for item in list_items(value) if isinstance(item, str)]
+    if wanted != comparison.value:
+        yield SPELLING, expression.render_comparison(comparison, comparison.operator, wanted)
+    similar = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
+    offered: Counter[tuple[type, Scalar]] = Counter()
+    for value, mask in here.items():
+        offered.update({(type(item), item): mask.bit_count() for item in list_items(value)})
+    common = [item for (_, item), _ in offered.most_common(1)]
+    for value in dict.fromkeys([*([similar] if similar else []), *common]):
+        changed = expression.render_comparison(comparison, comparison.operator, value)
+        yield SPELLING if value == similar else nearness(wanted, value), changed
+
+
+def _numbers(
+    comparison: AttributeComparison, wanted: float, here: dict[Value, int]
+) -> Iterator[tuple[float, str]]:
+    """The same bound at values that queues offer; each value counts once per queue."""
+    if wanted != comparison.value:
+        yield SPELLING, expression.render_comparison(comparison, comparison.operator, wanted)
+    offered = [
+        value
+        for value, mask in here.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        for _ in range(mask.bit_count())
+    ]
+    if comparison.operator in _AT_LEAST:
+        for step in smaller_steps(each for each in offered if each <= wanted):
+            yield nearness(wanted, step), expression.render_comparison(comparison, ">=", step)
+    else:
+        for step in smaller_steps(-each for each in offered if each >= wanted):
+            yield nearness(wanted, -step), expression.render_comparison(comparison, "<=", -step)
+
+
+def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:
+    """The number in a quoted value, where queues have numbers."""
+    numbers = any(isinstance(item, int | float) for value in here for item in list_items(value))
+    return as_number(wanted) if numbers else wanted
+
+
+def list_items(value: Value) -> tuple[Scalar, ...]:
+    """The items of a list, or the single value."""
+    return value if isinstance(value, tuple) else (value,)
+
 
 #: The effort of a change (see `rewrites.SPELLING`), its description, and the changed demand.
 Alternative = tuple[float, str, JobDemand]
@@ -194,7 +324,7 @@ def _requirement_alternatives(
         whole = requirements or part
         size = len(evaluator.format_requirement(whole, survey.declarations))
         for effort, text, new in (
-            () if budget.over else rewrites.rewrite_condition(failure.wanted, queues, survey, budget)
+            () if budget.over else rewrite_condition(failure.wanted, queues, survey, budget)
         ):
             if not budget.spend(size):
                 break
@@ -244,23 +374,21 @@ def _value_alternatives(
             text = f"lower {name} from {format_value(wanted)} to {format_value(step)}"
             yield nearness(number, step), text, (name, step)
         return
-    known = {key(item): item for value in there for item in rewrites.list_items(value)}
+    known = {key(item): item for value in there for item in list_items(value)}
     texts = [item for item in known.values() if isinstance(item, str)]
-    for item in rewrites.list_items(wanted):
+    for item in list_items(wanted):
         similar = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
         if similar:
-            changed = tuple(
-                similar if key(each) == key(item) else each for each in rewrites.list_items(wanted)
-            )
+            changed = tuple(similar if key(each) == key(item) else each for each in list_items(wanted))
             text = f"write {name} {similar} instead of {format_value(item)}"
             yield SPELLING, text, (name, _value(changed))
     gains: Counter[tuple[int, float, str]] = Counter()
     for value, mask in winnable.items():
-        gains.update({key(item): mask.bit_count() for item in rewrites.list_items(value)})
+        gains.update({key(item): mask.bit_count() for item in list_items(value)})
     for best, _ in gains.most_common(1):
         other = known[best]
         text = f"allow {name} {format_value(other)} as well"
-        yield OTHER, text, (name, (*rewrites.list_items(wanted), other))
+        yield OTHER, text, (name, (*list_items(wanted), other))
 
 
 def _number(value: Value) -> int | float | None:
@@ -273,7 +401,7 @@ def _value(items: tuple[Scalar, ...]) -> Value:
 
 def _list_values(queue: QueueView, name: str) -> list[str]:
     value = lookup(queue.values, name)
-    return [] if value is None else [str(item) for item in rewrites.list_items(value)]
+    return [] if value is None else [str(item) for item in list_items(value)]
 
 
 def _find_spelling(offered: list[QueueView], name: str, folded: frozenset[str]) -> Iterator[str]:

@@ -15,9 +15,9 @@ from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import rules
+from matcher.explain.alternatives import list_items
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.rewrites import list_items
 from matcher.limits import place_policy, running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
 from matcher.request import node_facts
@@ -27,8 +27,8 @@ from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.values import fold
 from taskqueue.jobs.jobs import Job
 from taskqueue.pilots import pilots
-from taskqueue.sites import bans, processes, scopes
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import processes, scopes
+from taskqueue.sites.scopes import Ban
 from taskqueue.states import PREPARING, JobStatus
 from taskqueue.task_queues import listing
 
@@ -39,7 +39,7 @@ def list_blocked_places(
     """All scopes at these sites that block the job now, including enclosing ones, each with the reason."""
     here = frozenset(sites)
     if not place_policy.is_test(job.job_type):
-        yield from ((site, _format_ban(ban)) for site, ban in bans.read_bans(conn, here, now=now).items())
+        yield from ((site, _format_ban(ban)) for site, ban in scopes.read_bans(conn, here, now=now).items())
     limited = [
         scope
         for scope, these in running_limits.rules_by_scope(config).items()
@@ -76,7 +76,7 @@ def list_closures_at_queue(
     `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
     line = (ALL_SITES, *scopes.list_enclosing(str(address)))
-    yield from map(_format_ban, bans.read_bans(conn, [address.site], now=now).values())
+    yield from map(_format_ban, scopes.read_bans(conn, [address.site], now=now).values())
     limited = [scope for scope in line if scope in running_limits.rules_by_scope(config)]
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
         yield from (f"{scope} {each.why}" for each in conditions if each.full and each.rule.is_visible(vos))

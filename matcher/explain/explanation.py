@@ -14,12 +14,11 @@ from typing import Annotated
 from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
-from matcher.explain import alternatives, rewrites
-from matcher.explain.alternatives import Alternative
+from matcher.explain import alternatives
+from matcher.explain.alternatives import Alternative, ExplanationBudget
 from matcher.explain.job_conditions import JobDemand
+from matcher.explain.queue_columns import UnmetCondition
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.rewrites import ExplanationBudget
-from matcher.explain.unmet_conditions import UnmetCondition
 from requirements.classad import evaluation
 from requirements.values import format_value, lookup
 
@@ -242,7 +241,7 @@ def _changes_by_admins(
         ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
     ):
         if gained:
-            yield _build_suggestion(survey, text, gained, None, rewrites.BY_OTHERS)
+            yield _build_suggestion(survey, text, gained, None, alternatives.BY_OTHERS)
 
 
 def _build_suggestion(

@@ -17,9 +17,8 @@ from matcher import rules
 from matcher.explain import job_conditions, queue_set
 from matcher.explain.explanation import FAULTY, MEANINGFUL, queues_failing_one
 from matcher.explain.job_conditions import PROCESSORS, AdmissionCondition, JobAds, RequirementCondition
-from matcher.explain.queue_columns import QueueView
+from matcher.explain.queue_columns import QueueView, UnmetCondition
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.unmet_conditions import UnmetCondition
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.record.record import Record

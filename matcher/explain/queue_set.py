@@ -17,8 +17,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import job_conditions, queue_columns
 from matcher.explain.job_conditions import JobCondition, JobDemand, RequirementCondition
-from matcher.explain.queue_columns import QueueColumns, QueueView
-from matcher.explain.unmet_conditions import UnmetCondition, UnmetConditions
+from matcher.explain.queue_columns import QueueColumns, QueueView, UnmetCondition, UnmetConditions
 from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements

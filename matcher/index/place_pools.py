@@ -30,10 +30,10 @@ from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing, queue_class_store
-from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
+from taskqueue.schema.types import has_slot
 from taskqueue.sites import scopes
 
 

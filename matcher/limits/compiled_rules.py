@@ -20,8 +20,8 @@ from matcher.limits import running_limits
 from matcher.limits.running_limits import PlaceRule
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.sites import rule_opening, scope_rules, scopes
-from taskqueue.sites.rule_opening import RunningClaim
+from taskqueue.sites import rule_counters, scope_rules, scopes
+from taskqueue.sites.rule_counters import RunningClaim
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule, StoredRule
 
 #: Milliseconds to wait for a locked scope: claims for other places wait as well.
@@ -181,7 +181,7 @@ class RuleFollower:
             if not closed:
                 return True
             ids = frozenset(rule.rule_id for rule in closed)
-            running = rule_opening.read_claims(conn)
+            running = rule_counters.read_claims(conn)
         # Rules that another process stored in between are opened after the next look.
         self._unaware = running if ids - self._new else self._unaware & running
         self._new = ids
@@ -199,7 +199,7 @@ class RuleFollower:
         return is_done
 
     def _open(self, rule: StoredRule, until: float) -> bool:
-        steps = self._counting.pop(rule.rule_id, None) or rule_opening.open_rule(self._engine, rule, counts)
+        steps = self._counting.pop(rule.rule_id, None) or rule_counters.open_rule(self._engine, rule, counts)
         try:
             for _ in steps:
                 if time.monotonic() > until:

@@ -29,9 +29,8 @@ from taskqueue.leases import assignment, selection
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.batched_claim import CountingRules
 from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
-from taskqueue.sites import bans, matching_delays, reservations, scope_rules, scopes
-from taskqueue.sites.matching_delays import BucketLevel
-from taskqueue.sites.scope_rules import Counting, RuleKind, StoredRule
+from taskqueue.sites import reservations, scope_rules, scopes
+from taskqueue.sites.scope_rules import BucketLevel, Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
 
 BANNED = "banned"
@@ -367,7 +366,7 @@ class PlacePolicies:
             for each in buckets
             if each is not None and each.changed
         )
-        matching_delays.store_levels(conn, changed)
+        scope_rules.store_levels(conn, changed)
         counts = dict(self._returned)
         counts |= {
             each.rule_id: each.there
@@ -400,7 +399,7 @@ def lock_policies(
         scopes.lock_scopes(conn, ())  # none, but new rules open only when this transaction has ended
     inside = scope_rules.list_rules(conn, None if "" in inexact else inexact) if inexact else ()
     unknown = {each.scope for each in locked.rules if not each.known}
-    banned = bans.list_banned(conn, now=now) if reads_bans else frozenset[str]()
+    banned = scopes.list_banned(conn, now=now) if reads_bans else frozenset[str]()
     busy = locked.busy | unknown
     return _build_policies(conn, locked.rules, locked.scopes, banned, now, busy, locked.returned, inside)
 

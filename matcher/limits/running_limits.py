@@ -18,14 +18,13 @@ from sqlalchemy import Connection, Row
 from cs_config.cache import derived
 from cs_config.options import place_limits
 from cs_config.options.place_limits import LimitKey, MatchingDelay, RunningLimit
-from cs_config.source.models import model_section
+from cs_config.source.sections import model_section
 from cs_config.tree.configuration import Configuration
 from matcher.limits.job_groups import JobView
 from requirements.values import fold
 from taskqueue.db import clock
-from taskqueue.sites import matching_delays, occupancy, scope_rules, scopes
-from taskqueue.sites.matching_delays import BucketKey, BucketLevel
-from taskqueue.sites.scope_rules import OF_SITE, Counting, RuleKind
+from taskqueue.sites import occupancy, scope_rules, scopes
+from taskqueue.sites.scope_rules import OF_SITE, BucketKey, BucketLevel, Counting, RuleKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Columns of a candidate job, by attribute of a limit.
@@ -265,7 +264,7 @@ def read_buckets(
     delays = {rule: delay for rule in rules if (delay := _find_delay(rule)) is not None}
     if not delays:
         return {}
-    levels = matching_delays.read_levels(conn, {fold(delay.scope) for delay in delays.values()})
+    levels = scope_rules.read_levels(conn, {fold(delay.scope) for delay in delays.values()})
     at = clock.read_time(conn, now)
     return {rule: _build_bucket(rule, delay, levels, at) for rule, delay in delays.items()}
 

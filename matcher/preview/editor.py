@@ -12,17 +12,15 @@ from sqlalchemy import Connection, Engine
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, drafts, live, permissions, proposals, reverts, store
+from cs_config.versions import diff, permissions, proposals, reverts, store
 from cs_config.versions.diff import ABSENT, Difference
-from cs_config.versions.drafts import ConfigDraft
-from cs_config.versions.live import LiveConfiguration
 from cs_config.versions.patch import Edit
 from cs_config.versions.permissions import Rights
-from cs_config.versions.proposals import Proposal
-from matcher.preview import guards as guarding
+from cs_config.versions.proposals import ConfigDraft, Proposal
+from cs_config.versions.store import LiveConfiguration
 from matcher.preview import outlook
-from matcher.preview.guards import Guard
-from matcher.preview.outlook import Outlook
+from matcher.preview import outlook as guarding
+from matcher.preview.outlook import Guard, Outlook
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from taskqueue.db import clock, database
 from taskqueue.task_queues.listing import WaitingClass
@@ -113,7 +111,7 @@ class ConfigEditor:
 
     def _propose_edits(self, draft: ConfigDraft, current: Configuration) -> Proposal:
         base = self._read_base(draft.version, current)
-        edits = drafts.list_edits(draft, base, self.rights)
+        edits = proposals.list_edits(draft, base, self.rights)
         try:
             return proposals.propose_edits(base, current, edits, self.rights)
         except ConfigError as error:
@@ -129,7 +127,7 @@ class ConfigEditor:
         if number > current.version:
             raise VersionConflict(expected=number, current=current.version)
         if number == 0:
-            return live.NOTHING
+            return store.NOTHING
         with database.reading(self.engine) as conn:
             return store.load_version(conn, number)
 
@@ -153,7 +151,7 @@ class ConfigEditor:
         draft = ConfigDraft(version=version, names=names, text=text)
         self._require_rights(draft)
         base = self._read_base(version, current)
-        return current.version, drafts.rebase_text(draft, base, current, self.rights)
+        return current.version, proposals.rebase_text(draft, base, current, self.rights)
 
     def compute_outlook(self, proposal: Proposal) -> Outlook:
         """The effects of a proposal on the jobs that the author may see."""

@@ -1,14 +1,18 @@
 """The outlook of a proposed configuration: its effects on waiting jobs, pools, places and running work.
 
 All effects are computed with the evaluator and the limits that matching uses.
+
+A guard is a condition on an outlook, such as `stuck_jobs=0`, that must hold for a change to be made.
 """
 
+import operator
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 from sqlalchemy import Connection
@@ -24,6 +28,7 @@ from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from requirements.bitset import mask_from
+from requirements.errors import InvalidRequest, PilotageError, Problem, did_you_mean
 from requirements.values import fold
 from taskqueue.pools import pools
 from taskqueue.sites import occupancy
@@ -250,3 +255,77 @@ def _sum_jobs(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) ->
         gain=sum(each.waiting.jobs for each in shifted if each.shift.gained),
         lose=sum(each.waiting.jobs for each in shifted if each.shift.lost),
     )
+
+
+_COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_GUARD: Final = re.compile(r"\s*(\w+)\s*(<=|>=|==|=|<|>)\s*(\d{1,15})\s*", re.ASCII)
+#: Names allowed in a guard: the totals of an outlook.
+NAMES: Final = tuple(Outlook().totals)
+
+
+class GuardFailed(PilotageError):
+    """A guard does not hold for the proposed change; nothing was changed."""
+
+    code = "guard_failed"
+
+    def __init__(self, failed: Sequence[str], totals: Mapping[str, int]) -> None:
+        super().__init__("; ".join(failed))
+        self.totals = totals
+
+    @property
+    def details(self) -> Mapping[str, object]:
+        """The totals of the outlook."""
+        return {"totals": dict(self.totals)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One condition on a total."""
+
+    text: str
+    name: str
+    comparison: str
+    number: int
+
+    def holds(self, totals: Mapping[str, int]) -> bool:
+        """Whether it is true of an outlook's totals."""
+        return _COMPARISONS[self.comparison](totals[self.name], self.number)
+
+
+def read_guards(texts: Iterable[str]) -> tuple[Guard, ...]:
+    """Parse guards."""
+    found = [_read(text) for text in texts]
+    if problems := [each for each in found if isinstance(each, Problem)]:
+        raise InvalidRequest(problems)
+    return tuple(each for each in found if isinstance(each, Guard))
+
+
+def _read(text: str) -> Guard | Problem:
+    match = _GUARD.fullmatch(text)
+    if match is None:
+        message = "is not a guard: expected a name, a comparison and a number, such as stuck_jobs=0"
+        return Problem(path=f"guard {text!r:.100}", message=message)
+    name, comparison, number = match.groups()
+    if name not in NAMES:
+        message = f"{name} is unknown, allowed are {', '.join(NAMES)}"
+        return Problem(path="guard", message=message, suggestion=did_you_mean(name, NAMES))
+    return Guard(text=text.strip(), name=name, comparison=comparison, number=int(number))
+
+
+def list_failing(guards: Iterable[Guard], outlook: Outlook) -> list[str]:
+    """The guards that do not hold, each with the actual total."""
+    totals = outlook.totals
+    return [f"guard {g.text}: there would be {totals[g.name]}" for g in guards if not g.holds(totals)]
+
+
+def check_guards(guards: Iterable[Guard], outlook: Outlook) -> None:
+    """Check all guards; `GuardFailed` names each that does not hold, with the actual total."""
+    if failed := list_failing(guards, outlook):
+        raise GuardFailed(failed, outlook.totals)

@@ -2,6 +2,8 @@
 
 Keywords are spelled as in DIRAC, singular or plural, in any case; values are single or lists. An unknown
 keyword is kept and causes a warning, never an error, so that newer pilots work with an older server.
+
+Errors of the matcher that callers can handle.
 """
 
 import re
@@ -14,10 +16,47 @@ from cs_config.tree.address import QueueAddress
 from matcher.request import node_facts
 from matcher.request.node_facts import Facts
 from matcher.request.resource import Resource, StatedResource, Values
-from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidResource, Problem, did_you_mean
+from requirements.errors import (
+    MOST_HINTS,
+    MOST_PROBLEMS,
+    InvalidResource,
+    NotAllowed,
+    PilotageError,
+    Problem,
+    did_you_mean,
+)
 from requirements.values import fold
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.opening import ClaimedJob
+
+
+class Busy(PilotageError):
+    """Too many pilots ask at once, or the claim thread is not running; retry later."""
+
+    code = "busy"
+    retry_after = 5  #: seconds
+
+
+class NotInTime(PilotageError):
+    """No result before the pilot's deadline; no job was claimed for it."""
+
+    code = "not_in_time"
+    retry_after = 1  #: seconds
+
+
+class Unserved(PilotageError):
+    """Requests served together failed; some of them may have their jobs by now."""
+
+    code = "unserved"
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"could not be served together with others: {cause}")
+        self.cause = cause
+
+
+class NotServed(NotAllowed):
+    """The stated VO or queue is outside the token's rights."""
+
 
 #: Seconds until an idle pilot asks again.
 RETRY_AFTER = 20

@@ -11,7 +11,7 @@ from cs_config.classes.queue_classes import queue_classes as configured_classes
 from optimizers.chain.chain import ChainContext, JobContext
 from requirements import canonical
 from taskqueue.jobs import unmatchable
-from taskqueue.pools import mapping, pools, queue_class_store
+from taskqueue.pools import pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
@@ -48,7 +48,7 @@ def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: Cha
     for vo in sorted(digests):
         if queue_class_store.read_version(conn, vo) is None:
             queue_class_store.store_classes(conn, vo=vo, classes=configured_classes(config, vo), **of)
-        mapping.store_mappings(conn, vo=vo, digests=digests[vo], **of)
+        pools.store_mappings(conn, vo=vo, digests=digests[vo], **of)
     stored = unmatchable.read_has_queue(conn, used)
     return frozenset(
         pool_id

@@ -14,7 +14,7 @@ from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, ChainResult, Done, JobContext, Step
 from optimizers.description import description
 from optimizers.description.description import JobDescription
-from optimizers.description.expansion import JobMember
+from optimizers.description.parametric import JobMember
 from requirements.errors import InvalidInput, Problem
 from taskqueue.jobs import placeholders
 from taskqueue.jobs.optimizer_queue import PreparingJob

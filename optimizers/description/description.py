@@ -16,7 +16,7 @@ from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes, Unevaluated
 from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
 from requirements.classad.parser import read_expression
-from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
 from requirements.record.record import parse_record
 from requirements.values import as_value, attribute_value, fold
@@ -59,6 +59,16 @@ def refers_to_own(raw: Mapping[str, object]) -> bool:
         for name, value in raw.items()
         if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED
     )
+
+
+def list_expressions(raw: Mapping[str, object]) -> list[str]:
+    """The texts of Requirements and Rank of a parsed description that are expressions, not records."""
+    found = [value for name, value in raw.items() if fold(name) in _EVALUATED]
+    return [
+        each.text if isinstance(each, Unevaluated) else each
+        for each in found
+        if isinstance(each, str | Unevaluated)
+    ]
 
 
 def expression(value: object) -> object:

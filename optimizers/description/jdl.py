@@ -1,21 +1,158 @@
-"""Parse the text of job descriptions: JDL in the ClassAd language, DIRAC's CFG, YAML with the same names.
+"""Texts of job descriptions: JDL in the ClassAd language, DIRAC's CFG, YAML with the same names.
 
 YAML is read strictly: unquoted words have one meaning, and a name may occur once. JSON is a subset of YAML.
+
+A description in CFG has lines `Name = value`, and the section `Requirements` in braces. Source: RFC #7, "a
+new, CFG format based structure", beside the JDL with the same keywords.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import yaml
 
-from cs_config.source.sections import LeafValue, Section, to_plain
-from cs_config.source.yaml_reader import EventReader, syntax_problem
-from optimizers.description import cfg
-from requirements.classad.classad_files import parse_ad
-from requirements.classad.source_text import SourceText
+from cs_config.errors import ConfigError
+from cs_config.formats import dirac_text
+from cs_config.options import keywords
+from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
+from cs_config.source.yaml_reader import EventReader, resolve_word, syntax_problem
+from requirements.classad.classad_files import Attributes, Unevaluated, parse_ad
+from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
+from requirements.values import Scalar, fold
+
+#: Texts and comments; unterminated ones extend to the end, so that no part is scanned twice.
+_TEXT_OR_COMMENT = re.compile(
+    r"""(?P<comment>(?m:^[ \t]*\#[^\n]*|//[^\n]*)|/\*(?:.*?\*/|.*))|"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?""",
+    re.DOTALL,
+)
+_OPTION = re.compile(r"(?m)^[ \t]*[A-Za-z_][\w.]*[ \t]*\+?=(?![=?!])")
+_SECTION = re.compile(r"(?m)^[ \t]*[A-Za-z_][\w.]*\s*\{")
+_OF_JDL = re.compile(r"=\s*[\[{]")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r'\\(["\\])')
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[^,"]+|,')
+#: Readers of keywords whose value is one text, and of those whose value is a list of texts.
+_ONE_TEXT = (
+    *(keywords.text, keywords.short_text, keywords.filled_text, keywords.short_filled_text),
+    keywords.arguments,
+)
+_MANY_TEXTS = (keywords.texts, keywords.names, keywords.logical_names, keywords.environment)
+#: Keywords that are an expression, unless they are a section.
+_EXPRESSIONS = frozenset({"requirements", "requirement", "rank"})
+
+
+def is_cfg(text: str) -> bool:
+    """Whether a text is CFG: sections in braces, or several lines `Name = value` without semicolons.
+
+    A single `Name = value` is JDL.
+    """
+    plain = _TEXT_OR_COMMENT.sub(lambda found: "" if found["comment"] else '""', text).lstrip("\ufeff \t\r\n")
+    if _SECTION.search(plain):
+        return bool(_OPTION.match(plain) or _SECTION.match(plain))
+    if ";" in plain or _OF_JDL.search(plain):
+        return False
+    return bool(_OPTION.match(plain)) and len(_OPTION.findall(plain)) > 1
+
+
+def read_cfg(text: str, file: str | None = None) -> Mapping[str, object]:
+    """Parse a CFG; InvalidJob has every problem with its line.
+
+    The value of a keyword that is a text, such as `Arguments`, is the rest of its line. A comma makes other
+    values a list; numbers, `true` and `false` are as in YAML, and quotes make a text of anything.
+    """
+    source = SourceText(text=text.lstrip("\ufeff"), path="description", file=file)
+    try:
+        root = dirac_text.read_text(source.text, file or "", once=True)
+    except ConfigError as error:
+        reader = _CfgValues(source)
+        for each in error.problems:
+            reader.report("description" if each.path == "/" else each.path, each.line or 1, each.message)
+    else:
+        reader = _CfgValues(source)
+        values = {name: reader.read(name, entry) for name, entry in root.entries.items()}
+    if reader.problems:
+        raise InvalidJob(reader.problems)
+    return Attributes(values, source, reader.starts)
+
+
+class _CfgValues:
+    """Converts the values of a text, by keyword; collects the problems."""
+
+    def __init__(self, source: SourceText) -> None:
+        self._source = source
+        self._offsets = [0, *accumulate(map(len, source.text.splitlines(keepends=True)))]
+        self.problems: list[Problem] = []
+        self.starts: dict[str, int] = {}  #: offset of each keyword
+
+    def report(self, path: str, line: int, message: str) -> None:
+        """Add a problem in a line."""
+        [problem] = self._source.fault(self._start(line), message).problems
+        self.problems.append(replace(problem, path=path))
+
+    def _start(self, line: int) -> int:
+        """The offset of the first character of a line that is not blank."""
+        start = self._offsets[line - 1]
+        text = self._source.text[start : self._offsets[line]]
+        return start + len(text) - len(text.lstrip())
+
+    def read(self, name: str, entry: Leaf | Section) -> object:
+        """The value of a keyword."""
+        keyword = keywords.find_keyword(name)
+        self.starts[name] = self._start(entry.line)
+        if isinstance(entry, Leaf) and fold(name) in _EXPRESSIONS:
+            line, column = self._source.place(self.starts[name])
+            text = self._text(name, entry)
+            return Unevaluated(text, self._source.file, line, column) if text else None
+        if isinstance(entry, Leaf) and keyword is not None and keyword.read in _ONE_TEXT:
+            return self._text(name, entry)
+        return self._value(name, entry, are_texts=keyword is not None and keyword.read in _MANY_TEXTS)
+
+    def _text(self, path: str, entry: Leaf) -> str:
+        """The whole value as one text."""
+        written = str(entry.value)
+        if quoted := _QUOTED.fullmatch(written):
+            return _ESCAPED.sub(r"\1", quoted[1])
+        if written.startswith(("[", "{")):
+            message = "begins as in JDL, where each value ends with a semicolon; in CFG, lists are a, b, c"
+            self.report(path, entry.line, message)
+        elif written.endswith(";"):
+            message = "ends with a semicolon as in JDL: leave it out, or put the value in quotes"
+            self.report(path, entry.line, message)
+        return written
+
+    def _value(self, path: str, entry: Leaf | Section, *, are_texts: bool) -> object:
+        """A text, a number, a boolean, or a list of these; a section as a record."""
+        if isinstance(entry, Section):
+            return {
+                name: self._value(f"{path}/{name}", each, are_texts=are_texts)
+                for name, each in entry.entries.items()
+            }
+        if not _QUOTED.fullmatch(written := str(entry.value)):
+            self._text(path, entry)  # reports what is JDL
+        items = [""]
+        for piece in _PIECE.findall(written):
+            if piece == ",":
+                items.append("")
+            else:
+                items[-1] += piece
+        read = [self._scalar(path, entry.line, each.strip(), is_text=are_texts) for each in items]
+        return read[0] if len(read) == 1 else [each for each in read if each is not None]
+
+    def _scalar(self, path: str, line: int, word: str, *, is_text: bool) -> Scalar | None:
+        if quoted := _QUOTED.fullmatch(word):
+            return _ESCAPED.sub(r"\1", quoted[1])
+        if is_text or not word:
+            return word or None
+        try:
+            return resolve_word(word)
+        except ValueError as error:
+            self.report(path, line, f"{error}; in quotes it is a text")
+            return None
+
 
 #: Names and values in one text.
 _MOST = 50_000
@@ -137,8 +274,8 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
         SourceText(text=text, path="description", file=file).check_characters()
     except InvalidInput as invalid:
         raise InvalidJob(invalid.problems) from None
-    if cfg.is_cfg(text):
-        return (cfg.read_cfg(text, file),)
+    if is_cfg(text):
+        return (read_cfg(text, file),)
     return (read_jdl(text, file),) if is_jdl(text) else read_yaml(text, file)
 
 

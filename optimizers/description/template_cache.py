@@ -21,8 +21,8 @@ from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.description import description as descriptions
-from optimizers.description import expansion, jdl, parametric
-from optimizers.description.expansion import JobMember, SharedDescription
+from optimizers.description import jdl, parametric
+from optimizers.description.parametric import JobMember, SharedDescription
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidInput, NotAllowed
 from requirements.values import fold
@@ -192,7 +192,7 @@ def _make_template(
         [raw] = jdl.read_descriptions(text)
         if not _is_recovered(values, raw) or parametric.is_parametric(raw) or descriptions.refers_to_own(raw):
             return None
-        [submitted] = expansion.expand_description(raw, submitter, config, archive)
+        [submitted] = parametric.expand_description(raw, submitter, config, archive)
     except (InvalidInput, NotAllowed, ValueError):
         return None
     places = {name: f"%({name}=)s" for name in values}

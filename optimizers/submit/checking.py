@@ -9,9 +9,8 @@ from operator import itemgetter
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
-from optimizers.description import expansion, jdl, parametric
-from optimizers.description.expansion import SharedDescription
-from optimizers.description.parametric import Volume
+from optimizers.description import jdl, parametric
+from optimizers.description.parametric import SharedDescription, Volume
 from optimizers.description.template_cache import DescriptionTemplate, TemplateMatcher
 from optimizers.submit.submitter import Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
@@ -123,6 +122,12 @@ class _Checking:
             ("jobs", together.jobs, bounds.SUBMITTED_JOBS),
             ("characters of one description with its placeholders filled", together.longest, bounds.FILLED),
             ("characters with all placeholders filled", together.characters, bounds.ALL_FILLED),
+            ("values to be read with placeholders filled", together.values, bounds.FILLED_VALUES),
+            (
+                "words, strings and signs in different Requirements and Rank",
+                together.expression_tokens if together.jobs > 1 else 0,
+                bounds.EXPRESSION_TOKENS,
+            ),
         ):
             if seen > most:
                 raise InvalidJob([_too_many(seen, what, most)])
@@ -157,7 +162,7 @@ class _Checking:
 
     def _expanded(self, each: _Placed) -> Iterator[CheckedJobs]:
         for raw in each.text.raws:
-            for submitted in expansion.expand_description(raw, self.submitter, self.config, self.sandbox):
+            for submitted in parametric.expand_description(raw, self.submitter, self.config, self.sandbox):
                 yield CheckedJobs(source=each.text.text, path=each.path, submitted=submitted)
 
     @property

@@ -25,7 +25,7 @@ from optimizers.chain import batch, chain, enqueue, result_cache
 from optimizers.chain.batch import BatchResult
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step, make_context
 from optimizers.chain.result_cache import UndecidedJobs
-from optimizers.description.expansion import JobMember
+from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter

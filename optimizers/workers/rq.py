@@ -31,13 +31,13 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine
 
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
-from optimizers.workers.queue_state import OptimizerQueueState
 from taskqueue.db import clock, database
 from taskqueue.db.notify import make_publisher
 from taskqueue.db.redis_transport import RedisTransport
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 log = logging.getLogger(__name__)
 

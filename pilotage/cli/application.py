@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -183,7 +183,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         {"upgrade": "db:upgrade", "check": "db:check", "recover": "db:recover"},
     ),
     "doctor": Command(
-        "checks.installation:doctor",
+        "doctor:doctor",
         "Check this installation and list problems; exit status 1 if there are any. Changes nothing.",
     ),
 }
@@ -290,11 +290,23 @@ def typed_words(environment: Mapping[str, str]) -> list[str]:
     return words if line.endswith(" ") else words[:-1]
 
 
+def _hide_types_of_flags(command: Any) -> None:
+    """Show no `<bool>` behind an option that takes no value: it looks as if one had to follow."""
+    help_option = command.get_help_option(typer.Context(command))
+    for option in filter(None, (*command.params, help_option)):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for each in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(each)
+
+
 def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> NoReturn:
     """Run the program that `make` returns, print each error as one line, and exit."""
     output.write_all_signs()
     try:
-        status = make()(list(words), prog_name=name, standalone_mode=False)
+        command: Any = typer.main.get_command(make())
+        _hide_types_of_flags(command)
+        status = command(list(words), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader closed the pipe. Without this, Python reports it again at exit.

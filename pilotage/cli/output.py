@@ -171,7 +171,7 @@ def _styled(text: str) -> Text:
 
 def heading(field: str) -> str:
     """The heading of a column for a field of the interface: `Submit pool` for `submit_pool`."""
-    return "VO" if field == "vo" else field.replace("_", " ").capitalize()
+    return {"vo": "VO", "vos": "VOs"}.get(field) or field.replace("_", " ").capitalize()
 
 
 def facts(entries: Mapping[str, object], *, title: str) -> Table:
@@ -244,13 +244,11 @@ def read_pages(name: str, page: ReadPage, *, limit: int | None = None, after: ob
     return PagedList(name=name, entries=found, next=after)
 
 
-log = logging.getLogger(__name__)
-
-
 class CycleSummary(Protocol):
     """The result of one cycle, a dataclass; its `str` is one line."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    kind: ClassVar[str]  #: of process, the name of its log
     at: datetime
     away: list[str]  #: services and batch systems that were unreachable
     problems: list[str]
@@ -259,7 +257,7 @@ class CycleSummary(Protocol):
 def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
     """Log the problems of a cycle, and print its result as one line of text or JSON."""
     for line in (*summary.away, *summary.problems):
-        log.warning("%s", line)
+        logging.getLogger(f"pilotage.{summary.kind}").warning("%s", line)
     if as_json:
         # `asdict` would turn a Counter into counts of its pairs.
         values = {each.name: getattr(summary, each.name) for each in dataclasses.fields(summary)}

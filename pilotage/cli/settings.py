@@ -187,6 +187,9 @@ class Settings(BaseModel):
     trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
     web_hook_networks: tuple[str, ...] = ()  #: that web hooks may reach beside the internet, also without TLS
     web_hook_refused_networks: tuple[str, ...] = ()  #: that they may not reach, though public or allowed
+    #: Through which web hooks send e-mail, such as smtp://localhost; none: they cannot.
+    mail_server: str | None = Field(default=None, pattern=r"^smtps?://[A-Za-z0-9._\[\]:-]+$")
+    mail_from: str = Field(default="pilotage@localhost", pattern=r"^[^@\s<>,]+@[^@\s<>,]+$")
     workers: Annotated[
         int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
     ] = Field(default=1, ge=1, le=256)

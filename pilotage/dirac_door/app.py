@@ -34,11 +34,10 @@ from pilotage.dirac_door import (
     routing,
     sandbox_store,
 )
-from pilotage.dirac_door.calls import CheckedMethod, DiracCall, Method
 from pilotage.dirac_door.configuration_server import ConfigurationFile
 from pilotage.dirac_door.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
 from pilotage.dirac_door.jencode import Form, Result
-from pilotage.dirac_door.peers import Identity
+from pilotage.dirac_door.peers import CheckedMethod, DiracCall, Identity, Method
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.rate_limits import WorkLimiter

@@ -20,8 +20,8 @@ from cs_config.errors import ConfigError
 from cs_config.formats import dirac_text
 from cs_config.source.sections import merge_sections, to_plain
 from pilotage.dirac_door import jencode
-from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import DiracCall, Method
 
 _log = logging.getLogger(__name__)
 

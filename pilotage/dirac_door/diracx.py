@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from cs_config.options import bounds
 from pilotage.dirac_door import jencode, job_state_update, peers
-from pilotage.dirac_door.calls import CheckedMethod, DiracCall
+from pilotage.dirac_door.peers import CheckedMethod, DiracCall
 from pilotage.service.auth import access, audit
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated, TokenRevoked

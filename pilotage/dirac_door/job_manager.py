@@ -10,8 +10,8 @@ from typing import Any, Final
 from optimizers.description import parametric
 from pilotage.dirac_door import dialect, jencode, peers, sandbox_store
 from pilotage.dirac_door import job_state_update as reports
-from pilotage.dirac_door.calls import DiracCall, JobIds, Method
 from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import DiracCall, JobIds, Method
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries
 from requirements.errors import InvalidInput, NotAllowed

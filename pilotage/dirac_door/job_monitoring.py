@@ -13,14 +13,14 @@ from sqlalchemy import Connection
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import dialect, jencode, peers
-from pilotage.dirac_door.calls import DiracCall, JobId, JobIds, Method, list_problems
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.job_state_update import MEASURED, OUTPUT
+from pilotage.dirac_door.peers import DiracCall, JobId, JobIds, Method, list_problems
 from pilotage.service.auth import visibility
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
-from taskqueue.jobs import descriptions, log, parameters, search
+from taskqueue.jobs import descriptions, log, search
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts
 from taskqueue.states import JobStatus
@@ -139,11 +139,11 @@ def _parameters(call: DiracCall, job_ids: JobIds, name: str | None) -> dict[int,
         seen = call.find_jobs(conn, job_ids)
         if name in (None, OUTPUT):
             _require_most(len(seen), bounds.DIRAC_JOBS_READ, "jobs")
-        sizes = parameters.read_sizes(conn, seen).values()
+        sizes = descriptions.read_parameter_sizes(conn, seen).values()
         _require_most(
             sum(sum(each.values()) for each in sizes), bounds.DIRAC_READ, "characters of parameters"
         )
-        stored = parameters.read_parameters(conn, seen)
+        stored = descriptions.read_parameters(conn, seen)
         found = {job_id: dict(stored.get(job_id, {})) for job_id in seen}
         for job_id in seen if name in (None, OUTPUT) else ():
             latest = attempts.get_latest(conn, job_id)
@@ -225,7 +225,7 @@ def get_heartbeat_data(call: DiracCall, job_id: JobId) -> Result:
     with database.reading(call.parts.engine) as conn:
         call.get_job(conn, job_id)
         latest = attempts.get_latest(conn, job_id)
-        stored = parameters.read_parameters(conn, [job_id]).get(job_id, {})
+        stored = descriptions.read_parameters(conn, [job_id]).get(job_id, {})
     if latest is None or latest.heartbeat_at is None:
         return jencode.ok([])
     at = latest.heartbeat_at.astimezone(UTC).strftime(_MOMENT)

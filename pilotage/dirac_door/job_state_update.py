@@ -17,13 +17,13 @@ from sqlalchemy import Connection
 
 from cs_config.options import bounds
 from pilotage.dirac_door import jencode, peers
-from pilotage.dirac_door.calls import DiracCall, JobId, Method
 from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import DiracCall, JobId, Method
 from pilotage.service import lease_reports
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
-from taskqueue.jobs import control, jobs, parameters
+from taskqueue.jobs import control, descriptions, jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
 from taskqueue.leases.attempts import Attempt
@@ -270,7 +270,7 @@ def set_parameters(call: DiracCall, job_id: JobId, given: list[tuple[str, Any]])
 
 def _note_parameters(call: DiracCall, attempt: Attempt, given: Mapping[str, str]) -> NoteReport:
     with database.reading(call.parts.engine) as conn:
-        stored = parameters.read_sizes(conn, [attempt.job_id]).get(attempt.job_id, {})
+        stored = descriptions.read_parameter_sizes(conn, [attempt.job_id]).get(attempt.job_id, {})
     note = Note(parameters=_choose_fitting(given, stored))
     return NoteReport(lease=attempt.lease, sender=_SENDER, note=note)
 

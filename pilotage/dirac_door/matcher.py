@@ -14,8 +14,8 @@ from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
 from pilotage.dirac_door import dialect, jencode, peers, pilot_manager, sandbox_store
-from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import DiracCall, Method
 from pilotage.service import lease_reports
 from pilotage.service.routes import matcher as routes
 from requirements.errors import InvalidJob, NotAllowed

@@ -19,9 +19,9 @@ from sqlalchemy import Connection
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from pilotage.dirac_door import jencode, peers
-from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.job_monitoring import COLUMNS, read_date, summarise_job
+from pilotage.dirac_door.peers import DiracCall, Method
 from pilotage.service.auth import visibility
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem, require_names
@@ -29,7 +29,7 @@ from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs import search
 from taskqueue.jobs.search import JobSelector
-from taskqueue.sites import bans
+from taskqueue.sites import scopes
 from taskqueue.states import JobStatus
 
 _SORTED: Final[Mapping[str, str]] = {
@@ -209,7 +209,7 @@ def _list_sites(call: DiracCall, since: datetime | None) -> list[dict[str, Any]]
         for (site, status), count in _count(call, ["Site", "Status"], which).items():
             numbers[str(site)][str(status)] += count
     with database.reading(call.parts.engine) as conn:
-        banned = bans.list_banned(conn, now=now)
+        banned = scopes.list_banned(conn, now=now)
     rows = []
     for site, jobs in numbers.items():
         grid, _, country = site.split(".") if site.count(".") == 2 else ("Unknown",) * 3

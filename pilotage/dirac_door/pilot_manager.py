@@ -16,8 +16,8 @@ from sqlalchemy import Connection
 from cs_config.options import bounds
 from cs_config.tree.address import NAME, QueueAddress
 from pilotage.dirac_door import jencode, peers
-from pilotage.dirac_door.calls import DiracCall, JobId, Method
 from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import DiracCall, JobId, Method
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue.db import database

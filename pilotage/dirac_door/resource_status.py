@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pilotage.dirac_door import jencode, sandbox_store
-from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import DiracCall, Method
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.sites import bans
+from taskqueue.sites import scopes
 
 _KINDS_OF_ACCESS: Final = ("ReadAccess", "WriteAccess", "CheckAccess", "RemoveAccess")
 _SITES, _RESOURCES = "SiteStatus", "ResourceStatus"
@@ -36,7 +36,7 @@ def select_statuses(call: DiracCall, table: str, conditions: dict[str, Any]) -> 
 
 def _list_sites(call: DiracCall) -> Iterator[Mapping[str, str]]:
     with database.reading(call.parts.engine) as conn:
-        banned = bans.list_banned(conn, now=call.parts.clock())
+        banned = scopes.list_banned(conn, now=call.parts.clock())
     for site in sorted(call.parts.live.current.sites):
         status = "Banned" if fold(site) in banned else "Active"
         yield {"Name": site, "ElementType": "Site", "StatusType": _ALL, "Status": status, "VO": _ALL}

@@ -24,9 +24,8 @@ from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door import job_state_update as reports
-from pilotage.dirac_door.calls import DiracCall, Method
 from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import Peer
+from pilotage.dirac_door.peers import DiracCall, Method, Peer
 from pilotage.service import lease_reports
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.queries import archives

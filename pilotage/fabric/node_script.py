@@ -110,7 +110,7 @@ class PilotScript:
 
 
 def pilot_text(script: PilotScript, zipapp: bytes, *, url: str, authorities: str | None = None) -> str:
-    """Generate the script of a pilot around its archive, `pilot.bundle.content()`.
+    """Generate the script of a pilot around its archive, `bundle.pilot_bundle()`.
 
     With the address of the service, and the CA certificates (PEM) to trust; None: those of the host.
     """

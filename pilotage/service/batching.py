@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.to_thread
 
-from matcher.errors import Busy
+from matcher.request.match_request import Busy
 from taskqueue.db import database
 
 #: Requests that may wait; further ones are rejected.

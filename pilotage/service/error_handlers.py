@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
-from matcher import errors as matcher_errors
-from matcher.preview import guards
+from matcher.preview import outlook
+from matcher.request import match_request as matcher_errors
 from pilotage.service import http_errors, middleware
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.oidc import discovery
@@ -42,7 +42,7 @@ STATUS: dict[type[Exception], int] = {
     NotFound: 404,
     config_errors.ConfigError: 422,
     config_errors.VersionConflict: 409,
-    guards.GuardFailed: 409,
+    outlook.GuardFailed: 409,
     taskqueue_errors.IllegalTransition: 409,
     taskqueue_errors.StaleLease: 409,
     taskqueue_errors.OutputMissing: 409,
@@ -73,7 +73,7 @@ STATUS: dict[type[Exception], int] = {
 }
 
 #: Errors that reject a change of the configuration.
-_REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, guards.GuardFailed)
+_REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, outlook.GuardFailed)
 #: Default `Retry-After` in seconds, if the error has none.
 _RETRY_AFTER = {429: 30, 503: 5}
 #: Error codes for statuses that the framework itself answers.

@@ -52,8 +52,8 @@ class TooManyRequests(PilotageError):
 
     code = "too_many_requests"
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"too many requests, try again in {retry_after} s")
+    def __init__(self, retry_after: int, what: str = "requests") -> None:
+        super().__init__(f"too many {what}, try again in {retry_after} s")
         self.retry_after = retry_after
 
     @property

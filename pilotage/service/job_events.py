@@ -27,7 +27,7 @@ from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import CursorExpired, LogBusy, TooManyRequests
 from pilotage.service.models.jobs import ChangeCursor, ChangeLine, ChangePageAnswer, ChangeQuery, EventQuery
 from taskqueue.db import database
-from taskqueue.jobs.log_feed import ChangePage, JobChange, LogFeed
+from taskqueue.jobs.log import ChangePage, JobChange, LogFeed
 from taskqueue.jobs.search import JobSelector
 
 _log = logging.getLogger(__name__)

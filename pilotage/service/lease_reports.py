@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from cs_config.cache import derived
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from pilotage.service.batching import run_in_thread
 from requirements.errors import PilotageError
 from taskqueue.db import database

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from optimizers.chain.batch import BatchResult
-from optimizers.workers.queue_state import OptimizerQueueState
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.sites.processes import SiteProcess
 from taskqueue.states import JobStatus

@@ -8,11 +8,10 @@ from typing import Final, Generic, TypeVar
 
 from sqlalchemy import Engine
 
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker
-from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from pilotage.service.auth.rate_limits import RateLimiter, WorkLimiter
@@ -23,6 +22,7 @@ from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
 from taskqueue.blobs import BlobStore
 from taskqueue.db import clock, database
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.task_queues.listing import WaitingClass
 
 Answer = TypeVar("Answer")

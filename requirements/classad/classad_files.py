@@ -16,8 +16,7 @@ import classad2
 from requirements.classad.lexer import TokenKind, scan
 from requirements.classad.parser import read_ad, read_ads
 from requirements.classad.restrictions import check_height
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, Special, Unary, render
+from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, SourceText, Special, Unary, render
 from requirements.errors import Problem
 from requirements.values import fold
 

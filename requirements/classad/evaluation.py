@@ -1,22 +1,213 @@
 """Evaluate an expression for a resource, and find its parts that are not true.
 
 Only `true` itself counts: undefined and Error are truthy integers in Python, but not true here.
+
+Compile a user's expression so that HTCondor's library can evaluate it safely and repeatedly.
+
+The library does not get the user's text but the parsed tree, rendered again: the resource is the only scope,
+comments and text after the expression are gone, and regular expressions are computed beforehand.
 """
 
+import itertools
 import math
+import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import classad2
+import htcondor2  # noqa: F401  # registers functions of HTCondor, such as stringListMember, with classad2
 
-from requirements.classad.compiled import Program, read
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import attribute_key
+from requirements.classad import restrictions
+from requirements.classad.parser import SHORT, read_expression
+from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
+from requirements.classad.syntax_tree import (
+    AND,
+    Attribute,
+    Call,
+    Chain,
+    Literal,
+    Node,
+    SourceText,
+    attribute_key,
+    attribute_name,
+    children,
+    render,
+)
 from requirements.errors import InvalidInput
-from requirements.record.comparison import Reason, ReasonKind
-from requirements.values import Value, fold, format_value, lookup
+from requirements.record.record import Reason, ReasonKind
+from requirements.values import Value, as_value, fold, format_value, lookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Regexp:
+    """A regular expression call, replaced by an attribute that holds its result."""
+
+    name: str
+    pattern: Any
+    subject: Any  # ExprTree
+    of_list: bool
+
+    def result(self, ad: Any) -> object:
+        subject = self.subject.eval(ad)
+        if not self.of_list:
+            return restrictions.matches(self.pattern, subject)
+        if isinstance(subject, list):
+            subject = [item.eval(ad) if isinstance(item, classad2.ExprTree) else item for item in subject]
+        return restrictions.matches_member(self.pattern, subject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A compiled expression or part of one."""
+
+    text: str  #: as written
+    names: tuple[str, ...]  #: parameters of the resource it refers to, in their first spelling
+    parts: tuple["Program", ...]  #: operands of the outermost `&&`; empty if there is none
+    tree: Any  #: the library's ExprTree
+    regexps: tuple[_Regexp, ...]  #: in order of dependency
+
+    def value(self, resource: Mapping[str, Value]) -> object:
+        """Evaluate for a resource: a Python value, or `classad2.Value`."""
+        return self._evaluate(_ad(self.names, resource))
+
+    @staticmethod
+    def values_of(
+        programs: Iterable["Program"], names: Iterable[str], resource: Mapping[str, Value]
+    ) -> list[object]:
+        """Evaluate several programs for a resource of which only `names` matter; its ad is built once."""
+        ad = _ad(names, resource)
+        return [each._evaluate(ad) for each in programs]  # noqa: SLF001  # its own class
+
+    def values(
+        self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
+    ) -> Iterator[object]:
+        """Evaluate for each combination of the options (None: absent); those of the last name change first.
+
+        The resource has fixed parameters only, without the names in `options`.
+        """
+        ad = _ad(self.names, resource)
+        for combination in itertools.product(*options.values()):
+            for name, has in zip(options, combination, strict=True):
+                _put(ad, name, has)
+            yield self._evaluate(ad)
+
+    def _evaluate(self, ad: Any) -> object:
+        try:
+            for call in self.regexps:
+                ad[call.name] = call.result(ad)
+            return self.tree.eval(ad)
+        except (classad2.ClassAdException, UnicodeDecodeError):
+            # The latter: `substr` counts bytes and may split a character.
+            return classad2.Value.Error
+        finally:
+            # In another program this may be the name of a parameter.
+            for call in self.regexps:
+                ad.pop(call.name, None)
+
+
+def _ad(names: Iterable[str], resource: Mapping[str, Value]) -> Any:
+    ad = classad2.ClassAd()
+    for name in names:
+        _put(ad, name, lookup(resource, name))
+    return ad
+
+
+def _put(ad: Any, name: str, has: Value | None) -> None:
+    if has is None:
+        ad.pop(attribute_key(name), None)
+    else:
+        # `as_value` again: the library crashes the process on text that is not valid Unicode.
+        ad[attribute_key(name)] = _library_text(as_value(has, name))
+
+
+def _library_text(value: Value) -> object:
+    if isinstance(value, tuple):
+        return [_library_text(item) for item in value]
+    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
+
+
+def read(source: SourceText) -> Program:
+    """Parse, check and compile an expression; `InvalidInput` also for one that users may not evaluate.
+
+    Programs of short texts are cached; of an invalid one the position in its file is found each time.
+    """
+    if len(source.text) <= SHORT and (known := _find_program(source.text)) is not None:
+        return known
+    return _compile(source)
+
+
+@lru_cache(maxsize=1024)
+def _find_program(text: str) -> Program | None:
+    """Return the program of a short text; None: it is invalid."""
+    try:
+        return _compile(SourceText(text=text, path="Requirements"))
+    except InvalidInput:
+        return None
+
+
+def _compile(source: SourceText) -> Program:
+    if len(source.text) > MAX_SIZE:
+        raise source.fault(0, f"{len(source.text)} characters, allowed are {MAX_SIZE}")
+    node = read_expression(source)
+    check(node, source)
+    operands = tuple(conjuncts(node))
+    try:
+        parts = tuple(_operand(part, source.text) for part in operands) if len(operands) > 1 else ()
+        return replace(compile_node(node, source.text), parts=parts)
+    except classad2.ClassAdException as error:
+        raise source.fault(node.start, "HTCondor's ClassAd library cannot read this") from error
+
+
+def _operand(node: Node, text: str) -> Program:
+    """Compile one operand of `&&`, where a number counts as true or false."""
+    counted = Chain(level=AND, first=Literal(value=True), rest=(("&&", node),))
+    return compile_node(counted, text[node.start : node.end])
+
+
+def conjuncts(node: Node) -> Iterator[Node]:
+    """Yield the operands of the outermost `&&`, or the expression itself."""
+    if isinstance(node, Chain) and node.level == AND:
+        for operand in children(node):
+            yield from conjuncts(operand)
+    else:
+        yield node
+
+
+def compile_node(node: Node, text: str = "") -> Program:
+    """Compile a part of an expression that is already parsed and checked."""
+    names = resource_names(node)
+    calls: list[_Regexp] = []
+    free = _free_prefix(names)
+
+    def override(part: Node) -> str | None:
+        if isinstance(part, Attribute):
+            return attribute_name(resource_name(part) or "")
+        if not isinstance(part, Call) or not restrictions.is_regexp(part):
+            return None
+        subject = classad2.ExprTree(render(part.arguments[1], override))
+        call = _Regexp(
+            name=f"{free}{len(calls)}",
+            pattern=restrictions.pattern_of(part),
+            subject=subject,
+            of_list=part.name.lower() != "regexp",
+        )
+        calls.append(call)
+        return call.name
+
+    tree = classad2.ExprTree(render(node, override))
+    return Program(text=text, names=tuple(names.values()), parts=(), tree=tree, regexps=tuple(calls))
+
+
+def _free_prefix(names: Mapping[str, str]) -> str:
+    """Return a prefix for names of results that no attribute of the expression has."""
+    prefix = "regexp_"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
+
 
 #: Text for an attribute that the resource does not have.
 ABSENT = "is absent"
@@ -24,7 +215,7 @@ ABSENT = "is absent"
 
 def is_true(text: str, resource: Mapping[str, Value]) -> bool:
     """Whether the expression is `true` for the resource: not undefined, Error or a number."""
-    known = _compile(text)
+    known = _try_compile(text)
     return isinstance(known, Program) and known.value(resource) is True
 
 
@@ -55,7 +246,7 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[Reason, ...
 
     A stored expression that can no longer be parsed is reported as an error, so that others continue.
     """
-    known = _compile(text)
+    known = _try_compile(text)
     if isinstance(known, str):
         return (make_reason(text, known, ReasonKind.ERROR),)
     if known.value(resource) is True:
@@ -76,7 +267,7 @@ def group_operands(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
 
     `present` has the folded names that any resource has. Empty if the text can no longer be parsed.
     """
-    known = _compile(text)
+    known = _try_compile(text)
     if isinstance(known, str):
         return ()
     groups: defaultdict[frozenset[str], dict[str, Program]] = defaultdict(dict)
@@ -92,7 +283,7 @@ def group_operands(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
 
 def number(text: str, resource: Mapping[str, Value]) -> float | None:
     """Evaluate an expression to a number; None: undefined, an error, or another type."""
-    known = _compile(text)
+    known = _try_compile(text)
     return None if isinstance(known, str) else as_rank(known.value(resource))
 
 
@@ -104,13 +295,13 @@ def as_rank(value: object) -> float | None:
 
 def names(text: str) -> tuple[str, ...]:
     """Return the attributes of a resource in an expression; empty if it can no longer be parsed."""
-    known = _compile(text)
+    known = _try_compile(text)
     return () if isinstance(known, str) else known.names
 
 
 def operands(text: str) -> tuple[str, ...]:
     """Return the operands of the outermost `&&`; empty if there is none, or if the text cannot be parsed."""
-    known = _compile(text)
+    known = _try_compile(text)
     return () if isinstance(known, str) else tuple(part.text for part in known.parts)
 
 
@@ -126,7 +317,7 @@ def _kind(value: object) -> ReasonKind:
 
 
 @lru_cache(maxsize=1024)
-def _compile(text: str) -> Program | str:
+def _try_compile(text: str) -> Program | str:
     """Return the program of a text, or the message if it is invalid."""
     try:
         return read(SourceText(text=text, path="Requirements"))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import classad2
 
-from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput
 from requirements.values import MAX_INTEGER, Scalar, text_fault
 

@@ -10,12 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from requirements.classad import compiled as classad_compiled
-from requirements.classad.compiled import Program, conjuncts
+from requirements.classad import evaluation as classad_compiled
+from requirements.classad.evaluation import Program, conjuncts
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import is_other, own_name, parts_of, resource_name
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import Attribute, Node, attribute_key, attribute_name, render
+from requirements.classad.syntax_tree import (
+    Attribute,
+    Node,
+    SourceText,
+    attribute_key,
+    attribute_name,
+    render,
+)
 from requirements.values import MAX_INTEGER, Value, format_value, lookup
 
 #: Prefixes of names, so that both sides may use the same name.

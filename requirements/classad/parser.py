@@ -6,11 +6,13 @@ from functools import lru_cache
 from typing import Final
 
 from requirements.classad.lexer import MAX_DEPTH, Cursor, TokenKind
-from requirements.classad.source_text import MOST_IN_AD, MOST_IN_EXPRESSION, TEXTS, SourceText, check_volume
 from requirements.classad.syntax_tree import (
     ELVIS,
     KEYWORDS,
+    MOST_IN_AD,
+    MOST_IN_EXPRESSION,
     PRECEDENCE,
+    TEXTS,
     Ad,
     Attribute,
     AttributeSelection,
@@ -20,9 +22,11 @@ from requirements.classad.syntax_tree import (
     ListOf,
     Literal,
     Node,
+    SourceText,
     Special,
     Subscript,
     Unary,
+    check_volume,
     children,
 )
 from requirements.errors import InvalidInput

@@ -13,7 +13,6 @@ from typing import Any
 import classad2
 import re2
 
-from requirements.classad.source_text import SourceText
 from requirements.classad.syntax_tree import (
     AND,
     ELVIS,
@@ -26,6 +25,7 @@ from requirements.classad.syntax_tree import (
     Chain,
     Literal,
     Node,
+    SourceText,
     Unary,
     attribute_key,
     binding,

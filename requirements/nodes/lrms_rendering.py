@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from requirements.nodes.atoms import Alternative, AtLeast, AtMost, Lacks, OneOf, Statement
 from requirements.nodes.lrms_vocabulary import ConditionForm, OptionForm, Vocabulary
+from requirements.nodes.necessary_condition import Alternative, AtLeast, AtMost, Lacks, OneOf, Statement
 from requirements.nodes.node_attributes import NodeAttributes, Option
 from requirements.nodes.site_mapping import Meaning, SiteMapping
 from requirements.values import as_number

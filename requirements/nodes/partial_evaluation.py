@@ -8,17 +8,26 @@ Effort is limited by a budget, which is spent before a part is evaluated: few co
 as long as many of a short one, and a regular expression as long as hundreds of comparisons.
 
 Source: gLite's forwarding to batch systems, which flattens and then forgets `||`, `!` and `?:`.
+
+Possible outcomes of a partially known expression, as sets of truth values.
+
+Source: the three-valued logic of HTCondor's ClassAds, as `classad2` computes it (checked by a test).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from requirements.classad import compiled, constants
+import classad2
+
+from requirements.classad import evaluation, normal_form
+from requirements.classad.normal_form import literal
 from requirements.classad.restrictions import is_regexp, resource_name
 from requirements.classad.syntax_tree import (
     AND,
     COMPARISONS,
+    LOGICAL_OPERATORS,
     OR,
     Attribute,
     Call,
@@ -26,25 +35,200 @@ from requirements.classad.syntax_tree import (
     Conditional,
     ListOf,
     Node,
+    Special,
     Subscript,
     Unary,
     attribute_key,
     children,
+    flatten,
 )
-from requirements.nodes import truth_values
 from requirements.nodes.node_attributes import Option
-from requirements.nodes.truth_values import (
-    ANYTHING,
-    LOGICAL,
-    Care,
-    FoldedPart,
-    Outcomes,
-    TruthValue,
-    conjunction,
-    fold_chain,
-    truth_of,
-)
 from requirements.values import Value
+
+
+class TruthValue(StrEnum):
+    """Kind of a value, as far as logic distinguishes values."""
+
+    TRUE = "true"
+    FALSE = "false"
+    UNDEFINED = "undefined"
+    ERROR = "error"
+    NONZERO = "nonzero"  #: a number that counts as true
+    ZERO = "zero"  #: a number that counts as false
+    OTHER = "other"  #: text, a list: an error in `&&`, `||`, `!` and as a condition
+
+
+Outcomes = frozenset[TruthValue]
+
+ANYTHING: Outcomes = frozenset(TruthValue)
+LOGICAL: Outcomes = frozenset({TruthValue.TRUE, TruthValue.FALSE, TruthValue.UNDEFINED, TruthValue.ERROR})
+_COUNTS_AS = {
+    TruthValue.NONZERO: TruthValue.TRUE,
+    TruthValue.ZERO: TruthValue.FALSE,
+    TruthValue.OTHER: TruthValue.ERROR,
+}
+_NEGATED = {TruthValue.TRUE: TruthValue.FALSE, TruthValue.FALSE: TruthValue.TRUE}
+
+
+class Care(StrEnum):
+    """Outcomes that the context of a part distinguishes."""
+
+    VALUE = "value"  #: all, and also the values
+    TRUTH = "truth"  #: true, false, undefined and error; numbers count as true or false
+    POSITIVE = "positive"  #: like TRUTH, but false and undefined are equivalent: in `||`
+    HOLDS = "holds"  #: only whether it counts as true: in an `&&` with only `&&` around it
+    WHOLE = "whole"  #: only whether it is `true` itself, which a number is not
+
+
+def outcome_of_value(value: object) -> TruthValue:
+    """Return the outcome of a library value."""
+    if value is classad2.Value.Undefined:
+        return TruthValue.UNDEFINED
+    if value is classad2.Value.Error:
+        return TruthValue.ERROR
+    if isinstance(value, bool):
+        return TruthValue.TRUE if value else TruthValue.FALSE
+    if isinstance(value, int | float):
+        return TruthValue.NONZERO if value else TruthValue.ZERO
+    return TruthValue.OTHER
+
+
+def as_truth(outcome: TruthValue) -> TruthValue:
+    """Return the outcome as which a value counts in `&&`, `||`, `!` and as a condition."""
+    return _COUNTS_AS.get(outcome, outcome)
+
+
+def split_options(outcome: TruthValue, care: Care) -> TruthValue:
+    """Return the representative of all outcomes that are equivalent in the context."""
+    if care is Care.VALUE:
+        return outcome
+    if care is Care.WHOLE:
+        return TruthValue.TRUE if outcome is TruthValue.TRUE else TruthValue.FALSE
+    truth = as_truth(outcome)
+    if care is Care.HOLDS:
+        return TruthValue.TRUE if truth is TruthValue.TRUE else TruthValue.FALSE
+    if care is Care.POSITIVE and truth is TruthValue.UNDEFINED:
+        return TruthValue.FALSE
+    return truth
+
+
+def certain(outcomes: Iterable[TruthValue], care: Care) -> TruthValue | None:
+    """Return the only outcome that counts, if `CONSTANTS` has it, so that it can replace the part."""
+    seen = {split_options(outcome, care) for outcome in outcomes}
+    only = seen.pop() if len(seen) == 1 else None
+    return only if only in CONSTANTS else None
+
+
+CONSTANTS: dict[TruthValue, bool | Special] = {
+    TruthValue.TRUE: True,
+    TruthValue.FALSE: False,
+    TruthValue.UNDEFINED: Special.UNDEFINED,
+    TruthValue.ERROR: Special.ERROR,
+}
+
+
+def negated(operand: Outcomes) -> Outcomes:
+    """Return the outcomes of `!x`."""
+    return frozenset(_NEGATED.get(as_truth(each), as_truth(each)) for each in operand)
+
+
+def join_outcomes(left: Outcomes, right: Outcomes, level: int) -> Outcomes:
+    """Return the outcomes of `x && y` or `x || y`."""
+    deciding = TruthValue.FALSE if level == AND else TruthValue.TRUE
+    return frozenset(_join_two(as_truth(one), as_truth(two), deciding) for one in left for two in right)
+
+
+def _join_two(left: TruthValue, right: TruthValue, deciding: TruthValue) -> TruthValue:
+    if left in (deciding, TruthValue.ERROR):
+        return left
+    if right in (deciding, TruthValue.ERROR) or left is not TruthValue.UNDEFINED:
+        return right
+    return left
+
+
+def chosen(condition: Outcomes, then: Outcomes, otherwise: Outcomes) -> Outcomes:
+    """Return the outcomes of `condition ? then : otherwise`."""
+    truths = {as_truth(each) for each in condition}
+    kept = truths & {TruthValue.UNDEFINED, TruthValue.ERROR}
+    return frozenset(
+        kept
+        | (then if TruthValue.TRUE in truths else frozenset())
+        | (otherwise if TruthValue.FALSE in truths else frozenset())
+    )
+
+
+_NO_ERROR = LOGICAL - {TruthValue.ERROR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedPart:
+    """A part of an expression after partial evaluation."""
+
+    node: Node
+    outcomes: Outcomes  #: its possible outcomes, perhaps with impossible ones
+
+
+TRUE = FoldedPart(node=literal(True), outcomes=frozenset({TruthValue.TRUE}))  # noqa: FBT003  # the constant itself
+FALSE = FoldedPart(node=literal(False), outcomes=frozenset({TruthValue.FALSE}))  # noqa: FBT003  # the constant itself
+
+
+def conjunction(parts: list[FoldedPart]) -> FoldedPart:
+    """Join parts with `&&` where only truth counts: in any order; false and error are equivalent."""
+    if any(TruthValue.TRUE not in {as_truth(each) for each in part.outcomes} for part in parts):
+        return FALSE
+    kept = [part for part in parts if truth_of(part) is not True]
+    flat = [
+        replace(part, node=operand) if operand is part.node else FoldedPart(node=operand, outcomes=ANYTHING)
+        for part in kept
+        for operand in flatten(part.node, AND)
+    ]
+    return _join_parts(flat, AND) if flat else TRUE
+
+
+def fold_chain(parts: list[FoldedPart], level: int, *, stop: bool) -> FoldedPart:
+    """Join parts with `&&` or `||` in order, up to the operand that decides it (`stop`) or is an error."""
+    kept: list[FoldedPart] = []
+    for part in parts:
+        truth = truth_of(part)
+        if truth is (not stop):
+            continue
+        kept.append(part)
+        if truth is stop or _truths(part) == {TruthValue.ERROR}:
+            break
+    if not kept:
+        return FALSE if stop else TRUE
+    harmless = all(_truths(part) <= _NO_ERROR for part in kept[:-1])
+    if truth_of(kept[-1]) is stop and harmless:
+        return TRUE if stop else FALSE
+    return _join_parts(kept, level)
+
+
+def _join_parts(parts: list[FoldedPart], level: int) -> FoldedPart:
+    may_be = parts[0].outcomes
+    for part in parts[1:]:
+        may_be = join_outcomes(may_be, part.outcomes, level)
+    if len(parts) == 1:
+        may_be = _truths(parts[0])
+        if parts[0].outcomes <= LOGICAL:
+            return parts[0]
+        # A number counts as true, but is not `true`: `X && true` is not `X`.
+        parts = [TRUE, *parts] if level == AND else [FALSE, *parts]
+    rest = tuple((LOGICAL_OPERATORS[level], part.node) for part in parts[1:])
+    return FoldedPart(node=Chain(level=level, first=parts[0].node, rest=rest), outcomes=may_be)
+
+
+def _truths(part: FoldedPart) -> Outcomes:
+    return frozenset(as_truth(each) for each in part.outcomes)
+
+
+def truth_of(part: FoldedPart) -> bool | None:
+    """Whether a partially evaluated part is certainly true or certainly false.
+
+    None: its outcome is open, or certain but undefined or an error.
+    """
+    known = certain(part.outcomes, Care.TRUTH)
+    return known is TruthValue.TRUE if known in (TruthValue.TRUE, TruthValue.FALSE) else None
+
 
 #: Budget of one expression, in evaluations of an operator or a name: ten per microsecond.
 MAX_EFFORT = 500_000
@@ -118,8 +302,8 @@ class _Folding:
             return self._constant(self._decompose(node, care), care)
         value = _only(seen)
         if value is not None and care is Care.VALUE:
-            return FoldedPart(node=value, outcomes=frozenset({truth_values.outcome_of_value(seen[0])}))
-        exact = frozenset(truth_values.outcome_of_value(each) for each in seen)
+            return FoldedPart(node=value, outcomes=frozenset({outcome_of_value(seen[0])}))
+        exact = frozenset(outcome_of_value(each) for each in seen)
         part = self._constant(FoldedPart(node=node, outcomes=exact), care)
         if part.node is not node or not self._open_names(node):
             return part
@@ -127,10 +311,10 @@ class _Folding:
         return self._constant(replace(inner, outcomes=_narrowed(inner.outcomes, exact, care)), care)
 
     def _constant(self, part: FoldedPart, care: Care) -> FoldedPart:
-        outcome = truth_values.certain(part.outcomes, care)
+        outcome = certain(part.outcomes, care)
         if outcome is None:
             return part
-        constant = constants.literal(truth_values.CONSTANTS[outcome])
+        constant = normal_form.literal(CONSTANTS[outcome])
         return FoldedPart(node=constant, outcomes=frozenset({outcome}))
 
     def _open_names(self, node: Node) -> frozenset[str]:
@@ -158,7 +342,7 @@ class _Folding:
         # A part that does not depend on the node is evaluated only once.
         if options and not self.effort.spend(node, names=len(options), combinations=count):
             return None
-        return list(compiled.compile_node(node).values(self.resource, options))
+        return list(evaluation.compile_node(node).values(self.resource, options))
 
     def _decompose(self, node: Node, care: Care) -> FoldedPart:
         match node:
@@ -168,9 +352,7 @@ class _Folding:
                 return self._any(node, care)
             case Unary(operator="!", operand=operand):
                 inner = self.fold(operand, Care.TRUTH)
-                return FoldedPart(
-                    node=replace(node, operand=inner.node), outcomes=truth_values.negated(inner.outcomes)
-                )
+                return FoldedPart(node=replace(node, operand=inner.node), outcomes=negated(inner.outcomes))
             case Conditional():
                 return self._conditional(node, care)
             case _:
@@ -229,13 +411,13 @@ class _Folding:
         if decided is not None:
             return self.fold(node.then if decided else node.otherwise, care)
         then, otherwise = self.fold(node.then, care), self.fold(node.otherwise, care)
-        may_be = truth_values.chosen(condition.outcomes, then.outcomes, otherwise.outcomes)
+        may_be = chosen(condition.outcomes, then.outcomes, otherwise.outcomes)
         if care in (Care.WHOLE, Care.HOLDS) and _counts_fully(then, otherwise, care):
             if truth_of(otherwise) is False:
                 return conjunction([condition, then])
             if truth_of(then) is False:
                 opposite = Unary(operator="!", operand=condition.node)
-                negation = FoldedPart(node=opposite, outcomes=truth_values.negated(condition.outcomes))
+                negation = FoldedPart(node=opposite, outcomes=negated(condition.outcomes))
                 return conjunction([negation, otherwise])
         whole = replace(node, condition=condition.node, then=then.node, otherwise=otherwise.node)
         return FoldedPart(node=whole, outcomes=may_be)
@@ -243,8 +425,8 @@ class _Folding:
 
 def _narrowed(may_be: Outcomes, exact: Outcomes, care: Care) -> Outcomes:
     """Restrict the outcomes of a folded part to those of the original part."""
-    classes = {truth_values.split_options(each, care) for each in exact}
-    return frozenset(each for each in may_be if truth_values.split_options(each, care) in classes)
+    classes = {split_options(each, care) for each in exact}
+    return frozenset(each for each in may_be if split_options(each, care) in classes)
 
 
 def _counts_fully(then: FoldedPart, otherwise: FoldedPart, care: Care) -> bool:
@@ -257,4 +439,4 @@ def _only(seen: list[object]) -> Node | None:
     first = seen[0]
     if any(type(each) is not type(first) or repr(each) != repr(first) for each in seen[1:]):
         return None
-    return constants.literal_from(first)
+    return normal_form.literal_from(first)

@@ -7,20 +7,25 @@ from functools import lru_cache
 
 from requirements.canonical import Requirements
 from requirements.classad import evaluation
-from requirements.classad.compiled import read
+from requirements.classad.evaluation import read
 from requirements.classad.expression import Expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import resource_name
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import Attribute, Literal, Node, attribute_key, attribute_name, render
+from requirements.classad.syntax_tree import (
+    Attribute,
+    Literal,
+    Node,
+    SourceText,
+    attribute_key,
+    attribute_name,
+    render,
+)
 from requirements.errors import InvalidInput
 from requirements.nodes import partial_evaluation
 from requirements.nodes.node_attributes import NodeAttributes, Option
-from requirements.nodes.partial_evaluation import MAX_EFFORT
-from requirements.nodes.truth_values import TruthValue
-from requirements.record.comparison import Reason, ReasonKind, mismatch
+from requirements.nodes.partial_evaluation import MAX_EFFORT, TruthValue
 from requirements.record.declarations import Declaration, Declarations, compared_parameter
-from requirements.record.record import Record
+from requirements.record.record import Reason, ReasonKind, Record, mismatch
 from requirements.values import Value, fold, format_value, lookup
 
 

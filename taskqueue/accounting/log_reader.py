@@ -2,7 +2,7 @@
 
 The position of a reader is stored in the transaction that stores its sums: if the process is killed between
 two steps, or has a rival, a span was counted as a whole or not at all. The end of the log is stored with what
-tells when it is complete (`log_feed.LogEnd`), and read only then.
+tells when it is complete (`log.LogEnd`), and read only then.
 """
 
 import json
@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, true, update
 
 from taskqueue.db import sql
-from taskqueue.jobs import log_feed
-from taskqueue.jobs.log_feed import LogEnd
+from taskqueue.jobs import log
+from taskqueue.jobs.log import LogEnd
 from taskqueue.schema.tables import job_log
 from taskqueue.schema.tables import log_readers as table
 
@@ -99,7 +99,7 @@ def read_next_span(
     `most` rows.
     """
     reader = _get_reader(conn, name)
-    if reader["noted"] <= reader["counted"] or not log_feed.is_complete(conn, _read_noted(reader)):
+    if reader["noted"] <= reader["counted"] or not log.is_complete(conn, _read_noted(reader)):
         return None
     bounds = {"after": reader["counted"], "upto": reader["noted"], "most": most}
     times = {"before": now - lag if lag else now + _WRONG_CLOCK, "nonsense": now + _WRONG_CLOCK}
@@ -113,7 +113,7 @@ def read_next_span(
 def find_noted_span(conn: Connection, name: str) -> LogSpan | None:
     """All up to the noted end, for a reader that needs none of it; None as for `read_next_span`."""
     reader = _get_reader(conn, name)
-    if reader["noted"] <= reader["counted"] or not log_feed.is_complete(conn, _read_noted(reader)):
+    if reader["noted"] <= reader["counted"] or not log.is_complete(conn, _read_noted(reader)):
         return None
     return LogSpan(after=reader["counted"], upto=reader["noted"], rows=0)
 

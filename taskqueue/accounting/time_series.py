@@ -46,6 +46,7 @@ class StatusSeries:
     #: At the end of each step, for statuses that are not final; None before the first change of any job.
     jobs: Mapping[JobStatus, Sequence[int | None]]
     came: Mapping[JobStatus, Sequence[int]]  #: arrivals in each step; for Matched: the matches
+    unknown: int  #: steps before the first change of any job
 
 
 def count_current(
@@ -91,6 +92,7 @@ def read_series(
             ]
             for status in living
         },
+        unknown=unknown,
         came={status: [jobs[place] for place in range(len(begins))] for status, jobs in came.items()},
     )
 

@@ -2,28 +2,99 @@
 
 Every transaction begins here, in `writing` or `reading`; the functions of the other modules take its
 `Connection`. Engines are made after a fork: processes must not share a connection.
+
+SQLite settings: durable, one writer at a time, no blocking by readers.
+
+Traps that the settings here avoid: synchronous NORMAL loses accepted jobs at a power failure; a transaction
+that reads first and writes later fails at once when another one wrote in between, so a writing one is BEGIN
+IMMEDIATE; foreign keys are off by default.
 """
 
 import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, ParamSpec, TypeVar
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from cs_config import notifications
-from taskqueue.db import postgresql, sqlite
+from taskqueue.db import postgresql
+
+#: Seconds that a writer waits for the write lock.
+BUSY_TIMEOUT = 30.0
+
+_SETTINGS = (
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA journal_size_limit = 67108864",  # bytes of the WAL file kept after a burst
+)
+
+
+def make_engine(url: URL, *, pool_size: int, pool_timeout: float, busy_timeout: float) -> Engine:
+    """Make an engine for a file; connections to a database in memory would not see each other."""
+    if not url.database or url.database == ":memory:":
+        raise ValueError(f"{url}: SQLite needs a file here, sqlite:///<file>")
+    engine = create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        hide_parameters=True,  # they may be tokens or descriptions, and errors are logged
+        pool_timeout=pool_timeout,
+        connect_args={"timeout": busy_timeout},
+        execution_options={"write_lock": threading.Lock(), "write_lock_timeout": busy_timeout},
+    )
+    event.listen(engine, "do_connect", partial(_create_private, url.database))
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+@contextmanager
+def write_lock(engine: Engine) -> Iterator[None]:
+    """Queue of this process's writers; SQLite itself would let them poll. PoolTimeout after the busy time."""
+    options = engine.get_execution_options()
+    lock: threading.Lock = options["write_lock"]
+    seconds: float = options["write_lock_timeout"]
+    if not lock.acquire(timeout=seconds):
+        raise PoolTimeout(f"waited {seconds:g} s for the write lock of SQLite")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _create_private(database: str, *_: object) -> None:
+    """Create the database for its owner alone; SQLite gives its other files the same rights.
+
+    An existing file is not opened: closing it would drop the locks of this process.
+    """
+    with suppress(OSError):
+        os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
+def _prepare(connection: Any, _entry: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # BEGIN is issued by `_begin`, not by the driver
+    for setting in _SETTINGS:
+        connection.execute(setting)
+
+
+def _begin(conn: Connection) -> None:
+    deferred = conn.get_execution_options().get("deferred", False)
+    conn.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")
+
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +114,7 @@ _UPGRADE_TRIES: Final = 10
 
 
 def connect(
-    url: str, *, pool_size: int = 10, pool_timeout: float = 30.0, busy_timeout: float = sqlite.BUSY_TIMEOUT
+    url: str, *, pool_size: int = 10, pool_timeout: float = 30.0, busy_timeout: float = BUSY_TIMEOUT
 ) -> Engine:
     """Make an engine for `sqlite:///<file>` or `postgresql://…`; it connects when it is first used.
 
@@ -53,7 +124,7 @@ def connect(
     address = make_url(url)
     match address.get_backend_name():
         case "sqlite":
-            engine = sqlite.make_engine(
+            engine = make_engine(
                 address, pool_size=pool_size, pool_timeout=pool_timeout, busy_timeout=busy_timeout
             )
         case "postgresql" | "postgres":
@@ -157,7 +228,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
     READ COMMITTED on PostgreSQL; the only writer on SQLite (`BEGIN IMMEDIATE`). After the commit the topics
     of the transaction go to the notifier.
     """
-    turn = sqlite.write_lock(engine) if engine.dialect.name == "sqlite" else nullcontext()
+    turn = write_lock(engine) if engine.dialect.name == "sqlite" else nullcontext()
     with turn, engine.connect() as conn:
         notifications.take_topics(conn)  # left from a transaction that was rolled back
         with conn.begin():

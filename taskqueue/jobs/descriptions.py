@@ -1,16 +1,28 @@
-"""Job descriptions: source text and validated form, shared by jobs, with placeholders for values of each."""
+"""Job descriptions and job parameters.
+
+A description is source text and validated form, shared by jobs, with placeholders for values of each.
+
+Parameters are named texts that a pilot or another component reports, such as the batch job's id. They belong
+to the job, not to an attempt: a later value of the same name replaces the earlier one. They are removed with
+the job's log.
+"""
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, delete, func, select
 
+from cs_config.options import bounds
+from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert, IdListStatement
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs.placeholders import fill_placeholders, fill_source
-from taskqueue.schema.tables import descriptions, jobs
+from taskqueue.schema.tables import descriptions, job_parameters, jobs
 
 STORE_DESCRIPTIONS = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox", "rank"))
 
@@ -76,3 +88,74 @@ def read_description(conn: Connection, job_id: int) -> Description:
     parameters = None if row.parameters is None else json.loads(row.parameters)
     body = fill_placeholders(json.loads(row.body), parameters)
     return Description(source=fill_source(row.source, parameters), body=body, sandbox=row.sandbox)
+
+
+READ_PARAMETERS = (
+    select(job_parameters)
+    .where(job_parameters.c.job_id.in_(sql.IDS))
+    .order_by(job_parameters.c.job_id, job_parameters.c.name)
+)
+READ_PARAMETER_SIZES = select(
+    job_parameters.c.job_id, job_parameters.c.name, func.length(job_parameters.c.value).label("size")
+).where(job_parameters.c.job_id.in_(sql.IDS))
+STORE_PARAMETERS = sql.insert_or_update(job_parameters, "value", "at")
+REMOVE_PARAMETERS = delete(job_parameters).where(job_parameters.c.job_id.in_(sql.IDS))
+
+#: Where they are named in messages.
+_PATH: Final = "parameters"
+
+
+def read_parameters(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Mapping[str, str]]:
+    """The parameters of the jobs by name, without jobs that have none."""
+    found: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    for row in sql.read_batches(conn, READ_PARAMETERS, job_ids):
+        found[row.job_id][row.name] = row.value
+    return found
+
+
+def read_parameter_sizes(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Mapping[str, int]]:
+    """Characters of each parameter of the jobs by name, without jobs that have none."""
+    found: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for row in sql.read_batches(conn, READ_PARAMETER_SIZES, job_ids):
+        found[row.job_id][row.name] = row.size
+    return found
+
+
+def check_parameters(given: Mapping[str, str], stored: Mapping[str, int]) -> None:
+    """Raise InvalidRequest if these, and those stored (characters by name), are too many or too long."""
+    problems: list[Problem] = []
+    for name, value in given.items():
+        if not 0 < len(name) <= bounds.PARAMETER_NAME or not name.isprintable():
+            allowed = f"1 to {bounds.PARAMETER_NAME} printable characters"
+            problems.append(Problem(path=_PATH, message=f"the name {name!r:.80} has not {allowed}"))
+        if len(value) > bounds.PARAMETER_VALUE:
+            seen = f"{len(value):,} characters, {bounds.PARAMETER_VALUE:,} are allowed"
+            problems.append(Problem(path=f"{_PATH}.{name:.80}", message=f"has {seen}"))
+        if "\0" in value:
+            problems.append(Problem(path=f"{_PATH}.{name:.80}", message="contains a character NUL"))
+    sizes = {**stored, **{name: len(value) for name, value in given.items()}}
+    if given and len(sizes) > bounds.PARAMETERS:
+        message = f"the job would have {len(sizes):,} of them, {bounds.PARAMETERS:,} are allowed"
+        problems.append(Problem(path=_PATH, message=message))
+    if given and sum(sizes.values()) > bounds.ALL_PARAMETERS:
+        seen = f"{sum(sizes.values()):,} characters of them, {bounds.ALL_PARAMETERS:,} are allowed"
+        problems.append(Problem(path=_PATH, message=f"the job would have {seen}"))
+    if problems:
+        raise InvalidRequest(problems)
+
+
+def store_parameters(conn: Connection, given: Mapping[int, Mapping[str, str]], *, now: datetime) -> None:
+    """Store parameters of existing jobs, by job id; call `check_parameters` before."""
+    rows = [
+        {"job_id": job_id, "name": name, "value": value, "at": now}
+        for job_id, parameters in sorted(given.items())
+        for name, value in sorted(parameters.items())
+    ]
+    if rows:
+        conn.execute(STORE_PARAMETERS.to_statement(conn), rows)
+
+
+def remove_parameters(conn: Connection, job_ids: Collection[int]) -> None:
+    """Remove all parameters of the jobs."""
+    for ids in sql.split_batches(job_ids):
+        conn.execute(REMOVE_PARAMETERS, {"ids": ids})

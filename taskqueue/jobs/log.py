@@ -1,16 +1,29 @@
-"""Job log: every change of a job's status, written in the transaction of the change."""
+"""Job log: every change of a job's status, written in the transaction of the change; and the feed of the log.
 
+The feed has changes of status in order, each read exactly once, however late it is committed. A growing
+number alone is no safe position on PostgreSQL: a transaction that took an early number may commit late. So
+the feed is read only up to an end for which all transactions are over that could add rows before it; a long
+transaction delays its readers, nothing else. A transaction changes a job before it writes the log, so it has
+a transaction id before it takes a log number. The end is read first and a transaction id is taken then: all
+those transactions have smaller ids.
+
+On SQLite there is one writer at a time: rows become visible in the order of their numbers.
+"""
+
+import threading
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select
 
-from taskqueue.db import sql
+from taskqueue.db import database, sql
 from taskqueue.db.sql import BulkInsert
-from taskqueue.schema.tables import job_log
+from taskqueue.schema.tables import installation, job_log, jobs
 from taskqueue.states import JobStatus, read_status
+from taskqueue.task_queues import change_feed
 
 COLUMNS = [column for column in job_log.c if column.name != "log_id"]
 _NAMES = [column.name for column in COLUMNS]
@@ -104,3 +117,151 @@ def entry_from_row(row: Sequence[Any]) -> LogEntry:
     entry["from_status"] = None if entry["from_status"] is None else read_status(entry["from_status"])
     entry["to_status"] = read_status(entry["to_status"])
     return LogEntry(**entry)
+
+
+END = select(func.max(job_log.c.log_id))
+XID = select(change_feed.OUR_XID)
+INCARNATION = select(installation.c.incarnation)
+#: Seconds between two looks whether the log is complete.
+_PAUSE: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """The end of the log at one moment."""
+
+    log_id: int  #: of the last row that was visible
+    history: tuple[object, ...]  #: of the database (`change_feed.FeedPosition`)
+    before: int  #: ids of all transactions that may still add rows up to there are smaller; SQLite: 0
+
+
+def read_end(conn: Connection) -> LogEnd:
+    """The current end; the transaction must not have changed anything yet."""
+    log_id = conn.execute(END).scalar_one() or 0
+    before = conn.execute(XID).scalar_one() if conn.dialect.name == "postgresql" else 0
+    return LogEnd(log_id=log_id, history=change_feed.read_position(conn).history, before=before)
+
+
+def is_complete(conn: Connection, end: LogEnd) -> bool:
+    """Whether no row will be added any more up to an end that another transaction read."""
+    if conn.dialect.name == "sqlite":
+        return True
+    current = change_feed.read_position(conn)
+    return end.history == current.history and current.low >= end.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """A change of a job's status, with what jobs are filtered by."""
+
+    log_id: int
+    job_id: int
+    at: datetime
+    from_status: JobStatus | None  #: None: the job was stored
+    status: JobStatus  #: the new one
+    minor_status: str
+    epoch: int
+    vo: str
+    owner: str
+    owner_group: str
+    site: str
+    submit_pool: str | None
+    job_name: str
+    job_type: str
+    job_group: str
+    submitted_at: datetime
+
+
+_span = (
+    select(job_log)
+    .where(job_log.c.log_id > bindparam("after"), job_log.c.log_id <= bindparam("upto"))
+    .order_by(job_log.c.log_id)
+    .limit(bindparam("most"))
+    .subquery("span")
+)
+CHANGES = (
+    select(
+        *(_span.c.log_id, _span.c.job_id, _span.c.at, _span.c.from_status),
+        *(_span.c.to_status.label("status"), _span.c.minor_status, _span.c.epoch),
+        *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.site, jobs.c.submit_pool),
+        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.submitted_at),
+    )
+    .join_from(_span, jobs, jobs.c.job_id == _span.c.job_id)
+    .order_by(_span.c.log_id)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePage:
+    """Changes in order."""
+
+    changes: Sequence[JobChange]
+    upto: int  #: all log rows up to here were read
+    more: bool  #: there are further rows
+
+
+class LogFeed:
+    """The readable part of the log for one process; any number of processes may have one. Thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._pending: LogEnd | None = None
+        self._end = 0
+
+    def read_end(self) -> int:
+        """Read up to where the log is complete; 0: nothing yet."""
+        with self._lock:
+            if self._pending is None:
+                with database.reading(self._engine) as conn:
+                    end = read_end(conn)
+                self._pending = end if end.log_id != self._end else None
+            if self._pending is not None:
+                with database.reading(self._engine) as conn:
+                    if is_complete(conn, self._pending):
+                        self._end, self._pending = self._pending.log_id, None
+                    elif self._pending.history != change_feed.read_position(conn).history:
+                        self._pending = None  # of a server that is gone
+            return self._end
+
+    def read_present(self, *, seconds: float) -> int | None:
+        """Read the end at this moment, once the log is complete up to there; None: not within `seconds`.
+
+        `read_end` may return an earlier end for as long as transactions are under way.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            with database.reading(self._engine) as conn:
+                end = read_end(conn)
+            while True:
+                with database.reading(self._engine) as conn:
+                    if is_complete(conn, end):
+                        return end.log_id
+                    is_replaced = end.history != change_feed.read_position(conn).history
+                if time.monotonic() >= until:
+                    return None
+                if is_replaced:  # of a server that is gone
+                    break
+                time.sleep(_PAUSE)
+
+    def read_page(self, after: int, *, upto: int, most: int) -> ChangePage:
+        """Changes behind the log id `after`, of `most` log rows; `upto` as of `read_end`."""
+        if after >= upto:
+            return ChangePage(changes=(), upto=after, more=False)
+        with database.reading(self._engine) as conn:
+            rows = conn.execute(CHANGES, {"after": after, "upto": upto, "most": most}).mappings()
+            found = [_from_row(row) for row in rows]
+        # Every row of the log has its job, so that fewer rows than that are all.
+        is_full = len(found) == most
+        return ChangePage(changes=found, upto=found[-1].log_id if is_full else upto, more=is_full)
+
+    def read_incarnation(self) -> int:
+        """Number of the history of this installation: log ids of another one mean nothing."""
+        with database.reading(self._engine) as conn:
+            number: int = conn.execute(INCARNATION).scalar_one()
+        return number
+
+
+def _from_row(row: RowMapping) -> JobChange:
+    before = None if row["from_status"] is None else read_status(row["from_status"])
+    return JobChange(**{**row, "from_status": before, "status": read_status(row["status"])})

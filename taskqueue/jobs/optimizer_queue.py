@@ -2,11 +2,13 @@
 
 Each update states the status in which the job was read; the second of two rivals changes nothing. A journal
 entry that outlives its process marks a job that may have crashed it.
+
+Workers behind Redis report their state for pages, metrics and `doctor`.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -248,3 +250,22 @@ def begin_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> Non
 def end_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> None:
     """Delete the record of jobs that the process has completed."""
     conn.execute(END_TRIAL, {"ids": list(job_ids), "the_holder": holder})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerQueueState:
+    """What RQ reports; all zero with a `problem`."""
+
+    problem: str | None = None  #: why Redis does not answer
+    waiting: int = 0  #: batches of jobs that no worker has begun
+    running: int = 0  #: batches
+    failed: int = 0  #: batches of the last hour; their jobs were left to the sweep
+    workers: int = 0  #: processes that listen
+    outcomes: Mapping[tuple[str, str], int] = field(
+        default_factory=dict
+    )  #: by step and outcome, of all workers
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a worker listens."""
+        return self.workers > 0

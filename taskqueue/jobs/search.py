@@ -31,7 +31,7 @@ from requirements.errors import require_names
 from taskqueue import ownership
 from taskqueue.jobs import jobs
 from taskqueue.jobs.jobs import Job
-from taskqueue.jobs.log_feed import JobChange
+from taskqueue.jobs.log import JobChange
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import ENDED, LIVING, job_waits
 from taskqueue.schema.tables import jobs as table

@@ -9,10 +9,10 @@ from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.db.sql import IdListStatement
 from taskqueue.jobs import transitions
-from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
+from taskqueue.schema.types import has_slot
 from taskqueue.states import JobStatus
 
 #: LIMIT, not EXISTS: nearly always the first classes match, so it must not become a join of all.

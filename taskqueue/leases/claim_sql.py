@@ -60,7 +60,6 @@ from taskqueue.leases.assignment import (
     select_ordered,
 )
 from taskqueue.pilots import slots
-from taskqueue.schema.folded_name import folded_name
 from taskqueue.schema.tables import (
     attempts,
     descriptions,
@@ -73,7 +72,8 @@ from taskqueue.schema.tables import (
     waiting_jobs,
 )
 from taskqueue.schema.tables import scopes as scopes_table
-from taskqueue.sites import bans, scopes
+from taskqueue.schema.types import folded_name
+from taskqueue.sites import scopes
 from taskqueue.sites.scope_rules import RESERVATION, select_digest
 from taskqueue.states import JobStatus
 
@@ -366,7 +366,7 @@ def _refusal(
         match_requests.c.request_id == request["request_id"],
     )
     is_decided_elsewhere = or_(
-        exists().where(site_bans.c.site == site, bans.IS_CURRENT),
+        exists().where(site_bans.c.site == site, scopes.IS_CURRENT),
         and_(request["counted_by"].is_(None), exists().where(scope_rules.c.scope.in_(place)))
         if limits is None
         else limits.are_unverified(place),

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from requirements.errors import InvalidRequest, PilotageError
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, LeaseNotFound, OutputMissing, StaleLease
-from taskqueue.jobs import log, parameters, transitions
+from taskqueue.jobs import descriptions, log, transitions
 from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
@@ -85,7 +85,7 @@ def _record_distinct(
         for each in reports
         if isinstance(each, NoteReport) and each.note.parameters and each.lease in held
     }
-    sizes = parameters.read_sizes(conn, noted)
+    sizes = descriptions.read_parameter_sizes(conn, noted)
     jobs = {
         row.job_id: JobState(
             status=read_status(row.status),
@@ -175,7 +175,7 @@ def _store_notes(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], 
                 now=now,
             )
     given = {job_id: note.parameters for job_id, note in notes.items()}
-    parameters.store_parameters(conn, given, now=now)
+    descriptions.store_parameters(conn, given, now=now)
 
 
 def _move(conn: Connection, move: Move, job_ids: Collection[int], now: datetime) -> None:

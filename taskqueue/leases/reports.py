@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from cs_config.options import bounds
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
-from taskqueue.jobs import control, parameters
+from taskqueue.jobs import control, descriptions
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt, AttemptTimes
 from taskqueue.states import FINAL, JobStatus, may_come_from
@@ -273,7 +273,7 @@ class NoteReport(LeaseReport):
         is_late = attempt.closed_as == FINISHED and attempt.epoch == job.epoch
         if not is_late:
             attempts.check_open(attempt)
-        parameters.check_parameters(self.note.parameters, job.parameters)
+        descriptions.check_parameters(self.note.parameters, job.parameters)
         note = Note(parameters=self.note.parameters) if is_late or attempt.ending else self.note
         answer = _answer(attempt, job.status if is_late else None)
         if is_late:

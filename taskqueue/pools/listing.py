@@ -28,12 +28,12 @@ from taskqueue.db import sql
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.pools.pools import Pool
-from taskqueue.schema.bitset_type import has_slot
 from taskqueue.schema.tables import jobs, submit_pools
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.tables import submit_pools as table
+from taskqueue.schema.types import has_slot
 from taskqueue.states import JobStatus
 
 MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(sql.IDS))

@@ -3,19 +3,46 @@
 A pool is deleted when no job that is not final uses it. The arrival of a job touches the pool's row in the
 transaction that makes the job wait, and deletion requires an untouched row: whichever comes second sees what
 the first did, so that a job never loses its pool.
+
+Mapping of pools to queues, stored as the set of eligible queue classes of each pool, and its SQL view.
+
+A mapping is written only while the VO's queue classes have the version that it was computed from; see
+`queue_class_store`. Only differences are written, in one transaction.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, tuple_, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.schema import CreateView
 
+from cs_config.classes.queue_class_index import EligibleSets
+from cs_config.versions.tables import metadata
+from requirements.bitset import mask_from
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.errors import PoolNotFound
-from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
+from taskqueue.pools import queue_class_store
+from taskqueue.schema.tables import jobs, pool_mappings, queue_classes, submit_pools
+from taskqueue.schema.tables import pool_mappings as mapped
+from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
+from taskqueue.schema.types import has_slot
 from taskqueue.states import FINAL, JobStatus
 from taskqueue.task_queues import change_feed
 
@@ -188,3 +215,227 @@ def list_requirements(conn: Connection, vos: Collection[str] | None) -> dict[str
     for row in rows:
         found.setdefault(row.vo, {})[row.pool_id] = row.original
     return found
+
+
+#: RFC #7's table pool → Site/CE/Queue: one row for each eligible queue of a pool.
+pool_queues = CreateView(
+    select(
+        pool_mappings.c.pool_id,
+        members.c.site,
+        members.c.ce,
+        members.c.queue,
+        REFRESH_COLUMNS["refreshed_at"],
+        REFRESH_COLUMNS["config_version"],
+    )
+    .select_from(
+        pool_mappings.join(WITH_VO, submit_pools.c.pool_id == pool_mappings.c.pool_id)
+        .join(queue_classes, queue_classes.c.vo == pool_mappings.c.vo)
+        .join(members, members.c.queue_class_id == queue_classes.c.queue_class_id)
+    )
+    .where(has_slot(pool_mappings.c.eligible, queue_classes.c.slot)),
+    "pool_queues",
+    metadata=metadata,
+).table
+
+_VO: BindParameter[str] = bindparam("the_vo")
+
+LOCK_POOLS = (
+    select(submit_pools.c.pool_id)
+    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.vo == _VO)
+    .order_by(submit_pools.c.pool_id)
+    .with_for_update()
+)
+
+OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.vo == _VO)
+MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(sql.IDS))
+
+PUT = sql.insert_or_update(mapped, "eligible", "undecided")
+#: UPDATE, not upsert: the pool may have been deleted meanwhile.
+UPDATE = (
+    update(mapped)
+    .where(mapped.c.pool_id == bindparam("its_pool"))
+    .values(eligible=bindparam("its_eligible"), undecided=bindparam("its_undecided"))
+)
+
+MARK_REFRESHED = (
+    update(submit_pools)
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
+    .values(
+        refreshed_at=bindparam("now"), config_version=bindparam("version"), expiries=bindparam("its_expiries")
+    )
+)
+
+
+UNMAPPED = select(submit_pools.c.pool_id).where(submit_pools.c.vo == _VO, IS_UNMAPPED)
+VOS_WITH_UNMAPPED = select(submit_pools.c.vo).where(IS_UNMAPPED).distinct()
+#: As one row: ten thousand ids are read for each change of a queue.
+MAPPED_IDS = select(func.aggregate_strings(pool_mappings.c.pool_id, " ")).where(pool_mappings.c.vo == _VO)
+
+_since: BindParameter[datetime] = bindparam("since")
+REFRESHED = (
+    select(submit_pools.c.pool_id)
+    .outerjoin(versions, versions.c.vo == submit_pools.c.vo)
+    .where(submit_pools.c.refreshed_at.is_not(None))
+)
+REFRESHED_SINCE = REFRESHED.where(or_(submit_pools.c.refreshed_at > _since, versions.c.refreshed_at > _since))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingChange:
+    """Changes in a pool's mapping."""
+
+    gained: int  #: queue classes
+    lost: int  #: queue classes
+    turned: int = 0  #: queue classes that became undecided, or no longer are
+    #: Jobs need another minor status: eligible classes appeared or vanished, or the pool had no mapping.
+    shows: bool = field(default=False, compare=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.gained or self.lost or self.turned)
+
+
+_NO_CHANGE = MappingChange(gained=0, lost=0)
+_EMPTY = EligibleSets(eligible=0)
+
+
+def store_mappings(
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    digests: Mapping[str, Mapping[str, bool]],
+    now: datetime,
+) -> Mapping[str, MappingChange] | None:
+    """Store which queue classes are eligible for pools of a VO; what changed for each that exists.
+
+    `digests` has for each pool the digests of its eligible queue classes, and whether each is undecided.
+    None: the VO's queue classes have another version or release, and nothing was written; load the current
+    configuration, sync, and compute again.
+    """
+    there = lock_pools(conn, vo, digests)
+    if queue_class_store.lock_version(conn, vo) != (config_version, expiries):
+        return None
+    slots = queue_class_store.read_slots(conn, vo)
+    if any(digests[pool_id].keys() - slots.keys() for pool_id in there):
+        return None  # this version had another text, or another release wrote last
+    wanted = {pool_id: _to_sets(digests[pool_id], slots) for pool_id in there}
+    changed = _store_changes(
+        conn, vo, wanted, {"now": now, "version": config_version, "its_expiries": expiries}
+    )
+    if any(changed.values()):
+        change_feed.append_changes(conn, "mapping", [vo], now=now)
+    return changed
+
+
+def read_mappings(
+    conn: Connection, vo: str, pool_ids: Collection[str] | None = None
+) -> Mapping[str, EligibleSets]:
+    """Mappings of these pools of a VO, or of all; a pool without one has no entry."""
+    if pool_ids is None:
+        return _sets_from_rows(conn.execute(OF_VO, {"the_vo": vo}))
+    return _sets_from_rows(sql.read_batches(conn, MAPPED, pool_ids))
+
+
+def refresh_mappings(
+    conn: Connection,
+    *,
+    vo: str,
+    config_version: int,
+    expiries: int = 0,
+    new: Mapping[str, EligibleSets],
+    wanted: Mapping[str, EligibleSets],
+    before: Mapping[str, EligibleSets],
+    now: datetime,
+) -> dict[str, MappingChange]:
+    """Store mappings that were computed under the lock of the VO's row (see `queue_class_store.lock_state`).
+
+    `new` are mappings of pools that are locked and may have none yet, `wanted` those of pools that have one,
+    stored as `before`. What changed for each of the pools.
+    """
+    changed = {pool_id: _compare(before[pool_id], sets) for pool_id, sets in wanted.items()}
+    rows = [
+        {"its_pool": pool_id, "its_eligible": sets.eligible, "its_undecided": sets.undecided}
+        for pool_id, sets in sorted(wanted.items())
+        if changed[pool_id]
+    ]
+    if rows:
+        conn.execute(UPDATE, rows)
+    stamp = {"now": now, "version": config_version, "its_expiries": expiries}
+    changed |= _store_changes(conn, vo, new, stamp)
+    if any(changed.values()):
+        change_feed.append_changes(conn, "mapping", [vo], now=now)
+    return changed
+
+
+def lock_pools(conn: Connection, vo: str, pool_ids: Collection[str]) -> list[str]:
+    """Lock existing pools in order, before the VO's version, as the arrival of jobs does."""
+    return [row.pool_id for row in sql.read_batches(conn, LOCK_POOLS, pool_ids, the_vo=vo)]
+
+
+def _to_sets(digests: Mapping[str, bool], slots: Mapping[str, int]) -> EligibleSets:
+    return EligibleSets(
+        eligible=mask_from([slots[digest] for digest in digests]),
+        undecided=mask_from([slots[digest] for digest, undecided in digests.items() if undecided]),
+    )
+
+
+def _store_changes(
+    conn: Connection, vo: str, wanted: Mapping[str, EligibleSets], stamp: Mapping[str, object]
+) -> dict[str, MappingChange]:
+    changed: dict[str, MappingChange] = {}
+    for pool_ids in sql.split_batches(wanted):
+        changed |= _write_changes(conn, vo, {pool_id: wanted[pool_id] for pool_id in pool_ids})
+        conn.execute(MARK_REFRESHED, {"ids": pool_ids, **stamp})
+    return changed
+
+
+def _write_changes(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]) -> dict[str, MappingChange]:
+    before = _sets_from_rows(conn.execute(MAPPED, {"ids": list(wanted)}))
+    rows = [
+        {"pool_id": pool_id, "vo": vo, "eligible": new.eligible, "undecided": new.undecided}
+        for pool_id, new in wanted.items()
+        if before.get(pool_id) != new
+    ]
+    if rows:
+        conn.execute(PUT.to_statement(conn), rows)
+    return {pool_id: _compare(before.get(pool_id), new) for pool_id, new in wanted.items()}
+
+
+def _sets_from_rows(rows: Iterable[Row[tuple[str, int, int]]]) -> dict[str, EligibleSets]:
+    return {row.pool_id: EligibleSets(eligible=row.eligible, undecided=row.undecided) for row in rows}
+
+
+def _compare(before: EligibleSets | None, new: EligibleSets) -> MappingChange:
+    if before == new:
+        return _NO_CHANGE
+    old = before or _EMPTY
+    both = old.eligible & new.eligible
+    return MappingChange(
+        gained=(new.eligible & ~old.eligible).bit_count(),
+        lost=(old.eligible & ~new.eligible).bit_count(),
+        turned=((old.undecided ^ new.undecided) & both).bit_count(),
+        shows=before is None or bool(old.eligible) is not bool(new.eligible),
+    )
+
+
+def list_unmapped(conn: Connection, vo: str) -> list[str]:
+    """Pools of the VO without a stored mapping."""
+    return list(conn.execute(UNMAPPED, {"the_vo": vo}).scalars())
+
+
+def list_vos_with_unmapped(conn: Connection) -> frozenset[str]:
+    """VOs that have such pools."""
+    return frozenset(conn.execute(VOS_WITH_UNMAPPED).scalars())
+
+
+def list_mapped(conn: Connection, vo: str) -> frozenset[str]:
+    """Pools of the VO with a stored mapping."""
+    return frozenset((conn.execute(MAPPED_IDS, {"the_vo": vo}).scalar_one() or "").split())
+
+
+def list_refreshed(conn: Connection, since: datetime | None) -> list[str]:
+    """Pools resolved after a time, alone or in a refresh of their VO; None: all that ever were."""
+    if since is None:
+        return list(conn.execute(REFRESHED).scalars())
+    return list(conn.execute(REFRESHED_SINCE, {"since": since}).scalars())

@@ -29,9 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from cs_config.versions.tables import UtcTime, metadata
-from taskqueue.schema.bitset_type import BitsetType
-from taskqueue.schema.folded_name import folded_name
 from taskqueue.schema.triggers import TRIGGERS
+from taskqueue.schema.types import BitsetType, folded_name
 from taskqueue.states import FINAL
 
 #: SQLite generates row ids only for a primary key of type INTEGER.

@@ -5,6 +5,9 @@ changed under the lock of the scope only: by claims, which add what they took, a
 (`lock_rules`). What ends an attempt takes no such lock: triggers of `attempts` append to
 `scope_returns` in the same transaction. So `n` less the returns of a snapshot equals the rows of that
 snapshot, and a claim that applies late leaves too little room, never too much.
+
+Token buckets of matching delays, and of running limits with a ramp, are stored with the time of the
+database: matchers on several hosts have different clocks, and each would fill the buckets by its own.
 """
 
 import hashlib
@@ -12,6 +15,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
@@ -38,7 +42,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from taskqueue.db import sql
-from taskqueue.schema.tables import installation, scope_returns
+from taskqueue.schema.tables import installation, matching_delays, scope_returns
 from taskqueue.schema.tables import scope_rules as table
 from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import reservations, scopes
@@ -403,3 +407,40 @@ def _rule_from_row(row: Row[Any], *, more: int = 0) -> StoredRule:
         opened=row.opened,
         known=row.format == FORMAT and row.kind in _KINDS,
     )
+
+
+#: Folded scope, kind of rule (a delay, or a limit with a ramp), attribute, folded value, VO (empty: all VOs).
+BucketKey = tuple[str, RuleKind, str, str, str]
+_BUCKET_KEY = ("scope", "kind", "attribute", "value", "vo")
+
+READ_LEVELS = select(matching_delays).where(matching_delays.c.scope.in_(sql.IDS))
+STORE_LEVELS = sql.insert_or_update(matching_delays, "tokens", "at")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketLevel:
+    """Fill level of a bucket at a time."""
+
+    tokens: float
+    at: datetime
+
+
+def read_levels(conn: Connection, scopes: Collection[str]) -> Mapping[BucketKey, BucketLevel]:
+    """Stored buckets of scopes."""
+    rows = conn.execute(READ_LEVELS, {"ids": sorted(scopes)})
+    return {
+        (row.scope, RuleKind(row.kind), row.attribute, row.value, row.vo): BucketLevel(
+            tokens=row.tokens, at=row.at
+        )
+        for row in rows
+    }
+
+
+def store_levels(conn: Connection, levels: Iterable[tuple[BucketKey, BucketLevel]]) -> None:
+    """Store bucket levels, under the lock of their scopes."""
+    rows = [
+        dict(zip(_BUCKET_KEY, key, strict=True)) | {"tokens": level.tokens, "at": level.at}
+        for key, level in levels
+    ]
+    if rows:
+        conn.execute(STORE_LEVELS.to_statement(conn), rows)

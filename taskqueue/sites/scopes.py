@@ -3,20 +3,23 @@
 Every decision about matching at a scope, and every change of its inputs, happens under the lock of its row.
 Locks are taken by one statement, in the order of names. Names are folded in all tables, so that limits hold
 however a site is spelled, also while processes with two spellings claim.
+
+Bans of sites, which then get test jobs only.
 """
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, literal_column, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, literal_column, or_, select, update
 
 from cs_config.options.place_limits import ALL_SITES
 from requirements.values import Value, fold
 from taskqueue.db import sql
 from taskqueue.schema.tables import scopes as table
+from taskqueue.schema.tables import site_bans
 
 #: The folded scope of limits on all sites together; it has no advertisement.
 GRID: Final = fold(ALL_SITES)
@@ -138,3 +141,45 @@ def build_scope(row: Row[Any]) -> Scope:
         advertised_at=row.advertised_at,
         taken_at=row.taken_at,
     )
+
+
+SET_BAN = sql.insert_or_update(site_bans, "reason", "author", "at", "until")
+#: Condition on a ban: not expired.
+IS_CURRENT = or_(site_bans.c.until.is_(None), site_bans.c.until > bindparam("now"))
+
+LIFT_BAN = delete(site_bans).where(site_bans.c.site == bindparam("the_site"))
+BANNED = select(site_bans).where(site_bans.c.site.in_(sql.IDS), IS_CURRENT)
+CURRENT = select(site_bans.c.site).where(IS_CURRENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ban:
+    """A ban of a site."""
+
+    site: str
+    reason: str
+    author: str
+    at: datetime
+    until: datetime | None  #: None: until it is lifted
+
+
+def set_ban(conn: Connection, new: Ban) -> None:
+    """Ban a site; replaces an existing ban."""
+    conn.execute(SET_BAN.to_statement(conn), {**asdict(new), "site": fold(new.site)})
+
+
+def lift_ban(conn: Connection, site: str) -> bool:
+    """Lift the ban of a site; False: there was none."""
+    return bool(conn.execute(LIFT_BAN, {"the_site": fold(site)}).rowcount)
+
+
+def read_bans(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, Ban]:
+    """Current bans of these sites, with the names as given."""
+    rows = conn.execute(BANNED, {"ids": sorted(map(fold, sites)), "now": now})
+    found = {row.site: Ban(**row._asdict()) for row in rows}
+    return {site: replace(found[fold(site)], site=site) for site in sites if fold(site) in found}
+
+
+def list_banned(conn: Connection, *, now: datetime) -> frozenset[str]:
+    """The folded names of all banned sites."""
+    return frozenset(conn.execute(CURRENT, {"now": now}).scalars())

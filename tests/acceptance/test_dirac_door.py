@@ -15,7 +15,7 @@ import pytest
 
 from examples.servers import dirac_package
 from examples.servers.certificates import Authority, make_proxy
-from pilotage.cli.processes import dirac_history
+from pilotage.cli.processes import dirac_door
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.genuine_dirac import GenuineClients
 
@@ -437,7 +437,7 @@ def test_the_portal_and_the_dashboards_of_dirac_go_on(door: Door, database_url: 
     known = json.loads(genuine.splitlines()[-1])
     assert record.keys() == {*known["keys"], *known["values"], "timestamp"}
     assert (record["Jobs"], record["JobGroup"], record["Status"]) == (1, "7", "Waiting")
-    assert dirac_history.MAPPING["mappings"] == known["mapping"]
+    assert dirac_door.MAPPING["mappings"] == known["mapping"]
 
 
 _TYPE = """

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.batch.batch_system import BatchSystem, JobResources
+from pilotage.fabric.batch.batch_system import BatchSystem, Evidence, JobResources
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_dialect
-from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalState

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import home_directory, last_seen, output, settings
+from pilotage.cli import home_directory, output, settings
 from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import keys
@@ -56,7 +56,7 @@ def recover(
         with database.reading(engine) as conn:
             standing = incarnation.read_state(conn)
     if chosen.home.is_dir():
-        last_seen.write_last_seen(chosen, standing)
+        cli_engine.write_last_seen(chosen, standing)
     times = {
         "until": done.until.isoformat(),
         "last_commit": done.last_commit and done.last_commit.isoformat(),

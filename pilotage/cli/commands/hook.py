@@ -32,7 +32,7 @@ _DELIVERIES: Mapping[str, Column] = {
 
 
 def add(
-    address: Annotated[str, options.argument("ADDRESS", "https address that gets the messages.")],
+    address: Annotated[str, options.argument("ADDRESS", "https or mailto address that gets the messages.")],
     *,
     name: Annotated[str, options.option("NAME", "Name, unique in the VO.")],
     event: Annotated[

@@ -4,6 +4,7 @@ import sys
 import tarfile
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -102,29 +103,52 @@ def parse_parameters(words: Sequence[str]) -> dict[str, list[str]]:
 def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobDraft]]:
     """Each draft `count` times, in as few requests as the service allows; one request has one sandbox."""
     waiting: list[JobDraft] = []
-    tokens = 0
+    work = _Work()
     pieces = ([*_split_members(draft)] for draft in drafts)
     for draft in (piece for some in pieces for _ in range(count) for piece in some):
-        is_new = not waiting or draft is not waiting[-1]
-        tokens += jdl.count_tokens(draft.text) if is_new and draft.text is not None else 0
-        full = sum(each.jobs for each in waiting) + draft.jobs > BATCH or tokens > bounds.DESCRIBED_TOKENS
+        own = _Work() if waiting and draft is waiting[-1] else _Work.of(draft)
+        work += own
+        full = sum(each.jobs for each in waiting) + draft.jobs > BATCH or work.is_too_much
         if waiting and (full or waiting[0].sandbox != draft.sandbox):
             yield waiting
-            waiting, tokens = [], jdl.count_tokens(draft.text or "")
+            waiting, work = [], _Work.of(draft)
         waiting.append(draft)
     if waiting:
         yield waiting
 
 
+class _Work(Counter[str]):
+    """What the service limits in one request, by the name of the limit; equal descriptions are read once."""
+
+    @classmethod
+    def of(cls, draft: JobDraft) -> "_Work":
+        """The work for a description."""
+        volume = parametric.volume(draft.content)
+        return cls(
+            DESCRIBED_TOKENS=jdl.count_tokens(draft.text or ""),
+            EXPRESSION_TOKENS=volume.expression_tokens,
+            FILLED_VALUES=volume.values,
+        )
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the service would refuse it."""
+        return any(amount > getattr(bounds, name) for name, amount in self.items())
+
+
 def _split_members(draft: JobDraft) -> Iterator[JobDraft]:
     """Split a long parametric description; each member keeps its values and its number."""
-    if draft.jobs <= _MEMBERS:
+    work = _Work.of(draft)
+    del work["DESCRIBED_TOKENS"]  # the text is read once
+    fits = (getattr(bounds, name) * draft.jobs // max(1, amount) for name, amount in work.items())
+    most = max(1, min(_MEMBERS, *fits))
+    if draft.jobs <= most:
         yield draft
         return
     members = parametric.expand_parameters(draft.content, most=_MOST_MEMBERS)
     shared = parametric.without_parameters(draft.content)
-    for start in range(0, len(members), _MEMBERS):
-        some = members[start : start + _MEMBERS]
+    for start in range(0, len(members), most):
+        some = members[start : start + most]
         lists = {f"Parameters.{name}": [values[name] for values in some] for name in some[0]}
         if "s" in some[0]:
             lists["Parameters"] = lists.pop("Parameters.s")

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from agents import (
     accounting,
-    loop,
+    leader,
     lost_jobs,
     pools,
     priorities,
@@ -32,6 +32,7 @@ from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
+from pilotage.cli.processes.hook_mail import MailSender
 from pilotage.cli.processes.hook_sender import HookSender
 from pilotage.cli.settings import Settings
 from requirements.errors import did_you_mean
@@ -101,7 +102,11 @@ def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
 
 def make_hook_sender(chosen: Settings) -> HookSender:
     """What sends the messages of web hooks."""
-    return HookSender(allowed=chosen.web_hook_networks, refused=chosen.web_hook_refused_networks)
+    return HookSender(
+        allowed=chosen.web_hook_networks,
+        refused=chosen.web_hook_refused_networks,
+        mail=MailSender(chosen.mail_server, chosen.mail_from),
+    )
 
 
 def unique_holder() -> str:
@@ -116,7 +121,7 @@ def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
         for name in names:
             cycle = partial(AGENTS[name], context)
             stack.enter_context(
-                wiring.repeat_in_thread(cycle, name=name, every=loop.INTERVALS[name], clock=context.clock)
+                wiring.repeat_in_thread(cycle, name=name, every=leader.INTERVALS[name], clock=context.clock)
             )
         yield
 

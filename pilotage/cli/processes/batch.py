@@ -84,8 +84,15 @@ def _application() -> typer.Typer:
 
 
 def batch_check(
-    kind: Annotated[str, typer.Argument(help="Kind of batch system, as in the file of a director.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help="Kind of batch system, as in the file of a director; with --config its name."),
+    ],
     *,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="File of a director or gateway: check the system of this name as it is there."),
+    ] = None,
     directory: Annotated[
         Path | None,
         typer.Option(help="Directory for the files of jobs, shared with the nodes of the batch system."),
@@ -118,7 +125,12 @@ def batch_check(
     names = _choose_checks(only)
     with contextlib.ExitStack() as stack:
         files = {"dialect": dialect, "ce": ce, "schedd": schedd, "options": more}
-        bench = _bench(_settings(kind, directory, files), queue, stack)
+        if config is None:
+            described = _settings(kind, directory, files)
+        else:
+            given = {**files, "directory": directory}
+            described = _find_system(config, kind, [name for name, each in given.items() if each is not None])
+        bench = _bench(described, queue, stack)
         bench.resources, bench.patience = JobResources(memory=memory, wall_time=wall_time), patience
         outcomes = list(_run_checks(bench, names, quiet=as_json))
     headings = ("", "Check", "#Seconds", "Rule, or its violation")
@@ -130,6 +142,23 @@ def batch_check(
     output.emit(data, as_json=as_json, render=lambda: output.table(headings, rows))
     if not all(each.passed for each in outcomes):
         raise typer.Exit(REFUSED)
+
+
+def _find_system(file: Path, name: str, given: Sequence[str]) -> SystemSettings:
+    """The settings of a system in the file of a director or gateway; `given` are options that it replaces."""
+    if given:
+        raise WrongUsage(f"--{given[0]}: {file} has the settings of the system")
+    content = cli_settings.load_yaml(file, InvalidDirector)
+    systems = content.get("systems") if isinstance(content, Mapping) else None
+    if not isinstance(systems, Mapping) or name not in systems:
+        known = ", ".join(map(str, systems)) if isinstance(systems, Mapping) else "none"
+        raise WrongUsage(f"{file}: there is no system {name}, there are {known}")
+    found = configuration.validate_file(SystemSettings, systems[name], str(file), InvalidDirector)
+    if settings.is_template(found):
+        raise WrongUsage(
+            f"{file}: the system {name} is one for each CE: check it without {{ce}} and {{endpoint}}"
+        )
+    return found
 
 
 def _settings(kind: str, directory: Path | None, files: Mapping[str, Path | None]) -> SystemSettings:

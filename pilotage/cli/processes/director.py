@@ -21,8 +21,8 @@ from pilotage.cli.errors import REFUSED
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
-from pilotage.fabric import node_script
-from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric import bundle, node_script
+from pilotage.fabric.batch.batch_system import ReliableSystem
 from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.director import configuration
@@ -30,7 +30,6 @@ from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import DirectorTargets
 from pilotage.fabric.node_script import PilotScript
-from pilotage.fabric.pilot import bundle
 from requirements.errors import Problem
 from requirements.values import fold
 
@@ -103,7 +102,7 @@ def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
 
 def _script(described: DirectorFile) -> Callable[[PilotScript], str]:
     """The function that builds the script of a pilot, which contains the whole program."""
-    zipapp = bundle.content()
+    zipapp = bundle.pilot_bundle()
     authorities = None if described.authorities is None else described.authorities.read_text(encoding="ascii")
 
     def script(pilot: PilotScript) -> str:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,30 +25,28 @@ from pilotage.cli.output import LOCAL_JOBS, Column, Entry
 from pilotage.cli.processes import batch, site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
-from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
 from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
-from pilotage.fabric.cycle_summaries import GatewaySummary
+from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.gateway import configuration
-from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
-from pilotage.fabric.gateway.gateway import Gateway
+from pilotage.fabric.gateway.gateway import Gateway, GatewayAdvertising, GridJobPulling
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.gateway.service import GatewayService, GatewayTransport
-from pilotage.fabric.manager import handlers, records
+from pilotage.fabric.manager import grid_job, job_types
 from pilotage.fabric.manager import journal as journals
 from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.grid_job import GridJob, job_type
-from pilotage.fabric.manager.handlers import Handler
+from pilotage.fabric.manager.job_types import Handler
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.shared_area import SharedBatchSystem
+from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSystem
 from pilotage.fabric.pilot.service import credentials, heartbeat
 from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
 from pilotage.fabric.pilot.service.transport import Away, Proxy
-from pilotage.fabric.presence import Presence
 from requirements.errors import Problem, did_you_mean
 
 
@@ -120,18 +119,23 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
 
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
     one = described.systems[name]
-    return SharedBatchSystem(
-        system=ReliableSystem(name=name, system=open_system(one, connections), evidence=described.lost_after),
-        shell=connections.shell(one),
-        directory=str(one.directory),
-    )
+    opened = open_system(one, connections)
+    reliable = ReliableSystem(name=name, system=opened, evidence=described.lost_after)
+    if one.directory is None and isinstance(opened, CarriesFiles):
+        return CarryingSystem(
+            system=reliable,
+            shell=LocalShell(),
+            directory=str(described.directory / "carried"),
+            files=opened,
+        )
+    return SharedBatchSystem(system=reliable, shell=connections.shell(one), directory=str(one.directory))
 
 
 def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
     try:
-        known = handlers.installed_handlers()
+        known = job_types.installed_handlers()
     except (TypeError, ImportError) as error:
-        raise InvalidGateway([Problem(path=handlers.GROUP, message=str(error))]) from None
+        raise InvalidGateway([Problem(path=job_types.GROUP, message=str(error))]) from None
     missing = [
         Problem(
             path=f"job_types/{name}",
@@ -143,7 +147,7 @@ def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
         if name not in known
     ]
     if not known:  # a request that names no type would get jobs of all types
-        missing = [Problem(path=handlers.GROUP, message="no handler is installed: install the program anew")]
+        missing = [Problem(path=job_types.GROUP, message="no handler is installed: install the program anew")]
     if missing:
         raise InvalidGateway(missing)
     return known
@@ -176,7 +180,7 @@ class GatewayAction(StrEnum):
 def show_status(described: GatewayFile, *, job_id: int | None, as_json: bool) -> None:
     """Print the grid jobs in the journal of a gateway, or the local jobs of one of them."""
     found = [
-        records.grid_job_status(entry, local_jobs)
+        grid_job.grid_job_status(entry, local_jobs)
         for entry, local_jobs in journals.read_grid_jobs(described.directory)
         if job_id in (None, entry.taken.job_id) and not entry.forgotten
     ]
@@ -272,10 +276,11 @@ def _once(made: Gateway, *, as_json: bool) -> GatewaySummary:
 def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
     every = described.job_polling_time
-    with (
-        _repeat_in_thread("work", made.manager.advance, every),
-        _repeat_in_thread("delivery", made.leases.deliver, every),
-    ):
+    with ExitStack() as threads:
+        threads.enter_context(_repeat_in_thread("delivery", made.leases.deliver, every))
+        for name in made.manager.systems:
+            advance = partial(made.manager.advance_system, name)
+            threads.enter_context(_repeat_in_thread(f"work {name}", advance, every))
         while not stop.is_set():
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)

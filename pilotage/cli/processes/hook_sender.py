@@ -18,6 +18,8 @@ from typing import Any, Final
 import httpcore
 
 from agents.web_hooks import TRY_SECONDS, SendResult
+from pilotage.cli.processes import hook_mail
+from pilotage.cli.processes.hook_mail import MailSender
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +49,22 @@ class HookSender:
     """Sends messages to the internet, and to networks that the operator allows; `send` is thread-safe."""
 
     def __init__(
-        self, *, allowed: Iterable[str] = (), refused: Iterable[str] = (), tls: ssl.SSLContext | None = None
+        self,
+        *,
+        allowed: Iterable[str] = (),
+        refused: Iterable[str] = (),
+        tls: ssl.SSLContext | None = None,
+        mail: MailSender | None = None,
     ) -> None:
         """Networks beside the internet, also without TLS, and those of both that may not be reached."""
+        self._mail = mail or MailSender(None, "")
         self._allowed, self._refused = tuple(map(ip_network, allowed)), tuple(map(ip_network, refused))
         self._tls = tls or ssl.create_default_context()
 
     def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
         """Send a message. An answer of 200 to 299 is success."""
+        if url.startswith(hook_mail.SCHEME):
+            return self._mail.send(url, body, headers)
         backend = _CheckedBackend(self, until=time.monotonic() + TRY_SECONDS)
         limits = dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS)
         try:

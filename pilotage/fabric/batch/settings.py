@@ -230,6 +230,7 @@ class BatchSystemKind:
     needed: tuple[str, ...] = ("directory",)  #: settings that have to be there
     allowed: frozenset[str] = frozenset({"environment", "flags", "ssh"})
     takes_queue_list: bool = False  #: a job can be given to several queues, separated by commas
+    carries_files: bool = False  #: its systems are `CarriesFiles`
     languages: tuple[Vocabulary, ...] = OF_COMMANDS  #: of flags; a dialect may state another
 
     def has(self, setting: str) -> bool:

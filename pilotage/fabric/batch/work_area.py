@@ -103,9 +103,15 @@ class WorkAreas:
         }
 
     def mark_killed(self, stamps: Iterable[str]) -> None:
-        """Note that we ask for the end of jobs, before we do: not in directories that they can fill."""
-        for stamp in stamps:
-            self.shell.write(_killed_file(stamp), b"killed\n", below=self.directory)
+        """Note that we ask for the end of jobs, before we do: not in directories that they can fill.
+
+        A kill is repeated until the job has ended, its note is not.
+        """
+        names = [_killed_file(stamp) for stamp in stamps]
+        there = self.shell.read_small(names, below=self.directory, most=_LOG)
+        for name in names:
+            if name not in there:
+                self.shell.write(name, b"killed\n", below=self.directory)
 
     def texts(self, stamps: Iterable[str], name: str, *, most: int = _LOG) -> Mapping[str, str]:
         """The files of one name, by stamp; left out are jobs without it, and with more than `most` bytes."""

@@ -13,7 +13,7 @@ from typing import Annotated, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from pilotage.fabric.batch import settings
-from pilotage.fabric.batch.reliable import Evidence
+from pilotage.fabric.batch.batch_system import Evidence
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director.targets import (
     BROKER,

@@ -172,17 +172,24 @@ class _Plan:
     def _spread(
         self, work: _WorkLeft, groups: Iterable[int], shares: Counter[Place], *, only_free: bool
     ) -> None:
-        """Give equal parts of the work to equally good groups, whole slots at least, until they are full."""
-        if work.jobs:
-            self._use(work, self._spare)
-        left = list(groups) if work.jobs else []
+        """Give equal parts of the work to equally good groups, until they are full.
+
+        Only full slots, of the largest groups first, so that what is left over takes part of a small one.
+        """
+        left = list(groups)
         self._chance.shuffle(left)
+        left.sort(key=lambda group: work.parts[group])
         while work.jobs and left:
+            self._use(work, self._spare)
+            slots_of = {group: _fitting(1, work.parts[group]) for group in left}
             portion = math.ceil(work.jobs / len(left))
             open_groups = []
-            for group in left:
-                jobs = min(work.jobs, max(portion, _fitting(1, work.parts[group])))
-                if jobs and self._send(work, group, jobs, shares, only_free=only_free):
+            for group, in_slot in slots_of.items():
+                jobs = math.ceil(portion / in_slot) * in_slot
+                if group != left[-1]:
+                    jobs = min(jobs, work.jobs // in_slot * in_slot)
+                jobs = min(jobs, work.jobs)
+                if self._send(work, group, jobs, shares, only_free=only_free):
                     open_groups.append(group)
             left = open_groups
 

@@ -23,10 +23,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
-from pilotage.fabric import presence
+from pilotage.fabric import cycle_summaries
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
-from pilotage.fabric.cycle_summaries import DirectorSummary
+from pilotage.fabric.cycle_summaries import DirectorSummary, Presence
 from pilotage.fabric.director import demand, matcher_client, targets, workers
 from pilotage.fabric.director import recorded_pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
@@ -49,7 +49,6 @@ from pilotage.fabric.director.workers import (
     SystemWorker,
 )
 from pilotage.fabric.node_script import PilotScript
-from pilotage.fabric.presence import Presence
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, are_flags
 
 #: The code of the service's refusal while another process of this director works.
@@ -70,7 +69,7 @@ class Director:
     patience: float = 10.0  #: seconds that a cycle waits for batch systems, twice
     every: float = 60.0  #: seconds between two cycles
     expected: float | None = None  #: seconds until the next cycle, if that is another process; None: `every`
-    holder: str = field(default_factory=presence.identify_process)
+    holder: str = field(default_factory=cycle_summaries.identify_process)
     _last: DirectorSummary | None = None
     _too_small: Mapping[str, Sequence[UnservedWork]] = field(default_factory=dict)  #: by VO, last known
     _pilots: Mapping[str, Pilots] = field(init=False)
@@ -132,7 +131,7 @@ class Director:
                             client.renew_token()
                         raise
                     holder = str(error.details.get("holder", ""))
-                    if not presence.has_ended(holder):
+                    if not cycle_summaries.has_ended(holder):
                         raise
                     self._report(vo, client, replaces=holder)
                 self._renew_token(vo, client, summary)

@@ -319,22 +319,25 @@ def count_slots(pilots: Iterable[DirectorPilot], slot: PilotSlot, now: datetime)
 _PROVEN = timedelta(minutes=10)
 
 
-def list_trials(pilots: Iterable[DirectorPilot], now: datetime) -> Iterable[Trial]:
-    """How pilots fared: those where jobs could run, that failed, or that ended without one.
+def list_trials(pilots: Iterable[DirectorPilot], now: datetime) -> Iterator[Trial]:
+    """How pilots fared: those that have or had jobs, that failed, or that ended without one.
 
     A job that was given to a pilot proves nothing: on a node that can run none, each is given back at once.
     """
     for pilot in pilots:
         is_empty = pilot.status is Status.DONE and not pilot.jobs
         is_good = _could_run_jobs(pilot, now)
-        if is_good or is_empty or pilot.status in _BAD:
+        if is_good is not False or is_empty or pilot.status in _BAD:
             yield Trial(sent_at=pilot.created_at, known_at=pilot.updated_at, good=is_good, empty=is_empty)
 
 
-def _could_run_jobs(pilot: DirectorPilot, now: datetime) -> bool:
-    """Whether a job ended at a pilot, or runs there for a while; else whether it ended well after jobs."""
+def _could_run_jobs(pilot: DirectorPilot, now: datetime) -> bool | None:
+    """Whether a job ended at a pilot, or runs there for a while; else whether it ended well after jobs.
+
+    None: it has jobs that have just begun.
+    """
     if pilot.ended_jobs:
         return True
-    if pilot.status in ACTIVE:
-        return pilot.open_jobs > 0 and is_running(pilot) and now - pilot.updated_at >= _PROVEN
+    if pilot.status in ACTIVE and is_running(pilot) and pilot.open_jobs:
+        return True if now - pilot.updated_at >= _PROVEN else None
     return pilot.status is Status.DONE and pilot.jobs > 0

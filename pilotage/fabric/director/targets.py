@@ -17,8 +17,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pilotage.fabric.batch.batch_system import JobResources
-from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
+from pilotage.fabric.batch.batch_system import Evidence, JobResources, ReliableSystem
 from pilotage.fabric.batch.settings import Flags
 from pilotage.fabric.node_script import PilotScript
 from requirements.nodes.lrms_vocabulary import Vocabulary
@@ -106,11 +105,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A pilot whose success or failure is known; it may still run."""
+    """A pilot that got a job, failed, or ended without one; it may still run."""
 
     sent_at: datetime
     known_at: datetime
-    good: bool  #: jobs could run there; else it failed, or ended without one
+    good: (
+        bool | None
+    )  #: jobs could run there; None: it has some that have just begun; else it failed or got none
     empty: bool = False  #: it ended normally, without a job
 
 
@@ -118,17 +119,16 @@ def most_to_send(trials: Iterable[Trial], pause: Pause, now: datetime) -> int | 
     """New pilots of a group at most; None: experience sets no limit.
 
     None are sent during a pause, which is the longer the more often things went wrong since the last good
-    pilot was sent; then one, to see whether it is better. A pilot without a job that was sent before a good
+    pilot was sent; then one, to see whether it is better. A pilot without a job that was sent before another
     one got its job is no bad experience: it was one too many.
     """
     known = list(trials)
-    good = [trial for trial in known if trial.good]
-    last_sent = max((trial.sent_at for trial in good), default=None)
-    last_known = max((trial.known_at for trial in good), default=None)
+    last_sent = max((trial.sent_at for trial in known if trial.good), default=None)
+    last_busy = max((trial.known_at for trial in known if trial.good is not False), default=None)
     bad = [
         trial
         for trial in known
-        if not trial.good and _is_later(trial.sent_at, last_known if trial.empty else last_sent)
+        if trial.good is False and _is_later(trial.sent_at, last_busy if trial.empty else last_sent)
     ]
     if not bad:
         return None
@@ -188,11 +188,14 @@ def list_differences(target: QueueTarget, parameters: Mapping[str, object]) -> M
     """The resources of which the file states less than the queue has, with both amounts."""
     allowed = _allowed(parameters)
     stated = {name: getattr(target.resources, name) for name in allowed if name in target.stated}
-    return {
+    found = {
         name: (amount, allowed[name])
         for name, amount in stated.items()
         if amount is not None and amount < allowed[name]
     }
+    if _read(parameters, "WholeNode") is True and not find_slot(target, parameters).whole_node:
+        found["whole_node"] = (0, 1)
+    return found
 
 
 def find_contradictions(target: QueueTarget, parameters: Mapping[str, object]) -> str:

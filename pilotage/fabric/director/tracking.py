@@ -17,8 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pilotage.fabric.batch.batch_system import ENDED, Handle, JobReport, Output, State
-from pilotage.fabric.batch.reliable import Agreement
+from pilotage.fabric.batch.batch_system import ENDED, Agreement, Handle, JobReport, Output, State
 from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.recorded_pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, Status

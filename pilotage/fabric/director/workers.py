@@ -23,11 +23,11 @@ from pilotage.fabric.batch.batch_system import (
     JobReport,
     KeepsWorkAreas,
     Output,
+    ReliableSystem,
     State,
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.cycle_summaries import DirectorSummary
 
 log = logging.getLogger(__name__)
@@ -297,9 +297,10 @@ class SystemWorker:
         """Submit until the system fails or the time is over; the rest was certainly not submitted."""
         stopped: dict[str, str] = {}
         began, done = self.clock(), 0
+        late = f"{self.name}: not submitted, its {self.seconds:g} s of this cycle (system_timeout) were over"
         for each in jobs:
             if results.problems or self.clock() > deadline:
-                why = results.problems[0] if results.problems else f"{self.name}: no time was left"
+                why = results.problems[0] if results.problems else late
                 results.unsubmitted[each.stamp] = why
             elif each.target in stopped:
                 results.unsubmitted[each.stamp] = stopped[each.target]

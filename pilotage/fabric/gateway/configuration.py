@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pilotage.fabric.batch.reliable import Evidence
-from pilotage.fabric.batch.settings import SystemSettings
+from pilotage.fabric.batch.batch_system import Evidence
+from pilotage.fabric.batch.settings import SystemSettings, load_kind
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.targets import Seconds
 from pilotage.fabric.manager.context import ManagerOptions
-from pilotage.fabric.manager.handlers import SiteLimits
+from pilotage.fabric.manager.job_types import SiteLimits
 from requirements.errors import InvalidInput, Problem, did_you_mean
 
 _NAME = r"[A-Za-z0-9._:@+-]+"
@@ -82,15 +82,16 @@ def read_file(content: object, file: str) -> GatewayFile:
 
 
 def _not_shared(told: GatewayFile, file: str) -> list[Problem]:
-    """Batch systems without the shared directory that a job manager needs."""
+    """Batch systems that neither have a shared directory nor carry the files of local jobs."""
     return [
         Problem(
             path=f"systems/{name}/kind",
-            message=f"a job manager needs a directory that nodes share; {each.kind} has none",
+            message="a job manager needs a directory that nodes share, or a CE that carries files; "
+            f"{each.kind} has neither",
             file=file,
         )
         for name, each in told.systems.items()
-        if each.directory is None
+        if each.directory is None and not load_kind(each.kind).carries_files
     ]
 
 

@@ -2,23 +2,305 @@
 
 The three run in threads of their own, so that none waits for another: a batch system that hangs or a long
 upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal.
+
+Advertisement of the job types handled here, and of the number of grid jobs by state of their manager.
+
+The watermark is fetched before counting: every job that the service had recorded as started by then is
+counted, or has left. Jobs that it may not have recorded yet are listed. Source: SAM-Grid.
+
+Pulling of grid jobs: one per request, for each queue and VO as long as there is room.
+
+One per request, since the parameters of a queue describe one node, and jobs of one request would have to
+share it. Request ids are in the journal before the request and removed once its jobs are recorded: a gateway
+that was killed repeats the request under the same id and gets the same jobs, so no job is lost with a
+response.
 """
 
+import logging
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
-from pilotage.fabric.cycle_summaries import GatewaySummary
-from pilotage.fabric.gateway.advertising import GatewayAdvertising
+from pilotage.fabric.batch.batch_system import JobResources
+from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
+from pilotage.fabric.director import matcher_client
+from pilotage.fabric.gateway.configuration import GatewayQueue, scopes_of_queue
 from pilotage.fabric.gateway.leases import GatewayLeases
-from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.pulling import GridJobPulling
-from pilotage.fabric.manager.grid_job import GridJob
+from pilotage.fabric.gateway.permits import Permits, is_gathering
+from pilotage.fabric.gateway.service import GatewayService
+from pilotage.fabric.manager.grid_job import GridJob, LocalState, ManagerPhase, PulledGridJob, job_type
 from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.pilot.service.service_client import Match, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
-from pilotage.fabric.presence import Presence
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
+from requirements.nodes.lrms_vocabulary import Vocabulary, are_flags
+
+#: HTTP status of a site that is not in the configuration: nothing limits it.
+_UNKNOWN = 404
+#: Policies that limit submitting and gathering jobs together.
+_TOGETHER = frozenset({"level1", "level2"})
+_LIMIT = "MaxSubmittingAndOutputGatheringJobs"
+#: States of local jobs before they run.
+_PENDING = frozenset({LocalState.UNSUBMITTED, LocalState.INTENDED, LocalState.WAITING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayAdvertising:
+    """Reports how many grid jobs are here, and fetches how many may be submitted and gathered at once."""
+
+    service: GatewayService
+    manager: Manager
+    permits: Permits
+    leases: GatewayLeases
+    scopes: Sequence[str]  #: sites, CEs and queues that only this gateway serves
+    job_types: Sequence[str]  #: with a handler
+
+    def advertise(self, sites: Iterable[str], summary: GatewaySummary) -> None:
+        """Advertise every scope, and fetch the limits at our sites."""
+        throttles: list[Mapping[str, Any]] = []
+        for site in sorted(sites):
+            try:
+                self._advertise_site(site, summary)
+                throttles += self.service.throttles(site)
+            except Refused as error:
+                summary.problems.append(f"{site} is not advertised: {error}")
+                if error.status != _UNKNOWN:  # the previous limits stay valid
+                    return
+        self.permits.limit(_limits(throttles))
+
+    def _advertise_site(self, site: str, summary: GatewaySummary) -> None:
+        scopes = [scope for scope in self.scopes if scope.partition("/")[0] == site]
+        if not scopes:
+            return
+        watermark = self.service.watermark(site)
+        grid_jobs = self.manager.grid_jobs()
+        for scope in scopes:
+            there = [
+                replace(each, phase=self.leases.phase_of(each))
+                for each in grid_jobs
+                if scope in scopes_of_queue(each.taken.queue)
+            ]
+            attempts = [each.taken.key._asdict() for each in there]
+            try:
+                state = {**count_by_state(there), "JobTypes": list(self.job_types)}
+                self.service.advertise(scope, {**state, "as_of": watermark, "attempts_seen": attempts})
+            except Refused as error:
+                summary.problems.append(f"{scope} is not advertised: {error}")
+            else:
+                summary.advertised += 1
+
+
+def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:
+    """Count grid jobs by state, with the names of the throttles."""
+    by_phase = [each.phase for each in grid_jobs]
+    return {
+        "CurrentJobs": len(grid_jobs),
+        "CurrentSubmittingJobs": by_phase.count(ManagerPhase.SUBMITTING),
+        "CurrentPollingJobs": by_phase.count(ManagerPhase.POLLING),
+        "CurrentUpdatingJobs": by_phase.count(ManagerPhase.UPDATING),
+        "CurrentResubmittingJobs": by_phase.count(ManagerPhase.RESUBMITTING),
+        "CurrentCancellingJobs": by_phase.count(ManagerPhase.CANCELLING),
+        "CurrentGatheringOutputJobs": sum(is_gathering(each) for each in grid_jobs),
+        "CurrentPendingJobs": sum(_is_pending(each) for each in grid_jobs),
+    }
+
+
+def _is_pending(grid_job: GridJob) -> bool:
+    """Whether none of its local jobs has started to run."""
+    waits = grid_job.phase in (ManagerPhase.SUBMITTING, ManagerPhase.POLLING, ManagerPhase.UPDATING)
+    return waits and {state for state, number in grid_job.local.items() if number} <= _PENDING
+
+
+def _limits(throttles: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
+    """Maximum submitting and gathering jobs by scope, where limited."""
+    return {
+        str(each["scope"]): int(each["limits"][_LIMIT])
+        for each in throttles
+        if each["policy"] in _TOGETHER and _LIMIT in each["limits"]
+    }
+
+
+log = logging.getLogger(__name__)
+
+#: End of the names of requests for jobs with flags; others are `<VO> <Site/CE/Queue>`.
+_FLAGS = " flags"
+#: Seconds of wall time that a local job gets at least.
+_SHORTEST = 60
+
+
+@dataclass(slots=True, kw_only=True)
+class GridJobPulling:
+    """Pulls grid jobs for all queues."""
+
+    service: Service
+    manager: Manager
+    permits: Permits
+    queues: Sequence[GatewayQueue]
+    vos: Sequence[str]
+    job_types: tuple[str, ...]  #: with a handler
+    #: By batch system, the vocabularies of the flags that it takes; without any, jobs with flags do not come.
+    languages: Mapping[str, Sequence[Vocabulary]] = field(default_factory=dict)
+    _turn: int = 0  #: rounds so far: rotates the order of VOs
+    #: Open requests that this process had an empty answer to.
+    _answered: set[str] = field(default_factory=set)
+    #: VOs and queues for which flags were refused: until a restart only jobs without flags are requested.
+    _without_flags: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for wanted, request_id in self.manager.journal.requests.items():
+            self.permits.expect_again(request_id, wanted.removesuffix(_FLAGS).partition(" ")[2])
+
+    def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
+        """Pull as many grid jobs as there are and fit; what is interrupted is repeated later."""
+        here = Counter(each.taken.queue for each in grid_jobs)
+        self._turn += 1
+        found: list[PulledGridJob] = []
+        for queue in self.queues:
+            for vo in _turned(self.vos, self._turn):
+                try:
+                    for taken in self._pull_for(queue, vo, here, summary):
+                        here[queue.queue] += 1
+                        found.append(taken)
+                except Refused as error:
+                    summary.problems.append(f"{queue.queue} for {vo}: {error}")
+        summary.taken += len(found)
+        return found
+
+    def _pull_for(
+        self, gate: GatewayQueue, vo: str, here: Mapping[str, int], summary: GatewaySummary
+    ) -> Iterator[PulledGridJob]:
+        """Pull jobs of one VO for one queue, one after the other."""
+        offer: _QueueOffer | None = None
+        while self._has_room(gate, vo, wanted := self._next_request(gate, vo), here):
+            request_id = self.manager.journal.open_request(wanted)
+            if not self.permits.expect(request_id, gate.queue):
+                summary.refused["permit"] += 1
+                return
+            if offer is None or offer.wanted != wanted:
+                offer = self._offer(gate, vo, wanted)
+            taken = self._ask(offer, request_id, summary)
+            yield from taken
+            if not taken and self._next_request(gate, vo) == wanted:
+                return
+
+    def _next_request(self, gate: GatewayQueue, vo: str) -> str:
+        """Name of the next request in the journal: one without an answer is repeated first, as it was.
+
+        Repeated the other way it would be a different request, and its job would lose its flags.
+        """
+        plain = f"{vo} {gate.queue}"
+        flagged = f"{plain}{_FLAGS}"
+        open_requests = self.manager.journal.requests.keys() - self._answered
+        if flagged in open_requests or plain in open_requests:
+            return flagged if flagged in open_requests else plain
+        takes_flags = self.languages.get(gate.system) and plain not in self._without_flags
+        return flagged if takes_flags else plain
+
+    def _has_room(self, gate: GatewayQueue, vo: str, wanted: str, here: Mapping[str, int]) -> bool:
+        """Whether one more may come; an open request is repeated in any case."""
+        name = self.manager.journal.requests.get(wanted)
+        if name is not None and self.permits.is_coming(name):
+            return True
+        if self.manager.is_refusing(gate.queue, vo):
+            return False
+        return here[gate.queue] + self.permits.coming(gate.queue) < gate.max_grid_jobs
+
+    def _offer(self, gate: GatewayQueue, vo: str, wanted: str) -> "_QueueOffer":
+        target = gate.to_target()
+        site, ce, queue = target.queue.split("/")
+        parameters = self.service.queue_parameters(QueuePlace(site, ce, queue), vo)
+        made = matcher_client.expected_offer(target, JobFilters(vo=vo, job_types=self.job_types), parameters)
+        request = dict(matcher_client.build_request(made, target, parameters))
+        if wanted.endswith(_FLAGS):
+            request["SubmitFlags"] = True
+        return _QueueOffer(gate=gate, wanted=wanted, request=request, cpu_power=made.cpu_power)
+
+    def _ask(self, offer: "_QueueOffer", request_id: str, summary: GatewaySummary) -> list[PulledGridJob]:
+        """Request one job and record it; the request stays open until that is done."""
+        self._answered.discard(offer.wanted)
+        try:
+            work = self.service.request_job(offer.request, count=1, request_id=request_id)
+        except Refused:
+            self.permits.came(request_id, [])
+            raise
+        taken = []
+        system = offer.gate.system
+        for match in work.matches:
+            if not match.flags or are_flags(match.flags, self.languages.get(system, ())):
+                taken.append(self._typed(match, offer))
+                continue
+            self.service.release(match.lease, "its flags are refused by the gateway", undelivered=True)
+            summary.problems.append(
+                f"job {match.job_id}: flags {' '.join(match.flags)!r:.200} of the service are refused: "
+                f"{system} has no such conditions on nodes. Until a restart no jobs with flags are requested "
+                f"for {offer.gate.queue}: correct Forwarding/Vocabulary of this queue in the configuration"
+            )
+        for each in taken:
+            self.manager.journal.take(each)
+            log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, each.queue)
+        if work.matches:
+            self.manager.journal.close_request(offer.wanted)
+            if len(taken) < len(work.matches):
+                self._without_flags.add(offer.wanted.removesuffix(_FLAGS))
+        else:
+            self._answered.add(offer.wanted)
+            summary.refused[work.reason] += 1
+        self.permits.came(request_id, taken)
+        return taken
+
+    def _typed(self, match: Match, offer: "_QueueOffer") -> PulledGridJob:
+        """Convert a match for the manager, with its JobType in the handler's spelling."""
+        stated = job_type(match.description)
+        spelled = {each.lower(): each for each in self.job_types}.get(stated.lower(), stated)
+        return PulledGridJob(
+            job_id=match.job_id,
+            epoch=match.epoch,
+            lease=match.lease,
+            description={**match.description, "JobType": spelled},
+            queue=offer.gate.queue,
+            flags=match.flags,
+            resources=offer.resources_of(match),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QueueOffer:
+    """What a queue offers to grid jobs: each of their local jobs gets at most that."""
+
+    gate: GatewayQueue
+    wanted: str  #: name of its requests in the journal
+    request: Mapping[str, object]
+    cpu_power: float  #: normalised seconds of CPU per second
+
+    def resources_of(self, match: Match) -> JobResources:
+        """What each local job requests: what its grid job needs of what the queue states."""
+        stated = self.gate.to_target().resources
+        is_whole = stated.whole_node or match.description.get("WholeNode") is True
+        return replace(
+            stated,
+            cores=min(match.processors or stated.cores, stated.cores),
+            memory=match.ram_mb or stated.memory,
+            wall_time=self._wall_time(match.description.get("CPUTime"), stated.wall_time),
+            gpus=stated.gpus if match.gpus is None else match.gpus,
+            whole_node=is_whole,
+        )
+
+    def _wall_time(self, cpu_time: object, longest: int | None) -> int | None:
+        """Seconds for a job's CPU time, which is normalised; the queue's, unless the site has a rate."""
+        rate = self.gate.wall_time_per_cpu
+        if rate is None or not isinstance(cpu_time, int | float) or cpu_time <= 0:
+            return longest
+        needed = max(_SHORTEST, math.ceil(cpu_time / self.cpu_power * rate))
+        return needed if longest is None else min(needed, longest)
+
+
+def _turned(names: Sequence[str], by: int) -> Sequence[str]:
+    start = by % len(names)
+    return [*names[start:], *names[:start]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,7 @@ from pathlib import Path
 from pilotage.fabric.cycle_summaries import GatewaySummary
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.service import GatewayService
-from pilotage.fabric.manager.grid_job import (
-    AttemptKey,
-    GridJob,
-    LocalJobStatus,
-    ManagerPhase,
-    PulledGridJob,
-)
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalJobStatus, ManagerPhase, PulledGridJob
 from pilotage.fabric.manager.journal import LastAnswer
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.attempt import RELEASED
@@ -34,7 +28,7 @@ from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import KILL, elapsed_time
 from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away, Refused
-from pilotage.fabric.runner.progress import Progress
+from pilotage.fabric.runner.status_files import Progress
 
 #: Larger numbers are not exact in every JSON reader; the service refuses them.
 _LARGEST = 2**53

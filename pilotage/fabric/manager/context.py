@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.director.targets import NAME, FileSection, QueueTarget, Seconds
-from pilotage.fabric.manager.grid_job import PulledGridJob
-from pilotage.fabric.manager.handlers import Handler, SiteLimits, UnfitJob
+from pilotage.fabric.manager.grid_job import GridJobEntry, PulledGridJob
+from pilotage.fabric.manager.job_types import Handler, SiteLimits, UnfitJob
 from pilotage.fabric.manager.journal import Journal
-from pilotage.fabric.manager.records import GridJobEntry
 from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
 from pilotage.fabric.pilot.payload.isolation import APPTAINER, COMMAND
 from pilotage.fabric.pilot.payload.preparation import Sandboxes
@@ -91,6 +90,5 @@ class ManagerContext:
         return entry.taken.resources or self.queues[entry.taken.queue].resources
 
     def area_of(self, entry: GridJobEntry) -> SharedArea:
-        """The shared directory of a grid job; `UnfitJob` as above."""
-        system, name = self.system_of(entry), f"grid-{self.journal.key}.{entry.taken.name}"
-        return SharedArea(below=system.directory, name=name, shell=system.shell)
+        """The directory of a grid job; `UnfitJob` as above."""
+        return self.system_of(entry).area(f"grid-{self.journal.key}.{entry.taken.name}")

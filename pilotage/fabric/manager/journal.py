@@ -20,8 +20,7 @@ from typing import TextIO
 
 from pydantic import TypeAdapter
 
-from pilotage.fabric.manager.grid_job import AttemptKey, PulledGridJob
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJobEntry, LocalJob, PulledGridJob
 from pilotage.fabric.pilot.payload.payload import Report
 from requirements.errors import PilotageError
 

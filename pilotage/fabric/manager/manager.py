@@ -1,27 +1,27 @@
-"""The job manager of a gateway: one cycle over all its grid jobs, and their current status.
+"""The job manager of a gateway: cycles over the grid jobs of each batch system, and their current status.
 
 In a cycle each grid job is advanced a bit and none holds up the others: a failure concerns its own job only,
 and a batch system that hangs is not called again in the same cycle. Gateways record new, cancelled and
-finished grid jobs in the journal, which returns at once; one thread calls `advance` repeatedly for the slow
-work. Every action is recorded in the journal first, so a manager that
-was killed continues from there.
+finished grid jobs in the journal, which returns at once; one thread for each batch system calls
+`advance_system` repeatedly for the slow work. Every action is recorded in the journal first, so a manager
+that was killed continues from there.
 """
 
 import logging
-from collections import defaultdict
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import output, polling, records, submission
+from pilotage.fabric.manager import grid_job, output, polling, submission
 from pilotage.fabric.manager.context import ManagerContext
-from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, GridJob
-from pilotage.fabric.manager.handlers import UnfitJob
+from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, GridJob, GridJobEntry
+from pilotage.fabric.manager.job_types import UnfitJob
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.polling import Polling
-from pilotage.fabric.manager.records import GridJobEntry
 from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from requirements.values import fold
@@ -29,27 +29,29 @@ from requirements.values import fold
 log = logging.getLogger(__name__)
 #: Seconds without new grid jobs for a queue whose batch system refused one.
 REFUSAL_PAUSE = 600.0
+#: Seconds of a cycle after which no other local job is submitted: polls and cancellations wait meanwhile.
+SUBMITTING = 15.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CycleTroubles:
-    """The problems of one cycle, by grid job."""
+    """The problems of one cycle of a batch system, by grid job."""
 
     problems: dict[AttemptKey, str] = field(default_factory=dict)
-    _hanging: dict[str, str] = field(default_factory=dict)  #: by batch system that hangs, the error
+    _hangs: str = ""  #: the error, if the batch system hangs
 
-    def attempt(self, act: Callable[[], None], system: str, *entries: GridJobEntry) -> None:
+    def attempt(self, act: Callable[[], None], *entries: GridJobEntry) -> None:
         """Perform an action for grid jobs unless their batch system hangs; the next cycle repeats failures.
 
         Only `StateUnusable` is raised: then the rest has to wait.
         """
-        if system in self._hanging:
-            self._note(self._hanging[system], entries)
+        if self._hangs:
+            self._note(self._hangs, entries)
             return
         try:
             act()
         except NoAnswer as error:
-            self._hanging[system] = str(error)
+            self._hangs = str(error)
             self._note(str(error), entries)
         except (BatchSystemAway, Away, Refused, UnfitJob, OSError) as error:
             self._note(str(error), entries)
@@ -66,9 +68,15 @@ class CycleTroubles:
 class Manager:
     """A job manager; one per gateway process. Every method raises `StateUnusable` as its journal does."""
 
-    def __init__(self, context: ManagerContext) -> None:
+    def __init__(self, context: ManagerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.context = context
+        self._clock = clock
         self._polling = Polling(context=context)
+
+    @property
+    def systems(self) -> list[str]:
+        """The batch systems; and an empty name, for grid jobs of queues that are not served any more."""
+        return ["", *sorted(self.context.systems)]
 
     @property
     def journal(self) -> Journal:
@@ -78,7 +86,7 @@ class Manager:
     def grid_jobs(self) -> Sequence[GridJob]:
         """Status of all grid jobs except forgotten ones."""
         return [
-            records.grid_job_status(each, self.journal.local_jobs(each.key))
+            grid_job.grid_job_status(each, self.journal.local_jobs(each.key))
             for each in self.journal.entries()
             if not each.forgotten
         ]
@@ -89,42 +97,49 @@ class Manager:
         return refused_at is not None and elapsed_time() - refused_at < REFUSAL_PAUSE
 
     def advance(self) -> None:
-        """Run one cycle over all grid jobs; none of them holds up the others for long."""
+        """Run one cycle for each batch system."""
+        for name in self.systems:
+            self.advance_system(name)
+
+    def advance_system(self, name: str) -> None:
+        """Run one cycle over the grid jobs of a batch system; none of them holds up the others for long."""
         troubles = CycleTroubles()
-        self._each(self._live(), self._submit_or_cancel, troubles)
-        for name, entries in self._group_by_system():
+        live = self._live(name)
+        self._each((each for each in live if each.cancelled), self._cancel, troubles)
+        submitting = [each for each in live if not each.cancelled]
+        # In an order of chance: it is not always the same ones for which no time is left.
+        submit = partial(self._submit, deadline=self._clock() + SUBMITTING)
+        self._each(random.sample(submitting, len(submitting)), submit, troubles)
+        if polled := [each for each in self._live(name) if name and not each.gathering]:
             system = self.context.systems[name]
-            troubles.attempt(partial(self._polling.poll, system, entries), name, *entries)
-        self._each(self._live(), self._gather, troubles)
-        self._each(self.journal.entries(), self._clean, troubles)
-        self._note_problems(troubles.problems)
+            troubles.attempt(partial(self._polling.poll, system, polled), *polled)
+        self._each(self._live(name), self._gather, troubles)
+        self._each(self._entries(name), self._clean, troubles)
+        self._note_problems(name, troubles.problems)
 
     def _each(
         self, entries: Iterable[GridJobEntry], act: Callable[[GridJobEntry], None], troubles: CycleTroubles
     ) -> None:
         for entry in entries:
-            troubles.attempt(partial(act, entry), self._system_name(entry), entry)
+            troubles.attempt(partial(act, entry), entry)
+
+    def _cancel(self, entry: GridJobEntry) -> None:
+        polling.cancel_local_jobs(self.context, entry)
+
+    def _submit(self, entry: GridJobEntry, deadline: float) -> None:
+        self.context.system_of(entry)  # a queue that is not served any more holds it up
+        submission.submit_local_jobs(self.context, entry, lambda: self._clock() < deadline)
+
+    def _entries(self, name: str) -> list[GridJobEntry]:
+        """The grid jobs of a batch system."""
+        return [each for each in self.journal.entries() if self._system_name(each) == name]
 
     def _system_name(self, entry: GridJobEntry) -> str:
         queue = self.context.queues.get(entry.taken.queue)
         return "" if queue is None else queue.system
 
-    def _live(self) -> list[GridJobEntry]:
-        return [each for each in self.journal.entries() if each.outcome is None]
-
-    def _group_by_system(self) -> list[tuple[str, list[GridJobEntry]]]:
-        found: dict[str, list[GridJobEntry]] = defaultdict(list)
-        for entry in self._live():
-            if (name := self._system_name(entry)) and not entry.gathering:
-                found[name].append(entry)
-        return sorted(found.items())
-
-    def _submit_or_cancel(self, entry: GridJobEntry) -> None:
-        self.context.system_of(entry)  # a queue that is not served any more holds it up
-        if entry.cancelled:
-            polling.cancel_local_jobs(self.context, entry)
-        else:
-            submission.submit_local_jobs(self.context, entry)
+    def _live(self, name: str) -> list[GridJobEntry]:
+        return [each for each in self._entries(name) if each.outcome is None]
 
     def _gather(self, entry: GridJobEntry) -> None:
         jobs = self.journal.local_jobs(entry.key)
@@ -155,8 +170,8 @@ class Manager:
         output.output_store(self.context, entry).remove()
         self.journal.remove(entry.key)
 
-    def _note_problems(self, problems: Mapping[AttemptKey, str]) -> None:
-        for entry in self.journal.entries():
+    def _note_problems(self, name: str, problems: Mapping[AttemptKey, str]) -> None:
+        for entry in self._entries(name):
             problem = problems.get(entry.key, "")
             if problem != entry.problem:
                 log.warning("grid job %s: %s", entry.taken.name, problem or "goes on")

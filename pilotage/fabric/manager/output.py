@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import BatchSystem, BatchSystemAway
-from pilotage.fabric.manager import records
+from pilotage.fabric.manager import grid_job
 from pilotage.fabric.manager.context import ManagerContext
-from pilotage.fabric.manager.grid_job import LocalState
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
+from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState
 from pilotage.fabric.manager.shared_area import SharedArea
 from pilotage.fabric.pilot import attempt, errors
 from pilotage.fabric.pilot.payload import archives
@@ -202,9 +201,9 @@ def _last_words(job: LocalJob, system: BatchSystem) -> dict[str, bytes]:
 
 def _finish(context: ManagerContext, entry: GridJobEntry, store: OutputStore) -> None:
     jobs = context.journal.local_jobs(entry.key)
-    said = records.job_outcome(entry, jobs)
+    said = grid_job.job_outcome(entry, jobs)
     store.write(LOG, context.journal.log(entry.key).encode())
-    store.write(TABLE, records.outcome_table(jobs))
+    store.write(TABLE, grid_job.outcome_table(jobs))
     packed = store.pack(context.options.output_limit)
     ended = replace(entry, output=str(store.archive), outcome=attempt.with_shortcomings(said, packed))
     log = [f"{said.minor_status}: {said.application_status}; output of {packed.files} files"]

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from pilotage.fabric.batch.batch_system import ENDED, JobReport, State
 from pilotage.fabric.manager.context import ManagerContext, Retries
-from pilotage.fabric.manager.grid_job import LocalState
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
-from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
+from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState
+from pilotage.fabric.manager.shared_area import LookedAt, SharedArea, SharedBatchSystem, StatusTexts
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import DONE, Report
 from pilotage.fabric.runner import status_files
@@ -40,8 +39,7 @@ class PolledJob:
 
     job: LocalJob
     lookup: JobReport
-    news: str = ""  #: content of this status file
-    end: str = ""  #: content of this status file
+    texts: StatusTexts = field(default_factory=StatusTexts)
 
 
 def next_state(seen: PolledJob, entry: GridJobEntry, retries: Retries) -> tuple[LocalJob, str]:
@@ -50,13 +48,13 @@ def next_state(seen: PolledJob, entry: GridJobEntry, retries: Retries) -> tuple[
     *Unknown* changes nothing, and *missing* only if the job's own status file reports its end.
     """
     job, state = _update_news(seen), seen.lookup.state
-    if state is State.UNKNOWN or (state is State.MISSING and not seen.end):
+    if state is State.UNKNOWN or (state is State.MISSING and not seen.texts.end):
         return job, ""
     if state is State.WAITING:
         return _mark_alive(job, LocalState.WAITING)
     if state is State.RUNNING:
         return _mark_alive(job, LocalState.RUNNING)
-    if state is State.GONE and not seen.end and job.state is LocalState.INTENDED:
+    if state is State.GONE and not seen.texts.end and job.state is LocalState.INTENDED:
         return _mark_unsubmitted(job, entry)
     return _ended(seen, job, entry, retries)
 
@@ -65,9 +63,9 @@ def _update_news(seen: PolledJob) -> LocalJob:
     job = seen.job
     if seen.lookup.reference is not None and job.reference is None:
         job = replace(job, reference=seen.lookup.reference, was_submitted=True)
-    if not seen.news:
+    if not seen.texts.news:
         return job
-    progress, tail = status_files.read_news(seen.news)
+    progress, tail = status_files.read_news(seen.texts.news)
     return replace(job, progress=progress or job.progress, tail=tail)
 
 
@@ -85,7 +83,7 @@ def _mark_unsubmitted(job: LocalJob, entry: GridJobEntry) -> tuple[LocalJob, str
 
 def _ended(seen: PolledJob, job: LocalJob, entry: GridJobEntry, retries: Retries) -> tuple[LocalJob, str]:
     job = replace(job, was_submitted=True)
-    end = status_files.read_end(seen.end)
+    end = status_files.read_end(seen.texts.end)
     if end is None and seen.lookup.state is not State.DONE:
         said = Report(
             "Failed", f"batch system: {seen.lookup.state}", seen.lookup.message, seen.lookup.exit_code
@@ -118,25 +116,21 @@ class Polling:
         reports = system.system.status([job.handle for job in jobs])
         areas = {entry.key: self.context.area_of(entry) for entry in entries}
         # Read status files after the batch system's answer: a job reported as ended has written them.
-        names = [
-            areas[job.key].mark(job, name)
+        looked_at = [
+            LookedAt(
+                job=replace(job, reference=job.reference or reports[job.stamp].reference),
+                area=areas[job.key],
+                state=reports[job.stamp].state,
+            )
             for job in jobs
-            if reports[job.stamp].state is not State.WAITING
-            for name in (status_files.NEWS, status_files.END)
         ]
-        texts = system.read_first_lines(names)
+        texts = system.read_status(looked_at)
         for entry in entries:
-            area = areas[entry.key]
             polled = [
-                PolledJob(
-                    job=job,
-                    lookup=reports[job.stamp],
-                    news=texts.get(area.mark(job, status_files.NEWS), ""),
-                    end=texts.get(area.mark(job, status_files.END), ""),
-                )
+                PolledJob(job=job, lookup=reports[job.stamp], texts=texts.get(job.stamp, StatusTexts()))
                 for job in alive[entry.key]
             ]
-            self._update_jobs(system, area, entry, polled)
+            self._update_jobs(system, areas[entry.key], entry, polled)
 
     def _update_jobs(
         self, system: SharedBatchSystem, area: SharedArea, entry: GridJobEntry, polled: Sequence[PolledJob]
@@ -158,7 +152,7 @@ class Polling:
 
     def _has_to_settle(self, seen: PolledJob, entry: GridJobEntry, area: SharedArea) -> bool:
         """Whether status files may still appear: a shared directory shows them late, or is away."""
-        if seen.end or seen.lookup.state not in ENDED:
+        if seen.texts.end or seen.lookup.state not in ENDED:
             return False
         if entry.cancelled and seen.job.state is not LocalState.RUNNING:
             return False

@@ -11,24 +11,24 @@ from the handler of its type, which may be of any package.
 
 import hashlib
 import shlex
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pilotage.fabric import bundle
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import handlers, polling, records
+from pilotage.fabric.manager import grid_job, job_types, polling
 from pilotage.fabric.manager.context import ManagerContext
-from pilotage.fabric.manager.grid_job import LocalState, job_type
-from pilotage.fabric.manager.handlers import HandledJob, Handler, LocalCommand, SiteLimits, UnfitJob
-from pilotage.fabric.manager.records import GridJobEntry, LocalJob
+from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState, job_type
+from pilotage.fabric.manager.job_types import HandledJob, Handler, LocalCommand, SiteLimits, UnfitJob
 from pilotage.fabric.node_script import NodeScript
 from pilotage.fabric.pilot.attempt import RELEASED
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import TooLarge
-from pilotage.fabric.runner import bundle
 from pilotage.fabric.runner.local_job import JobSpec
 from pilotage.fabric.runner.status_files import SITE
 
@@ -40,13 +40,17 @@ cp {archive} "$area/job.pyz" && {{
 }}"""
 
 
-def submit_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
+def submit_local_jobs(
+    context: ManagerContext, entry: GridJobEntry, is_time_left: Callable[[], bool] = lambda: True
+) -> None:
     """Plan and pack a grid job if that is not done yet, and submit some of its local jobs.
 
     What raises holds it up until the next cycle: a batch system or a service that is away, no space here or
     there. After `NoAnswer` the interrupted submission is searched.
     """
     try:
+        if not is_time_left():
+            return
         if entry.number is None:
             entry = _plan(context, entry)
         jobs = context.journal.local_jobs(entry.key)
@@ -54,7 +58,7 @@ def submit_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
             entry = _pack(context, entry)
         waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]
         for job in waiting[: context.options.max_jobs_per_cycle]:
-            if not _submit(context, entry, job):
+            if not is_time_left() or not _submit(context, entry, job):
                 return
     except UnfitJob as error:
         _fail(context, entry, payload.failure_report(payload.UNFIT, str(error)))
@@ -86,17 +90,17 @@ def plan_local_jobs(context: ManagerContext, entry: GridJobEntry) -> list[LocalJ
     job = HandledJob(job_id=entry.taken.job_id, description=entry.taken.description)
     context.system_of(entry)
     limits = context.limits.get(job_type(job.description), SiteLimits())
-    number = handlers.call_handler(handler, lambda: _check_and_count(handler, job, limits))
+    number = job_types.call_handler(handler, lambda: _check_and_count(handler, job, limits))
     job = replace(job, number=number)
-    commands = handlers.call_handler(
-        handler, lambda: [handlers.checked_command(handler.command(job, n)) for n in range(1, number + 1)]
+    commands = job_types.call_handler(
+        handler, lambda: [job_types.checked_command(handler.command(job, n)) for n in range(1, number + 1)]
     )
     manager, journal = context.options.name, context.journal.key
     return [
         LocalJob(
             key=entry.key,
             number=n,
-            stamp=records.stamp(manager, entry.key, n, 1, journal),
+            stamp=grid_job.stamp(manager, entry.key, n, 1, journal),
             size=command.size,
             details=dict(command.details),
         )
@@ -131,13 +135,10 @@ def _pack(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
 
 
 def _archive(context: ManagerContext, entry: GridJobEntry) -> bytes:
-    sandbox, limit = context.options.directory / "sandbox", context.options.sandbox_limit
-    try:
-        with sandbox.open("w+b") as file:
-            found = context.sandboxes.fetch_sandbox(entry.taken.lease, file, limit=limit)
-        return bundle.content(sandbox if found else None)
-    finally:
-        sandbox.unlink(missing_ok=True)
+    with tempfile.TemporaryFile(dir=context.options.directory) as sandbox:
+        limit = context.options.sandbox_limit
+        found = context.sandboxes.fetch_sandbox(entry.taken.lease, sandbox, limit=limit)
+        return bundle.local_job_bundle(sandbox if found else None)
 
 
 def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool:
@@ -186,7 +187,7 @@ def _give_back(context: ManagerContext, entry: GridJobEntry, why: str) -> None:
 
 
 def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> BatchJob:
-    queue = context.queues[entry.taken.queue]
+    queue, area = context.queues[entry.taken.queue], context.area_of(entry)
     return BatchJob(
         stamp=job.stamp,
         script=script_text(entry, job, context),
@@ -198,6 +199,8 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
             "Job": str(entry.taken.job_id),
             "LocalJob": str(job.number),
         },
+        inputs=area.files_to_carry(),
+        outputs=area.files_to_keep,
     )
 
 
@@ -211,7 +214,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         number=job.number,
         place=(site, ce, name),
         description=_description(entry, job, command),
-        marks=f"{area.below}/{area.mark(job)}",
+        marks=area.marks_of_node(job),
         files=files,
         processors=resources.cores,
         memory=resources.memory,
@@ -230,7 +233,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         program="job.pyz",
         words=['"$area/order.json"'],
         files={"order.json": spec.as_json()},
-        fetch=_FETCH.format(archive=shlex.quote(area.archive), digest=entry.digest),
+        fetch=_FETCH.format(archive=shlex.quote(area.archive_of_node), digest=entry.digest),
     ).text()
 
 
@@ -239,8 +242,10 @@ def _ask_handler(
 ) -> tuple[LocalCommand, Mapping[str, bytes]]:
     handler, taken = _handler(context, entry), entry.taken
     job = HandledJob(job_id=taken.job_id, description=taken.description, number=entry.number or 0)
-    files = handlers.call_handler(handler, lambda: handlers.checked_files(handler.prepare_work_area(job, n)))
-    command = handlers.call_handler(handler, lambda: handlers.checked_command(handler.command(job, n)))
+    files = job_types.call_handler(
+        handler, lambda: job_types.checked_files(handler.prepare_work_area(job, n))
+    )
+    command = job_types.call_handler(handler, lambda: job_types.checked_command(handler.command(job, n)))
     return command, files
 
 

@@ -198,9 +198,8 @@ class JobAgent:
         if left is not None and self._around.offer.is_over(left):
             return Ending(FINE, f"{left:.0f} s of the slot are left")
         if ends.max_empty and self._empty_responses >= ends.max_empty:
-            return Ending(
-                FINE, f"no work: {self._empty_responses} answers in a row without a job ({self._last_reason})"
-            )
+            answers = "answer" if self._empty_responses == 1 else f"{self._empty_responses} answers"
+            return Ending(FINE, f"no work in the last {answers}: {self._last_reason}")
         idle_for = time.monotonic() - self._busy_until if self._room.is_empty else 0.0
         if ends.max_idle is not None and idle_for >= ends.max_idle:
             return Ending(FINE, f"no work for {ends.max_idle:g} s")

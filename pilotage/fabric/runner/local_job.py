@@ -33,7 +33,7 @@ from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 from pilotage.fabric.pilot.service.service_client import Match
 from pilotage.fabric.pilot.service.transport import Away, TooLarge
 from pilotage.fabric.pilot.settings import PayloadOptions, QueuePlace
-from pilotage.fabric.runner import progress, status_files
+from pilotage.fabric.runner import status_files
 from pilotage.fabric.runner.status_files import JOB, PAYLOAD, SITE, LocalJobEnd, StatusFiles
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,9 @@ class JobSpec:
     number: int  #: of the local job
     place: tuple[str, str, str]  #: site, CE, queue
     description: Mapping[str, Any]  #: of the grid job, with the command of this local job
-    marks: str  #: directory for its status files and its output, shared with the manager
+    #: Directory for its status files and its output, which the manager sees, or gets from the batch system;
+    #: relative to the working directory of the batch job.
+    marks: str
     files: Mapping[str, bytes] = field(default_factory=dict)  #: to add to its work directory, by name
     processors: int = 1
     memory: int | None = None  #: MB of the slot
@@ -85,7 +87,8 @@ def read_spec(file: Path) -> JobSpec:
     """Read the specification on the node."""
     raw = json.loads(file.read_bytes())
     files = {name: b64decode(content) for name, content in raw.pop("files").items()}
-    return JobSpec(**{**raw, "files": files, "place": tuple(raw["place"])})
+    marks = str(Path(raw["marks"]).absolute())
+    return JobSpec(**{**raw, "files": files, "place": tuple(raw["place"]), "marks": marks})
 
 
 def choose_isolation(spec: JobSpec, own: Mapping[str, str], *, below: Path) -> tuple[Isolation, str]:
@@ -161,7 +164,7 @@ class LocalJob:
         self._environment = environment
         self._stop = stop  #: set when the batch system ends the job
         self._marks = StatusFiles(Path(order.marks))
-        self._phases: tuple[progress.Progress, ...] = ()
+        self._phases: tuple[status_files.Progress, ...] = ()
 
     def run(self, area: WorkArea) -> int:
         """Run the job in a new area and write its status files; return the exit status of the batch job."""
@@ -228,7 +231,7 @@ class LocalJob:
         with monitor.run_payload(ready, area, allowed, account) as running:
 
             def news() -> dict[str, object]:
-                self._phases = progress.read_progress(payload.tail_of_path(area.progress), self._phases)
+                self._phases = status_files.read_progress(payload.tail_of_path(area.progress), self._phases)
                 return status_files.news(running.news, self._phases)
 
             heart = Heartbeat(self._marks, "", every=order.beat, news=news)

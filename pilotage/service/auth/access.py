@@ -92,6 +92,25 @@ def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
     parts.rates.take(subject, rate, now=time.monotonic())
 
 
+def admit_jobs(parts: Services, caller: Caller) -> None:
+    """Refuse a request of a caller that submitted or rescheduled too many jobs lately; `TooManyRequests`.
+
+    Each is rows in the database until retention removes them, also one that is killed at once.
+    """
+    if not caller.is_operator:
+        rate = _find_job_rate(parts.live.current, caller.vo)
+        parts.rates.take(_name_jobs(caller), rate, now=time.monotonic(), cost=0, what="jobs")
+
+
+def count_jobs(parts: Services, caller: Caller, number: int) -> None:
+    """Count jobs that an admitted request submitted or rescheduled."""
+    parts.rates.add(_name_jobs(caller), number)
+
+
+def _name_jobs(caller: Caller) -> str:
+    return f"jobs of {caller.subject}"
+
+
 def verify(text: str, parts: Services) -> BearerToken:
     """Verify a token of ours or of a trusted issuer, without network access.
 
@@ -142,7 +161,12 @@ def name_stranger(request: Request) -> str:
 
 
 def _list_roles(roles: frozenset[Role]) -> str:
-    return ", ".join(sorted(role.value.replace("_", " ") for role in roles | {Role.OPERATOR}))
+    *names, last = sorted(f"{_in_words(role)}s" for role in roles | {Role.OPERATOR})
+    return f"{', '.join(names)} and {last}" if names else last
+
+
+def _in_words(role: Role) -> str:
+    return role.value.replace("_", " ").replace("vo ", "VO ")
 
 
 def require(scope: Scope, caller: Caller, rules: AccessRules) -> Caller:
@@ -152,10 +176,8 @@ def require(scope: Scope, caller: Caller, rules: AccessRules) -> Caller:
     """
     allowed = caller.within(rules.roles)
     if allowed is None:
-        own = ", ".join(one.role for one in caller.each)
-        raise NotAllowed(
-            f"the role {own} may not {scope['method']} {scope['path']}; it is for {_list_roles(rules.roles)}"
-        )
+        own = " and ".join(_in_words(one.role) for one in caller.each)
+        raise NotAllowed(f"this is for {_list_roles(rules.roles)}; your role is {own}")
     if allowed.capabilities is not None:
         needed = rules.needs
         if needed is None and scope["method"] in ("GET", "HEAD"):
@@ -194,6 +216,12 @@ def read_bearer(authorization: str) -> str:
 def _rate_stranger(parts: Services) -> RequestRate:
     limits = parts.limits
     return _find_rate(parts.live.current, None, limits.burst_seconds, limits.strangers_per_second)
+
+
+@derived
+def _find_job_rate(config: Configuration, vo: str | None) -> RequestRate:
+    an_hour = options_for(config, vo).limits.jobs_per_hour
+    return RequestRate(per_second=an_hour / 3600, burst=an_hour)
 
 
 @derived

@@ -257,5 +257,5 @@ def _subject(
     if role is Role.PILOT:
         return f"pilot:{stamp}"
     if role is Role.OPERATOR:
-        return f"operator:{user or ''}"
+        return f"operator:{user}" if user else "operator"
     return f"{role}:{','.join(sorted(vos))}:{','.join(sorted(sites))}:{user or ''}"

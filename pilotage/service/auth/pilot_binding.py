@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
-from matcher.errors import NotInTime
+from matcher.request.match_request import NotInTime
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.batching import run_in_thread
 from requirements.errors import NotAllowed

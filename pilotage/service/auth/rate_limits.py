@@ -40,7 +40,9 @@ class RateLimiter:
         self._busy: set[str] = set()
         self._lock = threading.Lock()
 
-    def take(self, subject: str, rate: RequestRate, *, now: float, cost: int = 1) -> None:
+    def take(
+        self, subject: str, rate: RequestRate, *, now: float, cost: int = 1, what: str = "requests"
+    ) -> None:
         """Count one request; `now` is monotonic, in seconds. `TooManyRequests` says how long to wait.
 
         A `cost` of 0 only checks that there is room for one.
@@ -55,11 +57,23 @@ class RateLimiter:
             bucket.filled_at = now
             if bucket.tokens < 1:
                 self._busy.add(subject)
-                raise TooManyRequests(math.ceil((1 - bucket.tokens) / rate.per_second))
+                raise TooManyRequests(math.ceil((1 - bucket.tokens) / rate.per_second), what)
             bucket.tokens -= cost
             bucket.taken += cost
             if bucket.taken >= _BUSY:
                 self._busy.add(subject)
+
+    def add(self, subject: str, cost: int) -> None:
+        """Count what an admitted request cost, which was known only at its end; at most a burst is owed.
+
+        Nothing is counted of a subject without a bucket.
+        """
+        with self._lock:
+            if (bucket := self._buckets.get(subject)) is not None:
+                bucket.tokens = max(-float(bucket.burst), bucket.tokens - cost)
+                bucket.taken += cost
+                if bucket.taken >= _BUSY:
+                    self._busy.add(subject)
 
     def collect(self) -> dict[str, int]:
         """The requests of each busy caller since it was collected last."""

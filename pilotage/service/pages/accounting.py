@@ -1,7 +1,7 @@
 """Accounting pages: used resources as a chart, a table and CSV."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -18,6 +18,7 @@ from pilotage.service.queries import accounting
 from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow, Columns
 from taskqueue.accounting.report import DIMENSIONS, TimeBucket
 from taskqueue.accounting.sums import truncate_to_hour
+from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 
@@ -31,6 +32,13 @@ _STEPS: Final[Mapping[TimeBucket, tuple[timedelta, dict[str, Any]]]] = {
 }
 #: Most steps of a chart with the default bucket, and with a chosen one.
 _DEFAULT_STEPS, _MOST_STEPS = 125, 400
+#: Colours of the statuses that jobs end with, as on all pages.
+_TONES: Final[Mapping[str, str]] = {
+    JobStatus.DONE: "done",
+    JobStatus.FAILED: "failed",
+    JobStatus.KILLED: "killed",
+    JobStatus.RESCHEDULED: "stalled",
+}
 #: Shown for an empty value: a job that never ran has no site.
 NOTHING: Final = "(none)"
 
@@ -80,11 +88,14 @@ def draw(answer: AccountingAnswer, wanted: Quantity) -> Chart:
     values = _add_up(answer, {at: number for number, at in enumerate(steps)}, wanted)
     is_sum = wanted.name != EFFICIENCY
     cause = " by cause and" if wanted.name == WAITED else " by"
+    lines = templating.list_largest(values) if is_sum else _list_most_used(answer, values)
+    if list(answer.by) == ["status"]:
+        lines = [replace(line, tone=_TONES.get(line.label, line.tone)) for line in lines]
     return Chart(
         title=wanted.title,
         note=f"{wanted.unit}{cause} {bucket}, UTC",
         times=steps,
-        lines=templating.list_largest(values) if is_sum else _list_most_used(answer, values),
+        lines=lines,
         kind="bars" if is_sum else "line",
     )
 
@@ -164,6 +175,16 @@ class AccountingShown(AccountingQuery):
     def filters(self) -> dict[str, str]:
         """The filters that are set."""
         return {name: ",".join(value) for name in DIMENSIONS if (value := getattr(self, name)) is not None}
+
+
+def draw_ended_jobs(page: PageContext, hours: int) -> list[Chart]:
+    """The jobs that ended in the last hours, by VO and by status, of those that the caller sees."""
+    charts = []
+    for column, title in (("vo", "VO"), ("status", "status")):
+        shown = AccountingShown.model_validate({"by": [column], "from": f"{hours}h"})
+        whole = _answer(page, shown, TimeBucket.HOUR if hours <= _DEFAULT_STEPS else TimeBucket.DAY)
+        charts.append(replace(draw(whole, QUANTITIES[0]), title=f"Jobs that ended, by {title}"))
+    return charts
 
 
 @router.get("/accounting")

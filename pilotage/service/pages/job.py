@@ -1,4 +1,7 @@
-"""Pages of one job: its timeline, description, attempts and output; and why it is waiting."""
+"""Pages of one job: its timeline, description, attempts and output; and why it is waiting.
+
+Pages of groups of jobs: failures by site and exit code, and the progress of campaigns.
+"""
 
 import json
 from collections.abc import Sequence
@@ -10,17 +13,18 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
+from pydantic import BaseModel, Field
 
 from matcher.explain.eligible_queues import RankedQueue
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models.explain import JobExplanation
-from pilotage.service.models.jobs import LOCAL_STATE, AttemptAnswer, JobIdPath
-from pilotage.service.pages.page import PageOf, PageRoute
+from pilotage.service.models.jobs import LOCAL_STATE, AttemptAnswer, JobFilter, JobIdPath
+from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, jobs
 from taskqueue.db import database
-from taskqueue.jobs import grid_jobs
+from taskqueue.jobs import grid_jobs, groups
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.log import LogEntry
 from taskqueue.states import FINAL, PREPARING, JobStatus, may_become
@@ -211,4 +215,58 @@ def explain(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         job=job,
         has_page=visibility.controls(page.caller, vo=job.vo, owner=job.owner),
         explained=ExplainedJob(found=found, ranked=ranked[:LISTED_QUEUES]),
+    )
+
+
+group_router = APIRouter(route_class=PageRoute)
+
+#: Groups on a page.
+_LISTED = 200
+#: Period over which the rate of a campaign is averaged.
+_LATELY = timedelta(hours=1)
+
+
+class FailuresShown(BaseModel):
+    """Query of the page; empty texts are ignored."""
+
+    vo: str = Field(default="", max_length=255)
+    site: str = Field(default="", max_length=255)
+    hours: float = Field(default=24, gt=0, le=24 * 366)
+
+
+@group_router.get("/failures")
+@add_to_navigation("Failures")
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTMLResponse:
+    """Show why jobs failed: grouped by site, exit code and minor status, without names of persons."""
+    wanted = JobFilter(vo=[query.vo] if query.vo else None, site=[query.site] if query.site else None)
+    which = visibility.countable(page.caller, wanted, ("site", "minor_status"))
+    since = page.parts.clock() - timedelta(hours=query.hours)
+    with database.reading(page.parts.engine) as conn:
+        found = groups.group_failures(conn, which, since=since, limit=_LISTED)
+    return page.render(
+        "groups/failures.html",
+        found=found,
+        query=query,
+        total=sum(each.count for each in found.groups),
+        most=groups.MAX_FAILED,
+        vos=visibility.pool_vos(page.caller, page.parts.live.current.vos),
+        may_list=page.caller.role is not Role.SITE_ADMIN,
+    )
+
+
+@group_router.get("/campaigns")
+@add_to_navigation("Campaigns")
+@allow(Role.USER, Role.VO_ADMIN)
+def list_campaigns(page: PageOf) -> HTMLResponse:
+    """Show the groups of the caller's jobs, one line each: how many are done, failed, left, and the rate."""
+    which = visibility.visible_jobs(page.caller, JobFilter())
+    since = page.parts.clock() - _LATELY
+    with database.reading(page.parts.engine) as conn:
+        found = groups.list_progress(conn, which, since=since, limit=_LISTED)
+    return page.render(
+        "groups/campaigns_live.html" if page.is_fragment else "groups/campaigns.html",
+        found=found,
+        most=groups.MAX_OF_STATUS,
+        lately=_LATELY,
     )

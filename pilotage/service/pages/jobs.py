@@ -368,7 +368,8 @@ def show_new_job_form(
 ) -> HTMLResponse:
     """Show an empty form, or one with the description of an earlier job."""
     if copied is None:
-        return _form(page, _EXAMPLE)
+        vos = _list_vos(page)
+        return _form(page, _EXAMPLE + (f'VO = "{vos[0]}";\n' if vos else ""))
     return _form(page, _read_copied(page, copied).source, files=InputFiles(copied=copied))
 
 
@@ -434,6 +435,14 @@ def _submit(page: PageContext, jdl: str, key: str, files: InputFiles) -> Redirec
     return RedirectResponse(f"/jobs?{urlencode(query)}", 303)
 
 
+def _list_vos(page: PageContext) -> list[str]:
+    """The VOs that a new job may be of; empty: the caller has one."""
+    caller = page.caller
+    if caller.vo:
+        return []
+    return sorted(page.parts.live.current.vos if caller.is_operator else caller.visible_vos or ())
+
+
 def _form(
     page: PageContext,
     jdl: str,
@@ -444,12 +453,10 @@ def _form(
     status: int = 200,
     files: InputFiles = InputFiles(),
 ) -> HTMLResponse:
-    caller = page.caller
-    vos = () if caller.vo else page.parts.live.current.vos if caller.is_operator else caller.visible_vos or ()
     return page.render(
         "jobs/new.html",
         status=status,
-        vos=sorted(vos),
+        vos=_list_vos(page),
         jdl=jdl,
         explained=explained,
         refused=str(refused) if refused else None,

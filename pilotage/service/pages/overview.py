@@ -11,9 +11,10 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
-from agents import loop
+from agents import leader
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
+from pilotage.service.pages import accounting
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import overview as overviews
@@ -100,7 +101,7 @@ def show_services(page: PageOf) -> HTMLResponse:
     with database.reading(page.parts.engine) as conn:
         latest, broken = agent_leases.list_last_cycles(conn), agent_leases.list_broken(conn)
         schema = database.schema_state(page.parts.engine)
-    overdue = loop.list_overdue(latest, now=now)
+    overdue = leader.list_overdue(latest, now=now)
     agents = [
         AgentState(
             name=name,
@@ -108,7 +109,7 @@ def show_services(page: PageOf) -> HTMLResponse:
             is_overdue=name in overdue,
             broken=broken.get(name, ()),
         )
-        for name in sorted(loop.INTERVALS)
+        for name in sorted(leader.INTERVALS)
     ]
     config = page.parts.live.current
     return page.render(
@@ -135,9 +136,13 @@ def _numbers(page: PageContext) -> dict[str, Any]:
 def _course(page: PageContext, hours: int, vo: str) -> dict[str, Any]:
     now, caller = page.parts.clock(), page.caller
     step = timedelta(minutes=SPANS[hours])
-    found = overviews.course(page.parts, caller, vo=vo, hours=hours, step=step, now=now)
+    if caller.is_operator or caller.vos:
+        found = overviews.course(page.parts, caller, vo=vo, hours=hours, step=step, now=now)
+        charts = _charts(found)
+    else:
+        charts = accounting.draw_ended_jobs(page, hours)
     return {
-        "charts": _charts(found),
+        "charts": charts,
         "troubles": overviews.troubles(page.parts, caller, now=now),
         "most_stuck": overviews.MOST_STUCK,
         "named": _LISTED,
@@ -149,7 +154,10 @@ def _charts(found: StatusSeries) -> list[Chart]:
     every = "each minute" if minutes == 1 else f"every {minutes} minutes"
     living = _lines(_LIVING, found.jobs)
     # The last step is incomplete and would look like a decline.
-    moves = _lines(_MOVES, {status: values[:-1] for status, values in found.came.items()})
+    none = [None] * found.unknown
+    moves = _lines(
+        _MOVES, {status: [*none, *came[found.unknown : -1]] for status, came in found.came.items()}
+    )
     return [
         Chart(title="Jobs by status", note=_UNIT, times=found.begins, lines=living, kind="area"),
         Chart(title=f"Matched and ended, {every}", note=_UNIT, times=found.begins[:-1], lines=moves),

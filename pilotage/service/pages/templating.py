@@ -138,8 +138,13 @@ def count(value: float | None) -> str:
     """Format a number in groups of three digits."""
     if value is None:
         return NOTHING
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}" if abs(value) < 1 else f"{value:,.1f}"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1 else f"{value:,.1f}"
     return text.replace(",", _GROUP)
+
+
+def hours(seconds: float) -> str:
+    """Format used time: in hours, if it is at least one."""
+    return f"{count(seconds / 3600)}{_NO_BREAK}h" if seconds >= 3600 else duration(seconds)
 
 
 def share(value: float | None) -> str:
@@ -230,7 +235,7 @@ def environment() -> Environment:
         auto_reload=False,
         cache_size=-1,
     )
-    made.filters |= {each.__name__: each for each in (when, duration, count, share, percent, written)}
+    made.filters |= {each.__name__: each for each in (when, duration, count, hours, share, percent, written)}
     made.filters |= {"conditions": canonical.format_lines, "parameter": diff.format_entry}
     made.globals |= {"asset": address}
     return made

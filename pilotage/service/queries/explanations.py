@@ -16,12 +16,12 @@ from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import blockers, eligible_queues, explanation, job_conditions, queue_report, queue_set
+from matcher.explain.alternatives import ExplanationBudget
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
-from matcher.explain.rewrites import ExplanationBudget
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
 from optimizers.description import description

@@ -15,7 +15,7 @@ from optimizers.submit import submission
 from optimizers.submit.checking import Source
 from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter
-from pilotage.service.auth import audit, visibility
+from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models.jobs import ChangedJobs, JobFilter, RefusedJob
 from pilotage.service.queries import archives
@@ -25,7 +25,7 @@ from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
-from taskqueue.jobs import control, descriptions, jobs, log, parameters, search, wait_times
+from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -49,6 +49,8 @@ def change_many(
     if which.is_empty:
         message = "names no job: give ids, or a filter such as status or owner"
         raise InvalidRequest([Problem(path="body", message=message)])
+    if wanted is JobStatus.RESCHEDULED:
+        access.admit_jobs(parts, caller)
     changed: list[int] = []
     refused: list[RefusedJob] = []
     for batch in _batches(parts, concerned(caller, which, wanted)):
@@ -75,6 +77,7 @@ def change_many(
     ]
     audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
     if wanted is JobStatus.RESCHEDULED:
+        access.count_jobs(parts, caller, len(changed))
         parts.notify_optimizers(sorted(changed))
     return ChangedJobs(job_ids=sorted(changed), refused=refused)
 
@@ -209,7 +212,7 @@ def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *
         job=job,
         description=description,
         log=entries,
-        parameters=parameters.read_parameters(conn, [job_id]).get(job_id, {}),
+        parameters=descriptions.read_parameters(conn, [job_id]).get(job_id, {}),
         attempts=attempts.list_newest(conn, job_id),
         waited=wait_times.sum_until_now(conn, job, entries, now=now),
     )
@@ -251,6 +254,7 @@ def submit(
 ) -> Accepted:
     """Store the jobs of a submission, and notify the optimizers."""
     parts.blobs.check_space()
+    access.admit_jobs(parts, caller)
     accepted = submission.submit(
         parts.engine,
         parts.live.current,
@@ -260,6 +264,7 @@ def submit(
         key=key,
         sandbox=sandbox,
     )
+    access.count_jobs(parts, caller, len(accepted.job_ids))
     parts.metrics.optimized(accepted.decided)
     parts.notify_optimizers(accepted.due)
     return accepted

@@ -7,12 +7,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from agents import loop
+from agents import leader
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from matcher.explain import job_conditions, queue_report
 from matcher.explain.queue_report import RunnableJobs
-from optimizers.workers.queue_state import OptimizerQueueState
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
@@ -25,9 +24,10 @@ from taskqueue.accounting import time_series
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import agent_leases, database
 from taskqueue.jobs import search, unmatchable
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
-from taskqueue.sites import bans, occupancy, scopes
+from taskqueue.sites import occupancy, scopes
 from taskqueue.sites.occupancy import QueueOccupancy
 from taskqueue.states import FINAL, JobStatus
 
@@ -168,7 +168,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
     with database.reading(parts.engine) as conn:
         stuck = unmatchable.list_pools_without_queue(conn, caller.visible_vos)
         jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
-        banned = set(bans.read_bans(conn, sites, now=now))
+        banned = set(scopes.read_bans(conn, sites, now=now))
         latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None
     # Only sites with a throttle or a ban: others have no problems.
     limited = {scopes.parse_site(scope) for scope in config.throttles} & sites
@@ -179,7 +179,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         banned=[each for each in states if each.ban],
         throttled=[each for each in states if any(not one.open for one in each.throttles)],
         stale=[each for each in states if any(one.stale for one in each.throttles)],
-        silent=loop.list_overdue(latest, now=now) if latest is not None else (),
+        silent=leader.list_overdue(latest, now=now) if latest is not None else (),
         configuration=parts.live.problem if caller.is_operator else None,
         optimizers=parts.optimizer_queue() if caller.is_operator else None,
     )

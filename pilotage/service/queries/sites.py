@@ -17,9 +17,9 @@ from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import Value
 from taskqueue.db import database
-from taskqueue.sites import bans, reservations, scopes
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import reservations, scopes
 from taskqueue.sites.reservations import Reservation
+from taskqueue.sites.scopes import Ban
 
 
 class ReservationAnswer(AnswerModel):
@@ -120,7 +120,7 @@ def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datet
         raise InvalidRequest([Problem(path="until", message=f"{until} {problem}")])
     new = Ban(site=site, reason=reason, author=caller.subject, at=now, until=until)
     with database.writing(parts.engine) as conn:
-        bans.set_ban(conn, new)
+        scopes.set_ban(conn, new)
     audit.done(caller, "ban", site=site, reason=reason, until=until.isoformat() if until else "")
 
 
@@ -128,7 +128,7 @@ def allow(parts: Services, caller: Caller, site: str) -> None:
     """Lift the ban of a site; errors as for `ban`."""
     visibility.require_site(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
-        bans.lift_ban(conn, site)
+        scopes.lift_ban(conn, site)
     audit.done(caller, "allow", site=site)
 
 
@@ -165,7 +165,7 @@ def _list_states(
     )
     names = sorted(name for name in config.throttles if scopes.parse_site(name) in here)
     with database.reading(parts.engine) as conn:
-        banned = bans.read_bans(conn, sites, now=now)
+        banned = scopes.read_bans(conn, sites, now=now)
         found = throttle_standings.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
         # A list has many sites, and no reservations: no statement for each.
         shown = {

@@ -1,5 +1,6 @@
 """Web hooks of VOs: make, list, test and remove them, and read their deliveries."""
 
+import re
 from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated
@@ -20,6 +21,8 @@ from taskqueue.db import database
 from taskqueue.errors import WebHookNotFound
 from taskqueue.web_hooks import EVENTS, Delivery, Event, WebHook
 
+#: One mailbox, without headers of a message.
+_MAIL = re.compile(r"mailto:[A-Za-z0-9._+'-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
 _Name = Annotated[str, Field(max_length=255)]
 
 
@@ -28,7 +31,9 @@ class NewWebHook(StrictInput):
 
     vo: str | None = Field(default=None, max_length=255, description="Default: the token's VO.")
     name: str = Field(min_length=1, max_length=bounds.HOOK_NAME, description="Unique in the VO.")
-    url: str = Field(max_length=bounds.HOOK_URL, description="https address to which messages are sent.")
+    url: str = Field(
+        max_length=bounds.HOOK_URL, description="https or mailto address to which messages are sent."
+    )
     events: list[Event] = Field(
         default=[Event.JOB_ENDED], min_length=1, max_length=10, description="What is reported."
     )
@@ -102,11 +107,16 @@ def _check(wanted: NewWebHook) -> None:
     problems = []
     try:
         parts = urlsplit(wanted.url)
-        is_address = parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
+        is_mail = _MAIL.fullmatch(wanted.url) is not None
+        is_address = is_mail or (
+            parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
+        )
     except ValueError:
         is_address = False
     if not is_address or not all("!" <= sign <= "~" for sign in wanted.url):
-        problems.append(Problem(path="url", message=f"{wanted.url!r:.200} is not an https address"))
+        problems.append(
+            Problem(path="url", message=f"{wanted.url!r:.200} is neither an https nor a mailto address")
+        )
     elif parts.username is not None or parts.password is not None:
         problems.append(Problem(path="url", message="may contain no password: messages are signed instead"))
     if Event.TEST in wanted.events:

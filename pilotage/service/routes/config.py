@@ -7,8 +7,8 @@ from fastapi import APIRouter, Header, Query, Response
 
 from cs_config.source import yaml_writer
 from cs_config.versions import patch
-from cs_config.versions.drafts import ConfigDraft
-from matcher.preview import guards, history
+from cs_config.versions.proposals import ConfigDraft
+from matcher.preview import history, outlook
 from matcher.preview.editor import StoredChange
 from pilotage.service import configuring
 from pilotage.service.auth import access
@@ -59,7 +59,7 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
     """Replace the whole configuration; an invalid one changes nothing."""
     draft = ConfigDraft(version=_required(if_match), text=text_of(body), file=body.source)
     changed = configuring.editor_of(parts, caller).store(
-        draft, message=body.message, guards=guards.read_guards(body.guard)
+        draft, message=body.message, guards=outlook.read_guards(body.guard)
     )
     return NewVersion(version=changed.version)
 
@@ -73,7 +73,7 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     is 409 with the difference, and nothing is changed. With `revert_after` an agent restores the values.
     """
     draft = ConfigDraft(version=_required(if_match), edits=patch.read_edits(body.set, body.remove))
-    editor, conditions = configuring.editor_of(parts, caller), guards.read_guards(body.guard)
+    editor, conditions = configuring.editor_of(parts, caller), outlook.read_guards(body.guard)
     lasting = None if body.revert_after is None else timedelta(seconds=body.revert_after)
     return _changed(editor.store(draft, message=body.message, guards=conditions, lasting=lasting))
 

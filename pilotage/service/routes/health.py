@@ -19,7 +19,7 @@ from taskqueue.db import agent_leases, clock, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotFilter
-from taskqueue.sites import processes, rule_check, scopes
+from taskqueue.sites import processes, rule_counters, scopes
 
 router = APIRouter(tags=["health"])
 
@@ -109,7 +109,7 @@ def metrics(parts: PartsOf) -> Response:
             ended=time_series.count_ended(conn),
             unmatchable=jobs_unmatchable.count_pools_without_queue(conn),
             broken=agent_leases.list_broken(conn),
-            mended=rule_check.count_mended(conn),
+            mended=rule_counters.count_mended(conn),
             place_lookups=parts.matcher.place_lookups,
             processes=processes.list_processes(conn),
             advertised={scope: at.timestamp() for scope, at in scopes.list_advertised(conn).items()},

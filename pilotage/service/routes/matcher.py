@@ -24,10 +24,9 @@ from matcher.cache import NoMatch
 from matcher.claim import matcher as matching
 from matcher.claim.matching_task_queues import MatchingTaskQueue
 from matcher.claim.worker import ClaimWorker
-from matcher.errors import Busy, NotInTime
 from matcher.index import place_pools
 from matcher.request import match_request
-from matcher.request.match_request import MatchRequest, MatchResult
+from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime
 from matcher.request.resource import StatedResource
 from pilotage.service.auth import pilot_binding
 from pilotage.service.auth.access import allow

@@ -30,7 +30,7 @@ from optimizers.submit import checking
 from pilotage.dirac_door import dialect, jencode
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import UnsafeArchive
-from pilotage.fabric.runner import progress, status_files
+from pilotage.fabric.runner import status_files
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.keys import KeyRing
@@ -252,7 +252,7 @@ def _check_reports(text: str) -> None:
     """What a payload can write on its node is shortened; wrong content is left out."""
     status_files.read_end(text)
     status_files.read_news(text)
-    progress.read_progress(text)
+    status_files.read_progress(text)
 
 
 class _Unpacking:

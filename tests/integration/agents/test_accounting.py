@@ -16,7 +16,7 @@ from taskqueue.accounting import log_reader, time_series
 from taskqueue.accounting.log_reader import ConcurrentReadError
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import database
-from taskqueue.jobs import control, jobs, log_feed
+from taskqueue.jobs import control, jobs, log
 from taskqueue.schema.tables import log_readers
 from taskqueue.states import FINAL, JobStatus
 from tests import accounted, faults, stored, waiting
@@ -39,7 +39,7 @@ def _cycle(engine: Engine, now: datetime, holder: str = "test") -> None:
 
 def _note_end(engine: Engine) -> None:
     with database.reading(engine) as conn:
-        end = log_feed.read_end(conn)
+        end = log.read_end(conn)
     with database.writing(engine) as conn:
         log_reader.note_end(conn, "flows", end)
 
@@ -90,6 +90,7 @@ def test_a_series_of_the_past_says_what_was_then(engine: Engine, now: datetime) 
         found = time_series.read_series(conn, since=now - MINUTE, until=now + MINUTE)
     assert found.jobs[S.WAITING] == [None, 3, 1], "a gap before the first change of any job"
     assert found.jobs[S.RUNNING] == [None, 0, 2]
+    assert found.unknown == 1, "nor is it known that nothing came"
 
 
 def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_nothing(
@@ -138,16 +139,16 @@ def test_a_transaction_that_is_held_open_is_waited_for(postgresql: Engine, now: 
 def test_a_transaction_younger_than_all_that_ended_is_waited_for(postgresql: Engine, now: datetime) -> None:
     """It has the number of no transaction that a snapshot names: a snapshot ends at the last that ended."""
     with database.writing(postgresql) as older, database.writing(postgresql) as late:
-        older.execute(log_feed.XID)
+        older.execute(log.XID)
         stored.job_ids(late, now, 2)
         stored.job_ids(older, now, 3)
         older.commit()
         with database.reading(postgresql) as conn:
-            end = log_feed.read_end(conn)
+            end = log.read_end(conn)
         with database.reading(postgresql) as conn:
-            assert not log_feed.is_complete(conn, end)
+            assert not log.is_complete(conn, end)
     with database.reading(postgresql) as conn:
-        assert log_feed.is_complete(conn, end)
+        assert log.is_complete(conn, end)
 
 
 def test_a_transaction_that_begins_later_is_not_waited_for(postgresql: Engine, now: datetime) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, select
 from agents import pools as pool_agent
 from agents.pools import PoolResult
 from cs_config.tree.configuration import Configuration
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from optimizers.chain import batch
 from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
 from taskqueue.db import database

@@ -21,8 +21,9 @@ from requirements.canonical import Requirements, pool_id
 from requirements.classad.expression import Expression
 from requirements.record.record import Record
 from taskqueue.db import database
-from taskqueue.pools import mapping, queue_class_store
+from taskqueue.pools import pools as pool_mapping
 from taskqueue.pools import pools as pools_pools
+from taskqueue.pools import queue_class_store
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import queue_class_versions
 from taskqueue.schema.tables import queue_classes as queue_classes_table
@@ -134,7 +135,7 @@ class Interrupted(Leadership):
 
 def refresh_while(
     engine: Engine, config: Configuration, now: datetime, do: Callable[[], object]
-) -> dict[str, mapping.MappingChange]:
+) -> dict[str, pool_mapping.MappingChange]:
     """A refresh of all pools that is interrupted."""
     Interrupted.do = staticmethod(do)
     mine = Interrupted(engine=engine, name="pools", fence=0, now=now, last=None)
@@ -242,7 +243,7 @@ def test_a_queue_class_that_nobody_stored_leaves_the_pool_to_the_agent_which_doe
     [job_id] = submit(engine, ours, now, {"Executable": "a.sh", "Requirements": {"Memory": 3000}})
     assert batch.optimize(engine, ours, [job_id], now=now).waiting == (job_id,)
     with database.reading(engine) as conn:
-        assert mapping.list_unmapped(conn, "lhcb") == [pool_id(_ASKED[1], "lhcb")]
+        assert pool_mapping.list_unmapped(conn, "lhcb") == [pool_id(_ASKED[1], "lhcb")]
     cycle(engine, ours, now)
     assert caplog.text == ""
     cycle(engine, ours, now)

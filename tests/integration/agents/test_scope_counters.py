@@ -15,7 +15,7 @@ from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules
 from taskqueue.db import database
 from taskqueue.schema.tables import scope_rules
-from taskqueue.sites import rule_check, scopes
+from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites.scope_rules import RuleKind, list_rules
 from tests import waiting
 
@@ -60,12 +60,12 @@ def test_a_counter_that_differs_twice_is_an_alarm_and_counted_again(
     assert "a.b.ch: the counter of the running limit of Owner is 4, but 2 rows count" in caplog.text
     assert not _cycle(engine, now, config, memory)
     with database.reading(engine) as conn:
-        assert not rule_check.list_differences(conn, compiled_rules.counts)
+        assert not rule_counters.list_differences(conn, compiled_rules.counts)
         assert {each.kind: (each.n, each.opened) for each in list_rules(conn)} == {
             RuleKind.RUNNING: (2, True),
             RuleKind.THROTTLE: (2, True),
         }
-        assert rule_check.count_mended(conn) == 2
+        assert rule_counters.count_mended(conn) == 2
     assert _claim(engine, now, config, 9) == 3
 
 

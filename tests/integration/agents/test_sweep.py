@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.exc import OperationalError
 
-from agents import loop, lost_jobs, retention, sweep
+from agents import leader, lost_jobs, retention, sweep
 from agents.leader import LeadershipLostError
 from agents.lost_jobs import LostResult
 from agents.retention import RetentionResult
@@ -457,7 +457,7 @@ def test_a_loop_goes_on_after_a_cycle_that_broke(now: datetime, caplog: pytest.L
         return "done it"
 
     with caplog.at_level(logging.INFO):
-        loop.run(cycle, name="test", every=0, stop=stop, clock=lambda: now)
+        leader.run(cycle, name="test", every=0, stop=stop, clock=lambda: now)
     assert times == [now] * 4
     assert [bool(record.exc_info) for record in caplog.records] == [True, False, False, False]
     assert "test: the cycle was ended: another process is the leader" in caplog.text
@@ -470,7 +470,7 @@ def test_a_loop_ends_while_it_waits(now: datetime) -> None:
     stop = threading.Event()
     began = threading.Event()
     thread = threading.Thread(
-        target=loop.run, args=(lambda _: began.set(),), kwargs={"name": "test", "every": 3600, "stop": stop}
+        target=leader.run, args=(lambda _: began.set(),), kwargs={"name": "test", "every": 3600, "stop": stop}
     )
     thread.start()
     assert began.wait(60)

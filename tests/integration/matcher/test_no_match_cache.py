@@ -13,8 +13,8 @@ from matcher.claim.matcher import Matcher
 from matcher.index.waiting import FeedFreshness
 from matcher.request.match_request import MatchRequest
 from taskqueue.db import database
-from taskqueue.sites import bans
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import Ban
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 from tests.waiting import EVERYWHERE, LONG, at, request
@@ -142,7 +142,7 @@ def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reaso
     else:
         ban = Ban(site="A.B.ch", reason="fire", author="alice", at=world.now, until=None)
         with database.writing(world.engine) as conn:
-            bans.set_ban(conn, ban)
+            scopes.set_ban(conn, ban)
     world.put()
     assert (world.ask().refused, world.tells_nothing) == (reason, False)
     assert (world.ask().refused, world.tells_nothing) == (reason, False)

@@ -11,7 +11,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, make_url, text
 
-import taskqueue.pools.mapping  # noqa: F401  # the view belongs to the metadata
+import taskqueue.pools.pools  # noqa: F401  # the view belongs to the metadata
 from agents import sweep
 from cs_config.versions.tables import metadata
 from taskqueue.db import database

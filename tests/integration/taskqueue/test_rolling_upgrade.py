@@ -13,10 +13,9 @@ from sqlalchemy import Engine, inspect, text
 
 from cs_config import validate
 from cs_config.versions import store
-from pilotage.cli import settings, wiring
-from pilotage.cli.checks import database
-from pilotage.cli.checks.finding import Health
+from pilotage.cli import doctor, settings, wiring
 from pilotage.cli.commands import db
+from pilotage.cli.doctor import Health
 from pilotage.cli.errors import CommandRefused
 from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
@@ -63,7 +62,7 @@ def test_people_are_told_of_a_later_schema_and_processes_start_on_it(
     chosen = settings.load({"home": tmp_path, "database_url": database_url}, {})
     with wiring.open_current_engine(chosen):
         pass
-    found = {each.subject: each for each in database.check_database(chosen, now)}
+    found = {each.subject: each for each in doctor.check_database(chosen, now)}
     assert found["schema"].health is Health.WARNING
     db.check(database_url=database_url, home=tmp_path, as_json=False)
     assert "made by a later release" in capsys.readouterr().out

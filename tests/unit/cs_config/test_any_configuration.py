@@ -21,7 +21,7 @@ from matcher.limits import running_limits, throttle_standings
 from optimizers.chain import batch
 from optimizers.chain.chain import ChainContext, ChainResult, Hold
 from optimizers.chain.eligibility_cache import Eligibility
-from optimizers.description import description, expansion
+from optimizers.description import description, parametric
 from pilotage.fabric.director import matcher_client, recorded_pilots
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.node import facts
@@ -29,7 +29,7 @@ from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 from pilotage.service import lease_reports
 from pilotage.service.auth.rate_limits import RateLimiter, RequestRate
 from taskqueue.leases.uptime import Interval, Uptime
-from taskqueue.sites.matching_delays import BucketLevel
+from taskqueue.sites.scope_rules import BucketLevel
 from taskqueue.sites.scopes import Scope
 from taskqueue.task_queues import shares
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -219,7 +219,7 @@ def _optimizers(config: Configuration, vo: str) -> None:
     delays = options_for(config, vo).job_scheduling.reschedule_delays
     assert all(NOW + timedelta(seconds=each) >= NOW for each in delays)
     assert description.parse_description({"Executable": "a"}, options_for(config, vo)).cpu_time >= 0
-    assert expansion.expand_description({"Executable": "a", "VO": ANN.vo}, ANN, config, None)
+    assert parametric.expand_description({"Executable": "a", "VO": ANN.vo}, ANN, config, None)
 
 
 def _matcher(config: Configuration, vo: str) -> None:

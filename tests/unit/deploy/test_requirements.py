@@ -190,7 +190,7 @@ def test_the_program_of_one_machine_needs_no_extra() -> None:
     missing = {"psycopg", "psycopg-binary", "redis", "rq", "asyncssh"}
     program = ONLY.replace(
         "from pilotage.cli.application import main\nmain(sys.argv[2:])",
-        "import pilotage.cli.checks.installation, pilotage.cli.processes.up, pilotage.cli.processes.gateway",
+        "import pilotage.cli.doctor, pilotage.cli.processes.up, pilotage.cli.processes.gateway",
     )
     whole = {name for name, _, _ in pinned("requirements.txt")}
     subprocess.run([sys.executable, "-c", program, " ".join(whole - missing)], check=True, timeout=60)

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from requirements.classad.expression import Expression
 from requirements.evaluator import Reason, eligible, failing
-from requirements.record.comparison import ReasonKind
 from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
-from requirements.record.record import Record
+from requirements.record.record import ReasonKind, Record
 from requirements.values import Value, normal
 
 NOTHING_DECLARED = Declarations()

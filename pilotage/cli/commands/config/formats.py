@@ -14,10 +14,9 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
 from pilotage.cli import dirac_server, options
-from pilotage.cli.commands.config import change_request, edit, history
-from pilotage.cli.commands.config.change_request import Answer, ConfigChange
-from pilotage.cli.commands.config.edit import Guards
-from pilotage.cli.commands.config.history import Message
+from pilotage.cli.commands.config import edit, show
+from pilotage.cli.commands.config.edit import Answer, ConfigChange, Guards
+from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
 from pilotage.fabric.client import ApiError, ServiceClient
@@ -82,7 +81,7 @@ def _import_texts(
         propose = importers.load_importer(format_name)
     except ValueError as error:
         raise CommandRefused(str(error)) from None
-    config = change_request.configuration_from(wanted.against, service)
+    config = edit.configuration_from(wanted.against, service)
     found = propose(config, texts, site=site)
     outcome = ImportOutcome(applied=False, version=config.version, preview=None)
     if wanted.against is None and found.proposal.differences:
@@ -133,7 +132,7 @@ def _preview_and_store(
 def _change_from_proposal(client: ServiceClient, proposal: Proposal) -> ConfigChange:
     """The change that stores a proposal; as differences, if the caller sees only a part of the tree."""
     whole = {"text": proposal.after.source, "source": proposal.after.file}
-    body = change_request.edits(proposal.differences) if client.config().get("text") is None else whole
+    body = edit.edits(proposal.differences) if client.config().get("text") is None else whole
     return ConfigChange(body=body, version=proposal.before.version, changed=True)
 
 
@@ -275,7 +274,7 @@ def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
 
 def _line(change: ParameterChange) -> str:
     before, after = (ABSENT if each is None else each for each in (change.before, change.after))
-    return history.change_line(change.name, before, after)
+    return show.change_line(change.name, before, after)
 
 
 def _counts(proposal: AdProposal) -> dict[str, int]:
@@ -303,7 +302,7 @@ def export_classad(
     service: ServiceOptions,
 ) -> None:
     """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
-    config = change_request.configuration_from(file, service)
+    config = edit.configuration_from(file, service)
     found = ce_ads.export_ads(config, path, vo)
     data = {
         "ads": found.text,
@@ -330,7 +329,7 @@ def export_dirac(
 
     Parts that the format cannot express, and disabled sites, CEs and queues, are listed on standard error.
     """
-    config = change_request.configuration_from(file, service)
+    config = edit.configuration_from(file, service)
     found = dirac_text.export_dirac(config.tree, with_disabled=with_disabled)
     left_out = list(found.left_out)
     _print_export(found.text, {"text": found.text, "left_out": left_out}, left_out, service)

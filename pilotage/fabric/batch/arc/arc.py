@@ -2,9 +2,9 @@
 
 A job has its stamp as name. A-REX repeats the state of a job in its batch system (waiting or running) as of
 its last poll, on most CEs a minute ago. There is no shared directory: a job's files are uploaded after its
-description, and it does not start before. A-REX itself gives up a job whose submission was interrupted in
-between. Source: EMI, Activity Description Language (ADL) 1.0; OGF, GLUE 2.0, ComputingShare and
-ComputingManager.
+description, and it does not start before. What it writes can be read, and is kept if the description says so.
+A-REX itself gives up a job whose submission was interrupted in between. Source: EMI, Activity Description
+Language (ADL) 1.0; OGF, GLUE 2.0, ComputingShare and ComputingManager.
 """
 
 import math
@@ -64,11 +64,12 @@ def describe(job: BatchJob, environments: Sequence[str]) -> bytes:
     _ask(resources, job.resources, job.stamp)
     _add(resources, "QueueName", job.queue)
     staging = _add(root, "DataStaging")
-    for name in INPUTS:
+    for name in (*INPUTS, *job.inputs):
         file = _add(staging, "InputFile")
         _add(file, "Name", name)
-        _add(file, "IsExecutable", "true")
-    for name in OUTPUTS:
+        if name in INPUTS:
+            _add(file, "IsExecutable", "true")
+    for name in (*OUTPUTS, *job.outputs):
         _add(_add(staging, "OutputFile"), "Name", name)
     text: bytes = Xml.tostring(root, encoding="utf-8")
     return text
@@ -197,10 +198,10 @@ class Arc:
         """Hand in a job, then its files; its reference."""
         reference = self._create(job)
         self._stamps[reference] = job.stamp
-        contents = dict(zip(INPUTS, (wrapper("."), job.script), strict=True))
+        texts = zip(INPUTS, (wrapper("."), job.script), strict=True)
         try:
-            for name, content in contents.items():
-                self.rest.write(reference, name, content.encode())
+            for name, content in {**job.inputs, **{name: text.encode() for name, text in texts}}.items():
+                self.rest.write(reference, name, content)
         except BatchSystemAway as error:
             raise SubmissionUncertain(f"{job.stamp}: its files may be missing: {error}") from error
         return reference
@@ -234,11 +235,16 @@ class Arc:
 
     def output(self, handle: Handle) -> Output:
         """What the job wrote so far."""
-        row = choose_job(self._of([handle]), handle)
-        if row is None:
-            return Output(stdout=b"", stderr=b"")
-        stdout, stderr = (self.rest.read(row.reference, name, last=_LAST) for name in ("out", "err"))
+        stdout, stderr = (self.read_file(handle, name, last=_LAST) for name in ("out", "err"))
         return Output(stdout=stdout, stderr=stderr)
+
+    def read_file(self, handle: Handle, name: str, *, last: int) -> bytes:
+        """Read the last bytes of a file of a job; empty if there is none."""
+        reference = handle.reference
+        if reference is None or self._stamps.get(reference) != handle.stamp:
+            row = choose_job(self._of([handle]), handle)
+            reference = None if row is None else row.reference
+        return b"" if reference is None else self.rest.read(reference, name, last=last)
 
     def forget(self, handles: Sequence[Handle]) -> None:
         """Remove jobs that ended with their files; one that has not is left."""
@@ -365,5 +371,9 @@ def _open(settings: SystemSettings, connections: Connections) -> Arc:
 
 
 KIND: Final = BatchSystemKind(
-    open=_open, needed=("ce",), allowed=frozenset({"flags"}), languages=(lrms_vocabulary.ARC,)
+    open=_open,
+    needed=("ce",),
+    allowed=frozenset({"flags"}),
+    languages=(lrms_vocabulary.ARC,),
+    carries_files=True,
 )

@@ -116,13 +116,13 @@ class ArcRest:
 
     def write(self, reference: str, name: str, content: bytes) -> None:
         """Hand in an input file of a job."""
-        response = self._send("PUT", _path(reference, "session", name), content=content)
+        response = self._send("PUT", _path(reference, "session", *name.split("/")), content=content)
         if not response.is_success:
             raise BatchSystemAway(_error_text(response))
 
     def read(self, reference: str, name: str, *, last: int) -> bytes:
         """The last bytes of a file of a job; empty if there is none."""
-        path = _path(reference, "session", name)
+        path = _path(reference, "session", *name.split("/"))
         size = int(self._text("HEAD", path).headers.get("Content-Length", 0))
         if size == 0:
             return b""

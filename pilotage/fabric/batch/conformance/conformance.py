@@ -16,15 +16,16 @@ from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystem,
     BatchSystemAway,
+    Evidence,
     Handle,
     JobReport,
     JobResources,
+    ReliableSystem,
     State,
     SubmissionRefused,
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultyHttp, FaultyShell, FaultySystem
-from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 
 
 class Violated(Exception):

@@ -13,12 +13,12 @@ from pilotage.fabric.batch.arc import rest as arc_rest
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
+    ForwardingSystem,
     Handle,
     JobReport,
     State,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.reliable import ForwardingSystem
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 
 _Answer = TypeVar("_Answer")

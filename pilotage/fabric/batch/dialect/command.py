@@ -10,16 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from pilotage.fabric.batch.batch_system import (
-    ENDED,
-    BatchJob,
-    BatchSystemAway,
-    Capacity,
-    JobCounts,
-    State,
-)
+from pilotage.fabric.batch.batch_system import ENDED, BatchJob, BatchSystemAway, Capacity, JobCounts, State
 from pilotage.fabric.batch.command_line import CommandLineSystem
-from pilotage.fabric.batch.dialect import merged_options
+from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.dialect import (
     NAMES_OF_JOBS,
     REFERENCES,
@@ -186,9 +179,9 @@ class DialectSystem(CommandLineSystem):
     def _submission(self, job: BatchJob) -> list[str]:
         submit, values = self.dialect.submit, self._values(job)
         asked = [word.format_map(values) for word in _words(submit, job)]
-        words = merged_options.merge_options([*asked, *self.flags, *job.flags], submit.merged, submit.short)
+        words = dialect.merge_options([*asked, *self.flags, *job.flags], submit.merged, submit.short)
         if submit.joined is not None:
-            words = merged_options.join_option(words, submit.joined)
+            words = dialect.join_option(words, submit.joined)
         return [*words, *(word.format_map(values) for word in submit.script)]
 
     def _values(self, job: BatchJob) -> dict[str, str]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, update
 from cs_config.errors import ConfigError, one_problem
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store as versions_store
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from cs_config.versions.tables import config_versions
 from taskqueue.db import database
 

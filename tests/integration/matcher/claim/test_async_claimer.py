@@ -14,16 +14,15 @@ import pytest
 from sqlalchemy import Engine, insert, select, text
 
 from matcher.claim import async_claimer
-from matcher.errors import NotInTime
-from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
+from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
-from taskqueue.sites import bans
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import Ban
 from taskqueue.states import JobStatus
 from tests import waiting
 from tests.claiming import ClaimingProcess, claiming, run
@@ -229,7 +228,7 @@ def test_a_place_that_was_closed_a_moment_ago_makes_no_task_queue_empty(
         await process.ask(_ask())
         process.worker.stop()  # it would read of the ban
         with database.writing(engine) as conn:
-            bans.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+            scopes.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
         return await asyncio.gather(*(process.claimer.claim(_ask(n), _stays) for n in range(requests)))
 
     assert run(work, process) == [None] * requests

@@ -12,8 +12,7 @@ from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import MatcherCache
-from matcher.errors import NotServed
-from matcher.request.match_request import MatchCaller, MatchRequest
+from matcher.request.match_request import MatchCaller, MatchRequest, NotServed
 from requirements.errors import InvalidResource, PilotageError
 from taskqueue.db import database
 from taskqueue.jobs import control

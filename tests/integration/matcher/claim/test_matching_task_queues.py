@@ -11,8 +11,8 @@ from matcher.claim import matching_task_queues
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
-from taskqueue.sites import bans
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import Ban
 from tests import stored, waiting
 from tests.waiting import LONG
 
@@ -96,7 +96,8 @@ def test_a_banned_site_is_offered_tests_only(engine: Engine, now: datetime) -> N
     _put(engine, now, 2, job_type="User")
     tests = _put(engine, now, 1, owner="bob", job_type="Test")
     with database.writing(engine) as conn:
-        bans.set_ban(conn, Ban(site="A.B.ch", reason="r", author="a", at=now, until=now + timedelta(hours=1)))
+        ban = Ban(site="A.B.ch", reason="r", author="a", at=now, until=now + timedelta(hours=1))
+        scopes.set_ban(conn, ban)
     assert _listed(matcher) == [("bob", 1, tests)]
 
 

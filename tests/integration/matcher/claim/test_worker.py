@@ -16,8 +16,7 @@ from matcher.claim import worker as claimer_module
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.worker import ClaimWorker, PendingRequest
-from matcher.errors import Busy, NotInTime
-from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
+from matcher.request.match_request import Busy, MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
 from taskqueue.db import database
 from taskqueue.jobs import jobs

@@ -18,9 +18,9 @@ from matcher.request.match_request import MatchCaller
 from requirements.errors import InvalidResource, PilotageError
 from taskqueue.db import database
 from taskqueue.schema.tables import scope_returns
-from taskqueue.sites import bans
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import scopes
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
+from taskqueue.sites.scopes import Ban
 from tests import reporting, stored, waiting
 from tests.waiting import LONG
 
@@ -94,13 +94,13 @@ def test_a_new_limit_holds_for_a_process_with_the_other_spelling(engine: Engine,
 def test_a_ban_stays_when_the_site_is_respelled(engine: Engine, now: datetime) -> None:
     _put(engine, now)
     with database.writing(engine) as conn:
-        bans.set_ban(conn, Ban(site="A.B.ch", reason="down", author="ops", at=now, until=None))
+        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="ops", at=now, until=None))
     for tree, queue in ((waiting.GRID, LONG), (_respell(waiting.GRID), RESPELLED)):
         for count in (1, 9):
             assert _claim(_matcher(engine, now, tree), queue, count).refused == "banned"
     with database.writing(engine) as conn:
-        assert list(bans.read_bans(conn, ["a.B.ch", "C.D.ch"], now=now)) == ["a.B.ch"]
-        assert bans.lift_ban(conn, RESPELLED.site)
+        assert list(scopes.read_bans(conn, ["a.B.ch", "C.D.ch"], now=now)) == ["a.B.ch"]
+        assert scopes.lift_ban(conn, RESPELLED.site)
 
 
 def test_reservations_and_advertisements_stay_when_the_site_is_respelled(
@@ -138,7 +138,7 @@ def test_a_pilot_without_site_is_refused_while_a_site_is_banned(engine: Engine, 
     matcher = _matcher(engine, now, waiting.GRID)
     assert isinstance(_request(matcher, {}, 1), ClaimResult)
     with database.writing(engine) as conn:
-        bans.set_ban(conn, Ban(site="C.D.ch", reason="down", author="ops", at=now, until=None))
+        scopes.set_ban(conn, Ban(site="C.D.ch", reason="down", author="ops", at=now, until=None))
     matcher.refresh()
     assert isinstance(_request(matcher, {}, 1), InvalidResource)
     assert len(_claim(matcher, count=1).claimed) == 1

@@ -25,8 +25,8 @@ from requirements.errors import InvalidResource
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs
 from taskqueue.schema.tables import attempts, matching_delays, waiting_jobs
-from taskqueue.sites import bans
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import Ban
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, stored, waiting
 from tests.waiting import ELSEWHERE, LONG, SHORT
@@ -354,7 +354,7 @@ def test_directors_are_told_only_what_the_place_lets_in(engine: Engine, now: dat
 
     assert listed() == [*free, test]
     with database.writing(engine) as conn:
-        bans.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+        scopes.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
     assert listed() == [test]
     [other] = _put(engine, now, 1, job_type="test", owner="eve")
     assert listed() == [test, other]
@@ -416,15 +416,15 @@ def test_a_banned_site_gets_tests_only_until_it_is_allowed_or_the_time_has_come(
     tests = _put(engine, now, 1, job_type="Test")
     end = now + timedelta(hours=1)
     with database.writing(engine) as conn:
-        bans.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
+        scopes.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
     matcher = _matcher(engine, now, "MaxRescheduling: 3")
     assert _ids(_ask(matcher, 9)) == tests
     look = _ask(matcher, 9)
     assert (look.claimed, look.refused) == ((), "banned")
     assert len(_ask(_matcher(engine, end, "MaxRescheduling: 3")).claimed) == 1
     with database.writing(engine) as conn:
-        assert bans.lift_ban(conn, "A.B.ch")
-        assert not bans.lift_ban(conn, "A.B.ch")
+        assert scopes.lift_ban(conn, "A.B.ch")
+        assert not scopes.lift_ban(conn, "A.B.ch")
         assert jobs.get_job(conn, plain[-1]).status == "Waiting"
     assert _ids(_ask(matcher, 9)) == plain[1:]
 

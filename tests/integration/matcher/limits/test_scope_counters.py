@@ -24,7 +24,7 @@ from taskqueue.jobs import control
 from taskqueue.leases import expiry, lifecycle
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, job_log, reservations, scope_returns, scope_rules
-from taskqueue.sites import rule_check, rule_opening, scopes
+from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from tests import reporting, scope_counters, stored, waiting
@@ -124,16 +124,16 @@ def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engi
     with database.writing(engine) as conn:
         reporting.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
     with database.writing(engine) as conn:
-        assert not rule_check.list_differences(conn, compiled_rules.counts)
+        assert not rule_counters.list_differences(conn, compiled_rules.counts)
         [rule] = rules.list_rules(conn)
         rules.add_count(conn, rule.rule_id, 5)
-        [difference] = rule_check.list_differences(conn, compiled_rules.counts)
+        [difference] = rule_counters.list_differences(conn, compiled_rules.counts)
         assert (difference.rule.n, difference.there) == (7, 2)
-        rule_check.mend(conn, rule.rule_id)
+        rule_counters.mend(conn, rule.rule_id)
     newer = _matcher(engine, now, waiting.grid(waiting.GRID + limits))
     assert len(_ask(newer, ELSEWHERE, count=9).claimed) == 1
     with database.reading(engine) as conn:
-        assert not rule_check.list_differences(conn, compiled_rules.counts)
+        assert not rule_counters.list_differences(conn, compiled_rules.counts)
 
 
 def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
@@ -218,7 +218,7 @@ def test_a_new_limit_reads_the_attempts_that_it_may_count_and_no_others(
     with database.reading(engine) as conn:
         [rule] = rules.list_rules(conn)
         at = {} if place == "AllSites" else {"site": rule.scope, "ce": "", "queue": ""}
-        statements = rule_opening.COUNTABLE_IN_GRID if place == "AllSites" else rule_opening.COUNTABLE
+        statements = rule_counters.COUNTABLE_IN_GRID if place == "AllSites" else rule_counters.COUNTABLE
         read = {
             vo: sorted(
                 row.value for row in conn.execute(statements["JobType"], {**at, "vo": vo, "value": "kit"})
@@ -240,7 +240,7 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     _put(engine, now, 9)
     assert len(_ask(_matcher(engine, now, waiting.grid()), count=5).claimed) == 5
     config = _config("{JobType: {MC: 7}}", version=2)
-    monkeypatch.setattr("taskqueue.sites.rule_opening._AT_ONCE", 2)
+    monkeypatch.setattr("taskqueue.sites.rule_counters._AT_ONCE", 2)
     monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 60.0)
     marks = iter((None, None, KeyboardInterrupt))
     add_count = rules.add_count
@@ -287,7 +287,7 @@ def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
         pass
     with database.writing(engine) as conn:  # as the counter agent does, which ends before it opens it
         [rule] = rules.list_rules(conn)
-        rule_check.mend(conn, rule.rule_id)
+        rule_counters.mend(conn, rule.rule_id)
     assert follower.follow(config), "the database is not read for each request"
     monkeypatch.setattr(compiled_rules, "_AGAIN", 0.0)
     follower._until = 0.0
@@ -324,7 +324,7 @@ def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_closed(postgres_url
     with ThreadPoolExecutor(1) as threads:
         with database.writing(engine) as conn:
             [rule] = rules.list_rules(conn)
-            rule_check.mend(conn, rule.rule_id)
+            rule_counters.mend(conn, rule.rule_id)
             waiter = threads.submit(lock)
             waiting.until(lambda: waiter.done() or _count_waiting(conn))
         assert waiter.result() == [("mc", False)]
@@ -353,7 +353,7 @@ def test_a_large_count_goes_on_between_the_claims_for_other_places(
 ) -> None:
     _put(engine, now, 9)
     assert len(_ask(_matcher(engine, now, waiting.grid()), count=4).claimed) == 4
-    monkeypatch.setattr("taskqueue.sites.rule_opening._AT_ONCE", 1)
+    monkeypatch.setattr("taskqueue.sites.rule_counters._AT_ONCE", 1)
     monkeypatch.setattr(compiled_rules, "_AT_A_TIME", -1.0)
     matcher = _matcher(engine, now, _config("{JobType: {MC: 5}}", version=2))
     here, there = waiting.at(LONG), waiting.at(waiting.ELSEWHERE)

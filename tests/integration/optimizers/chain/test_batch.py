@@ -15,7 +15,7 @@ from requirements.record.record import Record
 from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue
 from taskqueue.pools import pools, queue_class_store
-from taskqueue.pools.mapping import pool_queues
+from taskqueue.pools.pools import pool_queues
 from taskqueue.schema.tables import (
     job_log,
     pool_mappings,

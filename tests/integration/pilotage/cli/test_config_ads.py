@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.cli.commands.config import change_request
+from pilotage.cli.commands.config import edit
 from pilotage.cli.connection import ServiceOptions
 from tests.commands import Run, run, send_to
 from tests.running_service import Service, running
@@ -89,14 +89,14 @@ def test_a_queue_shows_what_has_expired(service: Service, run: Run) -> None:
 def test_another_version_meanwhile_is_a_conflict_and_changes_nothing(
     service: Service, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = change_request.fetch_configuration
+    fetch = edit.fetch_configuration
 
     def fetch_then_somebody_else(service_options: ServiceOptions) -> Any:
         found = fetch(service_options)
         service.configure(TREE.replace("100000", "200000"))
         return found
 
-    monkeypatch.setattr(change_request, "fetch_configuration", fetch_then_somebody_else)
+    monkeypatch.setattr(edit, "fetch_configuration", fetch_then_somebody_else)
     status, out, err = run("config", "import", "classad", SEED, "--site", "S", "--apply")
     assert (status, out) == (1, "")
     assert "version 2" in err

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from cs_config import validate
 from cs_config.options import bounds
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.processes import dirac_history
+from pilotage.cli.processes import dirac_door
 from pilotage.dirac_door import monitoring
 from taskqueue.db import database
 from tests.http_servers import answering
@@ -82,11 +82,11 @@ def test_records_are_sent_in_bulk_to_an_index_of_the_day(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login dirac password secret\n")
     (tmp_path / ".netrc").chmod(0o600)
-    monkeypatch.setattr(dirac_history, "_MOST", 2)
+    monkeypatch.setattr(dirac_door, "_MOST", 2)
     records = [{"Site": "LCG.A.org", "Jobs": number} for number in range(3)]
     with opensearch({"errors": False}) as (url, calls):
         for _ in range(2):
-            dirac_history.send(url, "wmshistory_index-2026-03-28", records)
+            dirac_door.send(url, "wmshistory_index-2026-03-28", records)
     assert [call[:2] for call in calls[:3]] == [
         ("PUT", "/wmshistory_index-2026-03-28"),
         ("POST", "/_bulk"),
@@ -99,12 +99,12 @@ def test_records_are_sent_in_bulk_to_an_index_of_the_day(
     failures = [{"index": {"error": {"type": "no room"}}}, {"index": {"status": 201}}]
     answer = {"errors": True, "items": failures}
     with opensearch(answer) as (url, _), pytest.raises(CommandRefused, match=r"1 failed.*no room"):
-        dirac_history.send(url, "x", records)
+        dirac_door.send(url, "x", records)
 
 
 def test_a_url_with_a_password_is_refused_and_not_shown() -> None:
     with pytest.raises(CommandRefused, match=r"~/\.netrc") as refused:
-        dirac_history.send("https://ada:secret@opensearch:9200", "x", [])
+        dirac_door.send("https://ada:secret@opensearch:9200", "x", [])
     assert "secret" not in str(refused.value)
 
 

@@ -82,8 +82,13 @@ def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
     [
         ((URL, "--name", "a", "--event", "job.endde"), "job.ended"),
         ((URL, "--name", "a", "--event", "test"), "test is sent to every hook"),
-        (("file:///etc/passwd", "--name", "a"), "'file:///etc/passwd' is not an https address"),
-        (("https://a.example/\r\nb", "--name", "a"), "is not an https address"),
+        (
+            ("file:///etc/passwd", "--name", "a"),
+            "'file:///etc/passwd' is neither an https nor a mailto address",
+        ),
+        (("mailto:a@b.org?bcc=c@d.org", "--name", "a"), "is neither an https nor a mailto address"),
+        (("mailto:a@b.org,c@d.org", "--name", "a"), "is neither an https nor a mailto address"),
+        (("https://a.example/\r\nb", "--name", "a"), "is neither an https nor a mailto address"),
         (("https://ada:x@a.example/", "--name", "a"), "may contain no password"),
         ((URL, "--name", "a", "--vo", "dune"), "the token is not for web hooks of dune"),
     ],
@@ -97,5 +102,12 @@ def test_operators_set_how_many_hooks_a_vo_has_and_users_have_none(service: Serv
     assert "cms may have 0 web hooks (Operations/cms/Limits/WebHooks)" in run(
         "add", URL, "--name", "a", status=2
     )
-    assert "may not POST" in run("add", URL, "--name", "a", role="user", status=1)
+    assert "this is for VO admins and operators; your role is user" in run(
+        "add", URL, "--name", "a", role="user", status=1
+    )
     service.configure(CONFIG)
+
+
+def test_a_user_can_be_notified_by_mail(service: Service, run: Run):
+    run("add", "mailto:ada@example.org", "--name", "mail to ada", "--owner", "ada")
+    assert "mailto:ada@example.org" in run("list")

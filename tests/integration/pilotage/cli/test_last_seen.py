@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine
 
-from pilotage.cli import last_seen, settings
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import settings
+from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
 from taskqueue.db import database, incarnation
 from taskqueue.db.incarnation import InstallationState
@@ -32,7 +33,7 @@ def overtaken(engine: Engine, chosen: Settings, now: datetime) -> Overtaken:
 
     def read(conn: Connection) -> InstallationState:
         found = READ(conn)
-        last_seen.write_last_seen(chosen, _grow(engine, now))
+        cli_engine.write_last_seen(chosen, _grow(engine, now))
         return found
 
     return read
@@ -65,28 +66,28 @@ def test_what_another_process_notes_while_we_look_is_no_loss(
         seen.look(now)
     assert caplog.messages == []
     with database.reading(engine) as conn:
-        assert last_seen.read_last_seen(chosen) == READ(conn), "it is not lowered by who looked earlier"
+        assert cli_engine.read_last_seen(chosen) == READ(conn), "it is not lowered by who looked earlier"
 
 
 @databases.BOTH
 def test_a_loss_is_reported_and_stays_noted(engine: Engine, chosen: Settings, now: datetime) -> None:
     standing = _grow(engine, now)
     ahead = replace(standing, log_id=standing.log_id + 1)
-    last_seen.write_last_seen(chosen, ahead)
+    cli_engine.write_last_seen(chosen, ahead)
     with pytest.raises(CommandRefused, match=f"its log ends at {standing.log_id} .*, but {ahead.log_id} "):
         LastSeen(engine, chosen)
-    assert last_seen.read_last_seen(chosen) == ahead
+    assert cli_engine.read_last_seen(chosen) == ahead
 
 
 @databases.BOTH
 def test_a_new_database_at_the_same_address_has_lost_nothing(
     engine: Engine, chosen: Settings, now: datetime
 ) -> None:
-    last_seen.write_last_seen(chosen, InstallationState(incarnation=1, log_id=1000))
+    cli_engine.write_last_seen(chosen, InstallationState(incarnation=1, log_id=1000))
     seen = LastSeen(engine, chosen)
     standing = _grow(engine, now)
     seen.look(now)
-    assert last_seen.read_last_seen(chosen) == standing
+    assert cli_engine.read_last_seen(chosen) == standing
 
 
 def test_databases_of_one_home_are_noted_side_by_side(tmp_path: Path) -> None:
@@ -94,8 +95,8 @@ def test_databases_of_one_home_are_noted_side_by_side(tmp_path: Path) -> None:
     urls = ("postgresql://pilotage@one/pilotage", "postgresql://pilotage@two/pilotage")
     both = [_settings(tmp_path, url) for url in urls]
     for number, each in enumerate(both, 1):
-        last_seen.write_last_seen(each, InstallationState(incarnation=1, log_id=number))
-    assert [last_seen.read_last_seen(each) for each in both] == [
+        cli_engine.write_last_seen(each, InstallationState(incarnation=1, log_id=number))
+    assert [cli_engine.read_last_seen(each) for each in both] == [
         InstallationState(incarnation=1, log_id=1),
         InstallationState(incarnation=1, log_id=2),
     ]

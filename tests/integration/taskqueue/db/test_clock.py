@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sqlalchemy import Engine, select
 
-from agents import loop, lost_jobs
+from agents import leader, lost_jobs
 from taskqueue.db import clock, database
 from taskqueue.db.clock import DatabaseClock
 from taskqueue.leases import uptime
@@ -96,7 +96,7 @@ def test_an_agent_on_a_host_a_day_off_takes_no_jobs_and_keeps_nobody_out(
         uptime.record(conn, "serve", now=wrong())
     assert claimed.job_id == job_id
     cycle = partial(_look, postgres)
-    assert loop.run_once(cycle, name="lost-jobs", clock=wrong.read)
+    assert leader.run_once(cycle, name="lost-jobs", clock=wrong.read)
     with database.reading(postgres) as conn:
         expires_at = conn.execute(select(agent_leases.c.expires_at)).scalar_one()
         assert conn.execute(select(service_uptime.c.until)).scalar_one() <= read(postgres)

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, insert, select, update
 
 from agents import priorities as priority_agent
 from cs_config.versions import store
-from cs_config.versions.live import LiveConfiguration
+from cs_config.versions.store import LiveConfiguration
 from taskqueue.db import agent_leases, database, incarnation
 from taskqueue.db.incarnation import RecoveryResult
 from taskqueue.errors import IllegalTransition

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from pilotage.cli import settings
-from pilotage.cli.checks import database
-from pilotage.cli.checks.finding import Health
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Health
 from taskqueue.db import database as db_database
 from taskqueue.db import postgresql
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
@@ -115,7 +114,7 @@ def test_the_doctor_names_what_a_pooled_database_lacks(
     def found(direct: str | None) -> dict[str, Health]:
         flags = {"home": tmp_path, "database_url": pooled_url, "database_direct_url": direct}
         chosen = settings.load(flags, {})
-        return {each.subject: each.health for each in database.check_database(chosen, now)}
+        return {each.subject: each.health for each in doctor.check_database(chosen, now)}
 
     alone = found(None)
     assert {alone[name] for name in postgresql.LIMITS} == {Health.WARNING}

@@ -11,11 +11,10 @@ import httpx
 import pytest
 from sqlalchemy import make_url
 
-from pilotage.cli import application, settings
-from pilotage.cli.checks import database
-from pilotage.cli.checks.finding import Health
+from pilotage.cli import application, doctor, settings
+from pilotage.cli.doctor import Health
+from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.last_seen import LastSeen
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
@@ -82,7 +81,7 @@ class _Installation:
 
     def doctor(self) -> tuple[Health, str]:
         [finding] = [
-            each for each in database.check_database(self.settings, utc_now()) if each.subject == "history"
+            each for each in doctor.check_database(self.settings, utc_now()) if each.subject == "history"
         ]
         return finding.health, finding.message
 

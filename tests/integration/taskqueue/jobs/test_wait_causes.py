@@ -18,8 +18,8 @@ from taskqueue.jobs import control, jobs, log
 from taskqueue.jobs import wait_times as jobs_wait_times
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.wait_times import TURN_CAUSE, WaitCause
-from taskqueue.sites import bans
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import Ban
 from taskqueue.states import JobStatus
 from tests import stored, waiting
 from tests.waiting import LONG
@@ -118,7 +118,7 @@ def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()
     with database.writing(engine) as conn:
-        bans.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
     hand.asks(60)
     hand.matcher.write_down()
     assert hand.waited(job_id) == {"banned": 60}

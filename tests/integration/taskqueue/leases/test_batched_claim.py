@@ -37,8 +37,8 @@ from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotLimits, SlotRefusal
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.schema.tables import match_requests
-from taskqueue.sites import bans
-from taskqueue.sites.bans import Ban
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import Ban
 from taskqueue.states import JobStatus
 from tests import waiting
 from tests.waiting import request
@@ -190,7 +190,7 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     job_ids = _put(engine, now, 5)
     with database.writing(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
-        bans.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+        scopes.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:

@@ -16,7 +16,7 @@ from taskqueue import retention
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import IllegalTransition, StaleLease
-from taskqueue.jobs import control, jobs, log, parameters
+from taskqueue.jobs import control, descriptions, jobs, log
 from taskqueue.leases import attempts, expiry, plain_reports
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.reports import HeartbeatReport, Note, PayloadResult, StartReport
@@ -86,7 +86,7 @@ def test_a_killed_job_keeps_its_words_and_takes_parameters(engine: Engine, now: 
         assert reporting.note(conn, lease, note, now=now).ending
         job = jobs.get_job(conn, job_id)
         assert (job.status, job.minor_status) == ("Killed", control.KILL_REQUESTED)
-        assert parameters.read_parameters(conn, [job_id]) == {job_id: {"Node": "n1"}}
+        assert descriptions.read_parameters(conn, [job_id]) == {job_id: {"Node": "n1"}}
 
 
 def test_an_attempt_that_others_took_over_stores_nothing(engine: Engine, now: datetime) -> None:
@@ -95,7 +95,7 @@ def test_an_attempt_that_others_took_over_stores_nothing(engine: Engine, now: da
         control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         with pytest.raises(StaleLease):
             reporting.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
-        assert parameters.read_parameters(conn, [job_id]) == {}
+        assert descriptions.read_parameters(conn, [job_id]) == {}
 
 
 def test_parameters_are_bounded_over_all_notes(engine: Engine, now: datetime) -> None:
@@ -108,7 +108,7 @@ def test_parameters_are_bounded_over_all_notes(engine: Engine, now: datetime) ->
             reporting.note(conn, lease, Note(parameters={"one more": "x"}), now=now)
         reporting.note(conn, lease, Note(parameters={"0": ""}), now=now)
         reporting.note(conn, lease, Note(parameters={"one more": "x"}), now=now)
-        assert set(parameters.read_parameters(conn, [job_id])[job_id]) == {*full, "one more"}
+        assert set(descriptions.read_parameters(conn, [job_id])[job_id]) == {*full, "one more"}
 
 
 def test_a_pilot_cannot_fill_the_log(engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_parameters_go_with_the_log_of_the_job(engine: Engine, now: datetime) ->
         reporting.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
         reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
         assert retention.remove_logs(conn, vo="lhcb", before=now + HOUR, limit=10) == 1
-        assert parameters.read_parameters(conn, [job_id]) == {}
+        assert descriptions.read_parameters(conn, [job_id]) == {}
 
 
 def test_an_attempt_with_times_of_its_own_is_judged_by_them(engine: Engine, now: datetime) -> None:

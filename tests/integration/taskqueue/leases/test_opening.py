@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from cs_config.classes.queue_classes import queue_classes as configured
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
-from taskqueue.leases import assignment, attempts, match_requests, opening
+from taskqueue.leases import assignment, attempts, opening
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import queue_class_store
 from taskqueue.states import JobStatus
@@ -261,11 +261,11 @@ def test_what_a_holder_still_has_is_told_again_and_only_to_it(engine: Engine, no
 def test_a_reserved_request_is_new_once(engine: Engine, now: datetime) -> None:
     one, two = ("pilot", "r1"), ("pilot", "r2")
     with database.writing(engine) as conn:
-        assert match_requests.reserve_keys(conn, [one], now=now) == {one}
-        match_requests.store_answers(conn, {one: [3, 2]}, now=now)
-        assert match_requests.reserve_keys(conn, [one, two], now=now) == {two}
-        match_requests.release_keys(conn, [two])
-        assert match_requests.read_answers(conn, [one, two, ("other", "r1")]) == {one: [2, 3]}
+        assert attempts.reserve_keys(conn, [one], now=now) == {one}
+        attempts.store_answers(conn, {one: [3, 2]}, now=now)
+        assert attempts.reserve_keys(conn, [one, two], now=now) == {two}
+        attempts.release_keys(conn, [two])
+        assert attempts.read_answers(conn, [one, two, ("other", "r1")]) == {one: [2, 3]}
 
 
 def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
@@ -276,16 +276,16 @@ def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
 
     def again() -> dict[tuple[str, str], list[int]]:
         with database.writing(engine) as conn:
-            assert match_requests.reserve_keys(conn, [key], now=now) == frozenset()
-            return dict(match_requests.read_answers(conn, [key]))
+            assert attempts.reserve_keys(conn, [key], now=now) == frozenset()
+            return dict(attempts.read_answers(conn, [key]))
 
     with database.writing(engine) as conn:
         waiting.put(conn, now)
     assert stored.meanwhile(
         engine,
         lambda conn: (
-            match_requests.reserve_keys(conn, [key], now=now),
-            match_requests.store_answers(conn, {key: [7]}, now=now),
+            attempts.reserve_keys(conn, [key], now=now),
+            attempts.store_answers(conn, {key: [7]}, now=now),
         ),
         again,
     ) == {key: [7]}

@@ -8,9 +8,9 @@ from sqlalchemy import Engine, Integer, bindparam, select
 from cs_config.classes.queue_classes import QueueClass
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import database
-from taskqueue.pools import listing, mapping, pools, queue_class_store
+from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
-from taskqueue.schema.bitset_type import BitsetType, has_slot
+from taskqueue.schema.types import BitsetType, has_slot
 
 QUEUES = [QueueAddress(site=f"S{number % 3}", ce="ce", queue=f"q{number}") for number in range(40)]
 CLASSES = [QueueClass(digest=f"{n:064}", values={}, queues=(queue,)) for n, queue in enumerate(QUEUES)]
@@ -41,7 +41,7 @@ def test_queues_are_told_the_same_pools_one_by_one_and_all_together(engine: Engi
             pools.touch_pools(conn, new, now=now)
             queue_class_store.store_classes(conn, vo=vo, config_version=1, classes=CLASSES, now=now)
             of_vo = {f"{vo}{pool_id}": each for pool_id, each in digests.items()}
-            mapping.store_mappings(conn, vo=vo, config_version=1, digests=of_vo, now=now)
+            pools.store_mappings(conn, vo=vo, config_version=1, digests=of_vo, now=now)
         together = listing.list_mapped_pools(conn, ["lhcb", "cms"], QUEUES)
         for queue, each in zip(QUEUES, CLASSES, strict=True):
             alone = listing.list_mapped_pools(conn, ["lhcb", "cms"], [queue])[queue]

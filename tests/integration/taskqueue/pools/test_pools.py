@@ -15,7 +15,7 @@ from requirements.bitset import mask_from
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
 from taskqueue.jobs import unmatchable
-from taskqueue.pools import listing, mapping, pools, queue_class_store
+from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.pools.queue_class_store import RefreshState, StoredClasses
 from taskqueue.schema.tables import changes, pool_mappings, queue_class_members, submit_pools
@@ -46,7 +46,7 @@ def _touch(conn: Connection, pool_id: str, now: datetime) -> bool:
 
 def _resolve(
     conn: Connection, pool_id: str, version: int, names: str, now: datetime
-) -> mapping.MappingChange | None:
+) -> pools.MappingChange | None:
     digests = [name * 64 for name in names]
     return by_hand.store_pool_mapping(
         conn, pool_id=pool_id, config_version=version, queue_class_digests=digests, now=now
@@ -121,8 +121,8 @@ def test_only_differences_are_written(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         _sync(conn, 1, now, {"x": [A], "y": [B], "z": [C]})
         _touch(conn, "p", now)
-        assert _resolve(conn, "p", 1, "xy", now) == mapping.MappingChange(gained=2, lost=0)
-        assert _resolve(conn, "p", 1, "yz", now) == mapping.MappingChange(gained=1, lost=1)
+        assert _resolve(conn, "p", 1, "xy", now) == pools.MappingChange(gained=2, lost=0)
+        assert _resolve(conn, "p", 1, "yz", now) == pools.MappingChange(gained=1, lost=1)
         before = _changes(conn)
         again = _resolve(conn, "p", 1, "yz", now + HOUR)
         assert again is not None
@@ -174,7 +174,7 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         _resolve(conn, "old", 1, "x", now)
         queue_class_store.record_refresh(conn, "lhcb", now=now + HOUR)
         _resolve(conn, "later", 1, "x", now + 2 * HOUR)
-        assert mapping.list_unmapped(conn, "lhcb") == ["new"]
+        assert pools.list_unmapped(conn, "lhcb") == ["new"]
         found = {
             pool.pool_id: pool.refreshed_at
             for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)
@@ -191,8 +191,8 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
             0,
             2,
         }
-        assert sorted(mapping.list_refreshed(conn, now + 2 * HOUR)) == ["later", "old"]
-        assert mapping.list_refreshed(conn, now + 3 * HOUR) == []
+        assert sorted(pools.list_refreshed(conn, now + 2 * HOUR)) == ["later", "old"]
+        assert pools.list_refreshed(conn, now + 3 * HOUR) == []
 
 
 def _standing(conn: Connection) -> RefreshState:
@@ -204,14 +204,14 @@ def _refresh(
 ) -> None:
     """What the pool agent does with all pools; here each is mapped to all classes."""
     with database.writing(engine) as conn:
-        new = mapping.lock_pools(conn, "lhcb", mapping.list_unmapped(conn, "lhcb"))
+        new = pools.lock_pools(conn, "lhcb", pools.list_unmapped(conn, "lhcb"))
         if not _sync(conn, version, now, members):
             return
         queue_class_store.lock_state(conn, "lhcb")
         slots = queue_class_store.read_slots(conn, "lhcb")
         sets = EligibleSets(eligible=mask_from([slots[name * 64] for name in members]))
-        stored_before = mapping.read_mappings(conn, "lhcb")
-        mapping.refresh_mappings(
+        stored_before = pools.read_mappings(conn, "lhcb")
+        pools.refresh_mappings(
             conn,
             vo="lhcb",
             config_version=version,
@@ -236,9 +236,7 @@ def _arrive(
         unresolved = pools.touch_pools(conn, new, now=now)
         _sync(conn, version, now, members)
         digests = {pool_id: dict.fromkeys((name * 64 for name in members), False) for pool_id in unresolved}
-        return (
-            mapping.store_mappings(conn, vo="lhcb", config_version=version, digests=digests, now=now) is None
-        )
+        return pools.store_mappings(conn, vo="lhcb", config_version=version, digests=digests, now=now) is None
 
 
 def test_a_pool_resolved_from_n_while_n_plus_1_lands_ends_at_n_plus_1(engine: Engine, now: datetime) -> None:

@@ -12,7 +12,7 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.source.sections import Tree
-from cs_config.versions.live import NOTHING
+from cs_config.versions.store import NOTHING
 
 VOS = "Registry { VO { lhcb { } cms { } } }\n"
 LIMITS = """

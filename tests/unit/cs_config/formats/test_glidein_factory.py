@@ -5,7 +5,7 @@ import pytest
 from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import glidein_factory
-from cs_config.versions.live import NOTHING
+from cs_config.versions.store import NOTHING
 
 FACTORY = """
 <glidein factory_name="gfactory">

@@ -6,7 +6,7 @@ from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import glue2
 from cs_config.tree.address import QueueAddress
-from cs_config.versions.live import NOTHING
+from cs_config.versions.store import NOTHING
 
 #: As `ldapsearch -x -LLL -H ldap://… -b o=glue` prints it: two VOs share the queue `long`.
 BDII = """\

@@ -9,7 +9,7 @@ from cs_config.errors import ConfigError
 from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.tree.configuration import Configuration
-from cs_config.versions.live import NOTHING
+from cs_config.versions.store import NOTHING
 
 VOS = ("alice", "cms", "lhcb")
 

@@ -5,7 +5,7 @@ import pytest
 from cs_config.options.options import DeclaredName, JobType, ShareCorrection, TimeSlice, VoOptions
 from cs_config.tree.parameters import KNOWN
 from cs_config.tree.throttle import Policy, Throttle
-from cs_config.versions import completion
+from cs_config.versions import show
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -27,7 +27,7 @@ def test_every_option_is_documented() -> None:
     models += [("JobTypes/<type>", JobType)]
     for section, model in [*models, ("<Name>", DeclaredName)]:
         assert section in text
-        docstrings = completion.read_docstrings(model)
+        docstrings = show.read_docstrings(model)
         for name, option in model.model_fields.items():
             if option.alias != "Declared":
                 assert f"| `{option.alias}` | " in text
@@ -36,7 +36,7 @@ def test_every_option_is_documented() -> None:
 
 def test_every_option_of_a_throttle_is_documented() -> None:
     text = (DOCS / "site-admin" / "throttles.md").read_text()
-    docstrings = completion.read_docstrings(Throttle)
+    docstrings = show.read_docstrings(Throttle)
     for name, option in Throttle.model_fields.items():
         assert f"| `{option.alias}` | {' '.join(docstrings[name].split())}" in text
     for policy in Policy:

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from cs_config import validate
-from cs_config.versions import bulk
-from cs_config.versions.bulk import BulkEdit
+from cs_config.versions import patch
+from cs_config.versions.patch import BulkEdit
 from requirements.errors import InvalidInput
 
 CONFIG = validate.parse("""\
@@ -28,7 +28,7 @@ SITES, AT_A = "Resources/Sites", "Resources/Sites/LCG.A.org/CEs/ce1/Queues"
 
 
 def expand(pattern: str, value: Any, operator: str = "=", where: Any = "") -> dict[str, object]:
-    return bulk.expand_edits(CONFIG, [BulkEdit(pattern=pattern, value=value, operator=operator)], where)
+    return patch.expand_edits(CONFIG, [BulkEdit(pattern=pattern, value=value, operator=operator)], where)
 
 
 def test_an_addition_starts_from_what_the_vo_gets_there() -> None:
@@ -60,7 +60,7 @@ def test_what_has_the_value_already_is_left_out() -> None:
 def test_several_edits_of_one_list_add_up() -> None:
     words = [("+=", "v7"), ("+=", "v8"), ("-=", "v5")]
     edits = [BulkEdit(pattern=f"{SITES}/*.A.org/SoftwareTag", value=v, operator=by) for by, v in words]
-    assert bulk.expand_edits(CONFIG, edits) == {f"{SITES}/LCG.A.org/SoftwareTag": ["v6", "v7", "v8"]}
+    assert patch.expand_edits(CONFIG, edits) == {f"{SITES}/LCG.A.org/SoftwareTag": ["v6", "v7", "v8"]}
 
 
 def test_values_are_taken_away_only_where_they_are_written() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from cs_config.versions import completion
+from cs_config.versions import show
 
 TREE = {
     "Resources": {"Sites": {"LCG.A.org": {"CEs": {"ce1": {"maxRam": 1, "Queues": {"long": {}}}}}}},
@@ -12,8 +12,7 @@ QUEUE = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long/"
 def completed(written: str) -> list[str]:
     beginning, _, _ = written.rpartition("/")
     return [
-        each.path[len(beginning) + bool(beginning) :]
-        for each in completion.complete_path(TREE, written, ["cms"])
+        each.path[len(beginning) + bool(beginning) :] for each in show.complete_path(TREE, written, ["cms"])
     ]
 
 
@@ -41,7 +40,7 @@ def test_a_path_goes_on_with_what_is_there_and_what_means_something(written: str
 
 
 def test_a_name_that_is_there_keeps_its_spelling_and_gets_its_meaning():
-    [found] = completion.complete_path(TREE, "Resources/Sites/LCG.A.org/CEs/ce1/maxram", [])[:1]
+    [found] = show.complete_path(TREE, "Resources/Sites/LCG.A.org/CEs/ce1/maxram", [])[:1]
     assert found.path.endswith("/maxRam")
     assert "memory that a job may use" in found.meaning
 

@@ -5,10 +5,9 @@ from cs_config.options import bounds
 from cs_config.tree import parameters
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import KnownParameter, VoRight
-from cs_config.versions import drafts, patch, proposals
-from cs_config.versions.drafts import ConfigDraft
+from cs_config.versions import patch, proposals
 from cs_config.versions.permissions import EditNotAllowed, Rights
-from cs_config.versions.proposals import Proposal
+from cs_config.versions.proposals import ConfigDraft, Proposal
 from requirements.errors import InvalidRequest, NotAllowed
 from requirements.values import fold
 
@@ -339,13 +338,13 @@ def test_a_whole_section_of_groups_is_not_removed_with_those_of_others() -> None
 )
 def test_a_change_of_an_administrator_takes_little_time_at_most(draft: ConfigDraft) -> None:
     with pytest.raises(InvalidRequest, match="allowed are") as caught:
-        drafts.list_edits(draft, CONFIG, CMS)
-    assert not any(problem.line for problem in drafts.list_problems(caught.value, draft.names, draft.text))
+        proposals.list_edits(draft, CONFIG, CMS)
+    assert not any(problem.line for problem in proposals.list_problems(caught.value, draft.names, draft.text))
 
 
 def test_an_operator_changes_as_much_as_there_is() -> None:
     draft = ConfigDraft(edits=patch.read_edits({f"{LONG}/VOs/cms/P{n}": n for n in range(3001)}))
-    assert drafts.list_edits(draft, CONFIG, Rights(everything=True)) == draft.edits
+    assert proposals.list_edits(draft, CONFIG, Rights(everything=True)) == draft.edits
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import pytest
 
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set
+from matcher.explain.alternatives import ExplanationBudget
 from matcher.explain.explanation import explain, suggest_changes
 from matcher.explain.job_conditions import JobDemand
-from matcher.explain.rewrites import ExplanationBudget
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.classad import evaluation
-from requirements.classad.compiled import Program
+from requirements.classad.evaluation import Program
 from requirements.classad.expression import Expression
 from taskqueue.task_queues.requirement_class import RequirementClass
 
@@ -46,7 +46,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Program, "values_of", staticmethod(counted_values_of))
     monkeypatch.setattr(evaluation, "read", counted_read)
-    evaluation._compile.cache_clear()
+    evaluation._try_compile.cache_clear()
     return done
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from cs_config.options.operations import options_for
-from optimizers.description import description, expansion, jdl, parametric
-from optimizers.description.expansion import JobMember
+from optimizers.description import description, jdl, parametric
+from optimizers.description.parametric import JobMember
 from requirements.errors import InvalidJob
 from taskqueue.jobs import placeholders
 from tests.submitted import grid
@@ -17,7 +17,7 @@ def read(text: str, parameters: str = VALUES) -> tuple[dict[str, object], list[J
     raw = jdl.read_jdl(f'Executable = "run.sh";\n{text}\n{parameters}')
     shared = parametric.without_parameters(raw)
     expanded = parametric.expand_parameters(raw, most=100)
-    return shared, list(expansion.template_members(shared, expanded, OPTIONS))
+    return shared, list(parametric.template_members(shared, expanded, OPTIONS))
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_body_that_is_shared_says_of_each_what_it_says_alone(text: str, parame
         body = {}
     bodies = [description.stored_body(each.whole) for each in members]
     filled = [placeholders.fill_placeholders(body, each.parameters) for each in members]
-    assert expansion.is_same_for_all(body, members) == (filled == bodies)
-    assert not expansion.is_same_for_all({**body, "Executable": "other.sh"}, members)
+    assert parametric.is_same_for_all(body, members) == (filled == bodies)
+    assert not parametric.is_same_for_all({**body, "Executable": "other.sh"}, members)
 
 
 def test_the_first_that_is_wrong_is_named() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cs_config.options import bounds
-from optimizers.description import jdl, parametric
+from optimizers.description import expansion, jdl, parametric
 from optimizers.submit import checking
+from optimizers.submit.checking import Source
 from optimizers.submit.submitter import Submitter
 from requirements import errors
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidJob, NotAllowed
@@ -154,6 +155,63 @@ def test_texts_that_take_seconds_to_parse_are_refused_together_and_taken_one_by_
     assert len(checking.check_sources(grid(), ANN, [texts[0]] * 20)) == 20, "equal ones are parsed once"
     monkeypatch.setattr(bounds, "DESCRIBED_TOKENS", 10)
     assert len(checking.check_sources(grid(), ANN, texts[:1])) == 1
+
+
+#: 80 conditions, 638 words, strings and signs.
+_LONG = " || ".join(f"(other.A{number} > {{0}} && other.MaxRAM > {number})" for number in range(40))
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [{"Executable": "x", "Requirements": _LONG.format(number)} for number in range(24)],
+        [f'[Executable = "x"; Rank = {_LONG.format(number)}; ]' for number in range(24)],
+        [{"Executable": "x", "Requirements": _LONG.format("%s"), "Parameters": 24}],
+        [{"Executable": "x", "Requirements": _LONG.format("MY.MinRAM"), "MinRAM": "%s", "Parameters": 24}],
+    ],
+    ids=["JSON", "JDL", "placeholders", "own values"],
+)
+def test_different_expressions_that_take_seconds_are_refused_before_they_are_read(
+    sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansion, "expand_description", None)
+    [problem] = refused(*sources)
+    assert "words, strings and signs in different Requirements and Rank are too many" in problem
+    monkeypatch.undo()
+    few = [{**each, "Parameters": 3} if "Parameters" in each else each for each in sources[:3]]
+    assert checking.check_sources(grid(), ANN, few)
+
+
+def test_equal_expressions_and_one_long_one_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = [{"Executable": f"x{number}", "Requirements": _LONG.format(1)} for number in range(30)]
+    assert len(checking.check_sources(grid(), ANN, equal)) == 30
+    own = [{"Executable": "x", "Arguments": "%s", "Requirements": _LONG.format(1), "Parameters": 1000}]
+    assert checking.check_sources(grid(), ANN, own)
+    monkeypatch.setattr(bounds, "EXPRESSION_TOKENS", 10)
+    assert checking.check_sources(grid(), ANN, equal[:1])
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"Tags": [f"t%s_{number}" for number in range(60)]},
+        {"Arguments": "%s" * 60},
+        {"InputData": [f"/a/{number}" for number in range(60)], "MinRAM": "%s"},
+        {"InputData": [f"/a/{number}" for number in range(60)], "CPUTime": "%s", "Rank": "MY.CPUTime"},
+    ],
+    ids=["values", "places", "other values", "own values"],
+)
+def test_values_that_are_read_for_each_of_thousands_of_jobs_are_bounded(
+    stated: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "FILLED_VALUES", 1000)
+    [problem] = refused({"Executable": "x", "Parameters": 30, "ParameterStart": 600, **stated})
+    assert "values to be read with placeholders filled are too many" in problem
+    assert checking.check_sources(
+        grid(), ANN, [{"Executable": "x", "Parameters": 3, "ParameterStart": 600, **stated}]
+    )
+    shared = {"Executable": "x", "Arguments": "%s", "InputData": [f"/a/{number}" for number in range(60)]}
+    assert checking.check_sources(grid(), ANN, [{**shared, "Parameters": 300}]), "read once for all"
 
 
 @pytest.mark.parametrize(

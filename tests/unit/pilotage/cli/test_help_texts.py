@@ -39,3 +39,11 @@ def test_the_overview_lists_each_command_with_its_own_first_sentence() -> None:
     assert whole.keys() == application.COMMANDS.keys()
     for name, command in application.COMMANDS.items():
         assert " ".join(whole[name].help.split("\n\n")[0].split()) == command.help
+
+
+def test_an_option_without_a_value_shows_no_type(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        application.main(["job", "list", "--help"])
+    text = capsys.readouterr().out
+    assert "--json" in text
+    assert "bool" not in text

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import issuer_settings, settings
+from pilotage.cli import settings, wiring
 from pilotage.cli.settings import InvalidSettings
 from pilotage.service.auth.callers import Role
 from pilotage.service.auth.oidc.issuer import DIRACX_USER, Issuer, RoleRule, callers
@@ -25,14 +25,14 @@ def load(home: Path, text: str) -> settings.Settings:
 
 
 def test_an_issuer_is_described_in_the_settings(tmp_path: Path):
-    [trusted] = issuer_settings.trusted_issuers(load(tmp_path, WHOLE).issuers)
+    [trusted] = wiring.trusted_issuers(load(tmp_path, WHOLE).issuers)
     assert (trusted.issuer.name, trusted.issuer.vo) == ("cms-auth.example.org", "cms")
     assert [rule.role for rule in trusted.issuer.rules] == [Role.VO_ADMIN, Role.SITE_ADMIN, Role.OPERATOR]
 
 
 def test_without_roles_the_groups_of_the_vo_count(tmp_path: Path):
     said = load(tmp_path, WHOLE[: WHOLE.index("    roles")])
-    [trusted] = issuer_settings.trusted_issuers(said.issuers)
+    [trusted] = wiring.trusted_issuers(said.issuers)
     assert {rule.group: rule.role for rule in trusted.issuer.rules} == {
         "/cms/pilotage_admin": Role.VO_ADMIN,
         "/cms": Role.USER,
@@ -68,25 +68,25 @@ def test_a_variable_says_issuers_in_yaml(tmp_path: Path):
 def test_what_is_wrong_is_named_by_its_place(tmp_path: Path, before: str, after: str, message: str):
     assert before in WHOLE
     with pytest.raises(InvalidSettings, match=message):
-        issuer_settings.trusted_issuers(load(tmp_path, WHOLE.replace(before, after)).issuers)
+        wiring.trusted_issuers(load(tmp_path, WHOLE.replace(before, after)).issuers)
 
 
 def test_two_issuers_that_nobody_could_tell_apart_are_refused(tmp_path: Path):
     twice = WHOLE + WHOLE.replace("issuers:\n", "")
     with pytest.raises(InvalidSettings, match="two have the url"):
-        issuer_settings.trusted_issuers(load(tmp_path, twice).issuers)
+        wiring.trusted_issuers(load(tmp_path, twice).issuers)
 
 
 def test_an_issuer_of_diracx_needs_neither_an_audience_nor_a_vo(tmp_path: Path):
     text = "issuers:\n  - {url: https://diracx.example.org, kind: diracx}\n"
-    [trusted] = issuer_settings.trusted_issuers(load(tmp_path, text).issuers)
+    [trusted] = wiring.trusted_issuers(load(tmp_path, text).issuers)
     assert (trusted.issuer.is_diracx, trusted.issuer.audiences, trusted.issuer.rules) == (
         True,
         frozenset(),
         (),
     )
     admins = text.replace("diracx}", "diracx, roles: [{role: vo_admin, group: /lhcb/lhcb_admin}]}")
-    assert issuer_settings.trusted_issuers(load(tmp_path, admins).issuers)
+    assert wiring.trusted_issuers(load(tmp_path, admins).issuers)
     with pytest.raises(InvalidSettings, match="issuers/0/audience"):
         load(tmp_path, text.replace("diracx}", "diracx, audience: x}"))
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from pilotage.cli import application, output
 from pilotage.cli.commands import job_show
 from pilotage.cli.errors import harmless
+from pilotage.fabric.cycle_summaries import DirectorSummary
 
 
 def printed(renderable: object) -> str:
@@ -156,3 +157,18 @@ def test_narrow_tables_break_no_short_word_and_leave_out_columns_instead(
     assert words <= set(shown.out.split())
     assert max(map(len, shown.out.splitlines())) <= width
     assert ("Left out" in shown.err) == (columns < len(names))
+
+
+def test_problems_of_a_cycle_are_logged_as_those_of_the_kind_of_process(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = DirectorSummary(at=datetime(2030, 1, 7, tzinfo=UTC), away=["farm: no answer"])
+
+    output.report_cycle(summary, as_json=True)
+
+    assert caplog.record_tuples == [("pilotage.director", 30, "farm: no answer")]
+    assert json.loads(capsys.readouterr().out)["away"] == ["farm: no answer"]
+
+
+def test_vos_are_written_as_people_write_them() -> None:
+    assert [output.heading(name) for name in ("vo", "vos", "submit_pool")] == ["VO", "VOs", "Submit pool"]

@@ -1,6 +1,6 @@
 """Reports of directors and gateways."""
 
-from pilotage.fabric.presence import Presence
+from pilotage.fabric.cycle_summaries import Presence
 
 
 def test_a_report_stays_small_whatever_does_not_fit() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy.exc import InterfaceError
 
-from matcher.errors import Busy
+from matcher.request.match_request import Busy
 from pilotage.service import batching
 from pilotage.service.batching import Batcher
 

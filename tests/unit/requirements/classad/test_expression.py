@@ -5,12 +5,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from requirements.classad import compiled, evaluation, parser
+from requirements.classad import evaluation, parser
 from requirements.classad.expression import Expression, canonical_text, parse_expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import parts_of
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import render
+from requirements.classad.syntax_tree import SourceText, render
 from requirements.errors import InvalidInput
 from requirements.values import Value
 
@@ -21,7 +20,7 @@ GLITE = (
 
 
 def value(text: str, **resource: Value) -> object:
-    return compiled.read(SourceText(text=text, path="x")).value(resource)
+    return evaluation.read(SourceText(text=text, path="x")).value(resource)
 
 
 def refused(text: str) -> str:
@@ -418,7 +417,7 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=20).map(" ".join) | st.text(max_size=50))
 def test_any_text_is_evaluated_or_refused(text: str) -> None:
     try:
-        read = compiled.read(SourceText(text=text, path="x"))
+        read = evaluation.read(SourceText(text=text, path="x"))
     except InvalidInput as error:
         str(error).encode()
         return
@@ -434,12 +433,12 @@ def test_a_text_is_parsed_and_compiled_once_by_all_steps(monkeypatch: pytest.Mon
         parsed.append(source.text)
         return parse(source)
 
-    def compile_node(node: object, text: str = "", compile_node=compiled.compile_node):  # type: ignore[no-untyped-def]
+    def compile_node(node: object, text: str = "", compile_node=evaluation.compile_node):  # type: ignore[no-untyped-def]
         trees.append(text)
         return compile_node(node, text)
 
     monkeypatch.setattr(parser, "_parse", parse)
-    monkeypatch.setattr(compiled, "compile_node", compile_node)
+    monkeypatch.setattr(evaluation, "compile_node", compile_node)
     for _ in range(2):
         asked = parse_expression(text, file="job.jdl", line=7, own=lambda _: None)
         canonical_text(asked)

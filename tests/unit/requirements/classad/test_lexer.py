@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.classad.lexer import TokenKind, scan
-from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput
 
 SIGNS = st.sampled_from(

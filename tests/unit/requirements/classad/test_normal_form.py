@@ -3,12 +3,11 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from requirements.classad import compiled
+from requirements.classad import evaluation
 from requirements.classad.expression import Expression, canonical_text, parse_expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import MAX_TERMS, parts_of
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import render
+from requirements.classad.syntax_tree import SourceText, render
 from requirements.errors import InvalidInput
 from requirements.values import Value
 
@@ -18,7 +17,7 @@ def normal(text: str) -> str:
 
 
 def value(text: str, resource: dict[str, Value]) -> object:
-    return compiled.read(SourceText(text=text, path="x")).value(resource)
+    return evaluation.read(SourceText(text=text, path="x")).value(resource)
 
 
 def has_error(text: str, resource: dict[str, Value]) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
-from requirements.nodes import sufficient_flags
+from requirements.nodes import flags as node_flags
 from requirements.nodes.flags import NodeFlags, compile_flags, flags
 from requirements.nodes.lrms_vocabulary import ARC, SLURM, are_flags, parse_vocabulary
 from requirements.nodes.node_attributes import NodeAttributes, Option, parse_node_attributes
@@ -355,17 +355,17 @@ def test_the_effort_for_all_parts_together_is_limited(
     part = '(A == "A1" && B == "B1" || A == "A1" && A == "B{}")'
     text = " && ".join(part.format(n) for n in range(parts))
     tried = 0
-    may_take = sufficient_flags._Checker._may_take
+    may_take = node_flags._Checker._may_take
 
-    def count(self: sufficient_flags._Checker, facts: Mapping[str, Option]) -> bool:
+    def count(self: node_flags._Checker, facts: Mapping[str, Option]) -> bool:
         nonlocal tried
         tried += 1
         return may_take(self, facts)
 
-    monkeypatch.setattr(sufficient_flags._Checker, "_may_take", count)
+    monkeypatch.setattr(node_flags._Checker, "_may_take", count)
     found = compile_flags(Expression(text=text), parse_node_attributes(values), NOTHING_DECLARED, mapping)
     assert found.sufficient is is_enough
-    assert tried <= sufficient_flags.MAX_EFFORT // 50
+    assert tried <= node_flags.MAX_EFFORT // 50
 
 
 def test_a_feature_of_several_values_is_not_enough_for_one_of_them() -> None:

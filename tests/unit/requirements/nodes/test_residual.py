@@ -12,12 +12,10 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.classad.parser import read_expression
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import AND, OR
-from requirements.nodes import truth_values
+from requirements.classad.syntax_tree import AND, OR, SourceText
+from requirements.nodes import partial_evaluation
 from requirements.nodes.node_attributes import NodeAttributes, Option, merge_facts, parse_node_attributes
-from requirements.nodes.partial_evaluation import MAX_COMBINATIONS, EvaluationBudget
-from requirements.nodes.truth_values import Care, TruthValue
+from requirements.nodes.partial_evaluation import MAX_COMBINATIONS, Care, EvaluationBudget, TruthValue
 from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
 from requirements.record.record import Record
 from requirements.values import Value
@@ -293,12 +291,12 @@ def test_an_attribute_of_the_nodes_hides_the_parameter_of_the_queue() -> None:
 )
 def test_the_outcomes_of_logic_are_those_of_the_library(left: str, right: str) -> None:
     def seen(text: str) -> TruthValue:
-        return truth_values.outcome_of_value(classad2.ExprTree(text).eval(classad2.ClassAd()))
+        return partial_evaluation.outcome_of_value(classad2.ExprTree(text).eval(classad2.ClassAd()))
 
     one, two = frozenset({seen(left)}), frozenset({seen(right)})
-    assert truth_values.join_outcomes(one, two, AND) == {seen(f"{left} && {right}")}
-    assert truth_values.join_outcomes(one, two, OR) == {seen(f"{left} || {right}")}
-    assert truth_values.negated(one) == {seen(f"!{left}")}
+    assert partial_evaluation.join_outcomes(one, two, AND) == {seen(f"{left} && {right}")}
+    assert partial_evaluation.join_outcomes(one, two, OR) == {seen(f"{left} || {right}")}
+    assert partial_evaluation.negated(one) == {seen(f"!{left}")}
     arms = frozenset({seen("true")}), frozenset({seen("7")})
-    assert truth_values.chosen(one, *arms) == {seen(f"{left} ? true : 7")}
-    assert truth_values.split_options(seen(left), Care.TRUTH) in truth_values.LOGICAL
+    assert partial_evaluation.chosen(one, *arms) == {seen(f"{left} ? true : 7")}
+    assert partial_evaluation.split_options(seen(left), Care.TRUTH) in partial_evaluation.LOGICAL

@@ -23,6 +23,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
 )
 from tests.arc_ce import ArcCe
+from tests.grid_jobs import Site, ended, montecarlo, output, until
 
 pytestmark = [pytest.mark.debian("arc"), pytest.mark.slow]
 
@@ -85,6 +86,26 @@ def test_jobs_by_token_and_by_certificate_run_and_are_removed(
     by_token.forget([one])
     by_certificate.forget([two])
     assert by_token.status([one])[one.stamp].state is State.MISSING
+
+
+def test_a_gateway_forwards_a_grid_job_without_a_shared_directory(
+    connected: Connected, arc_ce: ArcCe, tmp_path: Path
+) -> None:
+    system = connected()
+    site = Site(directory=tmp_path, system=system, shared=tmp_path / "none", batch_queue="fork")
+    manager = site.manager()
+    manager.journal.take(montecarlo(500, 250, Seed=40, FirstEvent=0))
+    try:
+        job = until(manager, ended, seconds=240)
+        files = output(job)
+        assert job.outcome is not None
+        assert job.outcome.application_status == "2 of 2 local jobs done", files["manager.log"]
+        assert [files[f"events.txt.{n}"].strip() for n in (1, 2)] == ["0 250 40", "250 250 41"]
+        manager.journal.forget(job.taken.key)
+        manager.advance()
+        assert manager.grid_jobs() == []
+    finally:
+        site.close()
 
 
 def test_a_ce_that_is_away_is_not_asked_in_vain(connected: Connected, arc_ce: ArcCe) -> None:

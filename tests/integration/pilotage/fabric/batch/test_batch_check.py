@@ -69,6 +69,42 @@ def test_the_command_tells_each_check(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (outcome["check"], outcome["passed"]) == ("round_trip", True)
 
 
+@pytest.mark.parametrize(("flags", "status"), [([], 0), (["-q", "nowhere"], 1)])
+def test_a_system_is_checked_as_the_file_of_a_director_describes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], status: int
+) -> None:
+    environment = commands.environment("lsf.py", commands.LSF, tmp_path / "lsf")
+    farm = {"kind": "lsf", "directory": f"{tmp_path}/jobs", "environment": environment, "flags": flags}
+    file = tmp_path / "director.yaml"
+    file.write_text(yaml.safe_dump({"name": "north", "systems": {"farm": farm}}))
+    with pytest.raises(SystemExit) as ended:
+        batch.main(["farm", "--config", str(file), "--queue", "normal", "--only", "round_trip", "--json"])
+    [outcome] = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, outcome["passed"]) == (status, not status), outcome["message"]
+    assert ("nowhere: No such queue" in outcome["message"]) == bool(flags)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["barn"], "there is no system barn, there are each, farm"),
+        (["farm", "--directory", "/tmp"], "--directory: "),
+        (["each"], "the system each is one for each CE"),
+    ],
+)
+def test_what_does_not_go_with_the_file_of_a_director_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    file = tmp_path / "director.yaml"
+    slurm = {"kind": "slurm", "directory": "/j"}
+    systems = {"farm": slurm, "each": {**slurm, "directory": "/j/{ce}"}}
+    file.write_text(yaml.safe_dump({"systems": systems}))
+    with pytest.raises(SystemExit) as ended:
+        batch.main([*words, "--config", str(file)])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_a_check_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         batch.main(["local", "--directory", str(tmp_path), "--only", "roundtrip"])

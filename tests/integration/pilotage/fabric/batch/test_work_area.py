@@ -126,6 +126,18 @@ def test_a_job_cannot_keep_its_mark_of_being_killed_from_being_made(areas: WorkA
     assert areas.marks([HOSTILE])[HOSTILE].killed
 
 
+def test_a_kill_that_is_repeated_is_noted_once(areas: WorkAreas, tmp_path: Path) -> None:
+    def inodes() -> set[int]:
+        return {path.stat().st_ino for path in (tmp_path / "jobs").glob(".killed-*")}
+
+    areas.mark_killed([HOSTILE])
+    [first] = inodes()
+    areas.mark_killed([HOSTILE, HONEST])  # a file that is written again is another one
+
+    assert first in inodes()
+    assert len(inodes()) == 2
+
+
 @pytest.mark.parametrize("make", BLOCKING.values(), ids=BLOCKING)
 @pytest.mark.parametrize("name", ["out", "exit"])
 def test_what_is_no_file_keeps_nobody_waiting(

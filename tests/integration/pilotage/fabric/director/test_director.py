@@ -21,16 +21,17 @@ from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
     Capacity,
+    Evidence,
     Handle,
     JobReport,
     JobResources,
     Output,
+    ReliableSystem,
     State,
     Survey,
 )
 from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.client import ApiError, Json, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.director import Director

@@ -22,10 +22,10 @@ from pilotage.fabric.batch.batch_system import (
     Handle,
     JobReport,
     Output,
+    ReliableSystem,
     State,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.permits import is_gathering
@@ -194,7 +194,7 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
     with running(engine, tmp_path, CONFIG.format(throttle=throttle)) as service:
         burst = Burst(ground=Ground(service, tmp_path / "gateway", monkeypatch), chance=chance)
         record = _Record(burst.came)
-        logger = logging.getLogger("pilotage.fabric.gateway.pulling")
+        logger = logging.getLogger("pilotage.fabric.gateway.gateway")
         logger.setLevel(logging.INFO)
         logger.addHandler(record)
         job_ids = burst.ground.submit(number, LocalJobs=LOCAL_JOBS)

@@ -17,8 +17,7 @@ from cs_config.options import bounds
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused
 from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
-from pilotage.fabric.manager.grid_job import LocalState, ManagerPhase
-from pilotage.fabric.manager.records import LocalJob
+from pilotage.fabric.manager.grid_job import LocalJob, LocalState, ManagerPhase
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.service_client import Work

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import BatchJob, State, SubmissionRefused, SubmissionUncertain
+from pilotage.fabric.batch.batch_system import (
+    BatchJob,
+    Evidence,
+    State,
+    SubmissionRefused,
+    SubmissionUncertain,
+)
 from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultyShell, FaultySystem
-from pilotage.fabric.batch.reliable import Evidence
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager import submission
 from pilotage.fabric.manager.context import Retries
@@ -18,13 +23,13 @@ from pilotage.fabric.manager.grid_job import (
     Aggregate,
     AttemptKey,
     GridJob,
+    GridJobEntry,
     LocalState,
     ManagerPhase,
     PulledGridJob,
 )
 from pilotage.fabric.manager.journal import Journal, StateUnusable
-from pilotage.fabric.manager.manager import Manager
-from pilotage.fabric.manager.records import GridJobEntry
+from pilotage.fabric.manager.manager import SUBMITTING, Manager
 from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
 from tests.pretended_batch import PretendedBatch
 
@@ -238,7 +243,9 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
     manager.journal.take(taken())
     full = OSError(28, "No space left on device")
     with monkeypatch.context() as patched:
-        patched.setattr("pilotage.fabric.runner.bundle.content", lambda _sandbox: (_ for _ in ()).throw(full))
+        patched.setattr(
+            "pilotage.fabric.bundle.local_job_bundle", lambda _sandbox: (_ for _ in ()).throw(full)
+        )
         manager.advance()
     assert "No space left" in the_one(manager).problem
 
@@ -298,6 +305,68 @@ def test_a_batch_system_that_hangs_is_asked_once_in_a_round_for_all_grid_jobs(
         manager.advance()
         batch.run()
     assert [each.aggregate for each in manager.grid_jobs()] == [Aggregate.DONE] * 3
+
+
+def test_slow_submissions_leave_time_for_polls_and_cancellations(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    submit = batch.submit
+
+    def submit_slowly(job: BatchJob) -> str:
+        now[0] += 1
+        return submit(job)
+
+    monkeypatch.setattr(batch, "submit", submit_slowly)
+    manager = site.manager()
+    manager._clock = lambda: now[0]
+    for job_id in (1, 2, 3):
+        manager.journal.take(taken(job_id, LocalJobs=10))
+    manager.advance()
+    assert now[0] == SUBMITTING
+
+    batch.run()
+    cancelled = next(each for each in manager.grid_jobs() if each.local.get(LocalState.WAITING))
+    manager.journal.cancel(cancelled.taken.key)
+    manager.advance()
+
+    stamps = {each.stamp for each in manager.journal.local_jobs(cancelled.taken.key)}
+    assert {batch.states[each] for each in stamps & batch.states.keys()} == {State.KILLED}
+    assert now[0] <= 2 * SUBMITTING
+    while not all(map(ended, manager.grid_jobs())):
+        batch.run()
+        manager.advance()
+    assert set(batch.submissions.values()) == {1}
+
+
+def test_a_batch_system_that_hangs_holds_up_the_grid_jobs_of_no_other(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = PretendedBatch(site.directory)
+    begun, go = threading.Event(), threading.Event()
+    submit = batch.submit
+
+    def hang(job: BatchJob) -> str:
+        begun.set()
+        assert go.wait(60)
+        return submit(job)
+
+    monkeypatch.setattr(batch, "submit", hang)
+    site.others = {"barn": other}
+    manager = site.manager()
+    manager.journal.take(taken(1))
+    manager.journal.take(taken(2, queue="LCG.A.org/ce/barn"))
+    hanging = threading.Thread(target=manager.advance_system, args=("farm",))
+    hanging.start()
+    try:
+        assert begun.wait(60)
+        while not ended(manager.grid_jobs()[1]):
+            manager.advance_system("barn")
+            other.run()
+    finally:
+        go.set()
+        hanging.join()
+    assert manager.grid_jobs()[0].local == {LocalState.WAITING: 1}
 
 
 def test_marks_that_a_shared_directory_shows_late_are_waited_for(site: Site, batch: PretendedBatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.fabric.pilot import bundle
+from pilotage.fabric import bundle
 from tests.lease_server import TOKEN, LeaseServer
 from tests.namespaces import userns
 from tests.pilot_process import (

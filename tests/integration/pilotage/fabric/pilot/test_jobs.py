@@ -276,7 +276,7 @@ def test_an_idle_pilot_asks_as_often_as_it_was_told_and_says_why_it_ends(
     requests = server.bodies("/requestJob")
     assert len(requests) == 3
     assert len({body["request_id"] for body in requests}) == 3
-    assert ended["reason"] == "no work: 3 answers in a row without a job (no_task_queue)"
+    assert ended["reason"] == "no work in the last 3 answers: no_task_queue"
     assert ended["returncode"] == 0
 
 

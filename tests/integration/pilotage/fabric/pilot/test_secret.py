@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.fabric import node_script
+from pilotage.fabric import bundle, node_script
 from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.node_script import PilotScript
-from pilotage.fabric.pilot import bundle
 from tests.lease_server import SECRET, TOKEN, LeaseServer, Refusal
 from tests.pilot_process import PilotProcess, files_of, run
 from tests.running_service import Service, running
@@ -174,7 +173,7 @@ def script(service: Service, directory: Path) -> Path:
         words=("--max-empty=1", "--grace=1", f"--work-dir={directory / 'work'}"),
     )
     file = directory / "script"
-    text = node_script.pilot_text(about, bundle.content(), url=service.url)
+    text = node_script.pilot_text(about, bundle.pilot_bundle(), url=service.url)
     file.write_text(text, encoding="ascii")
     file.chmod(0o700)
     return file

@@ -148,6 +148,25 @@ def test_too_many_requests_of_one_subject_are_429(service: Service, config_text:
     assert all(operator.get("/api/v1/jobs").status_code == 200 for _ in range(3))
 
 
+def test_who_submitted_too_many_jobs_in_an_hour_neither_submits_nor_reschedules_more(
+    service: Service, config_text: str
+):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {JobsPerHour: 3}"))
+    user = service.user()
+    jobs = {"jobs": [{"Executable": "x"}] * 5}
+    ids = user.post("/api/v1/jobs", json=jobs).json()["job_ids"]
+    for path, body in (("", jobs), ("/reschedule", {"ids": ids}), ("/reset", {"ids": ids})):
+        answer = user.post(f"/api/v1/jobs{path}", json=body)
+        assert answer.status_code == 429
+        assert answer.json()["error"]["message"].startswith("too many jobs, try again in ")
+    assert len(user.post("/api/v1/jobs/kill", json={"ids": ids}).json()["job_ids"]) == 5
+    for other in (service.user("bob"), service.as_role("vo_admin", vo="cms", user="eve")):
+        assert other.post("/api/v1/jobs", json=jobs).status_code == 201
+    admin = service.as_role("vo_admin", vo="cms", user="zoe")
+    admin.post("/api/v1/jobs/reset", json={"owner": "bob"})
+    assert admin.post("/api/v1/jobs", json=jobs).status_code == 429, "what it reset counts"
+
+
 def test_a_route_that_does_not_say_who_may_use_it_does_not_start():
     def open_to_whom() -> None: ...
 

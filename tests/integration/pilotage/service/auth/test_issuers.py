@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.certificates import Authority
-from pilotage.cli import issuer_settings as issuers_of_settings
+from pilotage.cli import wiring as issuers_of_settings
 from pilotage.cli.settings import IssuerSettings
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer

@@ -217,8 +217,8 @@ def test_a_form_in_letters_of_the_senders_choice_is_not_read(service: Service, c
     fields = {b"do": b"explain", b"jdl": b'Executable = "+2AA-\\ud800";', b"link": b"+2AA-\\ud800"}
     body = b"".join(part % field for field in fields.items()) + b"--x--\r\n"
     headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
-    for page in ("/jobs/new", "/login"):
-        answer = browser.post(page, content=body, headers={**headers, "X-CSRF-Token": _csrf(browser)})
+    for path in ("/jobs/new", "/login"):
+        answer = browser.post(path, content=body, headers={**headers, "X-CSRF-Token": _csrf(browser)})
         assert answer.status_code == 400, answer.text
         assert "comes in parts" in answer.json()["error"]["message"]
 

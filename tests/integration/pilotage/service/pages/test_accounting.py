@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from pilotage.service.services import utc_now
 from taskqueue.db import database
@@ -37,7 +38,7 @@ def test_the_operator_sees_all_and_looks_deeper(used: Service, signed_in: Signed
     page.get_by_role("link", name="Accounting").click()
     assert page.title() == "Accounting – Pilotage"
     row = page.get_by_role("row", name="dune")
-    assert row.get_by_role("cell").all_text_contents()[:3] == ["3", "6.0", "6.0"]
+    assert row.get_by_role("cell").all_text_contents()[:3] == ["3", "6.0\xa0h", "6.0\xa0h"]
     assert "100.0" in row.text_content()
     picture(page, "accounting/jobs")
     page.get_by_role("link", name="cms", exact=True).click()
@@ -119,3 +120,12 @@ def test_what_cannot_be_asked_is_said_on_a_page(used: Service, signed_in: Signed
     assert page.get_by_text("is not a time").is_visible()
     page.goto("/accounting?from=99999w&to=9999-12-31&bucket=hour")
     assert page.get_by_role("figure").is_visible()
+
+
+def test_a_site_admin_sees_on_the_overview_what_ended_over_time(used: Service, signed_in: SignedIn):
+    page = signed_in(used, role="site_admin", site="LCG.B.org", user="eva")
+    page.goto("/?hours=24")
+    for title in ("Jobs that ended, by VO", "Jobs that ended, by status"):
+        expect(page.get_by_role("figure", name=title)).to_be_visible()
+    page.goto("/?hours=1")
+    assert page.locator("main").count() == 1, "also where nothing ended"

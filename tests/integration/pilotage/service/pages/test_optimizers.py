@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from optimizers.workers.queue_state import OptimizerQueueState
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from tests.running_service import Service
 
 

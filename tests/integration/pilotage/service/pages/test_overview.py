@@ -7,7 +7,7 @@ from agents import accounting
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.schema.tables import job_flows
-from taskqueue.sites import bans
+from taskqueue.sites import scopes
 from tests.browser import SignedIn, picture
 from tests.running_service import Service
 
@@ -54,9 +54,9 @@ def busy(service: Service) -> Service:
     answer = service.pilot("LCG.A.org/ce1/long").post("/api/v1/matcher/requestJob", json=resource)
     assert answer.json()["matches"]
     service.user(user="bob").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
-    ban = bans.Ban(site="LCG.B.org", reason=HOSTILE, author=HOSTILE, at=utc_now(), until=None)
+    ban = scopes.Ban(site="LCG.B.org", reason=HOSTILE, author=HOSTILE, at=utc_now(), until=None)
     with database.writing(service.engine) as conn:
-        bans.set_ban(conn, ban)
+        scopes.set_ban(conn, ban)
     _count(service)
     _hour_before(service)
     return service

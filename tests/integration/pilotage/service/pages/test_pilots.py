@@ -16,7 +16,15 @@ SITE, QUEUE, OTHER = "LCG.A.org", "LCG.A.org/ce1/long", "LCG.B.org/ce2/all"
 def field(service: Service) -> Service:
     """Pilots of two VOs at two sites, of which some got nothing, one broke; a grid job under way."""
     _pilot(service, "cms", "runs", QUEUE, status="Running")
-    _pilot(service, "cms", "empty1", QUEUE, status="Done", empty_reason="no_task_queue")
+    _pilot(
+        service,
+        "cms",
+        "empty1",
+        QUEUE,
+        status="Done",
+        empty_reason="no_task_queue",
+        reason="no work in the last 3 answers: no_task_queue",
+    )
     _pilot(service, "cms", "empty2", OTHER, status="Done", empty_reason="limits")
     _pilot(service, "cms", "broke", OTHER, status="Failed", reason=f"exit 1 {HOSTILE}")
     _pilot(service, "dune", "dunes", QUEUE, status="Running")
@@ -66,6 +74,8 @@ def test_pilots_are_counted_by_queue_and_empty_ones_by_reason(field: Service, si
     reasons = page.get_by_role("table").filter(has_text="Last reason received")
     expect(reasons).to_contain_text("no waiting job that it could run")
     expect(reasons).to_contain_text("running limits were full")
+    words = page.get_by_text("no work in the last 3 answers: no waiting job that it could run")
+    assert words.get_attribute("title") == "no work in the last 3 answers: no_task_queue"
     picture(page, "sites/pilots")
 
 

@@ -141,6 +141,8 @@ def test_a_site_admin_bans_his_site_and_allows_it_again(unbanned: Service, signe
     page = signed_in(unbanned, role="site_admin", site=SITE, user="eva")
     page.goto(f"/sites/{SITE}")
     page.get_by_label("Reason").fill(HOSTILE)
+    page.get_by_role("link", name="Ban…").click()
+    assert page.url.endswith("#ban")
     page.get_by_role("button", name=f"Ban {SITE}").click()
     expect(page.get_by_text("by site_admin")).to_contain_text(HOSTILE)
     assert unbanned.operator().get(f"/api/v1/sites/{SITE}").json()["ban"]["reason"] == HOSTILE

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from matcher.preview.guards import NAMES
+from matcher.preview.outlook import NAMES
 from tests.running_service import Service
 
 SITE = "Resources/Sites/LCG.A.org"

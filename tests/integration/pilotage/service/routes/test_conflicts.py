@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from agents import loop, lost_jobs
+from agents import leader, lost_jobs
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests import stored, waiting
@@ -102,5 +102,5 @@ def test_agents_go_on(service: Service) -> None:
     def cycle(now: datetime) -> object:
         return lost_jobs.cycle(service.engine, service.parts.live.current, now=now, holder="me")
 
-    assert loop.run_once(cycle, name="lost-jobs", clock=lambda: later)
+    assert leader.run_once(cycle, name="lost-jobs", clock=lambda: later)
     assert status(service, job_id) == "Waiting"

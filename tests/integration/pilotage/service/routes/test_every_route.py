@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, inspect, text
 from starlette.routing import compile_path
 
 from taskqueue.db import database
@@ -67,6 +67,12 @@ def service(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_every_route_succeeds(service: Service):
     walk = Walk(service)
+    _go_everywhere(walk, service)
+    assert walk.left == set()
+    assert {method for method, *_ in ROUTES} == {"GET", "POST", "PUT", "PATCH", "DELETE"}
+
+
+def _go_everywhere(walk: Walk, service: Service) -> None:
     user, operator = service.user(), service.operator()
     director = service.as_role("director", vo="cms", site=SITE)
     sandbox = walk.go(user, "POST", "/sandboxes", content=_archive()).json()["sandbox"]
@@ -83,9 +89,6 @@ def test_every_route_succeeds(service: Service):
     begun = walk.go(service.client(), "POST", "/device-logins").json()
     waiting_client = service.client(begun["device_code"])
     assert walk.go(waiting_client, "POST", "/device-logins/token").json()["token"] is None
-
-    assert walk.left == set()
-    assert {method for method, *_ in ROUTES} == {"GET", "POST", "PUT", "PATCH", "DELETE"}
 
 
 def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
@@ -223,6 +226,65 @@ def _configure(walk: Walk, operator: httpx.Client) -> None:
     walk.go(operator, "GET", "/config/diff?from=1")
     walk.go(operator, "GET", f"/config/blame?path={QUEUE}&vo=cms")
     walk.go(operator, "POST", "/config/rollback", json={"version": 1, "message": "back"})
+
+
+#: The n-th change of a table since the sequence began fails, as if it met another transaction.
+CONFLICT = """
+CREATE SEQUENCE number_of_changes;
+CREATE TABLE conflict AS SELECT 0 AS at;
+CREATE FUNCTION fail_one() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('number_of_changes') = (SELECT at FROM conflict) THEN
+        RAISE EXCEPTION 'a conflict, on purpose' USING ERRCODE = '40001';
+    END IF;
+    RETURN NULL;
+END $$"""
+#: Tables with a row for each thing that was done, and no others.
+DONE = ("jobs", "job_log", "attempts", "descriptions", "blobs", "config_versions", "pilots", "site_bans")
+
+
+class ConflictingWalk(Walk):
+    """A walk in which the n-th change of each request that changes something meets a conflict once."""
+
+    def __init__(self, service: Service, number: int) -> None:
+        super().__init__(service)
+        self._engine = service.engine
+        with database.writing(self._engine) as conn:
+            conn.execute(text(CONFLICT))
+            conn.execute(text("UPDATE conflict SET at = :at"), {"at": number})
+            for table in inspect(conn).get_table_names():
+                if table != "conflict":
+                    trigger = f"CREATE TRIGGER fail_one BEFORE INSERT OR UPDATE OR DELETE ON {table}"
+                    conn.execute(text(f"{trigger} FOR EACH STATEMENT EXECUTE FUNCTION fail_one()"))
+
+    def go(self, client: httpx.Client, method: str, path: str, **more: Any) -> httpx.Response:
+        with database.writing(self._engine) as conn:
+            conn.execute(text("SELECT setval('number_of_changes', 1, false)"))
+        return super().go(client, method, path, **more)
+
+    def count_done(self) -> dict[str, int]:
+        with database.reading(self._engine) as conn:
+            return {
+                table: int(conn.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()) for table in DONE
+            }
+
+
+def test_every_request_is_carried_out_once_whichever_of_its_changes_meets_a_conflict(
+    postgres: Postgres, tmp_path: Path
+):
+    found = []
+    for number in range(6):
+        (tmp_path / str(number)).mkdir()
+        with postgres.fresh() as url:
+            engine = database.connect(url)
+            with running(engine, tmp_path / str(number), CONFIG) as service:
+                service.parts.job_events.longest = 0.1
+                walk = ConflictingWalk(service, number)
+                _go_everywhere(walk, service)
+                assert walk.left == set()
+                found.append(walk.count_done())
+            engine.dispose()
+    assert found == [found[0]] * 6
 
 
 def _archive() -> bytes:

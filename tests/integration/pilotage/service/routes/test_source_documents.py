@@ -6,7 +6,7 @@ The CE ad of EGEE's is in `tests/data/glue_ce.ad`; `test_config_ads.py` imports 
 import pytest
 
 from pilotage.fabric.manager.grid_job import PulledGridJob
-from pilotage.fabric.manager.handlers import SiteLimits, installed_handlers
+from pilotage.fabric.manager.job_types import SiteLimits, installed_handlers
 from tests.running_service import Service
 
 SITE = "LCG.A.org"

@@ -5,9 +5,11 @@ import pytest
 
 from cs_config.options import bounds
 from optimizers.description import parametric
+from optimizers.submit import checking
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
+from tests.submitted import ANN, grid
 
 JDL = '[ Executable = "run.sh"; Arguments = "%(year)s"; InputSandbox = {"run.sh", "sha256:ab", "LFN:/x/y"}; ]'
 
@@ -87,6 +89,29 @@ def test_texts_that_take_long_to_parse_go_out_in_several_requests(
     found = [draft for name in "abcdef" for draft in drafts(f"Executable: {name}\nStdOutput: o\n", tmp_path)]
     assert [len(request) for request in job_submit.build_requests(found, 1)] == [3, 3]
     assert [len(request) for request in job_submit.build_requests(found[:1], 50)] == [50], "parsed once"
+
+
+def test_expressions_of_many_jobs_go_out_in_several_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "EXPRESSION_TOKENS", 20)
+    text = "Executable: a\nRequirements: other.A > {}\n"  # five words and signs, six with a placeholder
+    found = [draft for number in range(6) for draft in drafts(text.format(number), tmp_path)]
+    assert [len(request) for request in job_submit.build_requests(found, 1)] == [4, 2]
+    [draft] = drafts(text.format("%s") + "Parameters: 6\n", tmp_path)
+    requests = [*job_submit.build_requests([draft], 1)]
+    assert [sum(each.jobs for each in request) for request in requests] == [3, 3]
+    for request in requests:
+        sources = [job_submit.description_as_json(each.content) for each in request]
+        assert checking.check_sources(grid(), ANN, sources)
+
+
+def test_values_of_many_members_go_out_in_several_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "FILLED_VALUES", 20)
+    [draft] = drafts("Executable: a\nTags: [a, '%s']\nArguments: x\nParameters: 8\n", tmp_path)
+    assert [sum(each.jobs for each in some) for some in job_submit.build_requests([draft], 1)] == [4, 4]
 
 
 def test_jobs_with_different_sandboxes_do_not_share_a_request(directory: Path) -> None:

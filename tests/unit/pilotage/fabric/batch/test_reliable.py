@@ -6,12 +6,13 @@ import pytest
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
+    Evidence,
     Handle,
     JobReport,
+    ReliableSystem,
     State,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.reliable import Evidence, ReliableSystem
 from pilotage.fabric.batch.shell import NoAnswer
 
 JOB = Handle(stamp="stamp-0001")

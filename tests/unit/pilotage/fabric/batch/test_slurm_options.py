@@ -1,6 +1,6 @@
 import pytest
 
-from pilotage.fabric.batch.dialect import dialect, merged_options
+from pilotage.fabric.batch.dialect import dialect
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,10 @@ from pilotage.fabric.batch.dialect import dialect, merged_options
         (["--time=60", "-t", "2880"], ["--time=2880"]),
         (["--time=60", "-t30", "--time", "1-0"], ["--time=1-0"]),
         (["--constraint=el9", "-C", "ssd"], ["--constraint=el9&ssd"]),
+        (["--cpus-per-task=4", "--ntasks=1", "-c", "1"], ["--cpus-per-task=4", "--ntasks=1"]),
+        (["--cpus-per-task=4", "-n2", "--cpus-per-task=8"], ["--cpus-per-task=8", "--ntasks=2"]),
     ],
 )
 def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:
     submit = dialect.shipped_dialect("slurm").submit
-    assert merged_options.merge_options(given, submit.merged, submit.short) == taken
+    assert dialect.merge_options(given, submit.merged, submit.short) == taken

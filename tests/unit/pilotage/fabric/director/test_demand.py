@@ -340,6 +340,9 @@ def test_a_pilot_without_a_job_beside_good_ones_was_one_too_many() -> None:
     )
     assert most_to_send([replace(good(10), known_at=NOW - timedelta(minutes=8)), broken], Pause(), NOW) == 0
     assert most_to_send([surplus], Pause(), NOW) == 0
+    busy = replace(good(10), known_at=NOW - timedelta(minutes=8), good=None)
+    assert most_to_send([busy, surplus], Pause(), NOW) is None, "its jobs need not have ended"
+    assert most_to_send([busy, broken], Pause(), NOW) == 0
 
 
 def test_few_small_jobs_fill_one_slot_instead_of_one_in_each_of_many_queues() -> None:
@@ -351,3 +354,24 @@ def test_few_small_jobs_fill_one_slot_instead_of_one_in_each_of_many_queues() ->
     ]
 
     assert decided(DemandSituation(work=work, rooms=rooms)).total() == 1
+
+
+@given(st.integers(1, 60), st.lists(st.integers(1, 8), min_size=1, max_size=4))
+def test_no_pilot_is_one_too_many_where_slots_differ_in_size(jobs: int, sizes: list[int]) -> None:
+    groups = {TargetGroup(vo="cms", queues=(f"A.B.org/ce/{n}",)): size for n, size in enumerate(sizes)}
+    rooms = {("cms", group.queues[0]): QueueRoom(pilots=99) for group in groups}
+    work = [DemandedWork(jobs=jobs, groups={group: 1 / size for group, size in groups.items()})]
+
+    new = decided(DemandSituation(work=work, rooms=rooms))
+
+    slots = sum(groups[group] * number for group, number in new.items())
+    assert slots >= jobs
+    assert all(slots - groups[group] < jobs for group, number in new.items() if number)
+
+
+def test_jobs_that_a_full_queue_leaves_over_get_the_free_parts_of_new_slots_first() -> None:
+    large, small = (TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES[:2])
+    rooms = alike({QUEUES[0]: QueueRoom(pilots=9), QUEUES[1]: QueueRoom(pilots=5)})
+    work = [DemandedWork(jobs=12, groups={large: 1 / 4, small: 1.0})]
+
+    assert decided(DemandSituation(work=work, rooms=rooms)) == {large: 2, small: 4}

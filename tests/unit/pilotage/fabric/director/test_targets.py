@@ -1,6 +1,7 @@
 """From what each outlet may serve to posts."""
 
-from pilotage.fabric.director import matcher_client, recorded_pilots
+from pilotage.fabric.batch.batch_system import JobResources
+from pilotage.fabric.director import matcher_client, recorded_pilots, targets
 from pilotage.fabric.director.matcher_client import TargetWork, TaskQueueWork
 from pilotage.fabric.director.targets import Broker, QueueTarget, TargetGroup
 from tests.director_pilots import pilot
@@ -77,3 +78,14 @@ def test_a_brokers_pilots_belong_to_the_post_that_is_closest_to_where_they_are_o
         post(LONG): (at_long,),
         post(LONG, broker=""): (straight,),
     }
+
+
+def test_a_slot_that_is_no_whole_node_differs_from_a_queue_that_gives_them() -> None:
+    slot = JobResources(cores=4)
+    target = QueueTarget(
+        queue=LONG, system="farm", batch_queue="x", resources=slot, stated=frozenset({"cores"})
+    )
+
+    assert targets.list_differences(target, {"WholeNode": True}) == {"whole_node": (0, 1)}
+    unstated = QueueTarget(queue=LONG, system="farm", batch_queue="x")
+    assert not targets.list_differences(unstated, {"WholeNode": True, "NumberOfProcessors": 8})

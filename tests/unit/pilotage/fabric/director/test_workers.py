@@ -15,12 +15,12 @@ from pilotage.fabric.batch.batch_system import (
     Handle,
     JobReport,
     Output,
+    ReliableSystem,
     State,
     SubmissionRefused,
     SubmissionUncertain,
     Survey,
 )
-from pilotage.fabric.batch.reliable import ReliableSystem
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import workers
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, new_stamp
@@ -178,8 +178,8 @@ def test_an_output_that_cannot_be_fetched_is_reported_as_that() -> None:
     assert farm.snapshot.outputs == {HANDLES[0].stamp: f"farm: no output of {HANDLES[0].stamp}"}
 
 
-def act(system: Scripted, *targets: str) -> tuple[ActionResults, SystemWorker]:
-    farm = worker(system)
+def act(system: Scripted, *targets: str, **more: Any) -> tuple[ActionResults, SystemWorker]:
+    farm = worker(system, **more)
     jobs = [
         PilotSubmission(
             stamp=str(number),
@@ -223,6 +223,20 @@ def test_after_a_failure_nothing_else_is_submitted_and_what_was_not_is_certain(
     assert (results.uncertain.keys(), results.unsubmitted.keys()) == (uncertain, unsubmitted)
     assert system.submitted == ["0"]
     assert farm.failures == 1
+
+
+def test_what_no_time_is_left_for_is_not_submitted_and_says_why() -> None:
+    now = [0.0]
+
+    def submit_slowly(stamp: str) -> str:
+        now[0] += 61
+        return stamp
+
+    results, _ = act(Scripted(submitting=submit_slowly), "long", "long", clock=lambda: now[0])
+
+    assert results.submitted == {"0": "0"}
+    why = "farm: not submitted, its 60 s of this cycle (system_timeout) were over"
+    assert results.unsubmitted == {"1": why}
 
 
 def test_old_work_areas_of_pilots_that_nobody_follows_are_removed() -> None:

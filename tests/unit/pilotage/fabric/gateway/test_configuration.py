@@ -1,9 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pilotage.fabric.batch.settings import load_kind
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
 
@@ -58,10 +60,6 @@ def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
             {"queues": [{"queue": "A/b/c", "system": "fram"}]},
             "there is no system fram, only farm, did you mean farm?",
         ),
-        (
-            {"systems": {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}},
-            "systems/farm/kind: a job manager needs a directory that nodes share; arc has none",
-        ),
         ({"isolation": "apptainer"}, "isolation apptainer: image goes with apptainer"),
         ({"image": "a.sif"}, "isolation strongest: image goes with apptainer"),
         ({"isolation": "command"}, "isolation command: needs isolation_command"),
@@ -94,3 +92,16 @@ def test_the_example_of_the_page_is_taken() -> None:
     example = text[text.index("```yaml") + 7 : text.index("```\n\nSystems")]
     told = configuration.read_file(yaml.safe_load(example), "page.yaml")
     assert told.job_types["montecarlo"].cpu_per_event == 120
+
+
+def test_a_ce_that_carries_files_needs_no_shared_directory() -> None:
+    arc = {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}
+    assert configuration.read_file(said(systems=arc), "g.yaml").systems["farm"].directory is None
+
+
+def test_a_kind_of_others_that_has_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = replace(load_kind("arc"), carries_files=False)
+    monkeypatch.setattr(configuration, "load_kind", lambda _: without)
+    arc = {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}
+    with pytest.raises(InvalidGateway, match="systems/farm/kind: a job manager needs a directory"):
+        configuration.read_file(said(systems=arc), "g.yaml")

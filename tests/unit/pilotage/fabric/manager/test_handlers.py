@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.manager.handlers import (
+from pilotage.fabric.manager.job_types import (
+    Generic,
     LocalCommand,
     UnfitJob,
     call_handler,
     checked_command,
     checked_files,
 )
-from pilotage.fabric.manager.job_types import Generic
 
 HANDLER = Generic()
 

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from cs_config.options.options import SHIPPED_JOB_TYPES, VoOptions
 from optimizers.description import description
 from optimizers.description.jdl import read_jdl
-from pilotage.fabric.manager import handlers
-from pilotage.fabric.manager.handlers import HandledJob, Handler, SiteLimits, UnfitJob
-from pilotage.fabric.manager.job_types import EventRange, Generic, MonteCarlo, event_range
+from pilotage.fabric.manager import job_types
+from pilotage.fabric.manager.job_types import (
+    EventRange,
+    Generic,
+    HandledJob,
+    Handler,
+    MonteCarlo,
+    SiteLimits,
+    UnfitJob,
+    event_range,
+)
 
 EXAMPLE = Path(__file__).parents[5] / "examples" / "concatenation"
 MONTECARLO, GENERIC = MonteCarlo(), Generic()
@@ -174,12 +182,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Hand
     (facts / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: {told['version']}\n"
     )
-    points = told["entry-points"][handlers.GROUP]
-    lines = [f"[{handlers.GROUP}]", *(f"{name} = {value}" for name, value in points.items())]
+    points = told["entry-points"][job_types.GROUP]
+    lines = [f"[{job_types.GROUP}]", *(f"{name} = {value}" for name, value in points.items())]
     (facts / "entry_points.txt").write_text("\n".join(lines))
     for directory in (tmp_path, EXAMPLE):
         monkeypatch.syspath_prepend(directory)
-    found = handlers.installed_handlers()
+    found = job_types.installed_handlers()
     sys.modules.pop("concatenation", None)
     return found
 
@@ -202,15 +210,15 @@ def test_what_is_no_handler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     facts = tmp_path / "broken-1.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
-    (facts / "entry_points.txt").write_text(f"[{handlers.GROUP}]\nbroken = collections:OrderedDict\n")
+    (facts / "entry_points.txt").write_text(f"[{job_types.GROUP}]\nbroken = collections:OrderedDict\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(TypeError, match="broken = 'collections:OrderedDict' is no handler"):
-        handlers.installed_handlers()
+        job_types.installed_handlers()
 
 
 def test_the_configuration_knows_the_shipped_handlers_as_types_of_job_managers() -> None:
     project = tomllib.loads((EXAMPLE.parents[1] / "pyproject.toml").read_text())
-    assert set(project["project"]["entry-points"][handlers.GROUP]) == set(SHIPPED_JOB_TYPES)
+    assert set(project["project"]["entry-points"][job_types.GROUP]) == set(SHIPPED_JOB_TYPES)
 
 
 def test_the_places_that_are_refused_elsewhere_are_those_that_handlers_fill() -> None:

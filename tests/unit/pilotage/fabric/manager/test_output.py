@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from pilotage.fabric.batch.shell import LocalShell
-from pilotage.fabric.manager.grid_job import AttemptKey
+from pilotage.fabric.manager.grid_job import AttemptKey, LocalJob
 from pilotage.fabric.manager.output import LOG, OutputStore
-from pilotage.fabric.manager.records import LocalJob
 from pilotage.fabric.manager.shared_area import SharedArea, SharedBatchSystem
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.fabric.pilot.payload import payload
-from pilotage.fabric.runner import progress, status_files
-from pilotage.fabric.runner.progress import LARGEST, MOST_PHASES, Progress
+from pilotage.fabric.runner import status_files
+from pilotage.fabric.runner.status_files import LARGEST, MOST_PHASES, Progress
 
 
 def said(text: str) -> list[str]:
-    return [str(each) for each in progress.read_progress(text)]
+    return [str(each) for each in status_files.read_progress(text)]
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_a_line_of_a_phase_is_understood_and_nothing_else(text: str, phases: lis
 
 
 def test_what_was_said_before_holds_until_it_is_said_again() -> None:
-    before = progress.read_progress("generated 1 of 2\nsimulated 0 of 2")
-    assert [str(each) for each in progress.read_progress("simulated 1 of 2", before)] == [
+    before = status_files.read_progress("generated 1 of 2\nsimulated 0 of 2")
+    assert [str(each) for each in status_files.read_progress("simulated 1 of 2", before)] == [
         "generated 1 of 2",
         "simulated 1 of 2",
     ]
@@ -50,7 +50,7 @@ def test_there_is_a_bound_to_the_number_of_phases() -> None:
 
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
-    assert all(0 <= each.done <= each.of <= LARGEST for each in progress.read_progress(text))
+    assert all(0 <= each.done <= each.of <= LARGEST for each in status_files.read_progress(text))
 
 
 @given(
@@ -83,4 +83,6 @@ def test_an_end_that_no_runner_would_tell_is_none() -> None:
 
 def test_progress_of_all_local_jobs_is_summed_up_with_what_has_not_begun() -> None:
     one, other = Progress("generated", 117, 250), Progress("generated", 250, 250)
-    assert progress.summed([(one,), (other,), ()], {"generated": 250}) == (Progress("generated", 367, 750),)
+    assert status_files.summed([(one,), (other,), ()], {"generated": 250}) == (
+        Progress("generated", 367, 750),
+    )

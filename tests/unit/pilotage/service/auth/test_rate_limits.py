@@ -17,6 +17,16 @@ def test_a_burst_passes_and_the_next_request_waits():
     assert refused.value.retry_after == 1
 
 
+def test_what_an_admitted_request_cost_is_owed_up_to_a_burst():
+    limiter = RateLimiter()
+    limiter.take("ada", RATE, now=100.0, cost=0)
+    limiter.add("ada", 1000)
+    assert limiter.collect() == {"ada": 1000}, "other processes count it, too"
+    with pytest.raises(TooManyRequests, match="too many jobs, try again in 3 s"):
+        limiter.take("ada", RATE, now=100.0, cost=0, what="jobs")
+    limiter.take("ada", RATE, now=102.5, cost=0)
+
+
 def test_callers_do_not_share_a_bucket():
     limiter = RateLimiter()
     for _ in range(4):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cs_config.versions.live import NOTHING
+from cs_config.versions.store import NOTHING
 from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role, grant, union

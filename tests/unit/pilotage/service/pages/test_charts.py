@@ -103,3 +103,18 @@ def test_steps_make_a_picture(length: timedelta, wanted: TimeBucket | None, expe
 )
 def test_steps_begin_where_their_bucket_does(bucket: TimeBucket, since: datetime, expected: list[str]):
     assert [f"{at:%Y-%m-%dT%H}" for at in accounting.list_steps(since, NOON, bucket)] == expected
+
+
+def test_statuses_have_the_colours_of_all_pages():
+    rows = [{"at": day(0), "status": name, "jobs": 1} for name in ("Done", "Failed")]
+    found = answer(rows).model_copy(update={"by": ["status"]})
+    chart = accounting.draw(found, quantity("jobs"))
+    assert {line.label: line.tone for line in chart.lines} == {"Done": "done", "Failed": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0139, "0.0\xa0s"), (43.81, "43\xa0s"), (3600, "1.0\xa0h"), (8_640_000, "2\u202f400.0\xa0h")],
+)
+def test_used_time_is_readable_at_any_size(seconds: float, text: str):
+    assert templating.hours(seconds) == text

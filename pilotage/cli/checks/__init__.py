@@ -1,1 +1,0 @@
-"""`pilotage doctor`: what may be wrong with an installation, one function for each question."""

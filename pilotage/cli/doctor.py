@@ -1,0 +1,458 @@
+"""`pilotage doctor`: checks of an installation, one function for each question; none changes anything.
+
+Without them, an expired certificate is noticed when clients fail, and a wrong issuer shows only as a 401.
+"""
+
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from importlib import metadata, util
+from pathlib import Path
+
+import typer
+from cryptography import x509
+from sqlalchemy import Connection, Engine, text
+
+from agents import leader, scope_counters
+from cs_config.errors import ConfigError
+from cs_config.versions import reverts, store
+from matcher.limits import compiled_rules
+from pilotage.cli import engine as cli_engine
+from pilotage.cli import home_directory, output, wiring
+from pilotage.cli.errors import REFUSED, explain_missing, one_line
+from pilotage.cli.home_directory import FILE
+from pilotage.cli.processes import tls
+from pilotage.cli.settings import InvalidSettings, Settings, command_with
+from pilotage.service.auth.oidc import discovery
+from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
+from pilotage.service.auth.oidc.issuer import Issuer
+from pilotage.service.auth.oidc.issuers import LEEWAY
+from pilotage.service.services import utc_now
+from requirements.errors import PilotageError
+from taskqueue.db import agent_leases, clock, database, postgresql
+from taskqueue.db.database import SchemaState
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
+from taskqueue.sites import processes, rule_counters
+
+
+class Health(StrEnum):
+    """Severity of a finding."""
+
+    GOOD = "good"
+    WARNING = "warning"  #: works, but not as it should
+    BAD = "bad"  #: does not work, or is dangerous
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    subject: str
+    health: Health
+    message: str
+
+
+#: The oldest supported PostgreSQL.
+_POSTGRESQL = 130000
+#: Settings that must be on, and the consequence if they are off.
+_DURABLE = {
+    "fsync": "the whole database is lost when the power goes",
+    "full_page_writes": "pages are torn when the power goes, and stay so",
+    "synchronous_commit": "jobs that were accepted are lost when the server dies",
+}
+
+
+def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Check connection, settings, schema, history and configuration of the database, and its agents."""
+    subject = "database"
+    try:
+        with cli_engine.open_engine(settings.database_url, pool_size=1) as engine:
+            yield from _check_settings(engine)
+            yield _clock(engine)
+            yield from _check_direct_url(engine, settings)
+            yield Finding(subject, Health.GOOD, cli_engine.hide_password(settings.database_url))
+            state = database.schema_state(engine)
+            yield _schema(state)
+            if not (state.is_current or state.is_newer):
+                return
+            yield _history(engine, settings)
+            yield _configuration(engine)
+            yield _agents(engine, now)
+            yield from _reverts(engine)
+            yield _counters(engine)
+            yield from _site_processes(engine, now)
+    except PilotageError as error:
+        yield Finding(subject, Health.BAD, one_line(str(error)))
+
+
+def _check_settings(engine: Engine) -> Iterator[Finding]:
+    with database.reading(engine) as conn:
+        if engine.dialect.name == "sqlite":
+            mode = conn.execute(text("PRAGMA journal_mode")).scalar_one()
+            if mode != "wal":
+                message = f"journal mode {mode} instead of wal: is the file on a network file system?"
+                yield Finding("database", Health.BAD, message)
+            return
+        number = int(_show_setting(conn, "server_version_num"))
+        if number < _POSTGRESQL:
+            message = f"PostgreSQL {number // 10000} is too old, 13 is the oldest that will do"
+            yield Finding("database", Health.BAD, message)
+        for name, loss in _DURABLE.items():
+            if _show_setting(conn, name) == "off":
+                yield Finding(name, Health.BAD, f"{name} is off: {loss}; set it to on")
+        yield from _limits(conn)
+
+
+def _limits(conn: Connection) -> Iterator[Finding]:
+    """Check the limits of waiting: our connections set them, those of a pooler need them from the role."""
+    for name, value in postgresql.LIMITS.items():
+        if _show_setting(conn, name) == "0":
+            role = conn.execute(text("SELECT quote_ident(current_user)")).scalar_one()
+            message = f"0: what is stuck holds up others for ever; ALTER ROLE {role} SET {name} = '{value}'"
+            yield Finding(name, Health.WARNING, message)
+
+
+def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:
+    """Check the direct connection to the server, if there is a pooler."""
+    with database.reading(engine) as conn:
+        if not postgresql.is_pooled(conn):
+            return
+    if settings.database_direct_url is None:
+        message = "no direct connection beside the pooler: matchers poll for changes; set database_direct_url"
+        yield Finding("direct way", Health.WARNING, message)
+        return
+    try:
+        yield _direct(settings.database_direct_url)
+    except PilotageError as error:
+        yield Finding("direct way", Health.BAD, one_line(str(error)))
+
+
+def _direct(url: str) -> Finding:
+    with cli_engine.open_engine(url, pool_size=1) as engine, database.reading(engine) as conn:
+        pooled = postgresql.is_pooled(conn)
+    shown = cli_engine.hide_password(url)
+    if pooled:
+        message = f"database_direct_url leads through a pooler as well: {shown}"
+        return Finding("direct way", Health.BAD, message)
+    return Finding("direct way", Health.GOOD, f"{shown}, around the pooler")
+
+
+def _show_setting(conn: Connection, name: str) -> str:
+    return str(conn.execute(text(f"SHOW {name}")).scalar_one())
+
+
+def _schema(state: SchemaState) -> Finding:
+    if state.is_newer:
+        message = f"revision {state.current} of a later release; this one knows {state.head}: upgrade it soon"
+        return Finding("schema", Health.WARNING, message)
+    if not state.is_current:
+        message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"
+        return Finding("schema", Health.BAD, message)
+    return Finding("schema", Health.GOOD, f"revision {state.head}")
+
+
+def _history(engine: Engine, settings: Settings) -> Finding:
+    """Check for lost commits."""
+    standing, problem = cli_engine.compare(engine, settings)
+    if problem is not None:
+        return Finding("history", Health.BAD, problem)
+    message = f"unbroken as far as it was seen from here (incarnation {standing.incarnation})"
+    return Finding("history", Health.GOOD, message)
+
+
+def _configuration(engine: Engine) -> Finding:
+    with database.reading(engine) as conn:
+        version = store.current_version(conn)
+        if version == 0:
+            message = "none yet: `pilotage up --resources FILE` or `pilotage config apply FILE`"
+            return Finding("configuration", Health.WARNING, message)
+        try:
+            config = store.load_version(conn, version)
+        except ConfigError as error:
+            message = f"version {version} cannot be read: {one_line(str(error))}"
+            return Finding("configuration", Health.BAD, message)
+    message = f"version {version}, {len(config.addresses)} queues"
+    return Finding("configuration", Health.GOOD, message)
+
+
+def _reverts(engine: Engine) -> Iterator[Finding]:
+    """Check that temporary changes of the configuration end."""
+    with database.reading(engine) as conn:
+        found = reverts.list_reverts(conn)
+    for each in found:
+        if each.problem:
+            message = f"{each.path} of version {each.version} cannot be restored: {one_line(each.problem)}"
+            yield Finding("temporary changes", Health.WARNING, message)
+    if found and not any(each.problem for each in found):
+        message = f"values that will be restored: {len(found)}; `pilotage config temporary` lists them"
+        yield Finding("temporary changes", Health.GOOD, message)
+
+
+def _counters(engine: Engine) -> Finding:
+    """Compare the counters of limits with what runs."""
+    with database.reading(engine) as conn:
+        found = rule_counters.list_differences(conn, compiled_rules.counts)
+        mended = rule_counters.count_mended(conn)
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        message = f"{scope_counters.describe(found[0])}{more}; the agent {scope_counters.NAME} mends it"
+        return Finding("counters", Health.BAD, message)
+    message = "limits count what runs" + (f"; {mended} counters were mended so far" if mended else "")
+    return Finding("counters", Health.WARNING if mended else Health.GOOD, message)
+
+
+def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
+    """Check that directors and gateways still report, and that their slots have room for the jobs."""
+    subject = "directors and gateways"
+    with database.reading(engine) as conn:
+        found = processes.list_processes(conn)
+        now = clock.read_time(conn, now)
+    late = [each for each in found if each.is_overdue(now)]
+    for each in late:
+        hours = (now - each.seen_at).total_seconds() / 3600
+        message = f"the {each.kind} {each.name} ({each.holder}) last reported for {each.vo} {hours:.1f} h ago"
+        yield Finding(subject, Health.WARNING, message)
+    for each in found:
+        for slot in each.too_small if each not in late else ():
+            message = (
+                f"{slot.jobs} jobs of {each.vo} fit {slot.queue}, but not the slots of the director "
+                f"{each.name}: {slot.slot}"
+            )
+            yield Finding(subject, Health.WARNING, message)
+    if found and not late:
+        yield Finding(subject, Health.GOOD, f"{len({(each.kind, each.name) for each in found})} at work")
+
+
+def _clock(engine: Engine) -> Finding:
+    """Compare the clock of this host with the database's."""
+    with database.reading(engine) as conn:
+        here = clock.utc_now()
+        offset = here - clock.read_time(conn, here)
+    if problem := clock.describe_offset(offset):
+        return Finding("clock", Health.BAD, f"{problem}; until then this host hands out no jobs")
+    seconds = abs(offset.total_seconds())
+    return Finding("clock", Health.GOOD, f"differs from the database's by {seconds:.1f} s")
+
+
+def _agents(engine: Engine, now: datetime) -> Finding:
+    """Check that every agent runs (one added by a release is easily forgotten), and for all VOs."""
+    with database.reading(engine) as conn:
+        latest = agent_leases.list_last_cycles(conn)
+        broken = agent_leases.list_broken(conn)
+        now = clock.read_time(conn, now)
+    if missing := leader.list_overdue(latest, now=now):
+        message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
+        return Finding("agents", Health.WARNING, message)
+    if failed := [f"{name} for {', '.join(vos)}" for name, vos in broken.items() if vos]:
+        return Finding("agents", Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
+    return Finding("agents", Health.GOOD, f"at work: {', '.join(leader.INTERVALS)}")
+
+
+_SUBJECT = "certificate"
+#: A certificate that expires this soon should have been renewed.
+_SOON = timedelta(days=14)
+
+
+def check_certificate(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Check that the certificate, if there is one, fits its key and does not expire soon."""
+    if settings.tls_certificate is None:
+        return
+    try:
+        tls.read_certificate(settings)
+        chain = x509.load_pem_x509_certificates(settings.tls_certificate.read_bytes())
+    except (InvalidSettings, ValueError) as error:
+        yield Finding(_SUBJECT, Health.BAD, one_line(str(error)))
+        return
+    health, message = _time_left(chain, now)
+    yield Finding(_SUBJECT, health, message)
+
+
+def _time_left(chain: list[x509.Certificate], now: datetime) -> tuple[Health, str]:
+    """The first expiry in the chain: a client rejects the chain without any one of them."""
+    since = max(each.not_valid_before_utc for each in chain)
+    ends = min(chain, key=lambda each: each.not_valid_after_utc)
+    until, name = ends.not_valid_after_utc, ends.subject.rfc4514_string()
+    if now < since:
+        return Health.BAD, f"is not good before {since.isoformat()}: compare the clocks"
+    if now >= until:
+        return Health.BAD, f"{name} is over since {until.isoformat()}: nobody connects any more; renew it"
+    if until - now < _SOON:
+        return Health.WARNING, f"{name} is over in {(until - now).days} days, {until.isoformat()}: renew it"
+    return Health.GOOD, f"good until {until.isoformat()}"
+
+
+#: Endpoints for signing in.
+_SIGN_IN = ("authorization_endpoint", "token_endpoint")
+
+
+def check_issuers(settings: Settings, clock: Callable[[], datetime]) -> Iterator[Finding]:
+    """Check that each issuer answers, has usable keys and sign-in endpoints, and agrees on the time."""
+    try:
+        trusted = [each.issuer for each in wiring.trusted_issuers(settings.issuers)]
+    except InvalidSettings as error:
+        yield Finding("issuers", Health.BAD, one_line(str(error)))
+        return
+    for issuer in trusted:
+        health, message = _check_issuer(issuer, clock)
+        yield Finding(f"issuer {issuer.name}", health, message)
+
+
+def _check_issuer(issuer: Issuer, clock: Callable[[], datetime]) -> tuple[Health, str]:
+    try:
+        published = discovery.fetch(issuer)
+        if issuer.sign_in is not None:
+            for name in _SIGN_IN:
+                discovery.endpoint(issuer, published.endpoints, name)
+        ahead = discovery.clock(issuer) - clock()
+    except IssuerAway as error:
+        return Health.BAD, one_line(str(error))
+    if not (keys := _good_keys(published)):
+        return Health.BAD, "none of the keys that it publishes is one that tokens may be signed with"
+    if abs(ahead) > LEEWAY:
+        seconds = abs(ahead).total_seconds()
+        which = "ahead of" if ahead > LEEWAY else "behind"
+        most = LEEWAY.total_seconds()
+        return (
+            Health.BAD,
+            f"its clock is {seconds:.0f} s {which} ours, {most:.0f} s are borne: set the clocks",
+        )
+    return Health.GOOD, f"{issuer.url} answers, keys: {keys}"
+
+
+def _good_keys(published: Published) -> int:
+    keys = IssuerKeys(lambda: published)
+    keys.refresh(now=0)
+    return len(keys)
+
+
+#: Our top-level packages; other distributions may use the same names.
+PACKAGES = ("requirements", "cs_config", "taskqueue", "matcher", "optimizers", "agents", "pilotage")
+#: Timeout in seconds for Redis.
+_PATIENCE = 3
+
+
+def check_installation(settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Run all checks."""
+    yield from check_packages()
+    yield from check_files(settings)
+    yield from check_database(settings, now)
+    yield from check_redis(settings)
+    yield from check_certificate(settings, now)
+    yield from check_issuers(settings, utc_now)
+
+
+def check_packages() -> Iterator[Finding]:
+    """Check that our packages are not hidden by others: `agents` and `matcher` are common names."""
+    home = _location("pilotage")
+    for name in PACKAGES:
+        place = _location(name)
+        owners = set(metadata.packages_distributions().get(name, ())) - {"pilotage"}
+        if owners:
+            others = ", ".join(sorted(owners))
+            message = f"is also in the distribution {others}: install pilotage in an environment of its own"
+            yield Finding(f"package {name}", Health.BAD, message)
+        elif place != home:
+            message = f"is loaded from {place}, pilotage from {home}: something hides ours"
+            yield Finding(f"package {name}", Health.BAD, message)
+    yield Finding("packages", Health.GOOD, f"pilotage {metadata.version('pilotage')} from {home}")
+
+
+def _location(package: str) -> str:
+    spec = util.find_spec(package)
+    return str(Path(spec.origin).parent.parent) if spec and spec.origin else "nowhere"
+
+
+def check_files(settings: Settings) -> Iterator[Finding]:
+    """Check that secrets are private to their owner, and that directories exist."""
+    if not settings.home.is_dir():
+        message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage db upgrade` make it"
+        yield Finding("home", Health.WARNING, message)
+        return
+    mine = [settings.key, settings.home / home_directory.CLIENT_ENV]
+    urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
+    if any(map(cli_engine.may_have_password, urls)):
+        mine.append(settings.home / FILE)  # the URL with the password may be set there
+    for path in mine:
+        if path.exists():
+            yield _check_secret(path, nobody=0o077)
+    for path in settings.foreign_secrets:
+        yield from _check_foreign(path)
+    if not settings.blobs.is_dir():
+        message = f"{settings.blobs} does not exist yet; the service makes it"
+        yield Finding("blobs", Health.WARNING, message)
+    for name, place in (("home", settings.home), ("blobs", settings.blobs)):
+        if _is_open(place):
+            message = f"others on this host may read what jobs bring and leave there: chmod 700 {place}"
+            yield Finding(name, Health.WARNING, message)
+
+
+def _is_open(place: Path) -> bool:
+    """Whether all users can reach the directory."""
+    return place.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (place, *place.parents))
+
+
+def _check_foreign(path: Path) -> Iterator[Finding]:
+    try:
+        if path.exists():
+            yield _check_secret(path, nobody=0o007)  # a group may own it
+    except OSError as error:
+        yield Finding(path.name, Health.BAD, f"cannot be read: {error.strerror}: {path}")
+
+
+def _check_secret(path: Path, *, nobody: int) -> Finding:
+    """Check the mode of a secret; `nobody`: bits that must not be set."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & nobody:
+        message = f"others may read it (mode {mode:o}): chmod {mode & ~nobody:o} {path}"
+        return Finding(path.name, Health.BAD, message)
+    return Finding(path.name, Health.GOOD, f"mode {mode:o}")
+
+
+def check_redis(settings: Settings) -> Iterator[Finding]:
+    """Check that Redis answers, if it is configured."""
+    if settings.redis_url is None:
+        yield Finding("redis", Health.GOOD, "none; the optimizers run inside the service")
+        return
+    try:
+        from redis import Redis
+
+        from optimizers.workers import rq
+    except ModuleNotFoundError as error:
+        yield Finding("redis", Health.BAD, str(explain_missing(error)))
+        return
+    try:
+        with Redis.from_url(
+            settings.redis_url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE
+        ) as client:
+            state = rq.read_state(client)
+    except ValueError as error:
+        state = OptimizerQueueState(problem=str(error))
+    if state.problem is not None:
+        message = f"does not answer; jobs wait for the sweep: {one_line(state.problem)}"
+        yield Finding("redis", Health.BAD, message)
+        return
+    yield Finding("redis", Health.GOOD, "answers")
+    yield _check_workers(state)
+
+
+def _check_workers(state: OptimizerQueueState) -> Finding:
+    """Check that workers listen and that no batch failed."""
+    numbers = f"{state.waiting} batches of jobs wait, {state.failed} failed in the last hour"
+    if not state.is_heard:
+        message = f"no worker listens: {numbers}, jobs wait for the sweep; run `pilotage worker`"
+        return Finding("workers", Health.WARNING, message)
+    health = Health.WARNING if state.failed else Health.GOOD
+    return Finding("workers", health, f"{state.workers} listen; {numbers}")
+
+
+@command_with("database_url", "redis_url")
+def doctor(chosen: Settings, *, as_json: bool) -> None:
+    """Check this installation and list problems; exit status 1 if there are any. Changes nothing."""
+    found = list(check_installation(chosen, utc_now()))
+    data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
+    rows = ((each.subject, each.health, each.message) for each in found)
+    output.emit(data, as_json=as_json, render=lambda: output.table(("Check", "", "Result"), rows))
+    if any(each.health is Health.BAD for each in found):
+        raise typer.Exit(REFUSED)

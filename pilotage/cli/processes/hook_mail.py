@@ -1,0 +1,87 @@
+"""Sends messages of web hooks with a `mailto:` address as e-mail, through the operator's mail server."""
+
+import json
+import smtplib
+import ssl
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from email.message import EmailMessage
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from agents.web_hooks import TRY_SECONDS, SendResult
+
+SCHEME: Final = "mailto:"
+#: Entries of a message that are listed.
+_LISTED: Final = 50
+#: What each entry shows, by the list that it is in.
+_FIELDS: Final = {
+    "jobs": ("job_id", "status", "minor_status", "job_name", "job_group", "site"),
+    "pools": ("pool_id", "state", "since", "reason"),
+    "throttles": ("scope", "state", "since", "reason"),
+}
+
+
+class MailSender:
+    """Sends through one mail server, `smtp://host[:port]` or `smtps://host[:port]`; `send` is thread-safe."""
+
+    def __init__(self, server: str | None, sender: str) -> None:
+        """Without a server nothing is sent."""
+        self._server, self._sender = server, sender
+
+    def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
+        """Send a message. Its id is that of the web hook's, so that mail programs show repetitions as one."""
+        if self._server is None:
+            return SendResult(
+                answer="this installation sends no mail: mail_server is not set", is_delivered=False
+            )
+        message = write_message(json.loads(body))
+        message["From"], message["To"] = self._sender, unquote(url.removeprefix(SCHEME))
+        message["Message-ID"] = f"<{headers['webhook-id']}@{self._sender.rpartition('@')[2]}>"
+        try:
+            with _connect(self._server) as connection:
+                connection.send_message(message)
+        except (smtplib.SMTPException, OSError) as error:
+            return SendResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
+        return SendResult(answer="accepted by the mail server", is_delivered=True)
+
+
+def _connect(server: str) -> smtplib.SMTP:
+    parts = urlsplit(server)
+    host, port = parts.hostname or "", parts.port or 0
+    if parts.scheme == "smtps":
+        return smtplib.SMTP_SSL(host, port, timeout=TRY_SECONDS, context=ssl.create_default_context())
+    return smtplib.SMTP(host, port, timeout=TRY_SECONDS)
+
+
+def write_message(sent: Mapping[str, Any]) -> EmailMessage:
+    """The text of a message, without its addresses."""
+    data = sent["data"]
+    message = EmailMessage()
+    message["Subject"] = _one_line(f"Pilotage, {data['vo']}: {_summary(sent)}")
+    lines = [f"VO: {data['vo']}", f"Web hook: {data['hook']}", f"Time: {sent['timestamp']}", "", *_list(data)]
+    message.set_content("\n".join(map(_one_line, lines)) + "\n")
+    return message
+
+
+def _summary(sent: Mapping[str, Any]) -> str:
+    data = sent["data"]
+    if "jobs" not in data:
+        return str(sent["type"])
+    counts = Counter(str(job["status"]) for job in data["jobs"])
+    jobs = "1 job" if len(data["jobs"]) == 1 else f"{len(data['jobs'])} jobs"
+    return f"{jobs} ended: {', '.join(f'{number} {status}' for status, number in sorted(counts.items()))}"
+
+
+def _list(data: Mapping[str, Any]) -> Iterator[str]:
+    for name, fields in _FIELDS.items():
+        entries = data.get(name, ())
+        for entry in entries[:_LISTED]:
+            yield "  ".join(str(entry[field]) for field in fields if entry.get(field) not in (None, ""))
+        if len(entries) > _LISTED:
+            yield f"and {len(entries) - _LISTED} more"
+
+
+def _one_line(text: str) -> str:
+    """A text without control characters: names of jobs are chosen by users."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)

@@ -1,0 +1,86 @@
+"""Whether `pilotage doctor` sees that an agent is not run."""
+
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Finding, Health
+from pilotage.cli.processes.agent import AGENTS
+from pilotage.cli.settings import Settings
+from taskqueue.db import agent_leases
+from taskqueue.db import database as db_database
+from taskqueue.sites import processes
+from taskqueue.sites.processes import SiteProcess, TooSmallSlot
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def installation(home: Path) -> Settings:
+    return settings.load({"home": home}, {})
+
+
+def came_through(home: Path, agents: Iterable[str], at: datetime, broken: Collection[str] = ()) -> None:
+    """An installation in which these agents had a cycle at this time, which failed for some VOs."""
+    url = installation(home).database_url
+    db_database.upgrade(url)
+    engine = db_database.connect(url)
+    with db_database.writing(engine) as conn:
+        for name in agents:
+            fence = agent_leases.acquire(conn, name=name, holder="us", now=at, ttl=timedelta(seconds=30))
+            assert fence is not None
+            agent_leases.finish_cycle(conn, name=name, fence=fence, now=at, broken=broken)
+    engine.dispose()
+
+
+def agents_of(home: Path, now: datetime) -> Finding:
+    [found] = [each for each in doctor.check_database(installation(home), now) if each.subject == "agents"]
+    return found
+
+
+def test_an_agent_that_nobody_runs_is_named(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS.keys() - {"waits"}, NOW)
+    found = agents_of(tmp_path, NOW)
+    assert (found.health, found.message.partition(":")[0]) == (Health.WARNING, "nobody runs waits now")
+
+
+def test_agents_that_work_are_fine_until_they_are_late(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS, NOW)
+    assert agents_of(tmp_path, NOW + timedelta(minutes=1)).health is Health.GOOD
+    late = agents_of(tmp_path, NOW + timedelta(minutes=2))
+    assert late.health is Health.WARNING
+    assert "retention" not in late.message  # it looks every ten minutes only
+
+
+def test_the_vos_for_which_an_agent_failed_are_named(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS, NOW)
+    came_through(tmp_path, ["pools"], NOW, broken=["evil", "worse"])
+    found = agents_of(tmp_path, NOW)
+    assert (found.health, found.message) == (
+        Health.WARNING,
+        "failed: pools for evil, worse; their log shows why",
+    )
+
+
+def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS, NOW)
+    engine = db_database.connect(installation(tmp_path).database_url)
+    slot = TooSmallSlot(queue="A/ce/long", slot="memory 1000 of 4000", jobs=3)
+    report = SiteProcess(
+        kind="director", name="north", vo="cms", holder="h:1:2", every=60, too_small=(slot,), seen_at=NOW
+    )
+    with db_database.writing(engine) as conn:
+        processes.report(conn, report, lease=timedelta(0), now=NOW)
+    engine.dispose()
+
+    def find(now: datetime) -> list[tuple[Health, str]]:
+        found = doctor.check_database(installation(tmp_path), now)
+        return [(each.health, each.message) for each in found if each.subject == "directors and gateways"]
+
+    at_work, late = find(NOW + timedelta(minutes=1)), find(NOW + timedelta(hours=2))
+    assert (Health.GOOD, "1 at work") in at_work
+    too_small = "3 jobs of cms fit A/ce/long, but not the slots of the director north: memory 1000 of 4000"
+    assert (Health.WARNING, too_small) in at_work
+    assert late == [
+        (Health.WARNING, "the director north (h:1:2) last reported for cms 2.0 h ago"),
+    ]

@@ -1,0 +1,71 @@
+"""What `pilotage doctor` says of a PostgreSQL that loses what it accepted, and of one that waits for ever."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from examples.servers.starting import wait_until
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Finding, Health
+from tests.postgres import Postgres
+
+
+def _found(url: str, home: Path, now: datetime, **others: object) -> dict[str, Finding]:
+    chosen = settings.load({"home": home, "database_url": url, **others}, {})
+    return {each.subject: each for each in doctor.check_database(chosen, now)}
+
+
+@contextmanager
+def _whole_server(server: Postgres, name: str, value: str) -> Iterator[None]:
+    """A setting that the server takes over without a restart."""
+
+    def is_now(wanted: str) -> bool:
+        with psycopg.connect(host=str(server.directory), user="postgres", dbname="postgres") as connection:
+            return connection.execute(f"SHOW {name}").fetchone() == (wanted,)  # type: ignore[call-overload]
+
+    server.execute(f"ALTER SYSTEM SET {name} = {value}")
+    server.execute("SELECT pg_reload_conf()")
+    try:
+        wait_until(lambda: is_now(value))
+        yield
+    finally:
+        server.execute(f"ALTER SYSTEM RESET {name}")
+        server.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: is_now("on"))
+
+
+@pytest.mark.parametrize("name", ["fsync", "full_page_writes", "synchronous_commit"])
+def test_a_server_that_loses_what_it_accepted_is_refused(
+    name: str, postgres: Postgres, postgres_url: str, tmp_path: Path, now: datetime
+) -> None:
+    assert name not in _found(postgres_url, tmp_path, now)
+    with _whole_server(postgres, name, "off"):
+        found = _found(postgres_url, tmp_path, now)[name]
+    assert found.health is Health.BAD
+    assert found.message.startswith(f"{name} is off: ")
+
+
+def test_a_role_that_gives_up_durability_is_refused_too(
+    postgres: Postgres, postgres_url: str, tmp_path: Path, now: datetime
+) -> None:
+    postgres.execute("CREATE ROLE hasty SUPERUSER LOGIN")
+    postgres.execute("ALTER ROLE hasty SET synchronous_commit = off")
+    try:
+        found = _found(postgres_url.replace("postgres@", "hasty@"), tmp_path, now)
+    finally:
+        postgres.execute("DROP ROLE hasty")
+    assert found["synchronous_commit"].health is Health.BAD
+
+
+def test_a_connection_without_time_outs_is_told_how_to_get_them(
+    postgres_url: str, tmp_path: Path, now: datetime
+) -> None:
+    assert "lock_timeout" not in _found(postgres_url, tmp_path, now)
+    found = _found(f"{postgres_url}&options=-c%20statement_timeout%3D5s", tmp_path, now)
+    assert "statement_timeout" not in found
+    assert found["lock_timeout"].health is Health.WARNING
+    assert found["lock_timeout"].message.endswith("ALTER ROLE postgres SET lock_timeout = '10s'")

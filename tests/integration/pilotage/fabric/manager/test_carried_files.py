@@ -1,0 +1,125 @@
+"""Grid jobs in front of a batch system that carries files: no directory is shared."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from pilotage.fabric.batch.batch_system import State
+from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.batch.reliable import ReliableSystem
+from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.manager.context import Retries
+from pilotage.fabric.manager.grid_job import LocalState
+from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.manager.records import LocalJob
+from pilotage.fabric.manager.shared_area import CarryingSystem, LookedAt
+from pilotage.fabric.runner import status_files
+from tests.carrying_host import CarryingHost
+from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> CarryingHost:
+    return CarryingHost(directory=str(tmp_path / "elsewhere"), cores=8, memory=8000)
+
+
+@pytest.fixture
+def site(tmp_path: Path, host: CarryingHost) -> Iterator[Site]:
+    site = Site(directory=tmp_path, system=host, shared=tmp_path / "none")
+    yield site
+    site.close()
+
+
+def test_a_montecarlo_job_comes_back_whole_and_nothing_is_left_after_it(
+    site: Site, host: CarryingHost
+) -> None:
+    manager = site.manager()
+    manager.journal.take(montecarlo(1000, 300, Seed=40, FirstEvent=0))
+
+    job = until(manager, ended)
+
+    assert job.outcome is not None
+    assert (job.outcome.status, job.outcome.application_status) == ("Done", "4 of 4 local jobs done")
+    assert [str(each) for each in job.progress] == ["generated 1000 of 1000"]
+    files = output(job)
+    parts = [files[f"events.txt.{n}"].strip() for n in (1, 2, 3, 4)]
+    assert parts == ["0 250 40", "250 250 41", "500 250 42", "750 250 43"]
+    assert [row["state"] for row in json.loads(files["local-jobs.json"])] == ["done"] * 4
+    assert not site.shared.exists()
+
+    manager.journal.forget(job.taken.key)
+    manager.advance()
+    assert manager.grid_jobs() == []
+    assert not list((site.directory / "carried").iterdir())
+    assert not host.find([*host.kept]), "the jobs at the other grid are removed"
+
+
+def test_progress_is_seen_while_it_runs(site: Site) -> None:
+    go = site.directory / "go"
+    script = f"#!/bin/sh\npilotage-progress generated 100 250\nuntil test -e {go}; do sleep 0.05; done\n"
+    site.sandboxes.content = sandbox(run__sh=script)
+    manager = site.manager()
+    farm = cast("CarryingSystem", manager.context.systems["farm"])
+    systems = {"farm": replace(farm, monotonic=count(0, 61).__next__)}  # each poll is a minute later
+    manager = Manager(replace(manager.context, systems=systems))
+    manager.journal.take(montecarlo(250, 250))
+    until(manager, lambda job: any(each.done == 100 for each in job.progress))
+    go.touch()
+    assert until(manager, ended).local == {LocalState.DONE: 1}
+
+
+def test_a_local_job_that_fails_is_tried_again_in_a_directory_of_its_own(site: Site) -> None:
+    tried = site.directory / "tried"
+    site.sandboxes.content = sandbox(
+        run__sh=f"#!/bin/sh\nmkdir {tried} 2>/dev/null && exit 1\necho again >events.txt\n"
+    )
+    site.habits = {"retries": Retries(tries=2, exit_codes=True)}
+    manager = site.manager()
+    manager.journal.take(taken())
+
+    job = until(manager, ended)
+
+    assert job.local == {LocalState.DONE: 1}
+    assert output(job)["events.txt.1"] == "again\n"
+
+
+def test_a_manager_that_was_killed_goes_on_with_files_that_it_has_not_read_yet(site: Site) -> None:
+    manager = site.manager()
+    manager.journal.take(taken(LocalJobs=2))
+    until(manager, lambda job: bool(job.local.get(LocalState.RUNNING, 0) + job.local.get(LocalState.DONE, 0)))
+    job = until(site.manager(), ended)
+    assert job.local == {LocalState.DONE: 2}
+    assert {"events.txt.1", "events.txt.2"} <= output(job).keys()
+
+
+def test_the_progress_of_many_jobs_is_read_in_turns_and_once_a_minute(
+    tmp_path: Path, host: CarryingHost
+) -> None:
+    now = 0.0
+    system = CarryingSystem(
+        system=ReliableSystem(system=LocalHost(directory=str(tmp_path), cores=1, memory=1)),
+        shell=LocalShell(),
+        directory=str(tmp_path),
+        files=host,
+        monotonic=lambda: now,
+    )
+    jobs = [LocalJob(key=(7, 1), number=n, stamp=f"test-{n:04}") for n in range(30)]
+    host.kept.update({job.stamp: () for job in jobs})
+    looked_at = [LookedAt(job=each, area=system.area("grid"), state=State.RUNNING) for each in jobs]
+
+    def read() -> set[str]:
+        host.reads.clear()
+        system.read_status(looked_at)
+        assert {name for _, name in host.reads} <= {f"status/{status_files.NEWS}"}
+        return {stamp for stamp, _ in host.reads}
+
+    first, second = read(), read()
+    assert (len(first), len(second), first & second) == (20, 10, set())
+    assert read() == set()
+    now = 61.0
+    assert len(read()) == 20
