@@ -136,6 +136,18 @@ def test_a_pilot_that_says_too_much_is_413(service: Service):
     assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
 
 
+@pytest.mark.parametrize("role", ["user", "vo_admin"])
+def test_a_user_requests_the_pools_of_few_queues_at_a_time(service: Service, role: str):
+    user, director = service.as_role(role, vo="cms", user="ada"), service.as_role("director", vo="cms")
+    names = [f"LCG.A.org/ce1/q{number}" for number in range(20)] + ["LCG.A.org/ce1/long"]
+    answer = user.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": names})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "queues: has 21 queues, allowed at a time are 20"
+    for client, some in ((user, names[1:]), (director, names)):
+        answer = client.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": some})
+        assert list(answer.json()["pools"]) == ["LCG.A.org/ce1/long"]
+
+
 @pytest.mark.parametrize("report", ["start", "heartbeat", "note", "finish", "release"])
 def test_a_report_on_a_job_that_says_too_much_is_413(service: Service, report: str):
     body = {"progress": "x", "more": [""] * 100_000}
