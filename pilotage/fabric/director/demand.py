@@ -94,7 +94,7 @@ class _Plan:
         self._groups = sorted({group for each in situation.work for group in each.groups})
         self._numbers = {group: number for number, group in enumerate(self._groups)}
         self._new = [0] * len(self._groups)
-        self._spare = dict.fromkeys(range(len(self._groups)), 0.0)  #: of new pilots, parts of slots
+        self._spare: dict[int, float] = {}  #: of new pilots, parts of slots; groups with none are left out
         self._places = [[(group.vo, queue) for queue in group.queues] for group in self._groups]
         self._most = {
             self._numbers[group]: most for group, most in situation.most.items() if group in self._numbers
@@ -152,7 +152,9 @@ class _Plan:
 
     def _use(self, work: _WorkLeft, slots: MutableMapping[int, float]) -> None:
         """Give work to slots, at first to those that fewest other jobs could use."""
-        usable = [group for group, part in work.parts.items() if slots.get(group, 0.0) + _TINY >= part]
+        usable = [
+            group for group in slots.keys() & work.parts.keys() if slots[group] + _TINY >= work.parts[group]
+        ]
         for group in sorted(usable, key=lambda each: (self._contention[each], each)):
             taken = min(work.jobs, _fitting(slots[group], work.parts[group]))
             slots[group] -= taken * work.parts[group]
@@ -176,7 +178,7 @@ class _Plan:
 
         Only full slots, of the largest groups first, so that what is left over takes part of a small one.
         """
-        left = list(groups)
+        left = list(groups) if work.jobs else []
         self._chance.shuffle(left)
         left.sort(key=lambda group: work.parts[group])
         while work.jobs and left:
@@ -189,7 +191,7 @@ class _Plan:
                 if group != left[-1]:
                     jobs = min(jobs, work.jobs // in_slot * in_slot)
                 jobs = min(jobs, work.jobs)
-                if self._send(work, group, jobs, shares, only_free=only_free):
+                if not jobs or self._send(work, group, jobs, shares, only_free=only_free):
                     open_groups.append(group)
             left = open_groups
 
@@ -206,7 +208,8 @@ class _Plan:
         self._new[group] += pilots
         if group in self._most:
             self._most[group] -= pilots
-        self._spare[group] += pilots - served * work.parts[group]
+        if (spare := pilots - served * work.parts[group]) > _TINY:
+            self._spare[group] = self._spare.get(group, 0.0) + spare
         work.jobs -= served
         return served == jobs
 
