@@ -9,16 +9,23 @@ Source: GLUE Schema 1.3; gLite's CE ads.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.inheritance import as_tuple
-from requirements.values import Value, fold
+from requirements.classad.parser import read_expression
+from requirements.classad.source_text import SourceText
+from requirements.classad.syntax_tree import Ad, ListOf, Literal, render
+from requirements.errors import InvalidInput
+from requirements.values import Scalar, Value, fold
 
 _RULE = "VO:"
 _DENIAL = "DENY"
 RULES = "GlueCEAccessControlBaseRule"
 _OPEN, _CLOSED = "Production", "Closed"
+#: How the text of an ad begins, or of a list of ads.
+_NESTED = ("[", "{ [", "{[")
 
 
 class GlueForm(StrEnum):
@@ -76,13 +83,13 @@ OF_ADDRESS: Mapping[str, str] = {
 
 
 def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
-    """The ad of a queue: its parameters, and the GLUE names derived from them and from an address.
+    """The ad of a queue: its parameters, the GLUE names derived from them and from an address, nested values.
 
     Parameters that are GLUE names themselves stay as they are.
     """
     known = {fold(name): value for name, value in values.items()}
     found: dict[str, Value] = dict(values)
-    for name, value in (*_derived(known), *_address_names(address)):
+    for name, value in (*_derived(known), *_address_names(address), *nested_values(values)):
         if fold(name) not in known:
             known[fold(name)] = found[name] = value
     return found
@@ -117,6 +124,31 @@ def _derived(known: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
         value = known.get(fold(entry.parameter))
         if value is not None and (made := _to_glue(entry.form, value)) is not None:
             yield entry.name, made
+
+
+def nested_values(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """The values of ads that parameters hold as their text, each as the list `Parameter_name`."""
+    for name, value in values.items():
+        if isinstance(value, str) and value.startswith(_NESTED):
+            for inner, items in _read_nested(value).items():
+                yield f"{name}_{inner}", items
+
+
+@lru_cache(maxsize=1000)
+def _read_nested(text: str) -> Mapping[str, tuple[Scalar, ...]]:
+    """The values of an ad, or of the ads in a list, by name; empty if the text is neither."""
+    found: dict[str, tuple[Scalar, ...]] = {}
+    try:
+        node = read_expression(SourceText(text=text, path=""))
+    except InvalidInput:
+        return found
+    for ad in node.items if isinstance(node, ListOf) else (node,):
+        for name, value in ad.entries if isinstance(ad, Ad) else ():
+            # Names of hosts often stand without quotation marks.
+            said = value.value if isinstance(value, Literal) else render(value)
+            if isinstance(said, str | int | float):
+                found[name] = (*found.get(name, ()), said)
+    return found
 
 
 def _address_names(address: QueueAddress | None) -> Iterator[tuple[str, Value]]:

@@ -52,7 +52,7 @@ class QueueView:
     address: QueueAddress
     config: Configuration = field(repr=False)
     vo: str
-    plain: Mapping[str, Value] = field(repr=False)  #: effective parameters
+    plain: Mapping[str, Value] = field(repr=False)  #: effective parameters, with values of nested ads
     offered: Resource = field(repr=False)  #: a pilot's offer there, without site and CE
     fault: str | None = None  #: why pilots there cannot request jobs; `offered` then refuses nothing
     nodes: NodeAttributes = NO_NODE_ATTRIBUTES
@@ -99,7 +99,7 @@ def queue_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress
                 address=address,
                 config=config,
                 vo=vo,
-                plain=values,
+                plain={**dict(glue.nested_values(values)), **values},
                 offered=resource,
                 fault=fault,
                 nodes=config.node_attributes(address, vo),

@@ -145,3 +145,18 @@ def test_every_glue_name_is_documented(entry: glue.GlueName) -> None:
     unit = f" ({entry.unit})" if entry.unit else ""
     text = (DOCS / "site-admin" / "glue.md").read_text()
     assert f"| `{entry.name}` | `{entry.parameter}` | {entry.form}{unit} |" in text
+
+
+def test_values_of_nested_ads_can_be_required_by_the_names_of_both() -> None:
+    ad = glue.build_ad(
+        {
+            "CloseStorageElements": '{ [ mount = "/mn/SE2"; name = gridftp05.cern.ch ] }',
+            "Disks": "[size = 10; fast = true]",
+            "Disks_size": 20,
+            "Broken": "[size = ",
+        }
+    )
+    assert ad["CloseStorageElements_mount"] == ("/mn/SE2",)
+    assert ad["CloseStorageElements_name"] == ("gridftp05.cern.ch",)
+    assert (ad["Disks_fast"], ad["Disks_size"]) == ((True,), 20), "its own value is never replaced"
+    assert not [name for name in ad if name.startswith("Broken_")]

@@ -123,6 +123,15 @@ Requirements = other.GlueHostBenchmarkSI00 > 500 ?
                other.GlueCEPolicyMaxCPUTime > 1000:
                other.GlueCEPolicyMaxCPUTime > 2000;
 """
+#: A value inside the nested ad of EGEE's CE ad, in both forms of requirements.
+STORAGE = """
+Executable = "my_executable";
+Requirements = member("gridftp05.cern.ch", other.CloseStorageElements_name);
+"""
+STORAGE_AS_RECORD = """
+Executable = "my_executable";
+Requirements = [ CloseStorageElements_mount = "/mn/SE2" ];
+"""
 QUEUES = """
 Resources:
   Sites:
@@ -142,6 +151,10 @@ Resources:
             fast: {GlueHostBenchmarkSI00: 600, GlueCEPolicyMaxCPUTime: 1200}
             slow: {GlueHostBenchmarkSI00: 400, GlueCEPolicyMaxCPUTime: 1200}
             slow_and_long: {GlueHostBenchmarkSI00: 400, GlueCEPolicyMaxCPUTime: 2880}
+        storage:
+          Queues:
+            near: {CloseStorageElements: '{ [ mount = "/mn/SE2"; name = gridftp05.cern.ch ] }'}
+            far: {CloseStorageElements: '{ [ mount = "/mn/SE1"; name = gridftp04.cern.ch ] }'}
 Operations:
   Defaults: {JobDescription: {Memory: {type: number, resource: MaxRAM}}}
 Registry: {VO: {cms: {}}, Groups: {cms_user: {VO: cms}}}
@@ -154,6 +167,8 @@ Registry: {VO: {cms: {}}, Groups: {cms_user: {VO: cms}}}
         (RFC, {"rfc/enough"}),
         (RFC_CFG, {"rfc/enough"}),
         (TERNARY, {"glue/fast", "glue/slow_and_long"}),
+        (STORAGE, {"storage/near"}),
+        (STORAGE_AS_RECORD, {"storage/near"}),
     ],
 )
 def test_the_job_of_the_document_is_eligible_by_its_rules(
