@@ -144,7 +144,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.",
     ),
     "dirac-history": Command(
-        "processes.dirac_history:dirac_history",
+        "processes.dirac_door:dirac_history",
         "Write the numbers of all jobs as records WMSHistory, as DIRAC's StatesAccountingAgent does.",
     ),
     "worker": Command(
@@ -167,12 +167,12 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "commands.tokens:token", "Create a token with the signing key of this installation and print it."
     ),
     "login": Command(
-        "commands.login:login",
+        "commands.tokens:login",
         "Print a link that signs a browser in to the web pages; valid once, for five minutes.",
     ),
-    "whoami": Command("commands.login:whoami", "Show the role, VOs and sites of your token."),
+    "whoami": Command("commands.tokens:whoami", "Show the role, VOs and sites of your token."),
     "revoke": Command(
-        "commands.login:revoke", "Revoke a token, for operators: it is refused within seconds."
+        "commands.tokens:revoke", "Revoke a token, for operators: it is refused within seconds."
     ),
     "key": CommandGroup(
         "List, rotate and retire the keys that sign tokens.",
