@@ -15,8 +15,7 @@ from typing import NamedTuple
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.inheritance import as_tuple
 from requirements.classad.parser import read_expression
-from requirements.classad.source_text import SourceText
-from requirements.classad.syntax_tree import Ad, ListOf, Literal, render
+from requirements.classad.syntax_tree import Ad, ListOf, Literal, SourceText, render
 from requirements.errors import InvalidInput
 from requirements.values import Scalar, Value, fold
 
