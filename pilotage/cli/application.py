@@ -144,7 +144,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.",
     ),
     "dirac-history": Command(
-        "processes.dirac_history:dirac_history",
+        "processes.dirac_door:dirac_history",
         "Write the numbers of all jobs as records WMSHistory, as DIRAC's StatesAccountingAgent does.",
     ),
     "worker": Command(
