@@ -354,7 +354,7 @@ def test_an_operator_sends_input_files_for_a_vo_of_choice(
     (tmp_path / "run.sh").write_bytes(b"#!/bin/sh\n")
     page = signed_in(service, role="operator")
     page.goto("/jobs/new")
-    choice = page.get_by_label("of the VO")
+    choice = page.get_by_label("VO of the files")
     assert choice.locator("option").all_text_contents() == sorted(service.parts.live.current.vos)
     page.get_by_label("Input files").set_input_files([tmp_path / "run.sh"])
     expect(page.get_by_text("Stored: run.sh")).to_be_visible()
