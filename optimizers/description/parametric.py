@@ -44,8 +44,9 @@ class Volume:
     characters: int = 0  #: of all jobs' texts with placeholders, after filling these
     longest: int = 0  #: the same for the largest job
     values: int = 0  #: values, and placeholders in them, that are read for each job anew
-    #: Requirements and Rank that are expressions, with the most jobs that read each with own values.
-    expressions: Counter[str] = field(default_factory=Counter)
+    #: Requirements and Rank that are expressions without own values of a job: equal ones are read once.
+    expressions: frozenset[str] = frozenset()
+    varied_tokens: int = 0  #: words, strings and signs of expressions that are read for each job anew
 
     def __add__(self, other: "Volume") -> "Volume":
         return Volume(
@@ -54,12 +55,13 @@ class Volume:
             longest=max(self.longest, other.longest),
             values=self.values + other.values,
             expressions=self.expressions | other.expressions,
+            varied_tokens=self.varied_tokens + other.varied_tokens,
         )
 
     @property
     def expression_tokens(self) -> int:
         """Words, strings and signs in the expressions, as often as they are read."""
-        return sum(jdl.count_tokens(text) * jobs for text, jobs in self.expressions.items())
+        return self.varied_tokens + sum(map(jdl.count_tokens, self.expressions))
 
 
 def volume(raw: Mapping[str, object]) -> Volume:
@@ -68,27 +70,41 @@ def volume(raw: Mapping[str, object]) -> Volume:
         name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
     }
     if not columns:
-        return Volume(jobs=1, expressions=Counter(descriptions.list_expressions(raw)))
+        texts = descriptions.list_expressions(raw)
+        refers = descriptions.refers_to_own(raw)
+        varied = sum(map(jdl.count_tokens, texts)) if refers else 0
+        return Volume(jobs=1, expressions=frozenset() if refers else frozenset(texts), varied_tokens=varied)
     lengths = {name: _lengths(column) for name, column in columns.items()}
     jobs = max(count for count, _, _ in lengths.values())
-    lengths["n"] = jobs, jobs * _MOST_DIGITS, _MOST_DIGITS
+    lengths.setdefault("n", (jobs, jobs * _MOST_DIGITS, _MOST_DIGITS))
     template = without_parameters(raw)
     fixed, uses = placeholders.count_places(template)
     filled = [(number, *lengths[name]) for name, number in uses.items() if name in lengths]
+    texts = set(descriptions.list_expressions(template))
+    refers = fixed > 0 and descriptions.refers_to_own(template)
+    varied = {text for text in texts if refers or "%" in text}
     return Volume(
         jobs=jobs,
         characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
         longest=fixed + sum(number * longest for number, _, _, longest in filled),
         values=jobs * (_count_values(read_anew(template)) + uses.total()),
-        expressions=_count_expressions(template, jobs),
+        expressions=frozenset(texts - varied),
+        varied_tokens=sum(_count_varied_tokens(text, columns, jobs) for text in varied),
     )
 
 
-def _count_expressions(template: Mapping[str, object], jobs: int) -> Counter[str]:
-    refers = bool(placeholders.count_places(template)[0]) and descriptions.refers_to_own(template)
-    return Counter(
-        {text: jobs if refers or "%" in text else 1 for text in descriptions.list_expressions(template)}
-    )
+def _count_varied_tokens(text: str, columns: Mapping[str, object], jobs: int) -> int:
+    """Words, strings and signs of an expression that each job reads, with those of the job's values in it."""
+    _, uses = placeholders.count_places(text)
+    filled = (number * _count_column(columns.get(name), jobs) for name, number in uses.items())
+    return jobs * jdl.count_tokens(text) + sum(filled)
+
+
+def _count_column(column: object, jobs: int) -> int:
+    """Words, strings and signs in the values of a parameter as parts of an expression."""
+    if isinstance(column, list | tuple):
+        return sum(jdl.count_tokens(value) if isinstance(value, str) else 1 for value in column)
+    return jobs
 
 
 def read_anew(template: Mapping[str, object]) -> Mapping[str, object]:

@@ -118,14 +118,16 @@ class _Checking:
     def check_volume(self, texts: Sequence[_Placed], require_room: RequireRoom | None) -> None:
         """Refuse more jobs, or more text in them, than one submission may make or has room for."""
         together = sum((each.text.volume for each in texts), Volume())
+        # Equal texts are expanded once.
+        different = sum({each.text.text: each.text.volume for each in texts}.values(), Volume())
         for what, seen, most in (
             ("jobs", together.jobs, bounds.SUBMITTED_JOBS),
             ("characters of one description with its placeholders filled", together.longest, bounds.FILLED),
             ("characters with all placeholders filled", together.characters, bounds.ALL_FILLED),
-            ("values to be read with placeholders filled", together.values, bounds.FILLED_VALUES),
+            ("values to be read with placeholders filled", different.values, bounds.FILLED_VALUES),
             (
                 "words, strings and signs in different Requirements and Rank",
-                together.expression_tokens if together.jobs > 1 else 0,
+                different.expression_tokens if together.jobs > 1 else 0,
                 bounds.EXPRESSION_TOKENS,
             ),
         ):

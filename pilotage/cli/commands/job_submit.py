@@ -152,7 +152,8 @@ def _split_members(draft: JobDraft) -> Iterator[JobDraft]:
         lists = {f"Parameters.{name}": [values[name] for values in some] for name in some[0]}
         if "s" in some[0]:
             lists["Parameters"] = lists.pop("Parameters.s")
-        yield replace(draft, text=None, content={**shared, **lists}, jobs=len(some))
+        # Again, since the values of some members may be longer than those of others.
+        yield from _split_members(replace(draft, text=None, content={**shared, **lists}, jobs=len(some)))
 
 
 def description_as_json(content: Mapping[str, object]) -> dict[str, object]:

@@ -97,6 +97,7 @@ def test_what_is_declared_is_at_least_what_is_made() -> None:
         {"Executable": "%s %n", "Parameters": ["a", "bcd", 2.5]},
         {"Executable": "x", "Arguments": "%(A)s-%(A)s %s", "Parameters.A": 12, "ParameterStart.A": 7},
         {"Executable": "x", "Parameters": "3", "InputData": ["/a/%n", {"deep": "%s"}]},
+        {"Executable": "x", "Arguments": "%n", "Parameters.n": ["long" * 30, "b"]},
     ):
         declared = parametric.volume(raw)
         made = parametric.expand_parameters(raw, most=100)
@@ -182,6 +183,33 @@ def test_different_expressions_that_take_seconds_are_refused_before_they_are_rea
     assert checking.check_sources(grid(), ANN, few)
 
 
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [{"Executable": "x", "Requirements": "%s", "Parameters": [_LONG.format(n) for n in range(24)]}],
+        [
+            {"Executable": "x", "Requirements": _LONG.format("%s"), "Parameters": [2 * n, 2 * n + 1]}
+            for n in range(12)
+        ],
+        [
+            {"Executable": "x", "Requirements": _LONG.format("MY.MinRAM"), "MinRAM": 100 + n}
+            for n in range(24)
+        ],
+    ],
+    ids=["whole values", "several descriptions", "own values of several descriptions"],
+)
+def test_values_in_expressions_are_counted_in_each_description(
+    sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parametric, "expand_description", None)
+    [problem] = refused(*sources)
+    assert "words, strings and signs in different Requirements and Rank are too many" in problem
+    monkeypatch.undo()
+    equal = [source for source in sources[:1] for _ in range(2)]
+    monkeypatch.setattr(bounds, "EXPRESSION_TOKENS", parametric.volume(sources[0]).expression_tokens)  # type: ignore[arg-type]
+    assert checking.check_sources(grid(), ANN, equal), "equal descriptions are read once"
+
+
 def test_equal_expressions_and_one_long_one_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     equal = [{"Executable": f"x{number}", "Requirements": _LONG.format(1)} for number in range(30)]
     assert len(checking.check_sources(grid(), ANN, equal)) == 30
@@ -210,6 +238,8 @@ def test_values_that_are_read_for_each_of_thousands_of_jobs_are_bounded(
     assert checking.check_sources(
         grid(), ANN, [{"Executable": "x", "Parameters": 3, "ParameterStart": 600, **stated}]
     )
+    equal = [{"Executable": "x", "Parameters": 5, "ParameterStart": 600, **stated}] * 4
+    assert checking.check_sources(grid(), ANN, equal), "equal descriptions are read once"
     shared = {"Executable": "x", "Arguments": "%s", "InputData": [f"/a/{number}" for number in range(60)]}
     assert checking.check_sources(grid(), ANN, [{**shared, "Parameters": 300}]), "read once for all"
 

@@ -95,12 +95,26 @@ def test_expressions_of_many_jobs_go_out_in_several_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "EXPRESSION_TOKENS", 20)
-    text = "Executable: a\nRequirements: other.A > {}\n"  # five words and signs, six with a placeholder
+    text = "Executable: a\nRequirements: other.A > {}\n"  # five words and signs, seven with place and value
     found = [draft for number in range(6) for draft in drafts(text.format(number), tmp_path)]
     assert [len(request) for request in job_submit.build_requests(found, 1)] == [4, 2]
     [draft] = drafts(text.format("%s") + "Parameters: 6\n", tmp_path)
     requests = [*job_submit.build_requests([draft], 1)]
-    assert [sum(each.jobs for each in request) for request in requests] == [3, 3]
+    assert [sum(each.jobs for each in request) for request in requests] == [2, 2, 2]
+    for request in requests:
+        sources = [job_submit.description_as_json(each.content) for each in request]
+        assert checking.check_sources(grid(), ANN, sources)
+
+
+def test_members_with_long_expressions_are_split_from_those_with_short_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "EXPRESSION_TOKENS", 40)
+    values = ["true"] * 6 + ["other.A > 1 && other.B > 2 && other.C > 3"] * 2
+    [draft] = drafts(f"Executable: a\nRequirements: '%s'\nParameters: {values}\n", tmp_path)
+    requests = [*job_submit.build_requests([draft], 1)]
+    pieces = [each.content["Parameters"] for request in requests for each in request]
+    assert pieces == [["true"] * 5, ["true", *values[-1:]], values[-1:]]
     for request in requests:
         sources = [job_submit.description_as_json(each.content) for each in request]
         assert checking.check_sources(grid(), ANN, sources)
