@@ -53,6 +53,7 @@ class Accepted:
     stuck: Mapping[str, int] = field(
         default_factory=dict
     )  #: pools without a known eligible queue, one job of each
+    is_repeated: bool = False  #: they were stored before, under the same key
 
 
 def submit(
@@ -114,7 +115,8 @@ def _store_once(
             subject, key, digest = idempotency
             known = submission.reserve_key(conn, subject=subject, key=key, body_digest=digest, now=now)
             if known is not None:
-                return Accepted(job_ids=known, due=known)  # the notification may have been lost
+                # The notification may have been lost.
+                return Accepted(job_ids=known, due=known, is_repeated=True)
         if not isinstance(new, _NewJobs):
             raise new
         stored = _store(conn, new)

@@ -124,11 +124,14 @@ def _changing(
     parts: Services, caller: Caller, job_id: int, wanted: JobStatus
 ) -> Iterator[tuple[Connection, Job]]:
     """A transaction that changes a job of the caller's, or one that the caller controls; it is audited."""
+    if wanted is JobStatus.RESCHEDULED:
+        access.admit_jobs(parts, caller)
     with database.writing(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         yield conn, job
     _audit_change(caller, job, wanted)
     if wanted is JobStatus.RESCHEDULED:
+        access.count_jobs(parts, caller, 1)
         parts.notify_optimizers([job_id])
 
 
@@ -264,7 +267,7 @@ def submit(
         key=key,
         sandbox=sandbox,
     )
-    access.count_jobs(parts, caller, len(accepted.job_ids))
+    access.count_jobs(parts, caller, 0 if accepted.is_repeated else len(accepted.job_ids))
     parts.metrics.optimized(accepted.decided)
     parts.notify_optimizers(accepted.due)
     return accepted

@@ -23,7 +23,7 @@ def test_each_role_may_use_its_routes_and_no_other(service: Service, caplog: pyt
             if is_refused == (role in roles | {"operator"}):
                 wrong.append((method, path, role, answer.status_code, answer.text))
     assert not wrong
-    written = [line for line in caplog.messages if '"action": "refused"' in line and "may not" in line]
+    written = [line for line in caplog.messages if '"action": "refused"' in line and "this is for" in line]
     assert len(written) == refused
 
 
@@ -159,12 +159,28 @@ def test_who_submitted_too_many_jobs_in_an_hour_neither_submits_nor_reschedules_
         answer = user.post(f"/api/v1/jobs{path}", json=body)
         assert answer.status_code == 429
         assert answer.json()["error"]["message"].startswith("too many jobs, try again in ")
+    for change in ("reschedule", "reset"):
+        assert user.post(f"/api/v1/jobs/{ids[0]}/{change}").status_code == 429
     assert len(user.post("/api/v1/jobs/kill", json={"ids": ids}).json()["job_ids"]) == 5
     for other in (service.user("bob"), service.as_role("vo_admin", vo="cms", user="eve")):
         assert other.post("/api/v1/jobs", json=jobs).status_code == 201
     admin = service.as_role("vo_admin", vo="cms", user="zoe")
     admin.post("/api/v1/jobs/reset", json={"owner": "bob"})
     assert admin.post("/api/v1/jobs", json=jobs).status_code == 429, "what it reset counts"
+
+
+def test_a_submission_that_is_repeated_counts_once_and_a_single_job_that_is_reset_counts(
+    service: Service, config_text: str
+):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {JobsPerHour: 4}"))
+    user, key = service.user(), {"Idempotency-Key": "again"}
+    jobs = {"jobs": [{"Executable": "x"}] * 2}
+    ids = user.post("/api/v1/jobs", json=jobs, headers=key).json()["job_ids"]
+    for _ in range(3):
+        assert user.post("/api/v1/jobs", json=jobs, headers=key).json()["job_ids"] == ids
+    for job_id in ids:
+        assert user.post(f"/api/v1/jobs/{job_id}/reset").status_code == 200
+    assert user.post(f"/api/v1/jobs/{ids[0]}/reset").status_code == 429
 
 
 def test_a_route_that_does_not_say_who_may_use_it_does_not_start():
