@@ -1,7 +1,8 @@
 """GLUE 1 names derived from our parameters, and the reverse.
 
 One table serves both directions: the attributes of a queue's ad beside its parameters, and the parameters of
-an ad in GLUE names only. A value that a queue sets itself under a name is never replaced.
+an ad in GLUE names only. Values of nested ads have names, too. A value that a queue sets itself under a name
+is never replaced.
 
 Source: GLUE Schema 1.3; gLite's CE ads.
 """
@@ -126,10 +127,19 @@ def _derived(known: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
 
 
 def nested_values(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """The values of ads that parameters hold as their text, each as the list `Parameter_name`."""
-    for name, value in values.items():
-        if isinstance(value, str) and value.startswith(_NESTED):
-            for inner, items in _read_nested(value).items():
+    """The values of ads that parameters hold as their text, each as the list `Parameter_name`.
+
+    A parameter of that name, in any case of letters, stays as it is.
+    """
+    nested = [
+        (name, value)
+        for name, value in values.items()
+        if isinstance(value, str) and value.startswith(_NESTED)
+    ]
+    known = set(map(fold, values)) if nested else set()
+    for name, text in nested:
+        for inner, items in _read_nested(text).items():
+            if fold(f"{name}_{inner}") not in known:
                 yield f"{name}_{inner}", items
 
 

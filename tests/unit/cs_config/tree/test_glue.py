@@ -160,3 +160,5 @@ def test_values_of_nested_ads_can_be_required_by_the_names_of_both() -> None:
     assert ad["CloseStorageElements_name"] == ("gridftp05.cern.ch",)
     assert (ad["Disks_fast"], ad["Disks_size"]) == ((True,), 20), "its own value is never replaced"
     assert not [name for name in ad if name.startswith("Broken_")]
+    own = {"Disks": "[Size = 10]", "disks_size": 20}
+    assert not dict(glue.nested_values(own)), "in whatever letters its own value is"
