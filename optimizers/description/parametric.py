@@ -8,7 +8,6 @@ an archive that was uploaded before, identified by the digest of its content.
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -31,6 +31,7 @@ from requirements.errors import InvalidInput, Problem, did_you_mean
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
 _ROLES = "^(user|vo_admin|site_admin|director|operator|monitor)$"
 _NAME = "^[A-Za-z0-9._-]{1,40}$"
+_MAIL_SERVER = r"^smtps?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"
 
 
 class _IssuerModel(BaseModel):
@@ -188,7 +189,7 @@ class Settings(BaseModel):
     web_hook_networks: tuple[str, ...] = ()  #: that web hooks may reach beside the internet, also without TLS
     web_hook_refused_networks: tuple[str, ...] = ()  #: that they may not reach, though public or allowed
     #: Through which web hooks send e-mail, such as smtp://localhost; none: they cannot.
-    mail_server: str | None = Field(default=None, pattern=r"^smtps?://[A-Za-z0-9._\[\]:-]+$")
+    mail_server: str | None = Field(default=None, pattern=_MAIL_SERVER)
     mail_from: str = Field(default="pilotage@localhost", pattern=r"^[^@\s<>,]+@[^@\s<>,]+$")
     workers: Annotated[
         int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")

@@ -2,9 +2,13 @@
 
 import json
 import smtplib
+import socket
 import ssl
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from email.message import EmailMessage
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -30,7 +34,7 @@ class MailSender:
         self._server, self._sender = server, sender
 
     def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
-        """Send a message. Its id is that of the web hook's, so that mail programs show repetitions as one."""
+        """Send a message. It has the id of the delivery, so that mail programs show repetitions as one."""
         if self._server is None:
             return SendResult(
                 answer="this installation sends no mail: mail_server is not set", is_delivered=False
@@ -39,11 +43,27 @@ class MailSender:
         message["From"], message["To"] = self._sender, unquote(url.removeprefix(SCHEME))
         message["Message-ID"] = f"<{headers['webhook-id']}@{self._sender.rpartition('@')[2]}>"
         try:
-            with _connect(self._server) as connection:
+            with _connecting(self._server) as connection:
                 connection.send_message(message)
         except (smtplib.SMTPException, OSError) as error:
             return SendResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
         return SendResult(answer="accepted by the mail server", is_delivered=True)
+
+
+@contextmanager
+def _connecting(server: str) -> Iterator[smtplib.SMTP]:
+    """A connection that is closed after `TRY_SECONDS`; how it ends is no error of the message."""
+    connection = _connect(server)
+    timer = threading.Timer(TRY_SECONDS, _shut_down, [connection])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield connection
+        with suppress(smtplib.SMTPException, OSError):
+            connection.quit()
+    finally:
+        timer.cancel()
+        connection.close()
 
 
 def _connect(server: str) -> smtplib.SMTP:
@@ -54,11 +74,20 @@ def _connect(server: str) -> smtplib.SMTP:
     return smtplib.SMTP(host, port, timeout=TRY_SECONDS)
 
 
+def _shut_down(connection: smtplib.SMTP) -> None:
+    """End what another thread waits for on this connection."""
+    with suppress(OSError):
+        if connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+
 def write_message(sent: Mapping[str, Any]) -> EmailMessage:
     """The text of a message, without its addresses."""
     data = sent["data"]
     message = EmailMessage()
     message["Subject"] = _one_line(f"Pilotage, {data['vo']}: {_summary(sent)}")
+    message["Date"] = datetime.fromisoformat(sent["timestamp"])
+    message["Auto-Submitted"] = "auto-generated"  # no replies of absence
     lines = [f"VO: {data['vo']}", f"Web hook: {data['hook']}", f"Time: {sent['timestamp']}", "", *_list(data)]
     message.set_content("\n".join(map(_one_line, lines)) + "\n")
     return message

@@ -4,12 +4,13 @@ import json
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 
 import pytest
 
+from pilotage.cli.processes import hook_mail
 from pilotage.cli.processes.hook_mail import MailSender
 from pilotage.cli.processes.hook_sender import HookSender
 
@@ -27,7 +28,9 @@ BODY = json.dumps(
 
 
 @contextmanager
-def mail_server(accepts: bool = True) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+def mail_server(
+    *, accepts: bool = True, farewell: bytes = b"221 bye\r\n"
+) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """A mail server; its address, and what it took: recipient and message."""
     taken: list[tuple[str, bytes]] = []
 
@@ -46,7 +49,7 @@ def mail_server(accepts: bool = True) -> Iterator[tuple[str, list[tuple[str, byt
                     taken.append((recipient, b"".join(lines)))
                     self.wfile.write(b"250 ok\r\n")
                 else:
-                    self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
+                    self.wfile.write(farewell if word == b"QUIT" else b"250 ok\r\n")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -70,6 +73,10 @@ def test_the_end_of_jobs_comes_as_one_mail_whatever_their_names_are() -> None:
     assert recipient.endswith("TO:<ada@example.org>")
     assert message["Subject"] == "Pilotage, cms: 2 jobs ended: 1 Done, 1 Failed"
     assert message["Message-ID"] == "<msg_7@example.org>"
+    assert (message["Date"], message["Auto-Submitted"]) == (
+        "Tue, 01 Jan 2030 00:00:00 +0000",
+        "auto-generated",
+    )
     assert message["Bcc"] is None
     lines = message.get_content().splitlines()
     assert "4  Done  Execution Complete  a  Bcc: x@y" in lines
@@ -82,6 +89,30 @@ def test_a_mail_that_is_refused_is_not_delivered_and_says_why() -> None:
     assert not result.is_delivered
     assert "no such user" in result.answer
     assert not taken
+
+
+def test_a_mail_that_was_taken_is_not_sent_again_however_the_connection_ends() -> None:
+    with mail_server(farewell=b"421 too many connections\r\n") as (address, taken):
+        result = sender(address).send("mailto:ada@example.org", BODY, {"webhook-id": "msg_7"})
+    assert result.is_delivered
+    assert len(taken) == 1
+
+
+def test_a_server_whose_answer_never_ends_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 test\r\n")
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"250-more\r\n")
+
+    monkeypatch.setattr(hook_mail, "TRY_SECONDS", 0.2)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Endless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"smtp://127.0.0.1:{server.server_address[1]}"
+        result = sender(address).send("mailto:ada@example.org", BODY, {"webhook-id": "msg_7"})
+        server.shutdown()
+    assert not result.is_delivered
 
 
 @pytest.mark.parametrize(
