@@ -76,8 +76,9 @@ def test_silence_counts_at_once_when_the_clock_was_ahead_and_is_set_back(
         assert jobs.get_job(conn, stalled).status == JobStatus.STALLED
     assert not look(engine, right), "their pilots have time to report"
     stored.service_up(engine, right, right + FAR, "set back")
-    assert not look(engine, right + 28 * MINUTE)
-    assert look(engine, right + 31 * MINUTE) == LostResult(waiting=1, stalled=4)
+    assert not look(engine, right + 4 * MINUTE)
+    assert look(engine, right + 6 * MINUTE) == LostResult(waiting=1)
+    assert look(engine, right + 31 * MINUTE) == LostResult(stalled=4)
     assert look(engine, right + 400 * MINUTE) == LostResult(rescheduled=5)
     assert {job(engine, each).status for each in (stalled, *started)} == {JobStatus.RESCHEDULED}
 
