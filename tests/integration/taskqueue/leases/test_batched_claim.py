@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -541,7 +541,7 @@ def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neit
         return BatchClaim(take=take, holder=holder, lease="x", allotment=Allotment(), counting=rules)
 
     _, values = batched_claim.build_statement(
-        [claim("old"), claim("new"), claim("old")], now=datetime(2026, 3, 28)
+        [claim("old"), claim("new"), claim("old")], now=datetime(2026, 3, 28, tzinfo=UTC)
     )
     known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
     assert known == [{"scope": "a.b.ch", "digest": ""}, {"scope": "a.b.ch/ce1", "digest": "same"}]
