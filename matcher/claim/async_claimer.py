@@ -191,8 +191,8 @@ class AsyncClaimer:
         return batch
 
     def _overtake(self, lane: _Lane) -> None:
-        """Let requests wait for this statement no longer."""
-        lane.size = 0
+        """Let requests wait for this statement no longer, also not for its scopes, which are passed over."""
+        lane.size, lane.groups = 0, frozenset()
         self._dispatch()
 
     async def _serve(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
