@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from requirements.values import fold
 from taskqueue.db.compiled_sql import StatementRunner
 from taskqueue.leases import opening
-from taskqueue.leases.assignment import TakeRequest
+from taskqueue.leases.assignment import Location, TakeRequest
 from taskqueue.leases.claim_sql import CLAIM_LIMITED, CLAIM_MANY, CLAIM_ONE
 from taskqueue.leases.opening import Allotment, ClaimedJob, LeaseHolder
+from taskqueue.sites import scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +105,13 @@ def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tup
 
 
 def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
-    known: dict[str, str] = {}
-    for scope, digest in (
-        item for each in requests if each.counting for item in each.counting.digests.items()
-    ):
-        # Rules that changed between two requests: none of them is known to have the newest ones.
-        known[scope] = digest if known.setdefault(scope, digest) == digest else ""
+    known: dict[str, str | None] = {}
+    for each in requests:
+        digests = each.counting.digests if each.counting else {}
+        for scope in _list_scopes(each.take.place):
+            digest = digests.get(scope)
+            # Rules that came or changed between two requests: none of them is known to have the newest ones.
+            known[scope] = digest if known.setdefault(scope, digest) == digest else ""
     values = {
         "requests": json.dumps(
             [
@@ -116,10 +119,16 @@ def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, 
                 for number, each in enumerate(requests)
             ]
         ),
-        "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in known.items()]),
+        "known": json.dumps(
+            [{"scope": scope, "digest": digest} for scope, digest in known.items() if digest is not None]
+        ),
         "now": now.isoformat(),
     }
     return CLAIM_LIMITED.text, CLAIM_LIMITED.values(values)
+
+
+def _list_scopes(place: Location) -> tuple[str, ...]:
+    return scopes.GRID, *scopes.list_enclosing(fold(f"{place.site}/{place.ce}/{place.queue}"))
 
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:

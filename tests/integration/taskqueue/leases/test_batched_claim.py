@@ -545,3 +545,24 @@ def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neit
     )
     known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
     assert known == [{"scope": "a.b.ch", "digest": ""}, {"scope": "a.b.ch/ce1", "digest": "same"}]
+
+
+@pytest.mark.parametrize("older", [None, {"a.b.ch": "same"}], ids=["no rules", "no rule of the CE"])
+def test_rules_that_one_request_of_a_statement_does_not_know_are_not_applied_to_it(
+    older: dict[str, str] | None,
+) -> None:
+    def claim(digests: dict[str, str] | None) -> BatchClaim:
+        rules = None if digests is None else CountingRules(rules=[(1, 5)], digests=digests, counted_by="[]")
+        take = TakeRequest(task_queue_id=1, count=1, place=HERE, has_pool=False)
+        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
+        return BatchClaim(take=take, holder=holder, lease="x", allotment=Allotment(), counting=rules)
+
+    both = {"a.b.ch": "same", "a.b.ch/ce1": "new"}
+    _, values = batched_claim.build_statement(
+        [claim(both), claim(older), claim(both)], now=datetime(2026, 3, 28, tzinfo=UTC)
+    )
+    known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
+    assert {each["scope"]: each["digest"] for each in known} == {
+        "a.b.ch": "same" if older else "",
+        "a.b.ch/ce1": "",
+    }
