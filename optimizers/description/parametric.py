@@ -69,10 +69,10 @@ def volume(raw: Mapping[str, object]) -> Volume:
         name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
     }
     if not columns:
-        texts = descriptions.list_expressions(raw)
-        refers = descriptions.refers_to_own(raw)
-        varied = sum(map(jdl.count_tokens, texts)) if refers else 0
-        return Volume(jobs=1, expressions=frozenset() if refers else frozenset(texts), varied_tokens=varied)
+        read = descriptions.list_expressions(raw)
+        if descriptions.refers_to_own(raw):
+            return Volume(jobs=1, varied_tokens=sum(map(jdl.count_tokens, read)))
+        return Volume(jobs=1, expressions=frozenset(read))
     lengths = {name: _lengths(column) for name, column in columns.items()}
     jobs = max(count for count, _, _ in lengths.values())
     lengths.setdefault("n", (jobs, jobs * _MOST_DIGITS, _MOST_DIGITS))
