@@ -166,11 +166,12 @@ _LONG = " || ".join(f"(other.A{number} > {{0}} && other.MaxRAM > {number})" for 
     "sources",
     [
         [{"Executable": "x", "Requirements": _LONG.format(number)} for number in range(24)],
+        [{"Executable": "x", "Requirements": {"expression": _LONG.format(number)}} for number in range(24)],
         [f'[Executable = "x"; Rank = {_LONG.format(number)}; ]' for number in range(24)],
         [{"Executable": "x", "Requirements": _LONG.format("%s"), "Parameters": 24}],
         [{"Executable": "x", "Requirements": _LONG.format("MY.MinRAM"), "MinRAM": "%s", "Parameters": 24}],
     ],
-    ids=["JSON", "JDL", "placeholders", "own values"],
+    ids=["JSON", "JSON with a key", "JDL", "placeholders", "own values"],
 )
 def test_different_expressions_that_take_seconds_are_refused_before_they_are_read(
     sources: list[Source], monkeypatch: pytest.MonkeyPatch
