@@ -127,6 +127,12 @@ class Since(AnswerModel):
     source: str = Field(description="File that the version came from, or `api`.")
 
 
+_EXCLUDES = (
+    "For a queue's parameters; null for other values. Of very many or long requirements those with the most"
+    " jobs are counted."
+)
+
+
 class BlamedValue(AnswerModel):
     """A value, its origin, its author, and the jobs that it excludes."""
 
@@ -139,7 +145,7 @@ class BlamedValue(AnswerModel):
         validation_alias=AliasPath("line", "places"), description="Full paths where it is written."
     )
     since: Since | None = Field(description="Null: a default that is not written in the configuration.")
-    excludes: ParameterImpact | None = Field(description="For a queue's parameters; null for other values.")
+    excludes: ParameterImpact | None = Field(description=_EXCLUDES)
 
 
 class BlameAnswer(BaseModel):
