@@ -13,7 +13,9 @@ from matcher.explain.alternatives import ExplanationBudget
 from taskqueue.task_queues.listing import WaitingClass
 
 #: Characters of requirements for one queue: well below a second of processor time.
-_CHARACTERS: Final = 250_000
+QUEUE_REPORT: Final = 250_000
+#: The same for a preview, which administrators ask for now and then: some seconds.
+PREVIEWED: Final = 2_000_000
 #: A class without requirements, and each of its tags, which are conditions of their own, in characters.
 _CLASS: Final = 10
 _TAG: Final = 8
@@ -29,7 +31,9 @@ class ChosenClasses:
     left: Sequence[WaitingClass]
 
 
-def choose_classes(waiting: Iterable[WaitingClass], *, queues: int = 1) -> ChosenClasses:
+def choose_classes(
+    waiting: Iterable[WaitingClass], *, queues: int = 1, characters: int = QUEUE_REPORT
+) -> ChosenClasses:
     """Choose the classes of each VO with the most jobs, as many as one request can evaluate for some queues.
 
     What a VO with few classes does not need is left to the others.
@@ -37,7 +41,7 @@ def choose_classes(waiting: Iterable[WaitingClass], *, queues: int = 1) -> Chose
     by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
     for each in waiting:
         by_vo[each.asked.vo].append(each)
-    remaining = int(_CHARACTERS / (1 + (queues - 1) / _QUEUES))
+    remaining = int(characters / (1 + max(queues - 1, 0) / _QUEUES))
     chosen: list[WaitingClass] = []
     left: list[WaitingClass] = []
     by_size = sorted(by_vo.values(), key=lambda classes: sum(map(class_size, classes)))

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import AliasPath, BaseModel, Field
 
 from cs_config.options import bounds
-from matcher.explain.queue_report import ParameterImpact
+from matcher.explain.queue_report import ParameterImpact, WaitingWork
 from matcher.preview.history import HistoryEntry
 from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
 from pilotage.service.models import AnswerModel, StrictInput
@@ -210,6 +210,9 @@ class PreviewAnswer(BaseModel):
     running: list[LostWork]
     closed: list[ClosedPlace]
     in_vain: list[UselessParameter]
+    left_out: Mapping[str, WaitingWork] = Field(
+        description="Jobs of many or long requirements for which nothing was computed, by VO."
+    )
 
 
 class OriginValue(BaseModel):

@@ -25,13 +25,12 @@ def size(classes: list[WaitingClass]) -> int:
 
 
 def test_a_report_reads_no_more_than_its_budget(osg: Configuration, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(class_budget, "_CHARACTERS", 20_000)
     job_conditions.class_conditions.cache_clear()
     evaluation._try_compile.cache_clear()
     done: Counter[str] = Counter()
     read = evaluation.read
     monkeypatch.setattr(evaluation, "read", lambda source: done.update(read=len(source.text)) or read(source))
-    found = class_budget.choose_classes([waiting(n, length=1_000) for n in range(200)])
+    found = class_budget.choose_classes([waiting(n, length=1_000) for n in range(200)], characters=20_000)
     queue_report.report_queue(osg, osg.addresses[0], found.chosen)
     assert 0 < done["read"] <= 20_000
     assert len(found.chosen) + len(found.left) == 200
@@ -40,7 +39,7 @@ def test_a_report_reads_no_more_than_its_budget(osg: Configuration, monkeypatch:
 def test_the_classes_with_most_jobs_are_chosen_first():
     many = [waiting(n, jobs=n) for n in range(20_000)]
     found = class_budget.choose_classes(many)
-    assert size(list(found.chosen)) <= class_budget._CHARACTERS < size(many)
+    assert size(list(found.chosen)) <= class_budget.QUEUE_REPORT < size(many)
     assert min(each.jobs for each in found.chosen) > max(each.jobs for each in found.left)
 
 
@@ -53,7 +52,7 @@ def test_a_vo_with_very_many_classes_takes_nothing_from_the_others():
     small = [waiting(n, vo) for vo in ("cms", "dune") for n in range(50)]
     found = class_budget.choose_classes([*flood, *small])
     assert {each.asked.vo for each in found.left} == {"flood"}
-    assert size(list(found.chosen)) > class_budget._CHARACTERS * 0.9
+    assert size(list(found.chosen)) > class_budget.QUEUE_REPORT * 0.9
 
 
 def test_several_queues_share_the_budget_of_one():
