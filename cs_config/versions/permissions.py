@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 from cs_config.options import bounds
@@ -37,6 +38,15 @@ _SITE_PATHS: Final = (
 )
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
+#: Options below `Operations/<vo>`, folded, that a VO sets only to smaller values, since the installation keeps
+#: data that long; with the attributes of `VoOptions`.
+_LOWERED_OPTIONS: Final = {
+    ("retention", "jobs"): attrgetter("retention.jobs"),
+    ("retention", "outputs"): attrgetter("retention.outputs"),
+    ("retention", "sandboxes"): attrgetter("retention.sandboxes"),
+    ("retention", "logs"): attrgetter("retention.logs"),
+    ("pools", "gracetime"): attrgetter("pools.grace_time"),
+}
 #: Values of an owner group, folded, that an admin of its VO may change; `VO` only of a new group.
 _GROUP_VALUES: Final = frozenset({"users", "jobshare", "allowbackgroundtqs", "vo"})
 _GROUPS: Final = ("Registry", "Groups")
@@ -283,13 +293,13 @@ def _list_refused(config: Configuration, rights: Rights, differences: Iterable[D
 
 
 def _raises(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:
-    """Whether a VO would lift a limit of the site: enable a node for itself, or allow itself more pilots."""
+    """Whether a VO would lift a limit: enable a node, allow itself more pilots, have data kept longer."""
+    if names[0] == "Operations":
+        return _raises_option(config, names, difference)
     vo, rest = _values_of_vo(names)
     if vo is None or not rest or parameters.find_right(fold(rest[0])) is not VoRight.LOWER:
         return False
-    after = difference.after
-    for name in names[len(difference.names) :]:
-        after = after.get(name, ABSENT) if isinstance(after, dict) else ABSENT
+    after = _value_after(names, difference)
     if isinstance(after, bool) or fold(rest[0]) == _ENABLED:
         return after is not ABSENT and after is not False
     if fold(rest[0]) in _SLOT and after == 0:
@@ -298,6 +308,23 @@ def _raises(config: Configuration, names: tuple[str, ...], difference: Differenc
     if not isinstance(before, int | float):
         return False
     return not (isinstance(after, int | float) and after <= before)
+
+
+def _raises_option(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:
+    read = _LOWERED_OPTIONS.get(tuple(map(fold, names[2:])))
+    if read is None:
+        return False
+    after = _value_after(names, difference)
+    if after is ABSENT:
+        after = read(options_for(config, None))
+    return not (isinstance(after, int | float) and after <= read(options_for(config, names[1])))
+
+
+def _value_after(names: tuple[str, ...], difference: Difference) -> object:
+    after = difference.after
+    for name in names[len(difference.names) :]:
+        after = after.get(name, ABSENT) if isinstance(after, dict) else ABSENT
+    return after
 
 
 def _effective_value(config: Configuration, names: tuple[str, ...], vo: str, folded: str) -> Value | None:

@@ -276,7 +276,10 @@ class Matcher:
             return list_matching(view.conn, found.candidates, found.place, found.gate)
 
     def get_demand(self, resources: Sequence[StatedResource], caller: MatchCaller) -> PilotDemand:
-        """The same for many resources, as numbers of jobs; a resource that is not served has none."""
+        """The same for many resources, as numbers of jobs; a resource that is not served has none.
+
+        Where very many task queues wait, only for the first of the resources.
+        """
         count = DemandCount()
         with self._current_view() as view:
             for each in resources:
@@ -285,6 +288,8 @@ class Matcher:
                 except (NotServed, QueueNotFound):  # the configuration has changed meanwhile
                     found = None
                 count.add(view.conn, found)
+                if count.is_full:
+                    break
             return count.total(view.conn, self._config())
 
     @contextmanager

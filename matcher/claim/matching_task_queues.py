@@ -60,6 +60,10 @@ class PilotDemand:
     ranks: list[list[float | None]]
 
 
+#: Candidates for all resources of one request: well below a second of processor time.
+_MOST_CANDIDATES = 200_000
+
+
 @dataclass(slots=True)
 class DemandCount:
     """Collects the demand for many resources in one transaction."""
@@ -68,11 +72,18 @@ class DemandCount:
     _waiting: dict[int, int] = field(default_factory=dict)  #: where a gate counted
     _served: list[list[int]] = field(default_factory=list)
     _places: list[Location | None] = field(default_factory=list)
+    _candidates: int = 0  #: of all resources
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer for these resources is as long as one request may make it."""
+        return self._candidates >= _MOST_CANDIDATES
 
     def add(self, conn: Connection, found: MatchedPlace | None) -> None:
         """Add the next resource; None: it serves nothing."""
         numbers = {} if found is None else _count_admitted(conn, found)
         if found is not None:
+            self._candidates += len(found.candidates)
             self._task_queues |= {
                 each.task_queue_id: each for each in found.candidates if each.task_queue_id in numbers
             }

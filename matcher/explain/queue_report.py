@@ -85,7 +85,6 @@ class QueueReport:
     """Served and excluded waiting jobs of one queue."""
 
     served: Mapping[str, WaitingWork]  #: by VO
-    waiting: Mapping[str, WaitingWork]  #: by VO, served or not
     excluded: tuple[ExcludedWork, ...]  #: most jobs first
     offers: tuple[QueueSuggestion, ...]  #: largest gain first
 
@@ -105,8 +104,7 @@ def report_queue(
         seen += checked
         needs += ((need, each) for _, need, each in _list_needs(here, checked))
     return QueueReport(
-        served=_sum_work(each for each, failures in seen if not failures),
-        waiting=_sum_work(each for each, _ in seen),
+        served=sum_work(each for each, failures in seen if not failures),
         excluded=tuple(_list_excluded(seen, surveys)),
         offers=tuple(suggest_changes(needs)),
     )
@@ -148,7 +146,8 @@ def check_classes(
         yield vo, here, [(each, [*closed, *here.failures_among(conditions)]) for each, conditions in asked]
 
 
-def _sum_work(waiting: Iterable[WaitingClass]) -> dict[str, WaitingWork]:
+def sum_work(waiting: Iterable[WaitingClass]) -> dict[str, WaitingWork]:
+    """The jobs and classes of each VO."""
     jobs: defaultdict[str, list[int]] = defaultdict(list)
     for each in waiting:
         jobs[each.asked.vo].append(each.jobs)

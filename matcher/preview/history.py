@@ -19,7 +19,7 @@ from cs_config.versions.permissions import Rights
 from cs_config.versions.reverts import Revert
 from cs_config.versions.show import ShownLine
 from cs_config.versions.store import Version
-from matcher.explain import job_conditions, queue_report
+from matcher.explain import class_budget, job_conditions, queue_report
 from matcher.explain.queue_report import ParameterImpact
 from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
@@ -224,11 +224,11 @@ def _find_versions(
 def _list_impacts(
     conn: Connection, editor: ConfigEditor, path: str, vo: str
 ) -> Mapping[str, ParameterImpact]:
-    """Jobs excluded by each parameter of a queue."""
+    """Jobs excluded by each parameter of a queue, of the classes that one request can evaluate."""
     config = editor.live.current
     names = show.split_path(config, path)
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
-    waiting = editor.list_waiting(conn, [vo])
+    waiting = class_budget.choose_classes(editor.list_waiting(conn, [vo])).chosen
     needed = config.admission(address, vo) is not None
     ads = job_conditions.read_job_ads(conn, config, waiting, needed=needed)
     return queue_report.parameter_impacts(config, address, waiting, ads)

@@ -22,8 +22,10 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.proposals import Proposal
-from matcher.explain import job_conditions
+from matcher.explain import class_budget, job_conditions, queue_report
+from matcher.explain.class_budget import ChosenClasses
 from matcher.explain.job_conditions import JobCondition
+from matcher.explain.queue_report import WaitingWork
 from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
@@ -34,6 +36,7 @@ from taskqueue.pools import pools
 from taskqueue.sites import occupancy
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Sections without parameters.
 _NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
@@ -184,6 +187,8 @@ class Outlook:
     lost_work: tuple[LostWork, ...] = ()
     closed_places: tuple[ClosedPlace, ...] = ()
     useless_parameters: Mapping[str, tuple[UselessParameter, ...]] = field(default_factory=dict)  #: by VO
+    #: By VO, the classes and pools for which nothing was computed, because they are very many or long.
+    left_out: Mapping[str, WaitingWork] = field(default_factory=dict)
 
     @property
     def totals(self) -> Mapping[str, int]:
@@ -210,17 +215,22 @@ def compute_outlook(
     `vos` restricts jobs, pools and limits to those of these VOs; None: all. Expired values do not count.
     """
     proposal = replace(proposal, before=proposal.before.at_moment(now), after=proposal.after.at_moment(now))
-    waiting: defaultdict[str, list[WaitingClass]] = defaultdict(list)
-    for each in listing.list_waiting(conn, vos):
-        waiting[each.asked.vo].append(each)
+    changed = ChangedQueues(proposal)
+    everything = listing.list_waiting(conn, vos)
     stored = pools.list_requirements(conn, vos)
+    split = _choose_classes(changed, everything, stored)
+    waiting: defaultdict[str, list[WaitingClass]] = defaultdict(list)
+    for each in split.chosen:
+        if each.jobs:
+            waiting[each.asked.vo].append(each)
     has_admission = proposal.before.has_admission or proposal.after.has_admission
     before, after = (
         job_conditions.read_job_ads(conn, each, list(chain(*waiting.values())), needed=has_admission)
         for each in (proposal.before, proposal.after)
     )
     ads = ComparedAds(before=before, after=after)
-    changed = ChangedQueues(proposal)
+    left_out = queue_report.sum_work(split.left)
+    looked_at = {each.asked.submit_pool for each in split.chosen}
     classes: dict[str, list[ClassShift]] = {}
     shifted: list[PoolShift] = []
     useless: dict[str, tuple[UselessParameter, ...]] = {}
@@ -229,7 +239,10 @@ def compute_outlook(
             here = VersionComparison(proposal.before, proposal.after, vo, queues)
             these = waiting.get(vo, [])
             classes[vo] = list(shifts.class_shifts(here, these, ads))
-            shifted += shifts.pool_shifts(here, vo, stored.get(vo, {}), these)
+            of_vo = {pool: asked for pool, asked in stored.get(vo, {}).items() if pool in looked_at}
+            shifted += shifts.pool_shifts(here, vo, of_vo, these)
+            if vo in left_out:
+                continue  # a class that was left out may need the parameter
             names = list_set_parameters(proposal.differences, changed, vo)
             new = [here.derive_classes(each)[1] for each in these]
             if found := tuple(list_useless_parameters(here, new, names)):
@@ -238,18 +251,46 @@ def compute_outlook(
     return Outlook(
         new=tuple(sorted(new_queues - old_queues)),
         removed=tuple(sorted(old_queues - new_queues)),
-        jobs={vo: _sum_jobs(these, classes.get(vo, [])) for vo, these in sorted(waiting.items())},
+        jobs={
+            vo: _sum_jobs(work.jobs, classes.get(vo, []))
+            for vo, work in sorted(queue_report.sum_work(everything).items())
+        },
         classes=tuple(sorted(chain(*classes.values()), key=lambda each: -each.waiting.jobs)),
         pools=tuple(sorted(shifted, key=lambda pool: (-pool.waiting, pool.pool_id))),
         lost_work=tuple(list_lost_work(conn, proposal, vos=vos)),
         closed_places=tuple(list_closed_places(conn, proposal, vos=vos, now=now)),
         useless_parameters=useless,
+        left_out=left_out,
     )
 
 
-def _sum_jobs(waiting: Sequence[WaitingClass], shifted: Sequence[ClassShift]) -> VoJobs:
+def _choose_classes(
+    changed: ChangedQueues, waiting: Sequence[WaitingClass], stored: Mapping[str, Mapping[str, str]]
+) -> ChosenClasses:
+    """The classes of VOs with changed queues, and their pools without jobs, that one preview evaluates."""
+    affected = {
+        vo: len(changed.from_differences(vo)) for vo in {*stored, *(each.asked.vo for each in waiting)}
+    }
+    in_use = {each.asked.submit_pool for each in waiting}
+    unused = (
+        WaitingClass(
+            asked=RequirementClass(vo=vo, cpu_time=0, submit_pool=pool_id),
+            requirements=requirements,
+            jobs=0,
+            first_job=0,
+        )
+        for vo, of_vo in stored.items()
+        for pool_id, requirements in of_vo.items()
+        if pool_id not in in_use
+    )
+    concerned = (each for each in chain(waiting, unused) if affected[each.asked.vo])
+    queues = 2 * max(affected.values(), default=0)  # in both versions
+    return class_budget.choose_classes(concerned, queues=queues, characters=class_budget.PREVIEWED)
+
+
+def _sum_jobs(waiting: int, shifted: Sequence[ClassShift]) -> VoJobs:
     return VoJobs(
-        waiting=sum(each.jobs for each in waiting),
+        waiting=waiting,
         stuck=sum(each.stuck for each in shifted),
         freed=sum(each.freed for each in shifted),
         gain=sum(each.waiting.jobs for each in shifted if each.shift.gained),
@@ -266,6 +307,10 @@ _COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     ">=": operator.ge,
 }
 _GUARD: Final = re.compile(r"\s*(\w+)\s*(<=|>=|==|=|<|>)\s*(\d{1,15})\s*", re.ASCII)
+#: Totals that are known only if every class and pool is evaluated.
+_OF_CLASSES: Final = frozenset(
+    {"stuck_jobs", "freed_jobs", "pools_gaining", "pools_losing", "pools_without_queue"}
+)
 #: Names allowed in a guard: the totals of an outlook.
 NAMES: Final = tuple(Outlook().totals)
 
@@ -320,9 +365,19 @@ def _read(text: str) -> Guard | Problem:
 
 
 def list_failing(guards: Iterable[Guard], outlook: Outlook) -> list[str]:
-    """The guards that do not hold, each with the actual total."""
+    """The guards that do not hold, each with the actual total, or that need what was not computed."""
     totals = outlook.totals
-    return [f"guard {g.text}: there would be {totals[g.name]}" for g in guards if not g.holds(totals)]
+    failing = []
+    for guard in guards:
+        if not guard.holds(totals):
+            failing.append(f"guard {guard.text}: there would be {totals[guard.name]}")
+        elif outlook.left_out and guard.name in _OF_CLASSES:
+            classes = sum(each.classes for each in outlook.left_out.values())
+            failing.append(
+                f"guard {guard.text}: of {classes} more sets of requirements nothing was computed, since they"
+                " are too many or too long; change fewer queues at once"
+            )
+    return failing
 
 
 def check_guards(guards: Iterable[Guard], outlook: Outlook) -> None:

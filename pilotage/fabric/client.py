@@ -277,19 +277,29 @@ class ServiceClient:
 
     def delete_all(self, filters: Mapping[str, str]) -> Json:
         """Delete all jobs that pass the filters."""
-        return self._call("POST", "/jobs/delete", json=dict(filters))
+        return self._change_all("/jobs/delete", filters)
 
     def reset_all(self, filters: Mapping[str, str]) -> Json:
         """Reset all jobs that pass the filters."""
-        return self._call("POST", "/jobs/reset", json=dict(filters))
+        return self._change_all("/jobs/reset", filters)
 
     def kill_all(self, filters: Mapping[str, str]) -> Json:
         """End all jobs that pass the filters."""
-        return self._call("POST", "/jobs/kill", json=dict(filters))
+        return self._change_all("/jobs/kill", filters)
 
     def reschedule_all(self, filters: Mapping[str, str]) -> Json:
         """Send all jobs that pass the filters through the optimizers again."""
-        return self._call("POST", "/jobs/reschedule", json=dict(filters))
+        return self._change_all("/jobs/reschedule", filters)
+
+    def _change_all(self, path: str, filters: Mapping[str, str]) -> Json:
+        """Change jobs, in as many requests as it takes."""
+        found = self._call("POST", path, json=dict(filters))
+        following = found.get("next")
+        while following is not None:
+            more = self._call("POST", path, json={**filters, "after": following})
+            found["job_ids"] += more["job_ids"]
+            following = more.get("next")
+        return found
 
     def output(self, job_id: int, to: BinaryIO) -> None:
         """Write the output archive of a job to a file."""

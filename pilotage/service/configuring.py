@@ -102,6 +102,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
         running=list(outlook.lost_work[:_MOST]),
         closed=list(outlook.closed_places[:_MOST]),
         in_vain=[each for of_vo in outlook.useless_parameters.values() for each in of_vo[:_MOST]],
+        left_out=outlook.left_out,
     )
 
 

@@ -61,6 +61,9 @@ def explain_queue(found: Mapping[str, Any]) -> RenderableType:
     if waiting:
         rows = ((vo, serves.get(vo, {}).get("jobs", 0), work["jobs"]) for vo, work in waiting.items())
         parts.append(output.table(("VO", "#May run", "#Wait"), rows))
+    if left := found.get("left_out"):
+        classes, jobs = (sum(work[key] for work in left.values()) for key in ("classes", "jobs"))
+        parts.append(f"Of {jobs} of them, with {classes} other sets of requirements, nothing was computed.")
     if found["reasons"]:
         parts.append(output.list_table(_REASONS_OF_QUEUE, found["reasons"]))
     if found["changes"]:

@@ -266,8 +266,10 @@ def _fetch_demand(
     client: ServiceClient, resources: Sequence[Mapping[str, object]]
 ) -> Iterator[tuple[tuple[TaskQueueWork, ...], Mapping[int, float]]]:
     """The task queues that each resource may serve, and the ranks of its queue for them."""
-    for begin in range(0, len(resources), _MOST):
+    begin = 0
+    while begin < len(resources):
         answer = client.demand(resources[begin : begin + _MOST])
+        begin += len(answer["resources"]) or len(resources)
         known = {
             each["task_queue"]: TaskQueueWork(
                 number=each["task_queue"],

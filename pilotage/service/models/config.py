@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import AliasPath, BaseModel, Field
 
 from cs_config.options import bounds
-from matcher.explain.queue_report import ParameterImpact
+from matcher.explain.queue_report import ParameterImpact, WaitingWork
 from matcher.preview.history import HistoryEntry
 from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
 from pilotage.service.models import AnswerModel, StrictInput
@@ -127,6 +127,12 @@ class Since(AnswerModel):
     source: str = Field(description="File that the version came from, or `api`.")
 
 
+_EXCLUDES = (
+    "For a queue's parameters; null for other values. Of very many or long requirements those with the most"
+    " jobs are counted."
+)
+
+
 class BlamedValue(AnswerModel):
     """A value, its origin, its author, and the jobs that it excludes."""
 
@@ -139,7 +145,7 @@ class BlamedValue(AnswerModel):
         validation_alias=AliasPath("line", "places"), description="Full paths where it is written."
     )
     since: Since | None = Field(description="Null: a default that is not written in the configuration.")
-    excludes: ParameterImpact | None = Field(description="For a queue's parameters; null for other values.")
+    excludes: ParameterImpact | None = Field(description=_EXCLUDES)
 
 
 class BlameAnswer(BaseModel):
@@ -204,6 +210,9 @@ class PreviewAnswer(BaseModel):
     running: list[LostWork]
     closed: list[ClosedPlace]
     in_vain: list[UselessParameter]
+    left_out: Mapping[str, WaitingWork] = Field(
+        description="Jobs of many or long requirements for which nothing was computed, by VO."
+    )
 
 
 class OriginValue(BaseModel):

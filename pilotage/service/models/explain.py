@@ -78,6 +78,9 @@ class QueueExplanation(BaseModel):
     queue: QueueAddress = Field(description="`Site/CE/Queue`.")
     waiting: Mapping[str, WaitingWork] = Field(description="All waiting jobs, by VO.")
     serves: Mapping[str, WaitingWork] = Field(description="Jobs that the queue may run, by VO.")
+    left_out: Mapping[str, WaitingWork] = Field(
+        description="Jobs of many or long requirements for which nothing was computed, by VO."
+    )
     reasons: list[ExcludedWork] = Field(description="Requirements that exclude the rest, costliest first.")
     changes: Sequence[QueueSuggestion] = Field(
         description="Changes of the queue that would attract jobs, best first."

@@ -315,6 +315,12 @@ class JobFilter(StrictInput):
         return not any(getattr(self, name) for name in JobFilter.model_fields)
 
 
+class BulkChange(JobFilter):
+    """The filter of the jobs to change; one request changes up to 10,000, the newest first."""
+
+    after: int | None = Field(default=None, ge=1, le=MAX_ID, description="`next` of the answer before.")
+
+
 class JobQuery(JobFilter, ListPage):
     """The filter and the page of a list of jobs."""
 
@@ -383,6 +389,10 @@ class ChangedJobs(BaseModel):
 
     job_ids: list[int]
     refused: list[RefusedJob] = Field(description="Only jobs that were named by their ids.")
+    next: int | None = Field(
+        default=None,
+        description="Not null: there may be more jobs; send the request again with this as `after`.",
+    )
 
 
 class Submission(StrictInput):

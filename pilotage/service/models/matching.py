@@ -157,11 +157,17 @@ class DemandedTaskQueue(BaseModel):
     whole_node: bool
 
 
+_SERVED = (
+    "For each resource the task queues that it may serve. Of very many, only for the first resources: ask"
+    " again for the others."
+)
+
+
 class DemandAnswer(BaseModel):
     """Waiting jobs for pilots."""
 
     task_queues: list[DemandedTaskQueue]
-    resources: list[list[int]] = Field(description="For each resource the task queues that it may serve.")
+    resources: list[list[int]] = Field(description=_SERVED)
     ranks: list[list[float | None]] = Field(
         description="For each resource the rank of its queue for each of these task queues, by the `Rank` of "
         "the first job in it, else of the queue; null: no number; empty: none has one."

@@ -127,10 +127,11 @@ def show_offers(page: PageOf, site: str) -> HTMLResponse:
     visibility.require_known(config, site)
     kinds = _count_kinds(config, visibility.site_vos(page.caller, config, site), site)
     examples = list(kinds)[:_KINDS]
-    found = explanations.suggest_offers(page.parts, page.caller, site, examples)
+    found, unread = explanations.suggest_offers(page.parts, page.caller, site, examples)
     best = sorted(found, key=lambda each: -each[1].gains)[:_OFFERS]
     template = "sites/offers.html" if page.is_fragment else "sites/offers_page.html"
-    return page.render(template, site=site, found=best, kinds=kinds, left=len(kinds) - len(examples))
+    left = len(kinds) - len(examples)
+    return page.render(template, site=site, found=best, kinds=kinds, left=left, unread=unread)
 
 
 def _count_kinds(config: Configuration, vos: Sequence[str], site: str) -> dict[QueueAddress, int]:

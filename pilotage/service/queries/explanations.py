@@ -15,7 +15,15 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, eligible_queues, explanation, job_conditions, queue_report, queue_set
+from matcher.explain import (
+    blockers,
+    class_budget,
+    eligible_queues,
+    explanation,
+    job_conditions,
+    queue_report,
+    queue_set,
+)
 from matcher.explain.alternatives import ExplanationBudget
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
@@ -238,11 +246,13 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         waiting = classes(parts, conn, vos)
         now = list(blockers.list_closures_at_queue(conn, config, address, parts.clock(), vos=vos))
         now += blockers.count_recent_pilots(conn, address, {each.asked.vo for each in waiting}, parts.clock())
-        jobs = _read_job_ads(conn, config, [address], waiting)
-    found = queue_report.report_queue(config, address, waiting, jobs)
+        split = class_budget.choose_classes(waiting)
+        jobs = _read_job_ads(conn, config, [address], split.chosen)
+    found = queue_report.report_queue(config, address, split.chosen, jobs)
     return QueueExplanation(
         queue=address,
-        waiting=found.waiting,
+        waiting=queue_report.sum_work(waiting),
+        left_out=queue_report.sum_work(split.left),
         serves=found.served,
         reasons=[_hide_job(each, caller) for each in found.excluded],
         changes=found.offers,
@@ -259,14 +269,15 @@ def _hide_job(excluded: ExcludedWork, caller: Caller) -> ExcludedWork:
 
 def suggest_offers(
     parts: Services, caller: Caller, site: str, queues: Sequence[QueueAddress]
-) -> list[tuple[QueueAddress, QueueSuggestion]]:
-    """Changes that would bring more jobs to some queues of a site."""
+) -> tuple[list[tuple[QueueAddress, QueueSuggestion]], int]:
+    """Changes that would bring more jobs to some queues of a site, and the number of classes left out."""
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
-        jobs = _read_job_ads(conn, config, queues, waiting)
-    found = queue_report.suggest_offers(config, queues, waiting, jobs)
-    return [(queue, each) for queue in queues for each in found.get(queue, ())]
+        split = class_budget.choose_classes(waiting, queues=len(queues))
+        jobs = _read_job_ads(conn, config, queues, split.chosen)
+    found = queue_report.suggest_offers(config, queues, split.chosen, jobs)
+    return [(queue, each) for queue in queues for each in found.get(queue, ())], len(split.left)
 
 
 def _read_job_ads(

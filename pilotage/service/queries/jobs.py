@@ -35,16 +35,24 @@ from taskqueue.leases.attempts import Attempt
 from taskqueue.states import FINAL, JobStatus
 
 _SOURCE = "JobManager"
-#: Jobs changed in one transaction.
+#: Jobs changed in one transaction, and pages of such jobs that one request looks through.
 _BATCH = 1000
+_BATCHES = 10
 
 
 def change_many(
-    parts: Services, caller: Caller, which: JobFilter, wanted: JobStatus, *, is_reset: bool = False
+    parts: Services,
+    caller: Caller,
+    which: JobFilter,
+    wanted: JobStatus,
+    *,
+    after: int | None = None,
+    is_reset: bool = False,
 ) -> ChangedJobs:
-    """Kill, delete or reschedule all jobs that match the filter and whose status allows it.
+    """Kill, delete or reschedule jobs that match the filter and whose status allows it, newest first.
 
     `wanted` is KILLED, DELETED or RESCHEDULED; `is_reset`: reschedule them however often that was done.
+    `after`: the `next` of the answer before, where the filter matches more jobs than one request changes.
     """
     if which.is_empty:
         message = "names no job: give ids, or a filter such as status or owner"
@@ -53,9 +61,12 @@ def change_many(
         access.admit_jobs(parts, caller)
     changed: list[int] = []
     refused: list[RefusedJob] = []
-    for batch in _batches(parts, concerned(caller, which, wanted)):
+    selector = concerned(caller, which, wanted)
+    for _ in range(_BATCHES):
+        with database.reading(parts.engine) as conn:
+            seen = search.read_page(conn, selector, limit=_BATCH, after=after)
         by_vo: defaultdict[str, list[Job]] = defaultdict(list)
-        for job in batch:
+        for job in seen.jobs:
             by_vo[job.vo].append(job)
         source = name_source(caller)
         done = {
@@ -68,9 +79,13 @@ def change_many(
             RefusedJob(
                 job_id=job.job_id, reason=f"job {job.job_id} is {job.status}; it cannot become {wanted}"
             )
-            for job in batch
+            for job in seen.jobs
             if job.job_id not in done and which.ids
         ]
+        after = seen.next
+        if after is None:
+            break
+    # Named ids are never more than one page.
     unknown = set(which.ids or ()) - set(changed) - {each.job_id for each in refused}
     refused += [
         RefusedJob(job_id=job_id, reason=f"job {job_id} does not exist") for job_id in sorted(unknown)
@@ -79,7 +94,7 @@ def change_many(
     if wanted is JobStatus.RESCHEDULED:
         access.count_jobs(parts, caller, len(changed))
         parts.notify_optimizers(sorted(changed))
-    return ChangedJobs(job_ids=sorted(changed), refused=refused)
+    return ChangedJobs(job_ids=sorted(changed), refused=refused, next=after)
 
 
 def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> JobSelector:
@@ -89,17 +104,6 @@ def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> JobSelecto
         statuses = possible if which.status is None else possible & frozenset(which.status)
         which = which.model_copy(update={"status": sorted(statuses)})
     return visibility.visible_jobs(caller, which)
-
-
-def _batches(parts: Services, wanted: JobSelector) -> Iterator[Sequence[Job]]:
-    after: int | None = None
-    while True:
-        with database.reading(parts.engine) as conn:
-            batch = search.list_jobs(conn, wanted, limit=_BATCH, after=after)
-        if not batch:
-            return
-        after = batch[-1].job_id
-        yield batch
 
 
 @database.retry_on_conflict

@@ -18,6 +18,7 @@ from pilotage.service.job_events import EventStream
 from pilotage.service.models.explain import JobExplanation, QueueExplanation, RankedQueues
 from pilotage.service.models.jobs import (
     AttemptAnswer,
+    BulkChange,
     ChangedJob,
     ChangedJobs,
     ChangePageAnswer,
@@ -26,7 +27,6 @@ from pilotage.service.models.jobs import (
     JobAnswer,
     JobDetails,
     JobEnd,
-    JobFilter,
     JobIdPath,
     JobLog,
     JobPage,
@@ -170,30 +170,30 @@ control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
 @control_router.post("/kill")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
-def kill_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
-    """Kill all jobs that match the filter and have not ended."""
-    return jobs.change_many(parts, caller, which, JobStatus.KILLED)
+def kill_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
+    """Kill jobs that match the filter and have not ended."""
+    return jobs.change_many(parts, caller, which, JobStatus.KILLED, after=which.after)
 
 
 @control_router.post("/reschedule")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
-def reschedule_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
-    """Reschedule all jobs that match the filter and whose status allows it."""
-    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED)
+def reschedule_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
+    """Reschedule jobs that match the filter and whose status allows it."""
+    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED, after=which.after)
 
 
 @control_router.post("/delete")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
-def delete_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
-    """Delete all jobs that match the filter, and kill those that have not ended."""
-    return jobs.change_many(parts, caller, which, JobStatus.DELETED)
+def delete_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
+    """Delete jobs that match the filter, and kill those that have not ended."""
+    return jobs.change_many(parts, caller, which, JobStatus.DELETED, after=which.after)
 
 
 @control_router.post("/reset")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
-def reset_many(parts: PartsOf, caller: CallerOf, which: JobFilter) -> ChangedJobs:
-    """Reschedule all jobs that match the filter, however often that was done before."""
-    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED, is_reset=True)
+def reset_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
+    """Reschedule jobs that match the filter, however often that was done before."""
+    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED, after=which.after, is_reset=True)
 
 
 @control_router.post("/{job_id}/delete")

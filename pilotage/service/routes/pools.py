@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated
+from itertools import accumulate
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
@@ -22,6 +23,10 @@ from taskqueue.jobs.search import JobCount
 from taskqueue.pools import listing
 from taskqueue.pools.pools import Pool
 from taskqueue.states import JobStatus
+
+#: Characters of the requirements and queues of one page, and of the address of a queue.
+_CHARACTERS: Final = 2_000_000
+_QUEUE: Final = 40
 
 router = APIRouter(prefix="/pools", tags=["pools"], route_class=ApiRoute)
 
@@ -66,7 +71,10 @@ def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Que
         which = visibility.visible_pools(caller, vo=query.vo)
         found = listing.list_pools(conn, which, limit=query.enough, after=query.after)
         page, last = query.cut(found)
-        answers = _answers(conn, caller, page)
+        shown = _cut_long(conn, page)
+        answers = _answers(conn, caller, shown)
+    if len(shown) < len(page):
+        last = shown[-1]
     return PoolPage(pools=answers, next=last.pool_id if last else None)
 
 
@@ -76,6 +84,14 @@ def show(parts: PartsOf, caller: CallerOf, pool_id: Annotated[str, Path(max_leng
     """Show one pool."""
     with database.reading(parts.engine) as conn:
         return _answers(conn, caller, [visibility.get(conn, caller, pool_id)])[0]
+
+
+def _cut_long(conn: Connection, page: Sequence[Pool]) -> Sequence[Pool]:
+    """The first pools of a page, as long as their requirements and queues have not too many characters."""
+    queues = listing.count_queues(conn, [pool.pool_id for pool in page])
+    sizes = (len(pool.original) + _QUEUE * queues.get(pool.pool_id, 0) for pool in page)
+    fitting = sum(size <= _CHARACTERS for size in accumulate(sizes))
+    return page[: max(fitting, 1)]
 
 
 def _answers(conn: Connection, caller: Caller, found: Sequence[Pool]) -> list[PoolAnswer]:

@@ -13,6 +13,7 @@ import pilotage
 from pilotage import ApiError, PilotageError, ServiceAway
 from pilotage.cli.commands import job
 from pilotage.client import Client, JobRecord, Pages, _read_job
+from pilotage.fabric.client import ServiceClient
 
 ROW = {
     "job_id": 7, "vo": "cms", "owner": "ann", "status": "Done", "minor_status": "", "site": "LCG.A.org",
@@ -100,6 +101,21 @@ def test_jobs_are_changed_by_ids_or_by_filters_but_not_by_both(name: str) -> Non
         assert client.filters == [{"ids": "2,3,4"}, {"status": "Waiting"}]
         assert len(change(*range(10, 2_510))) == 2_500
         assert [len(each["ids"].split(",")) for each in client.filters[2:]] == [1000, 1000, 500]
+
+
+def test_the_requests_for_many_jobs_go_on_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [{"job_ids": [9, 8], "refused": [], "next": 8}, {"job_ids": [5], "refused": [], "next": None}]
+    sent: list[object] = []
+
+    def answer(_: object, method: str, path: str, *, json: object) -> dict[str, Any]:
+        sent.append((method, path, json))
+        return answers[len(sent) - 1]
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with Client("http://127.0.0.1:9", "x") as client:
+        assert client.kill(owner="ada") == [9, 8, 5]
+    path = "POST", "/jobs/kill"
+    assert sent == [(*path, {"owner": "ada"}), (*path, {"owner": "ada", "after": 8})]
 
 
 @pytest.mark.parametrize("values", [[], "abc", ()])

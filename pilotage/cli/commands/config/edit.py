@@ -328,6 +328,9 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
         )
     yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
     yield from (_useless_line(each) for each in answer["in_vain"][:_MOST])
+    for vo, work in answer["left_out"].items():
+        more = f"{work['jobs']} jobs with {work['classes']} more sets of requirements"
+        yield f"{vo}: of {more} nothing was computed"
 
 
 def _warning(each: Answer) -> str:

@@ -1,7 +1,11 @@
+from collections.abc import Iterator
+
 import pytest
 
 from cs_config import validate
+from cs_config.errors import ConfigError
 from cs_config.options import bounds
+from cs_config.options.options import Options, VoOptions
 from cs_config.tree import parameters
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import KnownParameter, VoRight
@@ -137,6 +141,78 @@ def test_a_vo_lowers_its_limit_of_pilots_and_never_lifts_it():
     with pytest.raises(EditNotAllowed):
         proposed(CMS, {f"{LONG}/VOs/cms": {"MaxTotalJobs": 8}})
     assert proposed(CMS, {f"{LONG}/VOs/cms/Cores": 10**6}).differences
+
+
+#: Options of its own jobs, which a VO sets to any allowed value.
+OPTIONS_OF_VO = {
+    "JobTypes",
+    *(f"JobDescription/{name}" for name in ("Extra", "AllowedJobTypes", "MaxInputData", "MaxParametricJobs")),
+    *("JobDescription/Clamp", "JobDescription/Declared", "JobPath/Chain"),
+    *("JobScheduling/taskQueueCPUTimeIntervals", "JobScheduling/NarrowSites"),
+    *("JobScheduling/RejectUnmatchable", "JobScheduling/AllowInvalidSites", "JobScheduling/MaxRescheduling"),
+    *("JobScheduling/RescheduleDelays", "JobScheduling/HoldTime", "JobScheduling/EnableSharesCorrection"),
+    *("JobScheduling/ShareCorrections", "JobScheduling/RunningLimit", "JobScheduling/MatchingDelay"),
+    *("Pools/RefreshInterval", "Pools/ByAddress"),
+    *("Leases/Time", "Leases/StalledTime", "Leases/StalledGrace", "Leases/RunOnTime", "DiracDoor/Moved"),
+}
+#: Options of what the installation keeps, which a VO only lowers, with the default.
+KEPT = {
+    "Retention/Jobs": 30,
+    "Retention/Outputs": 14,
+    "Retention/Sandboxes": 14,
+    "Retention/Logs": 90,
+    "Pools/GraceTime": VoOptions().pools.grace_time,
+}
+
+
+def list_options(section: type[Options], above: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        path, kind = f"{above}{field.alias or name}", field.annotation
+        if isinstance(kind, type) and issubclass(kind, Options):
+            yield from list_options(kind, f"{path}/")
+        else:
+            yield path
+
+
+def test_each_option_is_the_vos_only_lowered_by_it_or_the_installations():
+    """A new option appears here: decide whether it bounds what a VO may use."""
+    others = {
+        path
+        for path in list_options(VoOptions)
+        if not path.startswith("Limits/") and path != "JobScheduling/InputDataCatalogue"
+    }
+    assert others == OPTIONS_OF_VO | KEPT.keys()
+    for path in set(list_options(VoOptions)) - others:
+        assert not CMS.may_change(("Operations", "cms", *path.split("/"))), path
+
+
+@pytest.mark.parametrize(("path", "default"), KEPT.items())
+def test_a_vo_shortens_how_long_the_installation_keeps_data_and_never_lengthens_it(path: str, default: float):
+    option = f"Operations/cms/{path}"
+    section, name = path.split("/")
+    for change in ({option: default + 1}, {f"Operations/CMS/{section}": {name: default * 2}}, {option: True}):
+        with pytest.raises((EditNotAllowed, ConfigError)):
+            proposed(CMS, change)
+    shorter = proposed(CMS, {option: default / 2})
+    assert shorter.differences
+
+    def again(values: dict[str, object], *removed: str) -> Proposal:
+        return proposals.propose_edits(shorter.after, shorter.after, patch.read_edits(values, removed), CMS)
+
+    assert again({option: default / 4}).differences
+    for values, removed in (({option: default}, ()), ({}, (option,)), ({}, (f"Operations/cms/{section}",))):
+        with pytest.raises(EditNotAllowed):
+            again(values, *removed)
+
+
+def test_a_vo_that_keeps_data_longer_than_others_may_give_that_up():
+    text = TEXT.replace("Operations:\n", "Operations:\n  cms: {Retention: {Jobs: 365}}\n")
+    config = validate.parse(text, "test.yaml", 3)
+    for values, removed in (
+        ({"Operations/cms/Retention/Jobs": 364}, ()),
+        ({}, ("Operations/cms/Retention/Jobs",)),
+    ):
+        assert proposals.propose_edits(config, config, patch.read_edits(values, removed), CMS).differences
 
 
 @pytest.mark.parametrize("path", NOT_OF_CMS)

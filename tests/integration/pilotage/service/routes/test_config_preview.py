@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from matcher.explain import class_budget
 from matcher.preview.outlook import NAMES
 from tests.running_service import Service
 
@@ -46,6 +47,29 @@ def test_a_vo_admin_sees_which_waiting_jobs_a_change_frees_and_then_they_are_fre
     assert cms.patch("/api/v1/config", json={"set": change}, headers=headers).status_code == 200
     assert cms.get(f"/api/v1/jobs/{stuck[0]}/explain").json()["eligible_queues"] == 1
     assert preview(cms, change)["totals"] == dict.fromkeys(NAMES, 0)
+
+
+def test_a_preview_evaluates_the_classes_with_most_jobs_and_no_guard_holds_for_the_others(
+    service: Service, cms, monkeypatch: pytest.MonkeyPatch
+):
+    for memory in range(10):
+        submit(service, "cms", {"Memory": 20000 + memory}, 1 + memory)
+    monkeypatch.setattr(class_budget, "PREVIEWED", 150)
+    change = {f"{CE}/Queues/long/VOs/cms/MaxRAM": 32000}
+    found = preview(cms, change)
+    assert found["jobs"]["cms"]["waiting"] == 55
+    left = found["left_out"]["cms"]
+    assert 0 < left["classes"] < 10
+    assert found["totals"]["freed_jobs"] == 55 - left["jobs"]
+    assert found["totals"]["pools_gaining"] == 10 - left["classes"]
+    body = {"set": change, "guard": ["stuck_jobs=0"]}
+    refused = cms.patch("/api/v1/config", json=body, headers={"If-Match": "1"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "guard_failed")
+    assert "change fewer queues at once" in refused.text
+    queue = service.operator().get("/api/v1/resources/queues/LCG.A.org/ce1/long/explain")
+    assert queue.json()["left_out"] == {}
+    monkeypatch.setattr(class_budget, "PREVIEWED", 100_000)
+    assert cms.patch("/api/v1/config", json=body, headers={"If-Match": "1"}).status_code == 200
 
 
 def test_jobs_whose_last_queue_goes_become_stuck(service: Service):

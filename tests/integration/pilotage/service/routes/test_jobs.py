@@ -3,6 +3,7 @@ import logging
 
 import pytest
 
+from pilotage.service.queries import jobs as queries_jobs
 from tests.running_service import Service
 
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
@@ -231,12 +232,30 @@ def test_many_jobs_are_killed_by_filter_but_never_those_of_others(service: Servi
     mine, theirs = submit(ada, JOB, JOB, JOB), submit(bob)
     ada.post(f"/api/v1/jobs/{mine[0]}/kill")
     answer = ada.post("/api/v1/jobs/kill", json={"status": "Waiting"}).json()
-    assert answer == {"job_ids": mine[1:], "refused": []}
+    assert answer == {"job_ids": mine[1:], "refused": [], "next": None}
     answer = ada.post("/api/v1/jobs/kill", json={"ids": [*mine, *theirs]}).json()
     assert answer["job_ids"] == []
     refused = {each["job_id"]: each["reason"] for each in answer["refused"]}
     assert refused[theirs[0]] == f"job {theirs[0]} does not exist"
     assert bob.get(f"/api/v1/jobs/{theirs[0]}").json()["status"] == "Waiting"
+
+
+@pytest.mark.parametrize("change", ["kill", "reschedule", "reset", "delete"])
+def test_one_request_changes_a_bounded_number_of_jobs_and_the_next_goes_on_there(
+    service: Service, monkeypatch: pytest.MonkeyPatch, change: str
+):
+    monkeypatch.setattr(queries_jobs, "_BATCH", 2)
+    monkeypatch.setattr(queries_jobs, "_BATCHES", 2)
+    user = service.user()
+    ids = submit(user, *[JOB] * 9)
+    body: dict[str, object] = {"status": "Waiting"}
+    changed: list[list[int]] = []
+    while not changed or body["after"] is not None:
+        answer = user.post(f"/api/v1/jobs/{change}", json=body).json()
+        changed.append(answer["job_ids"])
+        body["after"] = answer["next"]
+    assert changed == [ids[5:], ids[1:5], ids[:1]]
+    assert user.post(f"/api/v1/jobs/{change}", json={"after": 3}).status_code == 400
 
 
 def test_a_filter_that_names_nothing_kills_nothing(service: Service):

@@ -1,7 +1,14 @@
 """Many pilots, resources or queues in one request, as directors of many queues send them."""
 
-import httpx
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import httpx
+import pytest
+
+from matcher.claim import matching_task_queues
+from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.director import matcher_client
 from tests.running_service import Service
 
 LONG, SHORT, OTHER = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short", "LCG.B.org/ce2/all"
@@ -111,6 +118,31 @@ def test_demand_for_many_resources_counts_each_task_queue_once(service: Service)
         "gpus": 0,
         "whole_node": False,
     }
+
+
+def test_an_answer_about_demand_has_a_bounded_number_of_candidates_and_directors_ask_for_the_rest(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(matching_task_queues, "_MOST_CANDIDATES", 4)
+    jobs = [{"Executable": "x", "MinRAM": ram} for ram in (100, 200)]
+    service.user().post(f"{API}/jobs", json={"jobs": jobs})
+    place = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
+    resources = [{**place, "MaxRAM": 1_000 + each} for each in range(5)]
+    director = service.as_role("director", vo="cms")
+    asked: list[int] = []
+
+    class Asked(ServiceClient):
+        def __init__(self) -> None:
+            pass
+
+        def demand(self, resources: Sequence[Mapping[str, object]]) -> Any:
+            asked.append(len(resources))
+            body = {"resources": list(resources)}
+            return director.post(f"{API}/matcher/getDemand", json=body).json()
+
+    found = list(matcher_client._fetch_demand(Asked(), resources))
+    assert [len(task_queues) for task_queues, _ in found] == [2] * 5
+    assert asked == [5, 3, 1]
 
 
 def test_many_queues_are_described_in_one_answer(service: Service):

@@ -1,7 +1,9 @@
 from typing import Any
 
 import httpx
+import pytest
 
+from pilotage.service.routes import pools as routes_pools
 from tests.running_service import Service
 
 
@@ -108,13 +110,17 @@ def test_a_pool_of_another_vo_looks_like_none(service: Service):
     assert theirs.text.replace(pool["pool_id"], "") == none.text.replace("0" * 64, "")
 
 
-def test_pools_page_without_gaps(service: Service):
+@pytest.mark.parametrize("characters", [2_000_000, 150, 1])
+def test_pools_page_without_gaps(service: Service, monkeypatch: pytest.MonkeyPatch, characters: int):
+    monkeypatch.setattr(routes_pools, "_CHARACTERS", characters)
     jobs = [{"Executable": "x", "Requirements": {"Memory": 1000 + number}} for number in range(7)]
     user = service.user()
     user.post("/api/v1/jobs", json={"jobs": jobs})
     found, after = [], ""
     while after is not None:
         page = user.get("/api/v1/pools", params={"limit": 3, "after": after}).json()
+        sizes = (len(str(pool["requirements"])) + 40 * len(pool["queues"]) for pool in page["pools"])
+        assert len(page["pools"]) == 1 or sum(sizes) <= characters
         found += [pool["pool_id"] for pool in page["pools"]]
         after = page["next"]
     assert len(found) == len(set(found)) == 7

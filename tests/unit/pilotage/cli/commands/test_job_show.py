@@ -46,8 +46,10 @@ def test_a_queue_is_told_with_what_it_loses_and_could_do():
             }
         ],
         "changes": [{"offer": "offer MaxRAM 4000 MB", "gains": 3, "vos": ["cms"]}],
+        "left_out": {"cms": {"jobs": 3, "classes": 2}, "dune": {"jobs": 1, "classes": 1}},
     }
     text = told(job_show.explain_queue(found))
+    assert "Of 4 of them, with 3 other sets of requirements, nothing was computed." in text
     assert "A/b/c may run 0 of 4 waiting jobs." in text
     assert "at least 4000 MB" in text
     assert "offer MaxRAM 4000 MB" in text

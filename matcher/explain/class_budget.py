@@ -1,0 +1,64 @@
+"""Bounds of the waiting classes that one request evaluates, in characters: counted, so reproducible.
+
+Parsing and evaluating take about as long for each character of requirements, whatever they are.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from matcher.explain.alternatives import ExplanationBudget
+from taskqueue.task_queues.listing import WaitingClass
+
+#: Characters of requirements for one queue: well below a second of processor time.
+QUEUE_REPORT: Final = 250_000
+#: The same for a preview, which administrators ask for now and then: some seconds.
+PREVIEWED: Final = 2_000_000
+#: A class without requirements, and each of its tags, which are conditions of their own, in characters.
+_CLASS: Final = 10
+_TAG: Final = 8
+#: Queues of different values that cost as much as parsing.
+_QUEUES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenClasses:
+    """The classes that a request evaluates, and the others."""
+
+    chosen: Sequence[WaitingClass]
+    left: Sequence[WaitingClass]
+
+
+def choose_classes(
+    waiting: Iterable[WaitingClass], *, queues: int = 1, characters: int = QUEUE_REPORT
+) -> ChosenClasses:
+    """Choose the classes of each VO with the most jobs, as many as one request can evaluate for some queues.
+
+    What a VO with few classes does not need is left to the others.
+    """
+    by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
+    for each in waiting:
+        by_vo[each.asked.vo].append(each)
+    remaining = int(characters / (1 + max(queues - 1, 0) / _QUEUES))
+    chosen: list[WaitingClass] = []
+    left: list[WaitingClass] = []
+    by_size = sorted(by_vo.values(), key=lambda classes: sum(map(class_size, classes)))
+    for number, classes in enumerate(by_size):
+        ordered = sorted(classes, key=lambda each: (-each.jobs, class_size(each), each.first_job))
+        these = _take(ordered, remaining // (len(by_size) - number))
+        remaining -= sum(map(class_size, these))
+        chosen += these
+        left += ordered[len(these) :]
+    return ChosenClasses(chosen=chosen, left=left)
+
+
+def _take(ordered: Sequence[WaitingClass], characters: int) -> list[WaitingClass]:
+    budget = ExplanationBudget(left=characters)
+    return list(takewhile(lambda each: budget.spend(class_size(each)), ordered))
+
+
+def class_size(waiting: WaitingClass) -> int:
+    """The work for a class, in characters."""
+    return _CLASS + len(waiting.requirements or "") + _TAG * len(waiting.asked.tags)
