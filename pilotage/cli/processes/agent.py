@@ -32,8 +32,7 @@ from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.processes.hook_mail import MailSender
-from pilotage.cli.processes.hook_sender import HookSender
+from pilotage.cli.processes.hook_sender import HookSender, MailSender
 from pilotage.cli.settings import Settings
 from requirements.errors import did_you_mean
 from taskqueue.blobs import BlobStore

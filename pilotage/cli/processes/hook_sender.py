@@ -1,25 +1,30 @@
 """Sends the messages of web hooks: each in a bounded time, and only to addresses that a VO may reach.
 
+Those with a `mailto:` address go as e-mail through the operator's mail server.
+
 The address of a hook is a VO's, and the agent stands in the operator's network. So the address is resolved
 here, checked, and used for the connection: a name that changes its address meanwhile gains nothing.
 Redirects are not followed, proxies not used, and of the answer only the status is kept.
 """
 
+import json
 import logging
+import smtplib
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from email.message import EmailMessage
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import httpcore
 
 from agents.web_hooks import TRY_SECONDS, SendResult
-from pilotage.cli.processes import hook_mail
-from pilotage.cli.processes.hook_mail import MailSender
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,15 @@ _INTERNET_6: Final = ip_network("2000::/3")
 _SPECIAL: Final[Sequence[Network]] = tuple(
     map(ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24"))
 )
+_MAILTO: Final = "mailto:"
+#: Entries of a message that are listed.
+_LISTED: Final = 50
+#: What each entry shows, by the list that it is in.
+_FIELDS: Final = {
+    "jobs": ("job_id", "status", "minor_status", "job_name", "job_group", "site"),
+    "pools": ("pool_id", "state", "since", "reason"),
+    "throttles": ("scope", "state", "since", "reason"),
+}
 
 
 class RefusedAddressError(Exception):
@@ -43,6 +57,71 @@ class RefusedAddressError(Exception):
         """Refuse an address, which only the log has."""
         super().__init__(message)
         self.address = address
+
+
+class MailSender:
+    """Sends through one mail server, `smtp://host[:port]` or `smtps://host[:port]`; `send` is thread-safe."""
+
+    def __init__(self, server: str | None, sender: str) -> None:
+        """Without a server nothing is sent."""
+        self._server, self._sender = server, sender
+
+    def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
+        """Send a message. Its id is that of the web hook's, so that mail programs show repetitions as one."""
+        if self._server is None:
+            return SendResult(
+                answer="this installation sends no mail: mail_server is not set", is_delivered=False
+            )
+        message = write_message(json.loads(body))
+        message["From"], message["To"] = self._sender, unquote(url.removeprefix(_MAILTO))
+        message["Message-ID"] = f"<{headers['webhook-id']}@{self._sender.rpartition('@')[2]}>"
+        try:
+            with _connect(self._server) as connection:
+                connection.send_message(message)
+        except (smtplib.SMTPException, OSError) as error:
+            return SendResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
+        return SendResult(answer="accepted by the mail server", is_delivered=True)
+
+
+def _connect(server: str) -> smtplib.SMTP:
+    parts = urlsplit(server)
+    host, port = parts.hostname or "", parts.port or 0
+    if parts.scheme == "smtps":
+        return smtplib.SMTP_SSL(host, port, timeout=TRY_SECONDS, context=ssl.create_default_context())
+    return smtplib.SMTP(host, port, timeout=TRY_SECONDS)
+
+
+def write_message(sent: Mapping[str, Any]) -> EmailMessage:
+    """The text of a message, without its addresses."""
+    data = sent["data"]
+    message = EmailMessage()
+    message["Subject"] = _one_line(f"Pilotage, {data['vo']}: {_summary(sent)}")
+    lines = [f"VO: {data['vo']}", f"Web hook: {data['hook']}", f"Time: {sent['timestamp']}", "", *_list(data)]
+    message.set_content("\n".join(map(_one_line, lines)) + "\n")
+    return message
+
+
+def _summary(sent: Mapping[str, Any]) -> str:
+    data = sent["data"]
+    if "jobs" not in data:
+        return str(sent["type"])
+    counts = Counter(str(job["status"]) for job in data["jobs"])
+    jobs = "1 job" if len(data["jobs"]) == 1 else f"{len(data['jobs'])} jobs"
+    return f"{jobs} ended: {', '.join(f'{number} {status}' for status, number in sorted(counts.items()))}"
+
+
+def _list(data: Mapping[str, Any]) -> Iterator[str]:
+    for name, fields in _FIELDS.items():
+        entries = data.get(name, ())
+        for entry in entries[:_LISTED]:
+            yield "  ".join(str(entry[field]) for field in fields if entry.get(field) not in (None, ""))
+        if len(entries) > _LISTED:
+            yield f"and {len(entries) - _LISTED} more"
+
+
+def _one_line(text: str) -> str:
+    """A text without control characters: names of jobs are chosen by users."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 class HookSender:
@@ -63,7 +142,7 @@ class HookSender:
 
     def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
         """Send a message. An answer of 200 to 299 is success."""
-        if url.startswith(hook_mail.SCHEME):
+        if url.startswith(_MAILTO):
             return self._mail.send(url, body, headers)
         backend = _CheckedBackend(self, until=time.monotonic() + TRY_SECONDS)
         limits = dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS)

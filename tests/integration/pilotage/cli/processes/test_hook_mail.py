@@ -10,8 +10,7 @@ from email.message import EmailMessage
 
 import pytest
 
-from pilotage.cli.processes.hook_mail import MailSender
-from pilotage.cli.processes.hook_sender import HookSender
+from pilotage.cli.processes.hook_sender import HookSender, MailSender
 
 JOBS = [
     {"job_id": 4, "status": "Done", "minor_status": "Execution Complete", "job_name": "a\r\nBcc: x@y"},
