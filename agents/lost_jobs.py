@@ -79,6 +79,8 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
             up, own = uptime.read(conn), attempts.list_own_times(conn)
+        with leadership.writing() as conn:
+            expiry.correct_future_times(conn, now=now)
         rules = leadership.serve_each(vos, lambda vo: _build_rules(config, up, vo, own.get(vo, ()), now))
         changed: Counter[str] = Counter()
         # Give up before marking as stalled, so that no job goes through both in one cycle.

@@ -5,8 +5,8 @@ running limits that task queues decide, and had room a moment ago. The claim thr
 those for which no job was found here, because only a current index can prove that there is none. A single
 request is sent at once, without a timer or a thread. While a statement is under way, requests gather for the
 next one, since a statement costs PostgreSQL three times as much as one more job in it. The second one of
-`_LANES` is sent beside the first for as many requests, or if that one is slow. Requests at places with limits
-have statements of their own. Two of them lock no scope together: each is for the sites of one group.
+`_LANES` is sent beside the first for as many requests, or if that one is slow. Two statements lock no scope
+together: of the sites with limits each serves groups that the other one does not.
 
 A task queue without a job for one statement may only be locked by another one under way: it counts as empty
 only if no other statement of this process claimed from it meanwhile. A claim whose commit is not confirmed is
@@ -41,11 +41,11 @@ from taskqueue.sites import scopes
 
 log = logging.getLogger(__name__)
 
-#: Statements of one kind under way at the same time.
+#: Statements under way at the same time.
 _LANES = 2
 #: Groups of the sites with limits.
 _GROUPS = 2
-#: Requests of several groups that one statement claims for; of more, each group has its own.
+#: Requests for which one statement may serve all groups; of more, the other one has a part.
 _FEW = 16
 #: Seconds after which a statement is slow: it may wait for a lock, and holds up no others any more.
 _SLOW = 0.02
@@ -87,38 +87,10 @@ class _Lane:
 
     server: AsyncRunner
     task: "asyncio.Task[None] | None" = None  #: None: nothing is under way
-    #: requests for which another statement is sent beside the one under way; 0: that one is slow
-    size: int = 0
-    groups: frozenset[int | None] = frozenset()  #: whose scopes the statement under way locks
+    size: int = 0  #: requests of the statement under way, until it is slow
+    groups: frozenset[int | None] = frozenset()  #: whose scopes it may lock
     claimed_from: frozenset[int] = frozenset()  #: task queues of the statement under way
     shared: set[int] = field(default_factory=set)  #: task queues of other statements during this one
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class _Line:
-    """Requests that wait for a statement of one kind."""
-
-    limited: bool  #: whether their places have limits
-    lanes: Sequence[_Lane]
-    waiting: deque[_Ticket] = field(default_factory=deque)
-
-    def take_batch(self, lane: _Lane) -> list[_Ticket]:
-        """The requests for the next statement of a lane; empty: not yet."""
-        if lane.task is not None:
-            return []
-        locked = frozenset[int | None]().union(*(each.groups for each in self.lanes))
-        free = [each for each in self.waiting if each.group not in locked]
-        if len(free) < max(1, *(each.size for each in self.lanes)):
-            return []
-        if self.limited and len(free) > _FEW:
-            free = [each for each in free if each.group == free[0].group]
-        batch = free[:_BATCH]
-        taken = set(batch)
-        self.waiting = deque(each for each in self.waiting if each not in taken)
-        if self.limited:
-            lane.groups = frozenset(each.group for each in batch)
-        lane.size = min(len(batch), _FEW // _GROUPS) if self.limited else len(batch)
-        return batch
 
 
 class AsyncClaimer:
@@ -129,15 +101,8 @@ class AsyncClaimer:
         is_possible = engine.dialect.name == "postgresql"
         self._matcher = matcher
         self._worker = worker
-        #: By whether the places of the requests have limits.
-        self._lines = {
-            limited: _Line(
-                limited=limited,
-                lanes=[_Lane(AsyncRunner(engine)) for _ in range(_LANES if is_possible else 0)],
-            )
-            for limited in (False, True)
-        }
-        self._lanes = [lane for line in self._lines.values() for lane in line.lanes]
+        self._lanes = [_Lane(AsyncRunner(engine)) for _ in range(_LANES if is_possible else 0)]
+        self._waiting: deque[_Ticket] = deque()
         self._keys: set[object] = set()  # of the requests that wait or are claimed for
         self._is_dispatching = False
 
@@ -165,8 +130,7 @@ class AsyncClaimer:
             return None
         if (prepared := self._matcher.prepare_in_memory(request)) is None:
             return None
-        line = self._lines[prepared.counted]
-        if len(line.waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MOST_WAITING:
             return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MatchResult | None] = loop.create_future()
@@ -179,7 +143,7 @@ class AsyncClaimer:
         if key is not None:
             self._keys.add(key)
         future.add_done_callback(partial(self._end, timer, key))
-        line.waiting.append(ticket)
+        self._waiting.append(ticket)
         self._dispatch_soon()
         return future
 
@@ -207,14 +171,28 @@ class AsyncClaimer:
 
     def _dispatch(self) -> None:
         self._is_dispatching = False
-        for line in self._lines.values():
-            for lane in line.lanes:
-                if batch := line.take_batch(lane):
-                    lane.task = asyncio.create_task(self._serve(lane, batch))
+        for lane in self._lanes:
+            if lane.task is None and (batch := self._take_batch()):
+                lane.size, lane.groups = len(batch), frozenset(each.group for each in batch) - {None}
+                lane.task = asyncio.create_task(self._serve(lane, batch))
+
+    def _take_batch(self) -> list[_Ticket]:
+        """The requests for the next statement; empty: not yet."""
+        locked = frozenset[int | None]().union(*(each.groups for each in self._lanes))
+        free = [each for each in self._waiting if each.group not in locked]
+        if len(free) < max(1, *(each.size for each in self._lanes)):
+            return []
+        limited = [each.group for each in free if each.group is not None]
+        if len(limited) > _FEW:
+            free = [each for each in free if each.group in (None, limited[0])]
+        batch = free[:_BATCH]
+        taken = set(batch)
+        self._waiting = deque(each for each in self._waiting if each not in taken)
+        return batch
 
     def _overtake(self, lane: _Lane) -> None:
-        """Let requests wait for this statement no longer."""
-        lane.size = 0
+        """Let requests wait for this statement no longer, also not for its scopes, which are passed over."""
+        lane.size, lane.groups = 0, frozenset()
         self._dispatch()
 
     async def _serve(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
@@ -311,7 +289,7 @@ class AsyncClaimer:
         elif len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
             self._hand_over(ticket)
         elif not ticket.future.done():
-            self._lines[ticket.prepared.counted].waiting.appendleft(ticket)
+            self._waiting.appendleft(ticket)
 
     def _hand_over(self, ticket: _Ticket) -> None:
         self._exclude(ticket)

@@ -79,7 +79,7 @@ def volume(raw: Mapping[str, object]) -> Volume:
         jobs=jobs,
         characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
         longest=fixed + sum(number * longest for number, _, _, longest in filled),
-        values=jobs * (_count_values(read_anew(template)) + uses.total()),
+        values=jobs * (_count_values(choose_varied(template)) + uses.total()),
         expressions=_count_expressions(template, jobs),
     )
 
@@ -91,7 +91,7 @@ def _count_expressions(template: Mapping[str, object], jobs: int) -> Counter[str
     )
 
 
-def read_anew(template: Mapping[str, object]) -> Mapping[str, object]:
+def choose_varied(template: Mapping[str, object]) -> Mapping[str, object]:
     """The part of a template that is read for each job: open keywords with placeholders, or all of it."""
     found = {name: value for name, value in template.items() if has_place(value)}
     is_open = all(
@@ -325,7 +325,7 @@ def _names(member: JobMember) -> frozenset[str]:
 
 def _varied(template: Mapping[str, object]) -> list[tuple[Keyword, object]] | None:
     """Return the keywords with placeholders; None: they also affect other keywords."""
-    found = read_anew(template)
+    found = choose_varied(template)
     if found is template:
         return None
     return [(keyword, value) for name, value in found.items() if (keyword := keywords.find_keyword(name))]

@@ -167,12 +167,12 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "commands.tokens:token", "Create a token with the signing key of this installation and print it."
     ),
     "login": Command(
-        "commands.tokens:login",
+        "commands.login:login",
         "Print a link that signs a browser in to the web pages; valid once, for five minutes.",
     ),
-    "whoami": Command("commands.tokens:whoami", "Show the role, VOs and sites of your token."),
+    "whoami": Command("commands.login:whoami", "Show the role, VOs and sites of your token."),
     "revoke": Command(
-        "commands.tokens:revoke", "Revoke a token, for operators: it is refused within seconds."
+        "commands.login:revoke", "Revoke a token, for operators: it is refused within seconds."
     ),
     "key": CommandGroup(
         "List, rotate and retire the keys that sign tokens.",

@@ -65,8 +65,8 @@ def claim_jobs(
 
 
 def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    """The statement that claims a job for each request, and its values; all have `counting`, or none."""
-    if requests[0].counting is not None:
+    """The statement that claims a job for each request, and its values."""
+    if any(each.counting is not None for each in requests):
         return _claim_limited(requests, now)
     return _claim_one(requests[0], now) if len(requests) == 1 else _claim_many(requests, now)
 
@@ -103,11 +103,18 @@ def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tup
 
 
 def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
-    found = [(number, each, each.counting) for number, each in enumerate(requests) if each.counting]
-    known = {scope: digest for _, _, its in found for scope, digest in its.digests.items()}
+    known: dict[str, str] = {}
+    for scope, digest in (
+        item for each in requests if each.counting for item in each.counting.digests.items()
+    ):
+        # Rules that changed between two requests: none of them is known to have the newest ones.
+        known[scope] = digest if known.setdefault(scope, digest) == digest else ""
     values = {
         "requests": json.dumps(
-            [{**_bind_claim(number, each, now), "rules": its.rules} for number, each, its in found]
+            [
+                {**_bind_claim(number, each, now), "rules": each.counting.rules if each.counting else ()}
+                for number, each in enumerate(requests)
+            ]
         ),
         "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in known.items()]),
         "now": now.isoformat(),

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, or_, select, update
 
-from taskqueue.db import sql
+from taskqueue.db import clock, sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.jobs import control, jobs, log, transitions
 from taskqueue.jobs.log import LogEntry
@@ -147,6 +147,22 @@ OF_ENDED_PILOTS = (
     .with_for_update(of=table)
 )
 
+_NOW, _LATEST = (bindparam(name, type_=table.c.opened_at.type) for name in ("now", "latest"))
+CORRECT_ATTEMPTS = (
+    update(table)
+    .where(_OPEN, or_(table.c.opened_at > _LATEST, table.c.heartbeat_at > _LATEST))
+    .values(
+        opened_at=case((table.c.opened_at > _NOW, _NOW), else_=table.c.opened_at),
+        heartbeat_at=case((table.c.heartbeat_at > _NOW, _NOW), else_=table.c.heartbeat_at),
+        lease_expires_at=_NOW,
+    )
+)
+CORRECT_STALLED = (
+    update(jobs_table)
+    .where(jobs_table.c.status == JobStatus.STALLED.value, jobs_table.c.updated_at > _LATEST)
+    .values(updated_at=_NOW)
+)
+
 #: The old state in the WHERE: no effect if the job was claimed, killed or rescheduled meanwhile.
 RESUME = (
     update(jobs_table)
@@ -181,6 +197,16 @@ RESUME = (
 def make_key(vo: str, times: str = "") -> str:
     """The key of the attempts of a VO, or of those that have these times of their own (`Attempt.times`)."""
     return vo + times
+
+
+def correct_future_times(conn: Connection, *, now: datetime) -> None:
+    """Set times of open attempts that are ahead to `now`: the clock of the database was set back.
+
+    Silence counts from then on, instead of after hours.
+    """
+    times = {"latest": now + clock.MOST_OFFSET, "now": now}
+    conn.execute(CORRECT_ATTEMPTS, times)
+    conn.execute(CORRECT_STALLED, times)
 
 
 def expire_leases(

@@ -8,16 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Engine, func, insert, select, text
 
 from cs_config.tree.configuration import Configuration
 from matcher import cache
+from matcher.claim import async_claimer
 from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from taskqueue.db import database
 from taskqueue.leases.reports import PayloadResult
-from taskqueue.schema.tables import attempts, scope_returns
+from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes
 from tests import reporting, scope_counters, stored, waiting
 from tests.claiming import ClaimingProcess, claiming, run
@@ -141,6 +142,31 @@ def test_statements_side_by_side_lock_no_scope_together(
     assert all(answer.matches for answer in answers)
     assert process.in_loop == 40, "no statement found a scope locked"
     assert _running(engine) == 42
+
+
+def test_a_statement_that_waits_for_a_lock_holds_up_no_other_site_of_its_group(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_claimer, "_GROUPS", 1)
+    _put(engine, now, 20)
+    with _process(engine, now, _config("A.B.ch: {JobType: {MC: 9}}, C.D.ch: {JobType: {MC: 9}}")) as process:
+
+        async def work() -> None:
+            for where in (LONG, ELSEWHERE):
+                await process.ask(_ask(where=where))
+            with engine.connect() as rival, rival.begin() as transaction:
+                key = {"subject": "pilot1", "request_id": "r", "at": now, "matches": "[]"}
+                rival.execute(insert(match_requests), key)
+                stuck = asyncio.create_task(process.ask(replace(_ask(1), request_id="r")))
+                while not await asyncio.to_thread(_count_waiting_statements, engine):
+                    await asyncio.sleep(0)
+                assert len((await process.ask(_ask(2, ELSEWHERE))).matches) == 1
+                assert not stuck.done()
+                transaction.rollback()
+            assert len((await stuck).matches) == 1
+
+        run(work, process)
+    assert process.in_loop == 2
 
 
 def test_what_ended_is_subtracted_by_the_next_claim(engine: Engine, now: datetime) -> None:

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pilotage.cli import application
-from pilotage.cli.commands import tokens
+from pilotage.cli.commands import login
 from pilotage.fabric.client import Json, ServiceAway
 from tests.running_service import Service
 
@@ -85,4 +85,4 @@ def test_a_failed_poll_does_not_end_a_login_of_the_commands(monkeypatch) -> None
                 raise answer
             return answer
 
-    assert tokens._wait_for_token(Client(), seconds=0)["token"] == "t"
+    assert login._wait_for_token(Client(), seconds=0)["token"] == "t"

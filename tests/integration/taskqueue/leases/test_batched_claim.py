@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import os
 import time
 import weakref
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -30,7 +31,7 @@ from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import jobs
 from taskqueue.leases import attempts, batched_claim, opening
 from taskqueue.leases.assignment import Location, TakeRequest
-from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
 from taskqueue.leases.opening import Allotment, LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
@@ -528,3 +529,19 @@ def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(
         plan = "\n".join(line for (line,) in runner.rows(f"EXPLAIN {statement}", values))
         for table in ("match_requests", "pilots", "attempts", "waiting_jobs", "jobs"):
             assert f"Seq Scan on {table} " not in plan, plan
+
+
+def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neither() -> None:
+    def claim(digest: str) -> BatchClaim:
+        rules = CountingRules(
+            rules=[(1, 5)], digests={"a.b.ch": digest, "a.b.ch/ce1": "same"}, counted_by="[]"
+        )
+        take = TakeRequest(task_queue_id=1, count=1, place=HERE, has_pool=False)
+        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
+        return BatchClaim(take=take, holder=holder, lease="x", allotment=Allotment(), counting=rules)
+
+    _, values = batched_claim.build_statement(
+        [claim("old"), claim("new"), claim("old")], now=datetime(2026, 3, 28, tzinfo=UTC)
+    )
+    known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
+    assert known == [{"scope": "a.b.ch", "digest": ""}, {"scope": "a.b.ch/ce1", "digest": "same"}]

@@ -10,7 +10,7 @@ from agents.lost_jobs import LostResult
 from taskqueue.db import clock, database
 from taskqueue.jobs import control, jobs
 from taskqueue.jobs.jobs import Job
-from taskqueue.leases import attempts, uptime
+from taskqueue.leases import attempts, expiry, uptime
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import service_uptime
 from taskqueue.states import JobStatus
@@ -60,6 +60,41 @@ def test_while_the_service_is_away_for_an_hour_no_job_is_taken_from_its_pilot(
     assert not look(engine, back + 28 * MINUTE), "its pilots have time to report"
     assert look(engine, back + 30 * MINUTE) == LostResult(stalled=5)
     assert {job(engine, each).reschedules for each in running} == {0}
+
+
+def test_silence_counts_at_once_when_the_clock_was_ahead_and_is_set_back(
+    engine: Engine, now: datetime, running: list[int]
+) -> None:
+    """Of jobs that were started, only assigned, and stalled while it was ahead."""
+    stored.service_up(engine, now - FAR, now - 12 * 60 * MINUTE, "ahead")
+    right = now - 12 * 60 * MINUTE
+    with database.writing(engine) as conn:
+        [stalled, *started] = running
+        [assigned] = waiting.put(conn, now, 1)
+        waiting.claim(conn, [waiting.task_queue_of(conn, assigned)], now, count=1)
+        expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now, most=1)
+        assert jobs.get_job(conn, stalled).status == JobStatus.STALLED
+    assert not look(engine, right), "their pilots have time to report"
+    stored.service_up(engine, right, right + FAR, "set back")
+    assert not look(engine, right + 4 * MINUTE)
+    assert look(engine, right + 6 * MINUTE) == LostResult(waiting=1)
+    assert look(engine, right + 31 * MINUTE) == LostResult(stalled=4)
+    assert look(engine, right + 400 * MINUTE) == LostResult(rescheduled=5)
+    assert {job(engine, each).status for each in (stalled, *started)} == {JobStatus.RESCHEDULED}
+
+
+def test_a_pilot_that_reports_after_the_clock_was_set_back_keeps_its_job(
+    engine: Engine, now: datetime, running: list[int]
+) -> None:
+    right = now - 12 * 60 * MINUTE
+    stored.service_up(engine, right - FAR, right + FAR)
+    assert not look(engine, right)
+    with database.writing(engine) as conn:
+        attempt = attempts.get_latest(conn, running[0])
+        assert attempt is not None
+        reporting.heartbeat(conn, attempt.lease, lease_time=LEASE, now=right + 29 * MINUTE)
+    assert look(engine, right + 31 * MINUTE) == LostResult(stalled=4)
+    assert job(engine, running[0]).status == JobStatus.RUNNING
 
 
 def test_the_grace_time_of_stalled_jobs_counts_in_the_same_way(
