@@ -25,7 +25,7 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.processes import serve, tls
-from pilotage.cli.processes.connections import ClientConnection
+from pilotage.cli.processes.client_connections import ClientConnection
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings, command_with
 from pilotage.dirac_door import monitoring, routing
