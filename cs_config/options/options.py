@@ -303,7 +303,7 @@ class JobSchedulingOptions(Options):
     input_data_catalogue: str | None = None
     """File with the replicas of input data."""
     enable_shares_correction: bool = False
-    """Give those more who used less than their share of late, and the others less."""
+    """Give more to groups or owners that used less than their share lately, and less to the others."""
     share_corrections: Annotated[
         Mapping[str, ShareCorrection], Field(default_factory=dict, max_length=bounds.CORRECTIONS)
     ]

@@ -16,12 +16,12 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy, PlainLimits
 from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource
-from taskqueue.leases import assignment, attempts, selection
+from taskqueue.leases import assignment, attempts, candidate_jobs
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import Location, TakenRow, TakeRequest
 from taskqueue.leases.attempts import RequestKey
+from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow
 from taskqueue.leases.opening import Allotment, AssignedJob, ClaimedJob, LeaseHolder
-from taskqueue.leases.selection import CandidateFilter, CandidateRow
 from taskqueue.pilots import slots
 from taskqueue.pilots.slots import SlotRoom
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -343,7 +343,7 @@ def _choose(conn: Connection, claim: _Claim, task_queue: TaskQueue, now: datetim
     """Take the first acceptable job of a task queue that the place admits."""
     place, gate = claim.prepared.place, claim.gate
     for job in _choices(conn, claim, task_queue):
-        taken = selection.take_job(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
+        taken = candidate_jobs.take_job(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
         if taken:
             if gate is not None:
                 gate.count_taken(taken, job)
@@ -360,7 +360,7 @@ def _choices(conn: Connection, claim: _Claim, task_queue: TaskQueue) -> Iterator
     if job_id is None:
         return iter(()) if gate is None else gate.admitted(conn, task_queue, place)
     passing = CandidateFilter() if gate is None else gate.passing(task_queue.vo)
-    jobs = selection.read_candidate(conn, task_queue.task_queue_id, job_id, place=place, passing=passing)
+    jobs = candidate_jobs.read_candidate(conn, task_queue.task_queue_id, job_id, place=place, passing=passing)
     return (job for job in jobs if gate is None or gate.admits(job))
 
 

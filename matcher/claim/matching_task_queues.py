@@ -16,7 +16,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain.eligible_queues import DemandRanks
 from matcher.limits.place_policy import PlacePolicy
-from taskqueue.leases import selection
+from taskqueue.leases import candidate_jobs
 from taskqueue.leases.assignment import Location
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -141,7 +141,7 @@ def _count_admitted(conn: Connection, found: MatchedPlace) -> Mapping[int, int |
         return dict.fromkeys(each.task_queue_id for each in found.candidates)
     some = gate.list_passing(conn, sorted(found.candidates, key=_task_queue_id), found.place)
     return {
-        each.task_queue_id: selection.count_candidates(
+        each.task_queue_id: candidate_jobs.count_candidates(
             conn, each.task_queue_id, place=found.place, passing=gate.passing(each.vo)
         )
         for each in some
@@ -187,6 +187,6 @@ def _list_admitted(
     passing = gate.passing(task_queue.vo)
     return MatchingTaskQueue(
         task_queue=task_queue,
-        waiting=selection.count_candidates(conn, task_queue.task_queue_id, place=place, passing=passing),
+        waiting=candidate_jobs.count_candidates(conn, task_queue.task_queue_id, place=place, passing=passing),
         job_ids=job_ids,
     )

@@ -17,9 +17,9 @@ from matcher.index import place_pools
 from matcher.limits import job_groups
 from matcher.limits.job_groups import WaitingJobRow, group_key, is_same_for_group, reads_owner_only
 from taskqueue.db import sql
-from taskqueue.leases import selection
+from taskqueue.leases import candidate_jobs
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.selection import JobKind
+from taskqueue.leases.candidate_jobs import JobKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Cached job groups, and cached places.
@@ -63,7 +63,7 @@ class AdmissionPolicy:
         return all(each.admits(identity) for each in rules if reads_owner_only(each.asks))
 
     def _closed(self, conn: Connection, task_queue_ids: Sequence[int]) -> set[int]:
-        rows = selection.list_kinds(conn, task_queue_ids, most=job_groups.MOST)
+        rows = candidate_jobs.list_kinds(conn, task_queue_ids, most=job_groups.MOST)
         if len(rows) == job_groups.MOST:
             return set()
         self._judge(conn, rows)

@@ -18,8 +18,8 @@ from cs_config.tree.configuration import Configuration
 from requirements import values
 from requirements.values import Value, fold
 from taskqueue.jobs import descriptions, placeholders
-from taskqueue.leases import selection
-from taskqueue.leases.selection import CandidateRow, JobKind
+from taskqueue.leases import candidate_jobs
+from taskqueue.leases.candidate_jobs import CandidateRow, JobKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
 
@@ -108,7 +108,7 @@ _IDENTITY: Final = frozenset(identity_attributes(vo="", owner="", owner_group=""
 
 
 def group_key(row: Row[Any]) -> JobKind:
-    """The job group of a row from `taskqueue.leases.selection`."""
+    """The job group of a row from `taskqueue.leases.candidate_jobs`."""
     return row.description_id, row.job_type, row.job_group
 
 
@@ -141,7 +141,7 @@ class JobGroupCache:
         self, conn: Connection, task_queue_id: int
     ) -> Sequence[tuple[JobKind, Mapping[str, Value]]]:
         """The groups that wait in a task queue with their common attributes, at most `MOST`."""
-        rows = selection.list_kinds(conn, [task_queue_id], most=MOST)
+        rows = candidate_jobs.list_kinds(conn, [task_queue_id], most=MOST)
         if len(self._ads) > _CACHED:
             self._ads.clear()
         new = [row for row in rows if group_key(row) not in self._ads]

@@ -25,10 +25,10 @@ from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, PlaceRule, RunningLimitState
 from matcher.limits.throttle_standings import ThrottleStanding
 from requirements.values import fold
-from taskqueue.leases import assignment, selection
+from taskqueue.leases import assignment, candidate_jobs
 from taskqueue.leases.assignment import Location, TakenRow
 from taskqueue.leases.batched_claim import CountingRules
-from taskqueue.leases.selection import CandidateFilter, CandidateRow, JobKind
+from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow, JobKind
 from taskqueue.sites import reservations, scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -141,7 +141,7 @@ class PlacePolicy:
             return some
         ids = {each.task_queue_id for each in some}
         kept_out = assignment.find_nonempty(
-            conn, ids - selection.find_nonempty(conn, ids, place=place, passing=passing), place=place
+            conn, ids - candidate_jobs.find_nonempty(conn, ids, place=place, passing=passing), place=place
         )
         if kept_out and passing.kept_out:
             self.refused = self.refused or LIMITS
@@ -166,7 +166,7 @@ class PlacePolicy:
         bounds the jobs that are checked one by one.
         """
         asked = 0
-        for page in selection.list_pages(
+        for page in candidate_jobs.list_pages(
             conn, task_queue.task_queue_id, place=place, passing=lambda: self.passing(task_queue.vo)
         ):
             some = False

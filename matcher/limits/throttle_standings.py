@@ -16,7 +16,7 @@ from matcher.limits.job_groups import WaitingJobRow
 from matcher.limits.throttles import OPEN, ThrottleRoom, ThrottleState
 from requirements.values import Value, exact, fold, format_value
 from taskqueue.db import sql
-from taskqueue.leases.selection import JobKind
+from taskqueue.leases.candidate_jobs import JobKind
 from taskqueue.sites import occupancy, reservations, scopes
 from taskqueue.sites.scopes import Scope
 

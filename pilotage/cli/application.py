@@ -141,11 +141,11 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     ),
     "dirac-door": Command(
         "processes.dirac_door:dirac_door",
-        "Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.",
+        "Serve unmodified clients, pilots and directors of DIRAC, with certificates and proxies.",
     ),
     "dirac-history": Command(
         "processes.dirac_door:dirac_history",
-        "Write the numbers of all jobs as records WMSHistory, as DIRAC's StatesAccountingAgent does.",
+        "Write the numbers of all jobs as WMSHistory records, as DIRAC's StatesAccountingAgent does.",
     ),
     "worker": Command(
         "processes.worker:worker",

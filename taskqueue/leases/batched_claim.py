@@ -4,7 +4,7 @@ On PostgreSQL a data-changing WITH deletes the waiting rows, marks the jobs Matc
 writes the log: one round trip, commit included. The statement checks its own conditions: those of
 `assignment`, that the site is not banned, and that the request was not answered before. It counts running
 limits that the task queue decides (`CountingRules`), or they were counted before. For other limits, and where
-a location inspects each job, `assignment` and `selection` work step by step.
+a location inspects each job, `assignment` and `candidate_jobs` work step by step.
 """
 
 import json

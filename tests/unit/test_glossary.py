@@ -1,4 +1,4 @@
-"""The modules that the documentation for developers names exist."""
+"""The modules and functions that the documentation for developers names exist."""
 
 import re
 from pathlib import Path
@@ -48,3 +48,17 @@ def test_modules_that_a_page_names_exist(page: Path) -> None:
     modules = [name for name in _MODULE.findall(text) if not _OTHERS.match(name)]
     assert [path for path in _PATH.findall(text) if not _is_there(path)] == []
     assert [name for name in modules if not _is_module(name)] == []
+
+
+def test_hops_of_the_walks_exist() -> None:
+    words = set(re.findall(r"`([\w./]+)`", (PROJECT / "docs" / "developer" / "walks.md").read_text()))
+    sources = {
+        f"/{path.relative_to(PROJECT)}": path.read_text()
+        for package in PACKAGES.split("|")
+        for path in (PROJECT / package).rglob("*.py")
+    }
+    files = {word for word in words if word.endswith(".py")}
+    assert [file for file in files if not any(path.endswith(f"/{file}") for path in sources)] == []
+    text = "\n".join(sources.values())
+    names = {part for word in words - files if "/" not in word for part in word.split(".")}
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []

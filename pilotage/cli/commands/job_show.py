@@ -194,7 +194,7 @@ def logs(
     *,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on until the job has ended, with new lines as they come."),
+        typer.Option("--follow", "-f", help="Show new lines as they come, until the job has ended."),
     ] = False,
     service: ServiceOptions,
 ) -> None:

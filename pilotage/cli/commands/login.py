@@ -51,8 +51,8 @@ def login(
     The session has the rights of your token, for at most twelve hours. No token is needed if you can read the
     signing key of the installation.
 
-    With --device it is the other way round: the commands get the rights of your browser session, and keep the
-    token in client.env of the home directory.
+    With --device, the commands get the rights of your browser session instead, and keep the token in
+    client.env of the home directory.
     """
     if device:
         if role is not None:
@@ -128,7 +128,7 @@ def revoke(
 ) -> None:
     """Revoke a token, for operators: it is refused within seconds.
 
-    A token in the arguments of a command can be seen by others on this machine: rather use `-`.
+    A token in the arguments of a command can be seen by others on this machine: use `-` instead.
     """
     given = sys.stdin.read().strip() if token == "-" else token  # noqa: S105 - a sign, not a password
     with service.connect() as client:

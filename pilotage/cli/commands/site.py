@@ -306,7 +306,7 @@ def advertise(
 
     --watch fetches a watermark before each count, so that jobs matched since then are counted exactly. With a
     kind of batch system it counts by that system's own commands: CurrentJobs, CurrentPendingJobs and
-    CurrentRunningJobs, of everybody.
+    CurrentRunningJobs, of all users.
     Without a watermark, jobs matched since the previous advertisement stay reserved.
     """
     if (watch is None) == (not state):

@@ -25,7 +25,7 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.processes import serve, tls
-from pilotage.cli.processes.connections import ClientConnection
+from pilotage.cli.processes.client_connections import ClientConnection
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings, command_with
 from pilotage.dirac_door import monitoring, routing
@@ -110,11 +110,11 @@ def dirac_door(
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="A service of DIRAC, as in its configuration, for what has not moved; all four, repeatedly.",
+            help="URL of a service of DIRAC for what has not moved; once for each of the four.",
         ),
     ] = None,
 ) -> None:
-    """Answer genuine clients, pilots and directors of DIRAC, with certificates and proxies.
+    """Serve unmodified clients, pilots and directors of DIRAC, with certificates and proxies.
 
     Run it beside `serve`, on the same database, with the certificate of the host. A proxy server in front
     has to pass TLS through. With --json, log lines are JSON.
@@ -244,7 +244,7 @@ def dirac_history(
         typer.Option(metavar="PATH", help="CA certificates for OpenSearch (default: those of the system)."),
     ] = None,
 ) -> None:
-    """Write the numbers of all jobs as records WMSHistory, as DIRAC's StatesAccountingAgent does.
+    """Write the numbers of all jobs as WMSHistory records, as DIRAC's StatesAccountingAgent does.
 
     Prints a line of JSON for each record, or sends them to OpenSearch. Run it every 15 minutes.
     """

@@ -19,7 +19,7 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import tls
-from pilotage.cli.processes.connections import ClientConnection, Handshake, PendingHeads, end_silent
+from pilotage.cli.processes.client_connections import ClientConnection, Handshake, PendingHeads, end_silent
 from pilotage.cli.settings import Settings
 from pilotage.service.app import ServiceApplication, create_app
 

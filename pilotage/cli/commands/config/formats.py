@@ -320,7 +320,10 @@ def export_dirac(
     *,
     with_disabled: Annotated[
         bool,
-        typer.Option("--with-disabled", help="Also what has Enabled: false, which DIRAC would submit to."),
+        typer.Option(
+            "--with-disabled",
+            help="Also sites, CEs and queues with Enabled: false, to which DIRAC would submit.",
+        ),
     ] = False,
     file: options.ConfigFile = None,
     service: ServiceOptions,

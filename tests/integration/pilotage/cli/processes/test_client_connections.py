@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from pilotage.cli import process_setup
-from pilotage.cli.processes import connections, serve
+from pilotage.cli.processes import client_connections, serve
 from pilotage.service.fast_path import PlainExchange
 
 _Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, uvicorn.Server], Awaitable[None]]
@@ -71,7 +71,7 @@ async def look(server: uvicorn.Server, seconds: float) -> None:
     while not server.server_state.connections:
         await asyncio.sleep(0)
     now = asyncio.get_running_loop().time() + seconds
-    connections.end_silent(server.server_state.connections, now=now)
+    client_connections.end_silent(server.server_state.connections, now=now)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ class _Peer:
 def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
     caplog: pytest.LogCaptureFixture,
 ):
-    pending = connections.PendingHeads(by_address=True, files=160)  # 40 in all, 10 from one address
+    pending = client_connections.PendingHeads(by_address=True, files=160)  # 40 in all, 10 from one address
     flood = [_Peer("192.0.2.1") for _ in range(30)]
     honest = _Peer("192.0.2.2")
     for number, each in enumerate([*flood[:15], honest, *flood[15:]]):
@@ -233,7 +233,7 @@ def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
 
 
 def test_behind_a_proxy_all_come_from_one_address():
-    pending = connections.PendingHeads(by_address=False, files=160)
+    pending = client_connections.PendingHeads(by_address=False, files=160)
     peers = [_Peer("192.0.2.1") for _ in range(40)]
     for each in peers:
         pending.add(each, now=0)  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ class _FastPath:
 @pytest.fixture
 def fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     always = property(lambda _: _FastPath(), _ignore)
-    monkeypatch.setattr(connections.ClientConnection, "_fast_path", always, raising=False)
+    monkeypatch.setattr(client_connections.ClientConnection, "_fast_path", always, raising=False)
 
 
 def _ignore(*_: object) -> None: ...

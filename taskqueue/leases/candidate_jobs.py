@@ -1,4 +1,4 @@
-"""Selection of jobs one by one, where a location accepts or rejects each job by its attributes.
+"""Candidate jobs of a task queue, one by one, where a location accepts or rejects each by its attributes.
 
 Jobs with the same description, type and group form a kind; an expression is evaluated once for each kind.
 """
