@@ -93,6 +93,11 @@ class SharedArea:
         """Whether the area is visible: without its mount, no job would seem to have written anything."""
         return self.shell.read(self._archive, below=self.below, last=1) != b""
 
+    @property
+    def lacks_archive(self) -> bool:
+        """Whether the archive is lost; of a directory that may be away, nothing shows that."""
+        return False
+
     def remove(self) -> None:
         """Remove the area."""
         self.shell.remove([self.name], below=self.below)
@@ -124,6 +129,16 @@ class CarryingArea(SharedArea):
         return tuple(
             f"{_MARKS}/{each}" for each in (status_files.NEWS, status_files.OUTPUT, status_files.END)
         )
+
+    @property
+    def is_there(self) -> bool:
+        """Always: what jobs wrote is with them."""
+        return True
+
+    @property
+    def lacks_archive(self) -> bool:
+        """Whether the archive is lost, as when the host lost its power before it was on disk."""
+        return self.shell.read(self._archive, below=self.below, last=1) == b""
 
     def output(self, job: LocalJob, *, limit: int) -> bytes:
         """The output archive of a try; empty if missing, one byte more than `limit` if too large."""

@@ -1,6 +1,7 @@
 """Grid jobs in front of a batch system that carries files: no directory is shared."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -94,6 +95,21 @@ def test_a_manager_that_was_killed_goes_on_with_files_that_it_has_not_read_yet(s
     job = until(site.manager(), ended)
     assert job.local == {LocalState.DONE: 2}
     assert {"events.txt.1", "events.txt.2"} <= output(job).keys()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_archive_that_was_lost_is_made_again_for_those_that_still_need_it(site: Site, number: int) -> None:
+    site.habits = {"max_jobs_per_cycle": 1}
+    manager = site.manager()
+    manager.journal.take(taken(LocalJobs=number))
+    manager.advance()
+    shutil.rmtree(site.directory / "carried")
+
+    job = until(manager, ended)
+
+    assert job.local == {LocalState.DONE: number}
+    assert f"events.txt.{number}" in output(job)
+    assert (site.directory / "carried").exists() == (number > 1)
 
 
 @pytest.mark.parametrize("error", [BatchSystemAway("answered with 500"), NoAnswer("gave no answer")])
