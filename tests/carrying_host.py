@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotage.fabric.batch.batch_system import BatchJob, Handle
+from pilotage.fabric.batch.batch_system import BatchJob, BatchSystemAway, Handle
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.pilot import job_files
 
@@ -14,6 +14,7 @@ class CarryingHost(LocalHost):
 
     kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
     reads: list[tuple[str, str]] = field(default_factory=list)  #: stamp and name of each file that was read
+    unreadable: dict[str, BatchSystemAway] = field(default_factory=dict)  #: by prefix of stamps
 
     def submit(self, job: BatchJob) -> str:
         for name, content in job.inputs.items():
@@ -23,6 +24,9 @@ class CarryingHost(LocalHost):
 
     def read_file(self, handle: Handle, name: str, *, last: int) -> bytes:
         self.reads.append((handle.stamp, name))
+        for prefix, error in self.unreadable.items():
+            if handle.stamp.startswith(prefix):
+                raise error
         if name not in self.kept[handle.stamp]:
             return b""
         path = Path(self.directory, handle.stamp, name)

@@ -62,7 +62,6 @@ def pilot_bundle() -> bytes:
 _START_LOCAL_JOB = """import os
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 from pilotage.fabric.runner.local_job import main
 
@@ -78,7 +77,7 @@ def local_job_bundle(sandbox: BinaryIO | None) -> bytes:
     data.write(_runner())
     with zipfile.ZipFile(data, "a", zipfile.ZIP_STORED) as members:
         sandbox.seek(0)
-        with members.open(SANDBOX, "w") as member:
+        with members.open(SANDBOX, "w", force_zip64=True) as member:
             shutil.copyfileobj(sandbox, member)
     return data.getvalue()
 

@@ -52,3 +52,10 @@ def find_fault(typed: str) -> str:
 @pytest.mark.parametrize("page", [*OTHERS, *PAGES], ids=lambda page: str(page.relative_to(PROJECT)))
 def test_what_is_to_be_typed_exists(page: Path) -> None:
     assert [fault for typed in named_commands(page) if (fault := find_fault(typed))] == []
+
+
+def test_what_does_not_exist_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Type `pilotage job nothing` or\n```console\n$ pilotage job list --nothing\n```\n")
+    faults = [find_fault(typed) for typed in named_commands(page)]
+    assert faults == ["no command nothing:  job nothing", "no option --nothing:  job list --nothing"]

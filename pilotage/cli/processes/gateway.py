@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -277,10 +278,10 @@ def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
     stop = process_setup.stop_on_signals()
     every = described.job_polling_time
     with ExitStack() as threads:
-        threads.enter_context(_repeat_in_thread("delivery", made.leases.deliver, every))
+        threads.enter_context(_repeat_in_thread("delivery", made.leases.deliver, every, stop))
         for name in made.manager.systems:
             advance = partial(made.manager.advance_system, name)
-            threads.enter_context(_repeat_in_thread(f"work {name}", advance, every))
+            threads.enter_context(_repeat_in_thread(f"work {name}", advance, every, stop))
         while not stop.is_set():
             _isolate_errors(
                 "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)
@@ -288,10 +289,14 @@ def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
             stop.wait(min(described.polling_time, made.leases.heartbeat_seconds or described.polling_time))
 
 
-def _repeat_in_thread(name: str, step: Callable[[], object], every: float) -> AbstractContextManager[None]:
-    """Run a step periodically in its own thread."""
+def _repeat_in_thread(
+    name: str, step: Callable[[], object], every: float, stop: threading.Event
+) -> AbstractContextManager[None]:
+    """Run a step periodically in its own thread; after `stop` not again, while others still end theirs."""
 
-    def turn() -> float:
+    def turn() -> float | None:
+        if stop.is_set():
+            return None
         _isolate_errors(name, step)
         return every
 

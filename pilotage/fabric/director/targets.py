@@ -109,9 +109,7 @@ class Trial:
 
     sent_at: datetime
     known_at: datetime
-    good: (
-        bool | None
-    )  #: jobs could run there; None: it has some that have just begun; else it failed or got none
+    good: bool | None  #: jobs could run there; None: some have just begun; else it failed or got none
     empty: bool = False  #: it ended normally, without a job
 
 

@@ -1,7 +1,7 @@
-"""A gateway: cycles with the service, of delivering output, and of its job manager's work.
+"""A gateway: cycles with the service, of delivering output, and of its job manager's work by batch system.
 
-The three run in threads of their own, so that none waits for another: a batch system that hangs or a long
-upload must not delay heartbeats. All state that has to outlive the process is in the manager's journal.
+Each runs in a thread of its own, so that none waits for another: a batch system that hangs or a long upload
+must not delay heartbeats. All state that has to outlive the process is in the manager's journal.
 
 The job types handled here are advertised, and the number of grid jobs by state of their manager. The
 watermark is fetched before counting: every job that the service had recorded as started by then is counted,

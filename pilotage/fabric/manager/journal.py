@@ -80,7 +80,7 @@ CREATE TABLE IF NOT EXISTS log (  -- of a grid job, returned with its output
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
 _TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
-#: Columns changed only by the thread that advances grid jobs; others set `cancelled` and `forgotten`.
+#: Columns changed only by the thread of the grid job's batch system; others set `cancelled` and `forgotten`.
 _UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
     WHERE job_id=? AND epoch=?"""
 _CANCEL = "UPDATE grid_jobs SET cancelled=1 WHERE job_id=? AND epoch=? AND NOT cancelled AND outcome IS NULL"

@@ -111,8 +111,7 @@ class Manager:
         submit = partial(self._submit, deadline=self._clock() + SUBMITTING)
         self._each(random.sample(submitting, len(submitting)), submit, troubles)
         if polled := [each for each in self._live(name) if name and not each.gathering]:
-            system = self.context.systems[name]
-            troubles.attempt(partial(self._polling.poll, system, polled), *polled)
+            troubles.attempt(partial(self._poll, name, polled, troubles), *polled)
         self._each(self._live(name), self._gather, troubles)
         self._each(self._entries(name), self._clean, troubles)
         self._note_problems(name, troubles.problems)
@@ -129,6 +128,9 @@ class Manager:
     def _submit(self, entry: GridJobEntry, deadline: float) -> None:
         self.context.system_of(entry)  # a queue that is not served any more holds it up
         submission.submit_local_jobs(self.context, entry, lambda: self._clock() < deadline)
+
+    def _poll(self, name: str, polled: Sequence[GridJobEntry], troubles: CycleTroubles) -> None:
+        troubles.problems.update(self._polling.poll(self.context.systems[name], polled))
 
     def _entries(self, name: str) -> list[GridJobEntry]:
         """The grid jobs of a batch system."""

@@ -4,12 +4,12 @@ Each batch system is queried once per cycle for the local jobs of all grid jobs.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pilotage.fabric.batch.batch_system import ENDED, JobReport, State
 from pilotage.fabric.manager.context import ManagerContext, Retries
-from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState
+from pilotage.fabric.manager.grid_job import AttemptKey, GridJobEntry, LocalJob, LocalState
 from pilotage.fabric.manager.shared_area import LookedAt, SharedArea, SharedBatchSystem, StatusTexts
 from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import DONE, Report
@@ -106,13 +106,16 @@ class Polling:
     monotonic: Callable[[], float] = time.monotonic  #: seconds
     _ended_at: dict[str, float] = field(default_factory=dict)  #: by stamp, when the end was first seen
 
-    def poll(self, system: SharedBatchSystem, entries: Sequence[GridJobEntry]) -> None:
-        """Update the local jobs of some grid jobs of one batch system, which has to respond."""
+    def poll(self, system: SharedBatchSystem, entries: Sequence[GridJobEntry]) -> Mapping[AttemptKey, str]:
+        """Update the local jobs of some grid jobs of one batch system, which has to respond.
+
+        Returns why status files of ended jobs could not be read, by grid job.
+        """
         journal = self.context.journal
         alive = {each.key: [job for job in journal.local_jobs(each.key) if job.lives] for each in entries}
         jobs = [job for of_entry in alive.values() for job in of_entry]
         if not jobs:
-            return
+            return {}
         reports = system.system.status([job.handle for job in jobs])
         areas = {entry.key: self.context.area_of(entry) for entry in entries}
         # Read status files after the batch system's answer: a job reported as ended has written them.
@@ -131,6 +134,11 @@ class Polling:
                 for job in alive[entry.key]
             ]
             self._update_jobs(system, areas[entry.key], entry, polled)
+        return {
+            job.key: f"local job {job.number}: its status files cannot be read: {texts[job.stamp].problem}"
+            for job in jobs
+            if reports[job.stamp].state in ENDED and texts[job.stamp].problem
+        }
 
     def _update_jobs(
         self, system: SharedBatchSystem, area: SharedArea, entry: GridJobEntry, polled: Sequence[PolledJob]
@@ -152,6 +160,8 @@ class Polling:
 
     def _has_to_settle(self, seen: PolledJob, entry: GridJobEntry, area: SharedArea) -> bool:
         """Whether status files may still appear: a shared directory shows them late, or is away."""
+        if not seen.texts.is_read and seen.lookup.state in ENDED:
+            return not (entry.cancelled and seen.texts.problem)
         if seen.texts.end or seen.lookup.state not in ENDED:
             return False
         if entry.cancelled and seen.job.state is not LocalState.RUNNING:

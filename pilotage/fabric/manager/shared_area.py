@@ -4,13 +4,14 @@ The nodes see that directory (`SharedBatchSystem`). Where the batch system carri
 the manager, holds the archives only, and status files and outputs are read from the jobs (`CarryingSystem`).
 """
 
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotage.fabric.batch.batch_system import ENDED, CarriesFiles, ReliableSystem, State
-from pilotage.fabric.batch.shell import Shell
+from pilotage.fabric.batch.batch_system import ENDED, BatchSystemAway, CarriesFiles, ReliableSystem, State
+from pilotage.fabric.batch.shell import NoAnswer, Shell
 from pilotage.fabric.manager.grid_job import LocalJob
 from pilotage.fabric.runner import status_files
 
@@ -21,6 +22,8 @@ ARCHIVE = "job.pyz"
 _MARKS = "status"
 #: Of carried files: seconds between two looks at the progress of a job, and jobs looked at in one poll.
 _NEWS_EVERY, _NEWS_AT_ONCE = 60.0, 20
+#: Ended jobs whose carried files are read in one poll, so that submissions and cancellations go on meanwhile.
+_ENDS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class StatusTexts:
 
     news: str = ""
     end: str = ""
+    is_read: bool = True  #: False: a later poll reads them, nothing is to be concluded before
+    problem: str = ""  #: why they could not be read now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,11 @@ class SharedArea:
         """Whether the area is visible: without its mount, no job would seem to have written anything."""
         return self.shell.read(self._archive, below=self.below, last=1) != b""
 
+    @property
+    def lacks_archive(self) -> bool:
+        """Whether the archive is lost; of a directory that may be away, nothing shows that."""
+        return False
+
     def remove(self) -> None:
         """Remove the area."""
         self.shell.remove([self.name], below=self.below)
@@ -119,6 +129,16 @@ class CarryingArea(SharedArea):
         return tuple(
             f"{_MARKS}/{each}" for each in (status_files.NEWS, status_files.OUTPUT, status_files.END)
         )
+
+    @property
+    def is_there(self) -> bool:
+        """Always: what jobs wrote is with them."""
+        return True
+
+    @property
+    def lacks_archive(self) -> bool:
+        """Whether the archive is lost, as when the host lost its power before it was on disk."""
+        return self.shell.read(self._archive, below=self.below, last=1) == b""
 
     def output(self, job: LocalJob, *, limit: int) -> bytes:
         """The output archive of a try; empty if missing, one byte more than `limit` if too large."""
@@ -185,18 +205,23 @@ class CarryingSystem(SharedBatchSystem):
         return CarryingArea(below=self.directory, name=name, shell=self.shell, files=self.files)
 
     def read_status(self, jobs: Sequence[LookedAt]) -> Mapping[str, StatusTexts]:
-        """Read the status files of jobs that have ended, and the progress of some that run, by stamp."""
-        found = {
-            each.job.stamp: StatusTexts(
-                news=self._read(each.job, status_files.NEWS), end=self._read(each.job, status_files.END)
-            )
-            for each in jobs
-            if each.state in ENDED
-        }
+        """Read the status files of jobs that have ended, and the progress of some that run, by stamp.
+
+        What cannot be read concerns its own job only. Ended jobs come in an order of chance, so that one
+        whose files make the batch system hang does not keep those after it from being read for ever.
+        """
+        ended = {each.job.stamp: each.job for each in jobs if each.state in ENDED}
         running = {each.job.stamp: each.job for each in jobs if each.state is State.RUNNING}
-        for stamp in self._choose(running):
-            found[stamp] = StatusTexts(news=self._read(running[stamp], status_files.NEWS))
-            self._read_at[stamp] = self.monotonic()
+        found = dict.fromkeys(ended, StatusTexts(is_read=False))
+        chosen = random.sample(sorted(ended), min(len(ended), _ENDS_AT_ONCE))
+        try:
+            for stamp in chosen:
+                found[stamp] = self._read(ended[stamp], has_ended=True)
+            for stamp in self._choose(running):
+                self._read_at[stamp] = self.monotonic()
+                found[stamp] = self._read(running[stamp], has_ended=False)
+        except NoAnswer as error:
+            found[stamp] = StatusTexts(is_read=False, problem=str(error))
         return found
 
     def _choose(self, running: Iterable[str]) -> Sequence[str]:
@@ -207,8 +232,17 @@ class CarryingSystem(SharedBatchSystem):
         due = [each for each in stamps if now - self._read_at.get(each, float("-inf")) >= _NEWS_EVERY]
         return sorted(due, key=lambda stamp: (self._read_at.get(stamp, 0), stamp))[:_NEWS_AT_ONCE]
 
-    def _read(self, job: LocalJob, name: str) -> str:
-        return _first_line(self.files.read_file(job.handle, f"{_MARKS}/{name}", last=_MOST_MARKS))
+    def _read(self, job: LocalJob, *, has_ended: bool) -> StatusTexts:
+        """Read the status files of a job; `NoAnswer` if the batch system hangs."""
+        names = (status_files.NEWS, status_files.END)[: 1 + has_ended]
+        try:
+            texts = [self.files.read_file(job.handle, f"{_MARKS}/{each}", last=_MOST_MARKS) for each in names]
+        except NoAnswer:
+            raise
+        except BatchSystemAway as error:
+            return StatusTexts(is_read=False, problem=str(error))
+        news, end = [*map(_first_line, texts), ""][:2]
+        return StatusTexts(news=news, end=end)
 
 
 def _first_line(content: bytes) -> str:

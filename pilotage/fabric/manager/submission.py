@@ -54,9 +54,9 @@ def submit_local_jobs(
         if entry.number is None:
             entry = _plan(context, entry)
         jobs = context.journal.local_jobs(entry.key)
-        if entry.digest is None:
-            entry = _pack(context, entry)
         waiting = [each for each in jobs if each.state is LocalState.UNSUBMITTED]
+        if entry.digest is None or (waiting and context.area_of(entry).lacks_archive):
+            entry = _pack(context, entry)
         for job in waiting[: context.options.max_jobs_per_cycle]:
             if not is_time_left() or not _submit(context, entry, job):
                 return

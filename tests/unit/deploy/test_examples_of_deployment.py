@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from configparser import ConfigParser
 from datetime import UTC, datetime
@@ -143,6 +144,17 @@ def test_the_import_of_a_configuration_server_is_a_proposal_with_a_guard_and_a_t
     program: Any = typer.main.get_command(application())
     name, *rest = shlex.split(words)
     program.commands[name].make_context(name, rest).close()
+
+
+def test_an_import_without_a_token_fails_at_the_command_that_makes_it(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "pilotage-dirac-import.service").read_text()
+    [line] = re.findall("^ExecStartPre=(.*)$", text, re.MULTILINE)
+    for program, is_made in (("/bin/false", False), ("/bin/echo", True)):
+        words = shlex.split(line.replace("/opt/pilotage/bin/pilotage", program).replace("$$", "$"))
+        words[-1] = words[-1].replace("/run/pilotage-dirac-import", str(tmp_path))
+        done = subprocess.run(words, check=False)
+        assert (done.returncode == 0, (tmp_path / "token").exists()) == (is_made, is_made)
+    assert (tmp_path / "token").read_text().startswith("PILOTAGE_TOKEN=token --role operator")
 
 
 def test_the_service_of_compose_becomes_ready_with_the_configuration_beside_it() -> None:

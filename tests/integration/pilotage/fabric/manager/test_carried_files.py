@@ -1,7 +1,9 @@
 """Grid jobs in front of a batch system that carries files: no directory is shared."""
 
 import json
-from collections.abc import Iterator
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -9,11 +11,11 @@ from typing import cast
 
 import pytest
 
-from pilotage.fabric.batch.batch_system import ReliableSystem, State
+from pilotage.fabric.batch.batch_system import BatchSystemAway, ReliableSystem, State
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.batch.shell import LocalShell, NoAnswer
 from pilotage.fabric.manager.context import Retries
-from pilotage.fabric.manager.grid_job import LocalJob, LocalState
+from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, LocalJob, LocalState
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.shared_area import CarryingSystem, LookedAt
 from pilotage.fabric.runner import status_files
@@ -95,20 +97,90 @@ def test_a_manager_that_was_killed_goes_on_with_files_that_it_has_not_read_yet(s
     assert {"events.txt.1", "events.txt.2"} <= output(job).keys()
 
 
-def test_the_progress_of_many_jobs_is_read_in_turns_and_once_a_minute(
-    tmp_path: Path, host: CarryingHost
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_archive_that_was_lost_is_made_again_for_those_that_still_need_it(site: Site, number: int) -> None:
+    site.habits = {"max_jobs_per_cycle": 1}
+    manager = site.manager()
+    manager.journal.take(taken(LocalJobs=number))
+    manager.advance()
+    shutil.rmtree(site.directory / "carried")
+
+    job = until(manager, ended)
+
+    assert job.local == {LocalState.DONE: number}
+    assert f"events.txt.{number}" in output(job)
+    assert (site.directory / "carried").exists() == (number > 1)
+
+
+@pytest.mark.parametrize("error", [BatchSystemAway("answered with 500"), NoAnswer("gave no answer")])
+def test_files_that_cannot_be_read_hold_up_their_own_grid_job_only_and_prove_nothing(
+    site: Site, host: CarryingHost, error: BatchSystemAway
 ) -> None:
-    now = 0.0
-    system = CarryingSystem(
+    site.habits = {"settle": 0}
+    host.unreadable["test.1."] = error
+    manager = site.manager()
+    manager.journal.take(taken(1))
+    manager.journal.take(taken(2))
+
+    deadline = time.monotonic() + 60
+    while not ended(manager.grid_jobs()[1]) or not manager.grid_jobs()[0].problem:
+        manager.advance()
+        assert time.monotonic() < deadline, manager.grid_jobs()
+
+    held_up, other = manager.grid_jobs()
+    assert held_up.problem == f"local job 1: its status files cannot be read: {error}"
+    assert not set(held_up.local) & ENDED, "neither done nor failed"
+    assert (other.local, other.problem) == ({LocalState.DONE: 1}, "")
+    host.unreadable.clear()
+    while not ended(manager.grid_jobs()[0]):
+        manager.advance()
+        assert time.monotonic() < deadline, manager.grid_jobs()
+    assert manager.grid_jobs()[0].local == {LocalState.DONE: 1}
+
+
+def test_a_cancelled_local_job_ends_though_its_files_cannot_be_read(site: Site, host: CarryingHost) -> None:
+    site.habits = {"settle": 0}
+    host.unreadable["test.1."] = BatchSystemAway("answered with 500")
+    site.sandboxes.content = sandbox(run__sh="#!/bin/sh\nsleep 600\n")
+    manager = site.manager()
+    manager.journal.take(taken(1))
+    until(manager, lambda job: job.local == {LocalState.RUNNING: 1}, job_id=1)
+    manager.journal.cancel(AttemptKey(1, 1))
+    until(manager, lambda job: job.local == {LocalState.KILLED: 1}, job_id=1)
+
+
+def carrying(tmp_path: Path, host: CarryingHost, clock: Callable[[], float]) -> CarryingSystem:
+    return CarryingSystem(
         system=ReliableSystem(system=LocalHost(directory=str(tmp_path), cores=1, memory=1)),
         shell=LocalShell(),
         directory=str(tmp_path),
         files=host,
-        monotonic=lambda: now,
+        monotonic=clock,
     )
-    jobs = [LocalJob(key=(7, 1), number=n, stamp=f"test-{n:04}") for n in range(30)]
+
+
+def many_jobs(number: int, state: State, system: CarryingSystem, host: CarryingHost) -> list[LookedAt]:
+    jobs = [LocalJob(key=AttemptKey(7, 1), number=n, stamp=f"test-{n:04}") for n in range(number)]
     host.kept.update({job.stamp: () for job in jobs})
-    looked_at = [LookedAt(job=each, area=system.area("grid"), state=State.RUNNING) for each in jobs]
+    return [LookedAt(job=each, area=system.area("grid"), state=state) for each in jobs]
+
+
+def test_of_many_jobs_that_ended_together_some_are_read_and_the_others_later(
+    tmp_path: Path, host: CarryingHost
+) -> None:
+    system = carrying(tmp_path, host, lambda: 0.0)
+    texts = system.read_status(many_jobs(130, State.DONE, system, host))
+    read = {stamp for stamp, each in texts.items() if each.is_read}
+    assert (len(texts), len(read)) == (130, 100)
+    assert {stamp for stamp, _ in host.reads} == read
+
+
+def test_the_progress_of_many_jobs_is_read_in_turns_and_once_a_minute(
+    tmp_path: Path, host: CarryingHost
+) -> None:
+    now = 0.0
+    system = carrying(tmp_path, host, lambda: now)
+    looked_at = many_jobs(30, State.RUNNING, system, host)
 
     def read() -> set[str]:
         host.reads.clear()

@@ -1,5 +1,6 @@
-"""What keeps a gateway from being opened: its surroundings, which its file names."""
+"""What keeps a gateway from being opened: its surroundings, which its file names; and how its threads end."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,19 @@ def test_authorities_without_a_certificate_are_told_by_their_place_in_the_file(t
 
 def test_a_file_without_a_token_is_told_in_the_words_of_gateways(tmp_path: Path) -> None:
     assert "gateway.token: holds no token" in opening(tmp_path, "two words")
+
+
+def test_after_a_signal_no_thread_begins_another_cycle_while_others_end_theirs() -> None:
+    stop, cycles = threading.Event(), []
+
+    def work() -> None:
+        cycles.append(threading.current_thread())
+        stop.set()
+        begun.set()
+
+    begun = threading.Event()
+    with gateway._repeat_in_thread("work", work, 0.0, stop):
+        assert begun.wait(60)
+        cycles[0].join(60)
+        assert not cycles[0].is_alive()
+    assert len(cycles) == 1
