@@ -247,7 +247,7 @@ def _read_filter(call: DiracCall, conditions: Mapping[str, Any]) -> PilotFilter:
 
 
 def get_pilots(call: DiracCall, job_id: JobId) -> Result:
-    """The pilots that had a job."""
+    """The pilots that had a job; their other jobs only of those pilots that the peer sees."""
     with database.reading(call.parts.engine) as conn:
         call.get_job(conn, job_id)
         stamps = {each.stamp for each in attempts.list_newest(conn, job_id) if each.stamp}
@@ -256,7 +256,8 @@ def get_pilots(call: DiracCall, job_id: JobId) -> Result:
         known = [each for each in found if each.reference]
         if not known:
             return jencode.error(f"Failed to get pilot for Job {job_id}: none is known")
-        return jencode.ok(_summarise(conn, known))
+        seen = _summarise(conn, [each for each in known if _is_visible(call, each)])
+        return jencode.ok({str(each.reference): _summarise_one(each, [job_id]) for each in known} | seen)
 
 
 METHODS: Final[Mapping[str, Method]] = {

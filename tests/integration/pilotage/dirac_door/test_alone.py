@@ -199,6 +199,20 @@ def test_a_pilot_is_registered_and_has_its_jobs(ask: Ask):
     assert "allowed" in ask("pia", PILOTS, "setPilotStatus", reference, "Lazy").json()["Message"]
 
 
+def test_only_who_sees_a_pilot_sees_its_other_jobs(ask: Ask):
+    reference = "https://ce1/arex/2"
+    value(ask("pia", PILOTS, "addPilotReferences", [reference], "lhcb"))
+    jobs = []
+    for _ in range(2):
+        job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+        value(ask("pia", MATCHER, "requestJob", {**RESOURCE, "PilotReference": reference}))
+        value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper"))
+        value(ask("ada", UPDATE, "setJobStatus", job_id, "Done", "", "JobWrapper"))
+        jobs.append(job_id)
+    assert value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]["Jobs"] == jobs
+    assert value(ask("ada", PILOTS, "getPilots", jobs[0]))[reference]["Jobs"] == jobs[:1]
+
+
 def test_a_banned_site_is_banned_for_site_directors_and_the_portal(ask: Ask, engine: Engine):
     def read_site() -> list[str]:
         rows = value(ask("ada", "/ResourceStatus/ResourceStatus", "select", "SiteStatus", conditions))
