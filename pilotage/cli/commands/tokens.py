@@ -254,7 +254,8 @@ def revoke(
 ) -> None:
     """Revoke a token, for operators: it is refused within seconds.
 
-    A token in the arguments of a command can be seen by others on this machine: rather use `-`.
+    `pilotage token revoke` is the same. A token in the arguments of a command can be seen by others on this
+    machine: rather use `-`.
     """
     given = sys.stdin.read().strip() if token == "-" else token  # noqa: S105 - a sign, not a password
     with service.connect() as client:
