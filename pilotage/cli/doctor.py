@@ -173,7 +173,7 @@ def _configuration(engine: Engine) -> Finding:
         except ConfigError as error:
             message = f"version {version} cannot be read: {one_line(str(error))}"
             return Finding("configuration", Health.BAD, message)
-    message = f"version {version}, {len(config.addresses)} queues"
+    message = f"version {version}, {output.numbered(len(config.addresses), 'queue')}"
     return Finding("configuration", Health.GOOD, message)
 
 

@@ -170,7 +170,7 @@ def show(
     job_id: options.JobId,
     *,
     local_jobs: Annotated[
-        int, typer.Option(min=0, max=1000, help="Rows of the local jobs of a grid job to show.")
+        int, typer.Option(metavar="N", min=0, max=1000, help="Rows of the local jobs of a grid job to show.")
     ] = 20,
     local_state: Annotated[
         str | None, options.option("STATE", "Only local jobs in this state, such as failed.")

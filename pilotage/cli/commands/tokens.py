@@ -50,7 +50,9 @@ def token(
     as_json: bool,
     role: Annotated[
         str,
-        typer.Option(help="Role: user, vo_admin, site_admin, director, gateway, pilot, monitor or operator."),
+        options.option(
+            "ROLE", "Role: user, vo_admin, site_admin, director, gateway, pilot, monitor or operator."
+        ),
     ],
     vo: Annotated[str | None, options.option("VO", "VO; for directors and gateways VO1,VO2.")] = None,
     user: Annotated[
@@ -153,8 +155,9 @@ def login(
     *,
     role: Annotated[
         str | None,
-        typer.Option(
-            help="For operators: sign in as user, vo_admin, site_admin or operator (default: your own role)."
+        options.option(
+            "ROLE",
+            "For operators: sign in as user, vo_admin, site_admin or operator (default: your own role).",
         ),
     ] = None,
     vo: Annotated[str | None, options.option("VO", "With --role: VO.")] = None,
@@ -254,8 +257,9 @@ def revoke(
 ) -> None:
     """Revoke a token, for operators: it is refused within seconds.
 
-    `pilotage token revoke` is the same. A token in the arguments of a command can be seen by others on this
-    machine: rather use `-`.
+    `pilotage token revoke` is the same.
+
+    A token in the arguments of a command can be seen by others on this machine: rather use `-`.
     """
     given = sys.stdin.read().strip() if token == "-" else token  # noqa: S105 - a sign, not a password
     with service.connect() as client:
