@@ -234,21 +234,22 @@ INTERVALS: Mapping[str, float] = {
     "waits": 5.0,
     "traces": 15.0,
     "accounting": 5.0,
+    "depths": 60.0,
     "web-hooks": 5.0,
     "scope-counters": 30.0,
     "retention": 600.0,
 }
 #: Agents that run only where they are configured; none of them is ever overdue.
-_OPTIONAL = frozenset({"traces"})
+OPTIONAL = frozenset({"traces"})
 #: An agent is overdue if its latest cycle began longer ago than this and than three intervals.
 _TOLERANCE = timedelta(minutes=1)
 
 
 def list_overdue(latest: Mapping[str, datetime | None], *, now: datetime) -> list[str]:
     """List the agents that no process seems to run; `latest` is the start of each one's latest cycle."""
-    return [
-        name
-        for name, every in INTERVALS.items()
-        if name not in _OPTIONAL
-        if (began := latest.get(name)) is None or now - began > max(_TOLERANCE, timedelta(seconds=3 * every))
-    ]
+    return [name for name in INTERVALS if name not in OPTIONAL and is_silent(name, latest.get(name), now=now)]
+
+
+def is_silent(name: str, began: datetime | None, *, now: datetime) -> bool:
+    """Whether the latest cycle of the agent began so long ago that no process seems to run it."""
+    return began is None or now - began > max(_TOLERANCE, timedelta(seconds=3 * INTERVALS[name]))

@@ -48,6 +48,7 @@ from taskqueue.schema.tables import (
     match_requests,
     pilots,
     queue_class_versions,
+    queue_depths,
     requirement_classes,
     revoked_tokens,
     submit_pools,
@@ -206,6 +207,7 @@ REMOVE_OLD = {
         (wait_causes, "until"),
         (revoked_tokens, "expires_at"),
         (hook_deliveries, "ended_at"),
+        (queue_depths, "at"),
     )
 }
 REMOVE_PILOTS = _delete_some(

@@ -5,11 +5,14 @@
 
 import os
 import sys
+from pathlib import Path
 
 from examples.servers import dirac_package, slurm
 from examples.servers.debian import Suite, install
 from tests import balancers, htcondor_pool, machines, pgbouncer, readers, torque
 
+#: The library of Debian's package libfaketime, with which campaigns change the clocks of hosts.
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 SUITES = {
     "slurm": slurm.SUITE,
     "torque": torque.SUITE,
@@ -43,6 +46,12 @@ SUITES = {
     "haproxy": balancers.HAPROXY,
     "nginx": balancers.NGINX,
     "machines": machines.SUITE,
+    "clocks": Suite(
+        about="wrong clocks in campaigns",
+        programs=(),
+        files=(str(FAKETIME),),
+        packages=("libfaketime",),
+    ),
     "python": readers.SUITE,
     "dirac": dirac_package.SUITE,
 }

@@ -38,7 +38,7 @@ _SITE_PATHS: Final = (
 )
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
-#: Options below `Operations/<vo>`, folded, that a VO sets only to smaller values, since the installation keeps
+#: Options below `Operations/<vo>`, folded, that a VO sets only to smaller values: the installation keeps
 #: data that long; with the attributes of `VoOptions`.
 _LOWERED_OPTIONS: Final = {
     ("retention", "jobs"): attrgetter("retention.jobs"),

@@ -276,6 +276,9 @@ def _import_function(place: str) -> options.CommandFunction:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 refused or not found, 2 wrong usage or configuration."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    # `token` has options of its own: as a group it could not require them.
+    if words[:2] == ["token", "revoke"]:
+        words = words[1:]
     typed = typed_words(os.environ) if _COMPLETION in os.environ else words
     is_command = bool(typed) and typed[0] in COMMANDS
     run(lambda: application(typed) if is_command else overview(), words, name="pilotage")

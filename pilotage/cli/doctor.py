@@ -173,7 +173,7 @@ def _configuration(engine: Engine) -> Finding:
         except ConfigError as error:
             message = f"version {version} cannot be read: {one_line(str(error))}"
             return Finding("configuration", Health.BAD, message)
-    message = f"version {version}, {len(config.addresses)} queues"
+    message = f"version {version}, {output.numbered(len(config.addresses), 'queue')}"
     return Finding("configuration", Health.GOOD, message)
 
 
@@ -247,7 +247,8 @@ def _agents(engine: Engine, now: datetime) -> Finding:
         return Finding("agents", Health.WARNING, message)
     if failed := [f"{name} for {', '.join(vos)}" for name, vos in broken.items() if vos]:
         return Finding("agents", Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
-    return Finding("agents", Health.GOOD, f"at work: {', '.join(leader.INTERVALS)}")
+    at_work = [name for name in leader.INTERVALS if not leader.is_silent(name, latest.get(name), now=now)]
+    return Finding("agents", Health.GOOD, f"at work: {', '.join(at_work)}")
 
 
 _SUBJECT = "certificate"

@@ -204,7 +204,7 @@ def ago(text: str | None, now: datetime | None = None) -> str | None:
 #: Entries in one answer of the service.
 PAGE = 1000
 
-Limit = Annotated[int, typer.Option(min=1, help="Rows to show.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, help="Rows to show.")]
 
 #: Reads one page, called with `limit` and with `after`, the `next` of the previous page.
 ReadPage = Callable[..., Entry]

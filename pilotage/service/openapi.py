@@ -150,7 +150,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
                 is_described = "description" in each or "description" in each.get("schema", {})
                 if not is_described and each["name"] in _PARAMETERS:
                     each["description"] = _PARAMETERS[each["name"]]
-            if path.startswith(_API):
+            if path.startswith(_API) or operation["operationId"] == "health_metrics":
                 _list_errors(operation)
             if (example := EXAMPLES.get(operation["operationId"])) is not None:
                 operation["requestBody"]["content"]["application/json"]["example"] = example

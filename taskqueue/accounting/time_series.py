@@ -74,7 +74,7 @@ def read_series(
     `step` is a whole number of minutes; steps begin at multiples of it in UTC. `since` is in the first step,
     `until` in the last; `until` has to be the current time.
     """
-    begins = _list_steps(since, until, step)
+    begins = list_steps(since, until, step)
     came, gained = _sum_moves(conn, vos, begins[0], step)
     present: Counter[JobStatus] = Counter()
     for of_vo in count_current(conn, vos).values():
@@ -104,7 +104,8 @@ def _group_by_vo(rows: Iterable[Row[Any]]) -> Mapping[str, Mapping[JobStatus, in
     return found
 
 
-def _list_steps(since: datetime, until: datetime, step: timedelta) -> Sequence[datetime]:
+def list_steps(since: datetime, until: datetime, step: timedelta) -> Sequence[datetime]:
+    """Start times of the steps, multiples of `step` in UTC; `since` is in the first, `until` in the last."""
     first = (since - _BEGINNING) // step
     last = max((until - _BEGINNING) // step, first)
     return [_BEGINNING + number * step for number in range(first, last + 1)]

@@ -250,6 +250,17 @@ job_stocks = _table(
     postgresql_with=_BUSY,
 )
 
+#: Samples of the waiting jobs that each site and queue could run; a row without a site marks each sample.
+queue_depths = _table(
+    "queue_depths",
+    Column("at", UtcTime, nullable=False),
+    Column("site", Text, nullable=False),
+    Column("queue", Text, nullable=False),  # CE/Queue; empty: the site, where each job counts once
+    Column("vo", Text, nullable=False),
+    Column("jobs", BigInteger, nullable=False),
+    PrimaryKeyConstraint("at", "site", "queue", "vo"),
+)
+
 #: Resource usage of ended attempts and numbers of ended jobs, by hour; older ones by day.
 accounted_use = _table(
     "accounted_use",

@@ -112,7 +112,9 @@ def wait(
     ids: options.JobIds = None,
     *,
     filters: JobFilters,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Give up after this many seconds.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", min=0, help="Give up after this many seconds.")
+    ] = None,
     service: ServiceOptions,
 ) -> None:
     """Wait until jobs have ended; exit status 0 if all are Done, else 1."""

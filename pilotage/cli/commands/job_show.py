@@ -12,9 +12,9 @@ from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage, harmless
+from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry, PagedList
-from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.client import ApiError, ServiceClient
 from taskqueue.states import FINAL
 
 #: Characters of an expression or a proposed change in a table.
@@ -107,6 +107,7 @@ _CHANGES_OF_QUEUE: Mapping[str, Column] = {
     "Of": "vos",
 }
 
+_FORBIDDEN = 403
 #: Characters of the progress bar of a phase.
 _BAR = 24
 
@@ -133,11 +134,25 @@ def list_jobs(
         if wanted:
             found = PagedList(name="jobs", entries=list(fetch_jobs(client, wanted)))
         else:
-            found = list_newest(client, given, limit, after=after)
+            found = _list_visible(client, given, limit, after=after)
             if found.next is not None:
                 counts = client.summary(by=["status"], filters=given)
                 found = replace(found, total=sum(row["count"] for row in counts))
     found.emit(_JOBS, as_json=service.as_json)
+
+
+def _list_visible(
+    client: ServiceClient, filters: Mapping[str, str], limit: int, *, after: int | None
+) -> PagedList:
+    """The newest jobs; a refused site admin is referred to the numbers of jobs."""
+    try:
+        return list_newest(client, filters, limit, after=after)
+    except ApiError as error:
+        if error.status != _FORBIDDEN or client.whoami()["role"] != "site_admin":
+            raise
+        raise CommandRefused(
+            f"{error}; `pilotage job list --by vo,status` counts the jobs at your site"
+        ) from None
 
 
 def fetch_jobs(client: ServiceClient, ids: Sequence[int]) -> Iterator[Entry]:
@@ -158,7 +173,7 @@ def show(
     job_id: options.JobId,
     *,
     local_jobs: Annotated[
-        int, typer.Option(min=0, max=1000, help="Rows of the local jobs of a grid job to show.")
+        int, typer.Option(metavar="N", min=0, max=1000, help="Rows of the local jobs of a grid job to show.")
     ] = 20,
     local_state: Annotated[
         str | None, options.option("STATE", "Only local jobs in this state, such as failed.")

@@ -245,7 +245,7 @@ def submit(
     ],
     *,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=1, max=1_000_000, help="Copies of each job.")
+        int, typer.Option("--count", "-n", metavar="N", min=1, max=1_000_000, help="Copies of each job.")
     ] = 1,
     param: Annotated[
         list[str] | None,

@@ -27,8 +27,9 @@ def login(
     *,
     role: Annotated[
         str | None,
-        typer.Option(
-            help="For operators: sign in as user, vo_admin, site_admin or operator (default: your own role)."
+        options.option(
+            "ROLE",
+            "For operators: sign in as user, vo_admin, site_admin or operator (default: your own role).",
         ),
     ] = None,
     vo: Annotated[str | None, options.option("VO", "With --role: VO.")] = None,
@@ -127,6 +128,8 @@ def revoke(
     service: ServiceOptions,
 ) -> None:
     """Revoke a token, for operators: it is refused within seconds.
+
+    `pilotage token revoke` is the same.
 
     A token in the arguments of a command can be seen by others on this machine: use `-` instead.
     """

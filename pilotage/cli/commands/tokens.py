@@ -40,7 +40,9 @@ def token(
     as_json: bool,
     role: Annotated[
         str,
-        typer.Option(help="Role: user, vo_admin, site_admin, director, gateway, pilot, monitor or operator."),
+        options.option(
+            "ROLE", "Role: user, vo_admin, site_admin, director, gateway, pilot, monitor or operator."
+        ),
     ],
     vo: Annotated[str | None, options.option("VO", "VO; for directors and gateways VO1,VO2.")] = None,
     user: Annotated[

@@ -129,7 +129,8 @@ def dirac_door(
         if former:
             _require_own_ids(engine, chosen.first_job_id)
     bound = serve.bind_socket(chosen.host, port)
-    typer.echo(f"pilotage answers DIRAC at {serve.url_of(bound, tls=True)}", err=True)
+    url = serve.url_of(bound, tls=True, name=socket.getfqdn())
+    typer.echo(f"pilotage answers DIRAC at {url}", err=True)
     one = partial(_run, chosen, bound, authorities, configuration, former or [], as_json=as_json)
     if chosen.workers == 1:
         one()

@@ -50,10 +50,11 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def url_of(bound: socket.socket, *, tls: bool = False) -> str:
-    """The URL of the socket for clients on this machine."""
+def url_of(bound: socket.socket, *, tls: bool = False, name: str | None = None) -> str:
+    """The URL of the socket for clients on this machine; `name` is for one that listens on all addresses."""
     host, port = bound.getsockname()[:2]
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    every = {"0.0.0.0": name or "127.0.0.1", "::": name or "[::1]"}  # noqa: S104
+    name = every.get(host, f"[{host}]" if ":" in host else host)
     return f"{'https' if tls else 'http'}://{name}:{port}"
 
 

@@ -53,7 +53,7 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
     if chosen.redis_url is not None:
         lines.append(_describe_optimizers(chosen.redis_url, parts))
     if chosen.site is not None:
-        lines.append(f"up to {chosen.pilots} pilots at {chosen.site} as jobs need them")
+        lines.append(f"up to {output.numbered(chosen.pilots, 'pilot')} at {chosen.site} as jobs need them")
         if os.getuid() == 0:
             lines.append("their jobs run as root and can change this machine: start it as another user")
     home = "" if chosen.home == home_directory.default_home(os.environ) else f" --home {chosen.home}"

@@ -59,9 +59,10 @@ class GatewayAdvertising:
     def advertise(self, sites: Iterable[str], summary: GatewaySummary) -> None:
         """Advertise every scope, and fetch the limits at our sites."""
         throttles: list[Mapping[str, Any]] = []
+        grid_jobs = self.manager.grid_jobs()
         for site in sorted(sites):
             try:
-                self._advertise_site(site, summary)
+                self._advertise_site(site, grid_jobs, summary)
                 throttles += self.service.throttles(site)
             except Refused as error:
                 summary.problems.append(f"{site} is not advertised: {error}")
@@ -69,12 +70,11 @@ class GatewayAdvertising:
                     return
         self.permits.limit(_limits(throttles))
 
-    def _advertise_site(self, site: str, summary: GatewaySummary) -> None:
+    def _advertise_site(self, site: str, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
         scopes = [scope for scope in self.scopes if scope.partition("/")[0] == site]
         if not scopes:
             return
         watermark = self.service.watermark(site)
-        grid_jobs = self.manager.grid_jobs()
         for scope in scopes:
             there = [
                 replace(each, phase=self.leases.phase_of(each))

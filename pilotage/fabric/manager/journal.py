@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
 
@@ -90,6 +91,7 @@ _TROUBLE = "UPDATE grid_jobs SET problem=? WHERE job_id=? AND epoch=?"
 _FORGET = "UPDATE grid_jobs SET forgotten=1, cancelled=1 WHERE job_id=? AND epoch=? AND NOT forgotten"
 _ENTRIES = "SELECT * FROM grid_jobs ORDER BY job_id, epoch"
 _LOCAL_JOBS = "SELECT record FROM local_jobs WHERE job_id=? AND epoch=? ORDER BY number"
+_EVERY_LOCAL_JOB = "SELECT job_id, epoch, record FROM local_jobs ORDER BY job_id, epoch, number"
 _PUT = "INSERT OR REPLACE INTO local_jobs VALUES (?, ?, ?, ?, ?)"
 _LOG = "INSERT INTO log VALUES (?, ?, ?, ?)"
 _LOGGED = "SELECT at, text FROM log WHERE job_id=? AND epoch=? ORDER BY rowid LIMIT 200000"
@@ -201,9 +203,16 @@ class Journal:
         """All recorded grid jobs."""
         return [_entry(row) for row in self._read(_ENTRIES, ())]
 
+    def grid_jobs(self) -> list[tuple[GridJobEntry, list[LocalJob]]]:
+        """The grid jobs that are not forgotten, with their local jobs."""
+        with self._turn:
+            entries = self.entries()
+            rows = self._read(_EVERY_LOCAL_JOB, ())
+        return _join([each for each in entries if not each.forgotten], rows)
+
     def local_jobs(self, key: AttemptKey) -> list[LocalJob]:
         """The local jobs of a grid job."""
-        return [_RECORD.validate_json(row["record"]) for row in self._read(_LOCAL_JOBS, key)]
+        return [_parse_record(row["record"]) for row in self._read(_LOCAL_JOBS, key)]
 
     def log(self, key: AttemptKey) -> str:
         """The log of a grid job."""
@@ -266,10 +275,26 @@ def read_grid_jobs(directory: Path) -> list[tuple[GridJobEntry, list[LocalJob]]]
             database.row_factory = sqlite3.Row
             database.execute("BEGIN")
             entries = [_entry(row) for row in database.execute(_ENTRIES)]
-            rows = {entry.key: database.execute(_LOCAL_JOBS, entry.key).fetchall() for entry in entries}
+            rows = database.execute(_EVERY_LOCAL_JOB).fetchall()
     except sqlite3.Error as error:
         raise StateUnusable(f"{path}: {error}") from error
-    return [(entry, [_RECORD.validate_json(row["record"]) for row in rows[entry.key]]) for entry in entries]
+    return _join(entries, rows)
+
+
+@lru_cache(maxsize=20_000)
+def _parse_record(record: str) -> LocalJob:
+    """Cached: few local jobs change between two reads."""
+    return _RECORD.validate_json(record)
+
+
+def _join(
+    entries: Sequence[GridJobEntry], rows: Iterable[sqlite3.Row]
+) -> list[tuple[GridJobEntry, list[LocalJob]]]:
+    found: dict[AttemptKey, list[LocalJob]] = {entry.key: [] for entry in entries}
+    for row in rows:
+        if (jobs := found.get(AttemptKey(row["job_id"], row["epoch"]))) is not None:
+            jobs.append(_parse_record(row["record"]))
+    return [(entry, found[entry.key]) for entry in entries]
 
 
 def _format_now() -> str:

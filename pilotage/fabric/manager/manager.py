@@ -85,11 +85,7 @@ class Manager:
 
     def grid_jobs(self) -> Sequence[GridJob]:
         """Status of all grid jobs except forgotten ones."""
-        return [
-            grid_job.grid_job_status(each, self.journal.local_jobs(each.key))
-            for each in self.journal.entries()
-            if not each.forgotten
-        ]
+        return [grid_job.grid_job_status(entry, local_jobs) for entry, local_jobs in self.journal.grid_jobs()]
 
     def is_refusing(self, queue: str, vo: str) -> bool:
         """Whether the batch system of a queue refused a whole grid job of the VO lately."""

@@ -14,8 +14,9 @@ from pilotage.service.auth.callers import Role
 from pilotage.service.pages import templating
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.pages.templating import Chart, ChartLine
-from pilotage.service.queries import accounting
+from pilotage.service.queries import accounting, overview
 from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow, Columns
+from taskqueue.accounting import depths
 from taskqueue.accounting.report import DIMENSIONS, TimeBucket
 from taskqueue.accounting.sums import truncate_to_hour
 from taskqueue.states import JobStatus
@@ -185,6 +186,23 @@ def draw_ended_jobs(page: PageContext, hours: int) -> list[Chart]:
         whole = _answer(page, shown, TimeBucket.HOUR if hours <= _DEFAULT_STEPS else TimeBucket.DAY)
         charts.append(replace(draw(whole, QUANTITIES[0]), title=f"Jobs that ended, by {title}"))
     return charts
+
+
+def draw_depths(page: PageContext, hours: int, site: str | None = None) -> Chart:
+    """The waiting jobs that the largest sites could run over time, or one site and its largest queues."""
+    found = overview.read_depths(page.parts, page.caller, site=site, hours=hours, now=page.parts.clock())
+    total = {name: sum(jobs or 0 for jobs in sampled) for name, sampled in found.jobs.items()}
+    by_size = sorted(total, key=lambda name: (name != depths.ALL, -total[name], name))
+    lines = [
+        ChartLine(label=name or "the site", tone=tone, values=found.jobs[name])
+        for tone, name in enumerate(by_size[: templating.MOST_LINES], 1)
+    ]
+    return Chart(
+        title=f"Waiting jobs that {'its queues' if site else 'sites'} could run",
+        note="number of jobs, each counted wherever it could run; times are UTC",
+        times=found.begins,
+        lines=lines,
+    )
 
 
 @router.get("/accounting")

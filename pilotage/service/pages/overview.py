@@ -88,6 +88,7 @@ class AgentState:
     name: str
     last_at: datetime | None
     is_overdue: bool
+    is_configured: bool  #: optional agents run only where they are
     broken: Sequence[str]  #: VOs whose work failed
 
 
@@ -107,6 +108,8 @@ def show_services(page: PageOf) -> HTMLResponse:
             name=name,
             last_at=latest.get(name),
             is_overdue=name in overdue,
+            is_configured=name not in leader.OPTIONAL
+            or not leader.is_silent(name, latest.get(name), now=now),
             broken=broken.get(name, ()),
         )
         for name in sorted(leader.INTERVALS)
@@ -141,6 +144,8 @@ def _course(page: PageContext, hours: int, vo: str) -> dict[str, Any]:
         charts = _charts(found)
     else:
         charts = accounting.draw_ended_jobs(page, hours)
+    if not vo and not (depths := accounting.draw_depths(page, hours)).is_empty:
+        charts.append(depths)
     return {
         "charts": charts,
         "troubles": overviews.troubles(page.parts, caller, now=now),

@@ -18,7 +18,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.explain import QueueExplanation
-from pilotage.service.pages import lists
+from pilotage.service.pages import accounting, lists
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, overview, sites
 from pilotage.service.queries.overview import SiteGlance
@@ -34,6 +34,8 @@ router = APIRouter(route_class=PageRoute)
 
 #: Sites on one page.
 _ON_PAGE = 100
+#: Periods of the charts of waiting jobs.
+_DEPTH_HOURS = (24, 168)
 #: Columns that sites can be sorted by, beside their names.
 _NUMBERS = frozenset({"queues", "running", "pilots", "could_run"})
 
@@ -110,6 +112,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         vos=visibility.site_vos(caller, config, site),
         vo=selected,
         may_ban=caller.looks_after(site),
+        depths=[accounting.draw_depths(page, hours, site) for hours in _DEPTH_HOURS],
     )
 
 

@@ -142,6 +142,11 @@ def count(value: float | None) -> str:
     return text.replace(",", _GROUP)
 
 
+def numbered(value: int, noun: str) -> str:
+    """Format a number of things: `1 job`, `3 jobs`."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def hours(seconds: float) -> str:
     """Format used time: in hours, if it is at least one."""
     return f"{count(seconds / 3600)}{_NO_BREAK}h" if seconds >= 3600 else duration(seconds)
@@ -235,7 +240,9 @@ def environment() -> Environment:
         auto_reload=False,
         cache_size=-1,
     )
-    made.filters |= {each.__name__: each for each in (when, duration, count, hours, share, percent, written)}
+    made.filters |= {
+        each.__name__: each for each in (when, duration, count, numbered, hours, share, percent, written)
+    }
     made.filters |= {"conditions": canonical.format_lines, "parameter": diff.format_entry}
     made.globals |= {"asset": address}
     return made

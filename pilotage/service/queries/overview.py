@@ -20,7 +20,8 @@ from pilotage.service.queries import sites as queries_sites
 from pilotage.service.queries.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.services import Services
 from requirements.values import fold
-from taskqueue.accounting import time_series
+from taskqueue.accounting import depths, time_series
+from taskqueue.accounting.depths import DepthSeries
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import agent_leases, database
 from taskqueue.jobs import search, unmatchable
@@ -35,6 +36,8 @@ from taskqueue.states import FINAL, JobStatus
 _RECENT = 5
 #: Counting of jobs in pools without a queue stops here.
 MOST_STUCK = 10_000
+#: Steps of a chart of depths: each reads one sample.
+DEPTH_STEPS = 48
 #: Seconds for which a count of waiting jobs is cached: its cost grows with the number of classes.
 _CACHE_TIME = 5
 #: Waiting jobs that sites and queues could run, by VOs (None: all).
@@ -159,6 +162,23 @@ def course(
     with database.reading(parts.engine) as conn:
         since = now - timedelta(hours=hours)
         return time_series.read_series(conn, vos=vos, since=since, until=now, step=step)
+
+
+def read_depths(
+    parts: Services, caller: Caller, *, site: str | None = None, hours: int, now: datetime
+) -> DepthSeries:
+    """Waiting jobs that a site and its queues, or the caller's sites, could run over time.
+
+    Of all VOs for admins of the site, else of the caller's.
+    """
+    sites, vos = None, caller.visible_vos
+    if site is not None:
+        vos = visibility.vos_at(caller, site)
+    elif not (caller.is_operator or caller.vos):
+        sites, vos = caller.own_sites, None
+    since, step = now - timedelta(hours=hours), max(depths.INTERVAL, timedelta(hours=hours) / DEPTH_STEPS)
+    with database.reading(parts.engine) as conn:
+        return depths.read_depths(conn, site=site, sites=sites, vos=vos, since=since, until=now, step=step)
 
 
 def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroubles:

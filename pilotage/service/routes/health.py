@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -57,7 +58,12 @@ class Readiness:
         return answer
 
 
-@router.get("/readyz")
+_NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {"description": "Not ready: `checks` has the reasons. `Retry-After` is 5 seconds."}
+}
+
+
+@router.get("/readyz", responses=_NOT_READY)
 async def ready(request: Request) -> JSONResponse:
     """Check that the database stores, jobs can be matched and the clock of this host is right; else 503."""
     readiness: Readiness = request.app.state.readiness

@@ -275,6 +275,15 @@ def upgrade() -> None:
         postgresql_with=_BUSY,
     )
     op.create_table(
+        "queue_depths",
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("site", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("vo", sa.Text(), nullable=False),
+        sa.Column("jobs", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("at", "site", "queue", "vo", name=op.f("pk_queue_depths")),
+    )
+    op.create_table(
         "log_readers",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("counted", sa.BigInteger(), nullable=False),

@@ -10,8 +10,15 @@ import time
 from pathlib import Path
 
 from tests.acceptance.campaign.run import Plan, run
+from tests.debian import FAKETIME
 
 log = logging.getLogger(__name__)
+
+
+def warn_of_clocks(library: Path) -> None:
+    """Log that the fault `clock` is left out, if so."""
+    if not library.exists():
+        log.warning("clocks are not changed: there is no %s (Debian's libfaketime)", library)
 
 
 def main() -> int:
@@ -32,6 +39,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    warn_of_clocks(FAKETIME)
     directory = Path(tempfile.mkdtemp(prefix="campaign-"))
     log.info("seed %d, logs and history in %s", options.seed, directory)
     plan = Plan(

@@ -21,12 +21,11 @@ from pilotage.service.services import utc_now
 from tests.acceptance.campaign import next_release, site
 from tests.acceptance.campaign.network import Link, Network
 from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.debian import FAKETIME
 from tests.pgbouncer import Pgbouncer
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
 
-#: The library of Debian's package libfaketime; without it no clock is changed.
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 DATABASE = "campaign"
 _POSTGRES_DISK_MB, _BLOB_DISK_MB, _SMALL_DISK_MB = 1500, 200, 50
 

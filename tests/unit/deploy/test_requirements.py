@@ -123,6 +123,19 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     assert done.stderr.count("\n") == 1
 
 
+def test_an_agent_names_the_missing_package_for_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    packages = {name for name, _, _ in pinned("requirements.txt") if not name.startswith("opentelemetry")}
+    words = ("agent", "traces", "--once", "--otlp-url", "http://127.0.0.1:9")
+    assert run_with(packages, "db", "upgrade").returncode == 0
+    done = run_with(packages, *words)
+    assert done.returncode == 1
+    assert "pip install 'pilotage[otel]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 DIRECTOR = """
 name: test
 url: http://127.0.0.1:9

@@ -13,7 +13,7 @@ from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
-from pilotage.cli import dirac_server, options
+from pilotage.cli import dirac_server, options, output
 from pilotage.cli.commands.config import edit, show
 from pilotage.cli.commands.config.edit import Answer, ConfigChange, Guards
 from pilotage.cli.commands.config.show import Message
@@ -101,9 +101,10 @@ def _show_changes(found: ImportedConfiguration, outcome: ImportOutcome, service:
     data = {"changes": changes, "notes": [note.as_json() for note in found.notes], **asdict(outcome)}
     service.emit(data, lambda: edit.render_with_effects(changes, outcome.preview))
     if not service.as_json:
-        left = f"; {len(found.notes)} things were not carried over" if found.notes else ""
-        number = f"{len(changes)} changes{left}; {_stored(outcome)}"
-        typer.echo(number if changes else f"nothing changes{left}")
+        notes = len(found.notes)
+        left = f"; {output.numbered(notes, 'thing')} {'was' if notes == 1 else 'were'} not carried over"
+        number = f"{output.numbered(len(changes), 'change')}{left if notes else ''}; {_stored(outcome)}"
+        typer.echo(number if changes else f"nothing changes{left if notes else ''}")
 
 
 def _read_text(file: Path) -> str:

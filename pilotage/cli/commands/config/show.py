@@ -165,14 +165,16 @@ def diff(
     service.emit(data, lambda: "\n".join(lines))
 
 
-Message = Annotated[str | None, typer.Option("--message", "-m", help="Reason, stored in the history.")]
+Message = Annotated[
+    str | None, typer.Option("--message", "-m", metavar="TEXT", help="Reason, stored in the history.")
+]
 _AT = "Only changes of this path, of something below it, or of a section that contains it."
 
 
 def history(
     *,
     path: Annotated[str, options.option("PATH", _AT, "--path")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Rows to show.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Rows to show.")] = 20,
     service: ServiceOptions,
 ) -> None:
     """List the versions with changes that you may see, newest first."""

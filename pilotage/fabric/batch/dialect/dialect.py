@@ -117,7 +117,8 @@ def merge_options(
     """The words; of an option given several times one, at the first place, with all values.
 
     Args:
-        words: An option may be `--time=60`, `--time 60`, `-t 60` or `-t60`.
+        words: An option may be `--time=60`, `--time 60`, `-t 60`, `-t60` or the beginning of its
+            long name, where no other of `merged` has it, such as `--tim=60`.
         merged: How two values of an option become one, by its long name.
         short: Long names of those options by their short ones.
     """
@@ -138,12 +139,22 @@ def _spell_out(words: Iterable[str], merged: Collection[str], short: Mapping[str
     """The words, with the options to be merged as `--option=value`."""
     remaining = iter(words)
     for word in remaining:
-        if word in merged or word in short:
-            yield f"{short.get(word, word)}={next(remaining, '')}"
+        name, sign, value = word.partition("=")
+        if option := _find_option(name, merged, short):
+            yield f"{option}={value if sign else next(remaining, '')}"
         elif (name := word[:2]) in short:
-            yield f"{short[name]}={word[2:].removeprefix('=')}"
+            yield f"{short[name]}={word[2:]}"
         else:
             yield word
+
+
+def _find_option(name: str, merged: Collection[str], short: Mapping[str, str]) -> str | None:
+    """The long name of an option to be merged, of which `name` may be an abbreviation."""
+    if name in merged:
+        return name
+    is_long = name.startswith("--") and len(name) > 2
+    meant = [option for option in merged if is_long and option.startswith(name)]
+    return meant[0] if len(meant) == 1 else short.get(name)
 
 
 def _all_features(before: str, after: str) -> str:

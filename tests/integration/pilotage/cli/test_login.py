@@ -65,11 +65,12 @@ def test_a_vo_without_a_role_is_refused(capsys):
     assert "--role" in said
 
 
-def test_an_operator_revokes_a_token(service: Service, monkeypatch, capsys):
+@pytest.mark.parametrize("command", [["revoke"], ["token", "revoke"]])
+def test_an_operator_revokes_a_token(service: Service, monkeypatch, capsys, command: list[str]):
     monkeypatch.setenv("PILOTAGE_TOKEN", service.token("operator", user="root"))
     token = service.token("user", vo="cms", user="ada")
     with pytest.raises(SystemExit) as ended:
-        application.main(["revoke", token])
+        application.main([*command, token])
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (0, "revoked\n"), said.err
     assert service.client(token).get("/api/v1/jobs").status_code == 401

@@ -81,6 +81,18 @@ def test_a_site_advertises_by_hand_and_shows_how_it_stands(run: Run, gateway: ht
     assert (status, [each["site"] for each in json.loads(out)["sites"]]) == (0, [SITE, "LCG.B.org"])
 
 
+def test_a_site_admin_who_lists_jobs_is_referred_to_their_numbers(
+    run: Run, limited: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("list")  # sets the token
+    for words, status in (["job", "list"], 1), (["job", "list", "--by", "vo,status"], 0):
+        with pytest.raises(SystemExit) as ended:
+            application.main(words)
+        said = capsys.readouterr()
+        assert ended.value.code == status
+        assert ("`pilotage job list --by vo,status` counts the jobs at your site" in said.err) is bool(status)
+
+
 def test_whole_numbers_are_shown_as_such(run: Run) -> None:
     run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
     status, out, _ = run("show", SITE, "--json")

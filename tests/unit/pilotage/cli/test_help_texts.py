@@ -47,3 +47,10 @@ def test_an_option_without_a_value_shows_no_type(capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     assert "--json" in text
     assert "bool" not in text
+
+
+@pytest.mark.parametrize("words", sorted(EVERY))
+def test_the_value_of_an_option_has_a_name_in_words(words: str) -> None:
+    parameters = EVERY[words].params  # type: ignore[attr-defined]
+    valued = [each for each in parameters if each.param_type_name == "option" and not each.is_flag]
+    assert [each.name for each in valued if each.metavar is None] == []

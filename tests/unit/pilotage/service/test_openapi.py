@@ -72,6 +72,14 @@ def test_errors_are_listed_with_codes_that_exist() -> None:
         assert f"`{code}`" in OPERATIONS[name]["responses"][status]["description"]
 
 
+def test_operations_without_a_version_list_their_errors() -> None:
+    metrics = OPERATIONS["health_metrics"]["responses"]
+    assert "`not_authenticated`" in metrics["401"]["description"]
+    assert "`not_allowed`" in metrics["403"]["description"]
+    assert "`unavailable`" in metrics["503"]["description"]
+    assert "`checks`" in OPERATIONS["health_ready"]["responses"]["503"]["description"]
+
+
 @pytest.mark.parametrize("name", openapi.EXAMPLES)
 def test_an_example_is_a_body_of_its_operation(name: str) -> None:
     content = OPERATIONS[name]["requestBody"]["content"]["application/json"]

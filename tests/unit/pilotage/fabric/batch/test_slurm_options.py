@@ -27,6 +27,15 @@ from pilotage.fabric.batch.dialect import dialect
         (["--constraint=el9", "-C", "ssd"], ["--constraint=el9&ssd"]),
         (["--cpus-per-task=4", "--ntasks=1", "-c", "1"], ["--cpus-per-task=4", "--ntasks=1"]),
         (["--cpus-per-task=4", "-n2", "--cpus-per-task=8"], ["--cpus-per-task=8", "--ntasks=2"]),
+        (["--time=60", "--tim=5"], ["--time=60"]),
+        (["--cpus-per-task=4", "--cpus-per-t", "8"], ["--cpus-per-task=8"]),
+        (["--constraint=el9", "--const=ssd"], ["--constraint=el9&ssd"]),
+        (["--mem=300M", "--me=100M"], ["--mem=300M"]),
+        (
+            ["--mem=300M", "--mem-per-cpu=100M", "--time-min=5"],
+            ["--mem=300M", "--mem-per-cpu=100M", "--time-min=5"],
+        ),
+        (["--time=60", "--t=5"], ["--time=60", "--t=5"]),  # ambiguous: sbatch refuses it
     ],
 )
 def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:

@@ -1,0 +1,60 @@
+"""How many waiting jobs each site and queue could run is sampled, and is a series with gaps."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Engine
+
+from agents import depths, retention
+from agents.depths import DepthsResult
+from taskqueue.accounting import depths as stored_depths
+from taskqueue.db import database
+from taskqueue.task_queues.requirement_class import RequirementClass
+from tests import waiting
+
+CONFIG = waiting.grid()
+START = datetime(2026, 3, 2, 12, 3, tzinfo=UTC)
+STEP = timedelta(minutes=10)
+LHCB, CMS = (RequirementClass(vo=vo, cpu_time=0) for vo in ("lhcb", "cms"))
+
+
+def _cycle(engine: Engine, now: datetime) -> DepthsResult | None:
+    return depths.cycle(engine, CONFIG, now=now, holder="test")
+
+
+def _read(engine: Engine, steps: int, **which: str | frozenset[str]) -> Mapping[str, Sequence[int | None]]:
+    with database.reading(engine) as conn:
+        until = START + (steps - 1) * STEP
+        return stored_depths.read_depths(conn, since=START, until=until, step=STEP, **which).jobs  # type: ignore[arg-type]
+
+
+def test_a_job_counts_once_at_a_site_and_at_each_queue_that_could_run_it(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, START, 3, asked=LHCB)
+        waiting.put(conn, START, 2, asked=CMS)
+    assert _cycle(engine, START) == DepthsResult(sampled=11)
+    assert _read(engine, 1) == {"A.B.ch": [5], "C.D.ch": [5]}
+    assert _read(engine, 1, sites=frozenset({"C.D.ch"})) == {"C.D.ch": [5]}
+    assert _read(engine, 1, vos=frozenset({"lhcb"})) == {"A.B.ch": [3], "C.D.ch": [3]}
+    assert _read(engine, 1, site="A.B.ch") == {"": [5], "ce1/long": [5], "ce1/short": [5], "ce2/long": [2]}
+
+
+def test_a_sample_is_taken_once_and_a_step_without_one_is_a_gap(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        job_ids = waiting.put(conn, START, 1, asked=LHCB)
+    assert _cycle(engine, START) != DepthsResult()
+    assert _cycle(engine, START + timedelta(minutes=6)) == DepthsResult()
+    with database.writing(engine) as conn:
+        waiting.claim(conn, {waiting.task_queue_of(conn, job_ids[0])}, START)
+    assert _cycle(engine, START + 2 * STEP) == DepthsResult()  # it has no place, but is a sample
+    assert _read(engine, 4)["A.B.ch"] == [1, None, 0, None]
+
+
+def test_samples_are_removed_after_a_week(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, START, 1, asked=LHCB)
+    _cycle(engine, START)
+    retention.cycle(engine, CONFIG, now=START + timedelta(days=6), holder="test")
+    assert _read(engine, 1)
+    retention.cycle(engine, CONFIG, now=START + timedelta(days=8), holder="test")
+    assert not _read(engine, 1)

@@ -1,0 +1,44 @@
+"""Charts of waiting jobs by site and queue, and the state of agents; asked without a browser."""
+
+import pytest
+
+from agents import depths
+from pilotage.service.services import utc_now
+from tests.integration.pilotage.service.pages.test_access import session
+from tests.running_service import Service
+
+SITE = "LCG.A.org"
+
+
+@pytest.fixture(scope="module")
+def sampled(service: Service) -> Service:
+    service.user(vo="cms").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 3}).raise_for_status()
+    dune = service.user(vo="dune", user="dan")
+    dune.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 40}).raise_for_status()
+    depths.cycle(service.engine, service.parts.live.current, now=utc_now(), holder="test")
+    return service
+
+
+@pytest.mark.parametrize(
+    ("role", "number"), [("operator", 43), ("site_admin", 43), ("vo_admin", 3), ("user", 3)]
+)
+def test_people_see_the_depth_of_the_vos_that_they_may_count(
+    sampled: Service, role: str, number: int
+) -> None:
+    about = {"site": SITE} if role == "site_admin" else {} if role == "operator" else {"vo": "cms"}
+    with session(sampled, role, user="eva", **about) as browser:
+        overview, site = browser.get("/").text, browser.get(f"/sites/{SITE}").text
+    assert "Waiting jobs that sites could run" in overview
+    assert f'"label": "{SITE}"' in overview
+    assert "Waiting jobs that its queues could run" in site
+    for label in ("the site", "ce1/long"):
+        values = site.partition(f'"label": "{label}"')[2].partition("]")[0]
+        assert f" {number}" in values
+
+
+def test_an_optional_agent_is_not_configured_and_not_running(sampled: Service) -> None:
+    with session(sampled, "operator", user="root") as browser:
+        text = browser.get("/services").text
+    row = text.partition('<th scope="row">traces</th>')[2].partition("</tr>")[0]
+    assert "not configured" in row
+    assert "running" not in row
