@@ -5,7 +5,7 @@ Sections of other VOs are invisible.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
@@ -40,7 +40,7 @@ _SITE_PATHS: Final = (
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
 #: Options below `Operations/<vo>`, folded, that a VO sets only to smaller values: the installation keeps
 #: data that long; with the attributes of `VoOptions`.
-_LOWERED_OPTIONS: Final = {
+_LOWERED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[object], float]]] = {
     ("retention", "jobs"): attrgetter("retention.jobs"),
     ("retention", "outputs"): attrgetter("retention.outputs"),
     ("retention", "sandboxes"): attrgetter("retention.sandboxes"),
