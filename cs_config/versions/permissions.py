@@ -13,7 +13,6 @@ from typing import Final
 
 from cs_config.options import bounds
 from cs_config.options.operations import DEFAULTS, options_for
-from cs_config.options.options import VoOptions
 from cs_config.options.registry import DEFAULT_SHARE, Registry
 from cs_config.source.sections import Leaf, Section, Tree, to_plain
 from cs_config.tree import admission, inheritance, node_attributes, parameters
@@ -41,7 +40,7 @@ _SITE_PATHS: Final = (
 _INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
 #: Options below `Operations/<vo>`, folded, that a VO sets only to smaller values: the installation keeps
 #: data that long; with the attributes of `VoOptions`.
-_LOWERED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[VoOptions], float]]] = {
+_LOWERED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[object], float]]] = {
     ("retention", "jobs"): attrgetter("retention.jobs"),
     ("retention", "outputs"): attrgetter("retention.outputs"),
     ("retention", "sandboxes"): attrgetter("retention.sandboxes"),
