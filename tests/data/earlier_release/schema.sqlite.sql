@@ -383,6 +383,14 @@ CREATE TABLE queue_classes (
 	slot INTEGER NOT NULL, 
 	CONSTRAINT uq_queue_classes_vo_digest UNIQUE (vo, digest)
 );
+CREATE TABLE queue_depths (
+	at DATETIME NOT NULL, 
+	site TEXT NOT NULL, 
+	queue TEXT NOT NULL, 
+	vo TEXT NOT NULL, 
+	jobs BIGINT NOT NULL, 
+	CONSTRAINT pk_queue_depths PRIMARY KEY (at, site, queue, vo)
+);
 CREATE TABLE requirement_classes (
 	class_id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, 
 	digest VARCHAR(64) NOT NULL, 
