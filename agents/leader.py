@@ -56,8 +56,11 @@ class Leadership:
         """Open a transaction that cannot overlap one of another leader."""
         with database.writing(self.engine) as conn:
             if not agent_leases.is_held(conn, name=self.name, fence=self.fence):
-                raise LeadershipLostError(f"another process is the leader of {self.name} now")
+                raise self._lost()
             yield conn
+
+    def _lost(self) -> LeadershipLostError:
+        return LeadershipLostError(f"another process is the leader of {self.name} now")
 
     def repeat(self, step: Callable[[Connection], int], *, most: int, rounds: int) -> int:
         """Call `step`, each time in its own transaction, until it does fewer than `most` things.
@@ -125,10 +128,13 @@ class Leadership:
 
     def finish(self) -> None:
         """Store that the cycle is complete, and whose work failed."""
-        with self.writing() as conn:
-            agent_leases.finish_cycle(
+        # Not in `writing`: to lock the lease for reading before it is changed could be a deadlock.
+        with database.writing(self.engine) as conn:
+            is_held = agent_leases.finish_cycle(
                 conn, name=self.name, fence=self.fence, broken=sorted(self.broken), now=self.now
             )
+        if not is_held:
+            raise self._lost()
 
 
 def acquire(engine: Engine, name: str, *, holder: str, now: datetime) -> Leadership | None:

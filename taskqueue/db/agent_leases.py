@@ -70,10 +70,10 @@ def renew(conn: Connection, *, name: str, fence: int, until: datetime) -> None:
 
 def finish_cycle(
     conn: Connection, *, name: str, fence: int, broken: Collection[str] = (), now: datetime
-) -> None:
-    """Record the end of a cycle, and the VOs whose work failed in it."""
+) -> bool:
+    """Record the end of a cycle, and the VOs whose work failed in it; False: the lease was lost."""
     values = {"the_name": name, "the_fence": fence, "those_broken": json.dumps(sorted(broken)), "now": now}
-    conn.execute(FINISH_CYCLE, values)
+    return bool(conn.execute(FINISH_CYCLE, values).rowcount)
 
 
 LAST_CYCLES = select(table.c.name, table.c.last_cycle_at)
