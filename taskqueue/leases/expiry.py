@@ -200,10 +200,12 @@ def make_key(vo: str, times: str = "") -> str:
 
 
 def correct_future_times(conn: Connection, *, now: datetime) -> None:
-    """Set times of open attempts that are ahead to `now`: the clock of the database was set back.
+    """Set times of open attempts that are ahead to the present: the clock of the database was set back.
 
-    Silence counts from then on, instead of after hours.
+    Silence counts from then on, instead of after hours. `now` is used on SQLite only: what a process read
+    before it was suspended would set back the reports that came meanwhile.
     """
+    now = clock.read_time(conn, now)
     times = {"latest": now + clock.MOST_OFFSET, "now": now}
     conn.execute(CORRECT_ATTEMPTS, times)
     conn.execute(CORRECT_STALLED, times)

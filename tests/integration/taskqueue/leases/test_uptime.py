@@ -62,6 +62,12 @@ def test_while_the_service_is_away_for_an_hour_no_job_is_taken_from_its_pilot(
     assert {job(engine, each).reschedules for each in running} == {0}
 
 
+@pytest.fixture
+def _database_has_the_time_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "read_time", lambda _, now: now)
+
+
+@pytest.mark.usefixtures("_database_has_the_time_of_the_agent")
 def test_silence_counts_at_once_when_the_clock_was_ahead_and_is_set_back(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
@@ -83,6 +89,7 @@ def test_silence_counts_at_once_when_the_clock_was_ahead_and_is_set_back(
     assert {job(engine, each).status for each in (stalled, *started)} == {JobStatus.RESCHEDULED}
 
 
+@pytest.mark.usefixtures("_database_has_the_time_of_the_agent")
 def test_a_pilot_that_reports_after_the_clock_was_set_back_keeps_its_job(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
@@ -95,6 +102,19 @@ def test_a_pilot_that_reports_after_the_clock_was_set_back_keeps_its_job(
         reporting.heartbeat(conn, attempt.lease, lease_time=LEASE, now=right + 29 * MINUTE)
     assert look(engine, right + 31 * MINUTE) == LostResult(stalled=4)
     assert job(engine, running[0]).status == JobStatus.RUNNING
+
+
+def test_an_agent_that_was_suspended_sets_back_no_reports(postgres_url: str, now: datetime) -> None:
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        [job_id] = waiting.put(conn, now, 1)
+        [match] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now, count=1)
+        reporting.start(conn, match.lease, lease_time=LEASE, now=now)
+        expiry.correct_future_times(conn, now=now - FAR)
+        attempt = attempts.get_latest(conn, job_id)
+    engine.dispose()
+    assert attempt is not None
+    assert attempt.heartbeat_at == now
 
 
 def test_the_grace_time_of_stalled_jobs_counts_in_the_same_way(
