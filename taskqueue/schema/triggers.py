@@ -2,7 +2,7 @@
 
 A trigger, because an attempt is closed by many statements, and one that forgot the counters would lower a
 limit for good. Attempts without `counted_by` cost nothing but the test of that. A reservation stays when we
-take away a started attempt: it may still run until its pilot notices.
+take away an attempt: it may still be there until its pilot notices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,8 @@ DECLARE
     gone boolean := TG_OP = 'DELETE';
     reopened boolean := NOT gone AND NEW.closed_at IS NULL;
     leaves boolean := gone OR NOT reopened
-        AND (NEW.started_at IS NULL OR NEW.closed_as IN ('finished', 'released'));
+        AND (NEW.closed_as IN ('finished', 'released')
+            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled');
 BEGIN
     INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
     SELECT counting ->> 1, (counting ->> 0)::bigint, OLD.job_id, OLD.epoch,
@@ -45,7 +46,8 @@ BEGIN
         CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END
     FROM json_each(OLD.counted_by)
     WHERE json_extract(value, '$[0]') <> 0 OR NEW.closed_at IS NOT NULL
-        AND (NEW.started_at IS NULL OR NEW.closed_as IN ('finished', 'released'));
+        AND (NEW.closed_as IN ('finished', 'released')
+            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled');
 END""",
         """
 CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts

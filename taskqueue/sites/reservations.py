@@ -1,9 +1,10 @@
 """Reservations: matches that a site's own counts do not contain yet; and advertisements, which contain them.
 
 A reservation ends when an advertisement acknowledges it, when its pilot closes the attempt (finish, release),
-or when the attempt is closed before it was started. A started attempt that we took away may still run until
-its pilot notices: it stays reserved until an advertisement that was counted after its start. The attempt's
-state is read from `attempts`; only advertisements write here.
+or when its lease ends before it was started. An attempt that was rescheduled may still be there until its
+pilot notices: if it was started it stays reserved until an advertisement that was counted after its start,
+else until the first advertisement after the end of its lease, when its pilot gives it up. The attempt's state
+is read from `attempts`; only advertisements write here.
 
 The site fetches a watermark, counts, and advertises as of the watermark. Every attempt whose start was
 recorded when the watermark was issued is in the count, or has left the site: a job is there before its start
@@ -45,12 +46,19 @@ log = logging.getLogger(__name__)
 AttemptKey = tuple[int, int]
 
 _BY_ITS_PILOT = ("finished", "released")
+_TAKEN_AWAY = "rescheduled"
 
 _THE_SCOPE = table.c.scope == bindparam("the_scope")
 _ITS_ATTEMPT = and_(attempts.c.job_id == table.c.job_id, attempts.c.epoch == table.c.epoch)
 _MAY_BE_THERE: ColumnElement[bool] = or_(
     attempts.c.closed_at.is_(None),
+    attempts.c.closed_as == _TAKEN_AWAY,
     and_(attempts.c.started_at.is_not(None), attempts.c.closed_as.not_in(_BY_ITS_PILOT)),
+)
+_IS_GIVEN_UP = and_(
+    attempts.c.closed_as == _TAKEN_AWAY,
+    attempts.c.started_at.is_(None),
+    attempts.c.lease_expires_at < bindparam("now"),
 )
 
 CREATE = insert(table)
@@ -79,6 +87,7 @@ MARK_STARTED = (
 )
 ACKNOWLEDGE = delete(table).where(_THE_SCOPE, table.c.begun_by <= bindparam("the_as_of"))
 FORGET_ENDED = delete(table).where(_THE_SCOPE, ~exists().where(_ITS_ATTEMPT, _MAY_BE_THERE))
+FORGET_GIVEN_UP = delete(table).where(_THE_SCOPE, exists().where(_ITS_ATTEMPT, _IS_GIVEN_UP))
 CLEAR_SEEN = update(table).where(_THE_SCOPE, table.c.seen).values(seen=False)
 REMOVE = (
     delete(table)
@@ -141,14 +150,17 @@ def mark_started(conn: Connection, site: str, watermark: int) -> None:
     conn.execute(MARK_STARTED, {"the_site": site, "the_watermark": watermark})
 
 
-def acknowledge(conn: Connection, scope: str, *, as_of: int, seen: Sequence[AttemptKey]) -> None:
-    """Delete reservations contained in a new advertisement; suspend those that it only lists until the next.
+def acknowledge(
+    conn: Connection, scope: str, *, as_of: int, seen: Sequence[AttemptKey], now: datetime
+) -> None:
+    """Delete reservations contained in a new advertisement or ended; suspend those that it only lists.
 
     A listed attempt may be missing in an advertisement with a later watermark that was counted earlier; one
     whose start was recorded by the watermark cannot.
     """
     conn.execute(ACKNOWLEDGE, {"the_scope": scope, "the_as_of": as_of})
     conn.execute(FORGET_ENDED, {"the_scope": scope})
+    conn.execute(FORGET_GIVEN_UP, {"the_scope": scope, "now": now})
     conn.execute(CLEAR_SEEN, {"the_scope": scope})
     for some in sql.split_batches(seen):
         conn.execute(SET_SEEN, {"the_scope": scope, "ids": some})
@@ -196,7 +208,7 @@ def accept_advertisement(conn: Connection, scope: str, new: Advertisement, *, no
     as_of = _next_watermark(conn, site) if new.as_of is None else new.as_of
     found = sql.read_batches(conn, BY_LEASE, new.leases_seen)
     seen = sorted({*new.attempts_seen, *((row.job_id, row.epoch) for row in found)})
-    acknowledge(conn, scope, as_of=contained, seen=seen)
+    acknowledge(conn, scope, as_of=contained, seen=seen, now=now)
     conn.execute(SET_RESERVED, {"the_scope": scope, "reserved": recount(conn, scope)})
     scopes.store_state(conn, scope, new.attributes, as_of=as_of, taken_at=new.taken_at, now=now)
     return True

@@ -258,7 +258,9 @@ class Pilot(Player):
         held.start_sent = time.monotonic()
         answer = None
         while answer is None and time.monotonic() < held.good_until:
-            answer = self.send("POST", f"/leases/{held.lease}/start", json={}, refused=(404, 409))
+            rest = max(0.1, min(15.0, held.good_until - time.monotonic()))
+            path = f"/leases/{held.lease}/start"
+            answer = self.send("POST", path, json={}, refused=(404, 409), timeout=rest)
             if answer is None:
                 self.pause(PHASE)
         if answer is not None and answer.is_success and not answer.json()["commands"]:

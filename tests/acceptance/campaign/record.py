@@ -119,6 +119,7 @@ class Truth:
     bounds: Bounds
     phases: dict[str, str] = field(default_factory=dict)  #: by lease; a job is there before its start
     most: Counter[str] = field(default_factory=Counter)
+    then: dict[str, str] = field(default_factory=dict)  #: what was there when there was most, by name
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, lease: str, phase: str) -> None:
@@ -152,7 +153,10 @@ class Truth:
             "busy": self.count(SUBMITTING, GATHERING),
         }
         for name, number in now.items():
-            self.most[name] = max(self.most[name], number)
+            if number > self.most[name]:
+                self.most[name] = number
+                there = ", ".join(f"{lease[:8]} {phase}" for lease, phase in self.phases.items())
+                self.then[name] = f"at {time.monotonic():.3f} s of the clock: {there}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +174,7 @@ def over_the_throttle(site: str, truth: Truth) -> Iterator[str]:
     for name in ("jobs", "submitting"):
         bound = getattr(truth.bounds, name)
         if bound is not None and truth.most[name] > bound:
-            yield f"{site}: {truth.most[name]} {name} at once, allowed are {bound}"
+            yield f"{site}: {truth.most[name]} {name} at once, allowed are {bound}; {truth.then[name]}"
 
 
 def crowd(steps: Iterable[Step], site: str, kind: str) -> Iterator[tuple[int, int]]:

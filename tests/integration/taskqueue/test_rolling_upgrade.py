@@ -74,7 +74,8 @@ def test_a_process_does_not_start_on_the_schema_of_an_earlier_release(
     url = f"sqlite:///{tmp_path / 'old.db'}"
     db_database.upgrade(url)
     # As in a release with one more migration.
-    monkeypatch.setattr(db_database, "_list_revisions", lambda: ("0002", "0001"))
+    revisions = ("later", *db_database._list_revisions())
+    monkeypatch.setattr(db_database, "_list_revisions", lambda: revisions)
     chosen = settings.load({"home": tmp_path, "database_url": url}, {})
     with pytest.raises(CommandRefused, match="earlier release"), wiring.open_current_engine(chosen):
         pass
