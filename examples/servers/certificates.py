@@ -38,6 +38,7 @@ class Authority:
             _builder(self._name, self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = directory / "ca.pem"
@@ -46,6 +47,7 @@ class Authority:
     def sign(self, name: str, *, days: int = 30) -> tuple[Path, Path]:
         """A certificate for a host of this machine or for a person, good for some days, and its key."""
         key = _key()
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         local = x509.SubjectAlternativeName(
             [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
         )
@@ -53,6 +55,7 @@ class Authority:
             _builder(_name(name), self._name, key, days=days)
             .add_extension(x509.ExtendedKeyUsage(_USAGES), critical=False)
             .add_extension(local, critical=False)
+            .add_extension(issuer, critical=False)
             .sign(self._key, hashes.SHA256())
         )
         pem, secret = self._directory / f"{name}.pem", self._directory / f"{name}.key"
