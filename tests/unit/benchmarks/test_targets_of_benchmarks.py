@@ -18,11 +18,11 @@ def test_a_number_that_shall_not_be_exceeded_is_met_up_to_there():
 
 
 def test_of_several_measurements_the_worst_counts_with_its_note():
-    measured = [result("http", 3_000, "16 clients"), result("http", 2_000, "64 clients")]
+    measured = [result("http 64", 3_000, "1 process"), result("http 64", 2_000, "2 processes")]
 
-    [verdict] = [each for each in targets.verdicts(measured, ["match"]) if each.target is TARGETS["http"]]
+    [verdict] = [each for each in targets.verdicts(measured, ["match"]) if each.target is TARGETS["http 64"]]
 
-    assert (verdict.measured, verdict.note) == (2_000, "64 clients")
+    assert (verdict.measured, verdict.note) == (2_000, "2 processes")
     assert verdict.row()["met"] == "no"
 
 
