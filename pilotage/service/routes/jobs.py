@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 
-from optimizers.submit import dry_run
+from optimizers.submit import checking
 from optimizers.submit.checking import Source
 from pilotage.service import routing
 from pilotage.service.auth import visibility
@@ -328,7 +328,7 @@ def explain_description(
     if len(sources) != 1:
         raise InvalidRequest([Problem(path="body", message=f"{len(sources)} descriptions, allowed is one")])
     config, now = parts.live.current, parts.clock()
-    foreseen = dry_run.dry_run_source(config, submitter_of(caller), sources[0], now=now)
+    foreseen = checking.dry_run_source(config, submitter_of(caller), sources[0], now=now)
     question = explanations.ask_about_dry_run(config, foreseen)
     with database.reading(parts.engine) as conn:
         return explanations.explain_job(conn, config, question, forwarding=forwarding, now=now)

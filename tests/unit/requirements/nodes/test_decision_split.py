@@ -5,8 +5,7 @@ from requirements.classad.expression import Expression
 from requirements.nodes.flags import flags, forwarding
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, parse_node_attributes
 from requirements.nodes.site_mapping import parse_mapping
-from requirements.record.declarations import Declaration, Declarations, ValueKind
-from requirements.record.record import Record
+from requirements.record import Declaration, Declarations, Record, ValueKind
 
 DECLARED = Declarations.find(
     [Declaration(name="Memory", kind=ValueKind.NUMBER, resource="MaxRAM", unit="MB")]

@@ -17,8 +17,7 @@ from requirements.nodes.flags import NodeFlags, compile_flags, flags
 from requirements.nodes.lrms_vocabulary import ARC, SLURM, are_flags, parse_vocabulary
 from requirements.nodes.node_attributes import NodeAttributes, Option, parse_node_attributes
 from requirements.nodes.site_mapping import SiteMapping, parse_mapping
-from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
-from requirements.record.record import Record
+from requirements.record import Declaration, Declarations, MatchRule, Record, ValueKind
 from requirements.values import Value, fold
 from tests.batch_languages import LANGUAGES, BatchNode, has_value, number
 

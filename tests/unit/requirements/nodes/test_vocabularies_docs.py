@@ -13,7 +13,7 @@ from requirements.nodes.flags import flags
 from requirements.nodes.lrms_vocabulary import VOCABULARIES
 from requirements.nodes.node_attributes import parse_node_attributes
 from requirements.nodes.site_mapping import parse_mapping
-from requirements.record.declarations import Declarations
+from requirements.record import Declarations
 
 TEXT = (Path(__file__).parents[4] / "docs" / "site-admin" / "vocabularies.md").read_text(encoding="utf-8")
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
