@@ -200,40 +200,35 @@ def reset_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJo
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def delete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Delete a job, which is killed if it has not ended; retention removes it within days."""
-    jobs.delete_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.DELETED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.DELETED)
 
 
 @control_router.post("/{job_id}/reset")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reset(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Reschedule a job, however often that was done before, and count its reschedulings anew."""
-    jobs.reset_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.RESCHEDULED, is_reset=True)
 
 
 @control_router.post("/{job_id}/complete")
 @allow(Role.VO_ADMIN, needs=Capability.MODIFY)
 def complete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, body: JobEnd) -> ChangedJob:
     """End a Completed job: the requests that it left are carried out, or have failed."""
-    jobs.complete_one(parts, caller, job_id, JobStatus(body.status), body.minor_status)
-    return ChangedJob(job_id=job_id, status=JobStatus(body.status))
+    return jobs.complete_one(parts, caller, job_id, JobStatus(body.status), body.minor_status)
 
 
 @control_router.post("/{job_id}/kill")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Kill a job; its pilot is notified at its next heartbeat."""
-    jobs.kill_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.KILLED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.KILLED)
 
 
 @control_router.post("/{job_id}/reschedule")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Send a job through the optimizers again."""
-    jobs.reschedule_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.RESCHEDULED)
 
 
 submission_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
