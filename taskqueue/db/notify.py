@@ -49,9 +49,8 @@ _GRACE = 10.0
 class NotificationHub:
     """Publishes and receives notifications of a process; `start` it after a fork. Thread-safe."""
 
-    def __init__(self, wire: NotificationTransport | None, *, pause: float = _PAUSE) -> None:
-        """`wire` None: there are no other processes; `pause` is in seconds."""
-        self._pause = pause
+    def __init__(self, wire: NotificationTransport | None) -> None:
+        """`wire` None: there are no other processes."""
         self._subscribers: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
         self._pending: set[str] = set()
         self._lock = Lock()
@@ -108,7 +107,7 @@ class NotificationHub:
                 self._stopping.wait(delay.next())
             else:
                 delay.reset()
-                self._stopping.wait(self._pause)
+                self._stopping.wait(_PAUSE)
 
     def _listen(self, wire: NotificationTransport) -> None:
         delay = RetryDelay()
