@@ -321,12 +321,7 @@ class GuardFailed(PilotageError):
 
     def __init__(self, failed: Sequence[str], totals: Mapping[str, int]) -> None:
         super().__init__("; ".join(failed))
-        self.totals = totals
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The totals of the outlook."""
-        return {"totals": dict(self.totals)}
+        self.details = {"totals": dict(totals)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

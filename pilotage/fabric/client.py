@@ -38,12 +38,7 @@ class ApiError(PilotageError):
         self.status = status  #: of HTTP
         self.code = code  # type: ignore[misc]  # told by the service, not by the type
         self.retry_after = retry_after  #: seconds; None: trying again will not help
-        self._details = details
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        """What the service says beside the message."""
-        return self._details
+        self.details = details
 
 
 def is_passing(error: ServiceAway | ApiError) -> bool:
