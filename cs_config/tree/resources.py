@@ -1,4 +1,4 @@
-"""Reader of `Resources`: the levels of every queue, the compatible platforms, and all problems."""
+"""Reader of `Resources`: the levels of every queue, compatible platforms, storage near sites, problems."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

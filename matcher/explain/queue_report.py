@@ -328,7 +328,9 @@ def count_runnable(config: Configuration, waiting: Iterable[WaitingClass], jobs:
     return RunnableJobs(config=config, eligible=eligible, by_site=by_site)
 
 
-#: Characters of requirements for one queue: well below a second of processor time.
+# Bounds of what one request evaluates, in characters of requirements: parsing and evaluating take about as
+# long for each, whatever they are, and a count is reproducible.
+#: For one queue: well below a second of processor time.
 QUEUE_REPORT: Final = 250_000
 #: The same for a preview, which administrators ask for now and then: some seconds.
 PREVIEWED: Final = 2_000_000

@@ -1,4 +1,4 @@
-"""Parts of the service, put together by the composition root."""
+"""Parts of the service, put together by the composition root, and its cache of expensive answers."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -37,7 +37,7 @@ MOST: Final = 100
 
 
 class ResponseCache(Generic[Answer]):
-    """The last expensive answers of one kind in this process."""
+    """The last expensive answers of one kind in this process; pages refresh themselves."""
 
     def __init__(self, rows: Callable[[Answer], int]) -> None:
         self._rows = rows  #: number of rows that an answer was counted from
