@@ -330,16 +330,6 @@ def compile_flags(
     )
 
 
-def flags(
-    residue: Requirements | None,
-    nodes: NodeAttributes,
-    declarations: Declarations,
-    mapping: SiteMapping | None,
-) -> tuple[str, ...]:
-    """The arguments of `compile_flags`."""
-    return compile_flags(residue, nodes, declarations, mapping).arguments
-
-
 def _clauses(alternatives: Sequence[tuple[Term, ...]], vocabulary: Vocabulary) -> tuple[Clause, ...]:
     """Combine one statement of every alternative to a clause, in all ways; keep the strongest clauses."""
     clauses: list[Clause] = [()]
