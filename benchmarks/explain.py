@@ -18,7 +18,7 @@ from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
 from requirements import canonical
 from requirements.classad.expression import Expression
-from requirements.record.record import Record
+from requirements.record import Record
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
 

@@ -20,7 +20,7 @@ from matcher.request.resource import StatedResource
 from requirements import canonical
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
-from requirements.record.record import Record
+from requirements.record import Record
 from requirements.values import Value, fold
 from taskqueue.pools.pools import NewPool
 

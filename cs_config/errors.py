@@ -1,6 +1,6 @@
 """Errors of the configuration and of requests about it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cs_config.versions.diff import Difference
 from requirements.errors import InvalidInput, NotFound, PilotageError, Problem
@@ -19,13 +19,8 @@ class VersionConflict(PilotageError):
 
     def __init__(self, *, expected: int, current: int) -> None:
         super().__init__(f"the configuration is at version {current}, not at {expected}: read it again")
-        self.expected = expected
         self.current = current
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The expected and the current version."""
-        return {"expected": self.expected, "current": self.current}
+        self.details = {"expected": expected, "current": current}
 
 
 class EditConflict(VersionConflict):
@@ -39,11 +34,7 @@ class EditConflict(VersionConflict):
                 f"{paths}: changed since version {expected}; version {current} is in force, read it again",
             )
         self.conflicts = tuple(conflicts)
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The versions, and under `conflicts` the old and new value of each path."""
-        return {**super().details, "conflicts": [each.as_json() for each in self.conflicts]}
+        self.details = {**self.details, "conflicts": [each.as_json() for each in conflicts]}
 
 
 class QueueNotFound(NotFound):

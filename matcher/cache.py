@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -81,18 +81,17 @@ _OPEN_SECONDS = 1.0
 class OpenPlaceCache:
     """Places with limits that gave a job a moment ago: claimed from without an advisory check."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._until: Cache[Location, float] = Cache(_CACHED)
         #: As last read, by configuration; None: a statement cannot apply them by itself.
         self.limits: Cache[Location, PlainLimits | None] = Cache(_CACHED)
 
     def __contains__(self, place: Location) -> bool:
-        return self._clock() < (self._until.find(place) or 0.0)
+        return time.monotonic() < (self._until.find(place) or 0.0)
 
     def record(self, place: Location, *, gave: bool) -> None:
         """Record whether a claim at the place succeeded."""
-        self._until.store(place, self._clock() + _OPEN_SECONDS if gave else 0.0)
+        self._until.store(place, time.monotonic() + _OPEN_SECONDS if gave else 0.0)
 
 
 #: Cached queues.

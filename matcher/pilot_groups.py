@@ -19,7 +19,7 @@ from matcher.request import node_facts
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.nodes.flags import NO_FLAGS, NodeFlags, compile_flags
-from requirements.record.declarations import Declarations
+from requirements.record import Declarations
 from taskqueue.pools import pools
 from taskqueue.pools.listing import MappedPool
 

@@ -22,7 +22,6 @@ from pilotage.cli.commands import job as job_commands
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import Json
 from taskqueue.states import FINAL
 
 _P = ParamSpec("_P")
@@ -183,22 +182,22 @@ class Client:
 
         Jobs that have ended, or do not exist, are left out.
         """
-        return self._change(self._service.kill_all, job_ids, filters)
+        return self._change("kill", job_ids, filters)
 
     def reschedule(self, /, *job_ids: int, **filters: str) -> list[int]:
         """Send jobs through the optimizers again, by id or by filters; the ids of those that were sent.
 
         Jobs whose status does not allow it, or that do not exist, are left out.
         """
-        return self._change(self._service.reschedule_all, job_ids, filters)
+        return self._change("reschedule", job_ids, filters)
 
     def delete(self, /, *job_ids: int, **filters: str) -> list[int]:
         """Delete jobs, by id or by filters, and kill those that have not ended; the ids of those deleted."""
-        return self._change(self._service.delete_all, job_ids, filters)
+        return self._change("delete", job_ids, filters)
 
     def reset(self, /, *job_ids: int, **filters: str) -> list[int]:
         """Reschedule jobs, however often that was done before; the ids of those that were sent."""
-        return self._change(self._service.reset_all, job_ids, filters)
+        return self._change("reset", job_ids, filters)
 
     def wait(self, *job_ids: int, timeout: float | None = None) -> dict[int, str]:
         """Wait until jobs have ended, or for `timeout` seconds; the status of each.
@@ -270,14 +269,12 @@ class Client:
         edits = {**_as_edits(changes), "message": message}
         return int(self._service.patch_config(edits, version=before)["version"])
 
-    def _change(
-        self, change: Callable[[Mapping[str, str]], Json], job_ids: Sequence[int], filters: Mapping[str, str]
-    ) -> list[int]:
+    def _change(self, how: str, job_ids: Sequence[int], filters: Mapping[str, str]) -> list[int]:
         if job_ids and filters:
             raise WrongUsage("give either job ids or filters, not both")
         pages = [job_ids[start : start + _PAGE] for start in range(0, len(job_ids), _PAGE)]
         named = [filters] if filters else [{"ids": ",".join(map(str, ids))} for ids in pages]
-        return [int(job_id) for each in named for job_id in change(each)["job_ids"]]
+        return [int(job_id) for each in named for job_id in self._service.change_all(how, each)["job_ids"]]
 
 
 class Resources:

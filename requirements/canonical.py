@@ -10,7 +10,7 @@ import unicodedata
 import rfc8785
 
 from requirements.classad.expression import Expression, canonical_text, pool_expression
-from requirements.record.record import Record
+from requirements.record import Record
 from requirements.values import fold, format_value, normal
 
 Requirements = Record | Expression

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 #: Problems listed per input; otherwise the response could be as large as the input.
@@ -40,11 +41,8 @@ class PilotageError(Exception):
 
     #: Stable code for programs, the `error.code` of the HTTP interface.
     code: ClassVar[str] = "error"
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """Data for programs in addition to the message; JSON types only."""
-        return {}
+    #: Data for programs in addition to the message; JSON types only.
+    details: Mapping[str, object] = MappingProxyType({})
 
 
 class InvalidInput(PilotageError):
@@ -60,13 +58,8 @@ class InvalidInput(PilotageError):
             listed.append(f"and {more} more problems")
         super().__init__("\n".join(listed))
         self.problems = tuple(problems)
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The problems under `problems`; of very many the first, with the number of the others."""
-        listed = [problem.as_json() for problem in self.problems[:MOST_PROBLEMS]]
-        more = len(self.problems) - len(listed)
-        return {"problems": listed} | ({"more_problems": more} if more else {})
+        shown = [problem.as_json() for problem in problems[:MOST_PROBLEMS]]
+        self.details = {"problems": shown} | ({"more_problems": more} if more else {})
 
 
 class InvalidJob(InvalidInput):
@@ -119,11 +112,7 @@ class NotFound(PilotageError):
         super().__init__(f"{self.noun} {name} does not exist{meant}")
         self.name = name
         self.suggestion = suggestion
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The given name and the name probably meant."""
-        return {self.noun: self.name} | ({"did_you_mean": self.suggestion} if self.suggestion else {})
+        self.details = {self.noun: name} | ({"did_you_mean": suggestion} if suggestion else {})
 
 
 #: Characters of a word for which a suggestion is searched.

@@ -9,14 +9,16 @@ from requirements.classad.expression import Expression
 from requirements.nodes import residual
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.nodes.residual import QueueDecision
-from requirements.record.declarations import (
+from requirements.record import (
     Declaration,
     Declarations,
     MatchRule,
+    Reason,
+    Record,
     ValueKind,
     compared_parameter,
+    mismatch,
 )
-from requirements.record.record import Reason, Record, mismatch
 from requirements.values import Value, deduplicate, format_value, lookup, normal
 
 __all__ = [

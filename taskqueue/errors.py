@@ -1,7 +1,5 @@
 """Errors of the task queue that callers can handle."""
 
-from collections.abc import Mapping
-
 from requirements.errors import NotFound, PilotageError
 from taskqueue.states import JobStatus, PilotStatus
 
@@ -63,14 +61,7 @@ class IllegalTransition(PilotageError):
     def __init__(self, key: int | str, *, current: JobStatus | PilotStatus, wanted: str) -> None:
         noun = "job" if isinstance(current, JobStatus) else "pilot"
         super().__init__(f"{noun} {key} is {current}; it cannot become {wanted}")
-        self.key = key
-        self.current = current
-        self.wanted = wanted
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """Current and requested status."""
-        return {"key": self.key, "current": str(self.current), "wanted": str(self.wanted)}
+        self.details = {"key": key, "current": str(current), "wanted": str(wanted)}
 
 
 class StaleLease(PilotageError):
@@ -110,12 +101,7 @@ class OtherProcess(PilotageError):
 
     def __init__(self, what: str, *, holder: str) -> None:
         super().__init__(f"a process of the {what} is at work: {holder}")
-        self.holder = holder
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The process that holds the lease."""
-        return {"holder": self.holder}
+        self.details = {"holder": holder}
 
 
 class IdempotencyConflict(PilotageError):

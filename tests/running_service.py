@@ -28,15 +28,16 @@ from optimizers.chain import batch
 from pilotage.cli.processes import serve
 from pilotage.service.app import create_app
 from pilotage.service.auth import keys
-from pilotage.service.auth.callers import Caller, grant
+from pilotage.service.auth.callers import grant
 from pilotage.service.auth.keys import KeyRing
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.tokens import Tokens
-from pilotage.service.routes import archives
+from pilotage.service.queries import archives
 from pilotage.service.services import Services, utc_now
 from taskqueue.blobs import BlobStore, StagedBlob
 from taskqueue.db import database
 from taskqueue.db.notify import NotificationHub
+from taskqueue.leases.reports import OutputReport
 from taskqueue.pilots import pilots
 from tests import stored
 
@@ -119,16 +120,16 @@ class Service:
 
     def lose_first_output(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Lose the commit of the first output, which was confirmed before; the leases of all uploads."""
-        store_output, uploads = archives._store_output, list[str]()
+        store_output, uploads = archives.store_output, list[str]()
 
-        def store_and_lose(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:
-            store_output(parts, caller, lease, staged)
-            uploads.append(lease)
+        def store_and_lose(parts: Services, report: OutputReport, staged: StagedBlob) -> None:
+            store_output(parts, report, staged)
+            uploads.append(report.lease)
             if len(uploads) == 1:
                 with database.writing(self.engine) as conn:
-                    stored.lose_output(conn, lease)
+                    stored.lose_output(conn, report.lease)
 
-        monkeypatch.setattr(archives, "_store_output", store_and_lose)
+        monkeypatch.setattr(archives, "store_output", store_and_lose)
         return uploads
 
     def configure(self, text: str) -> None:

@@ -26,8 +26,7 @@ from requirements.canonical import Requirements
 from requirements.classad.evaluation import Operands
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidRequest, Problem, did_you_mean
-from requirements.record.declarations import Declarations
-from requirements.record.record import Record, parse_record
+from requirements.record import Declarations, Record, parse_record
 from requirements.values import Value, exact, fold
 
 #: Largest number of cached part results, and of cached questions.

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_pascal
 from cs_config.options import bounds, keywords, place_limits
 from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
-from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
+from requirements.record import Declaration, Declarations, MatchRule, ValueKind
 from requirements.values import fold, format_value
 
 Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]

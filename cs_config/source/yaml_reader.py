@@ -147,6 +147,15 @@ class EventReader:
         if not started and self.nothing is not None:
             self._stop(self.nothing, None)
 
+    def read_tolerantly(self, text: str) -> None:
+        """Read a text as far as possible; what ends it is among the problems."""
+        try:
+            self.read(text)
+        except TooManyProblemsError:
+            pass
+        except yaml.YAMLError as error:
+            self.problems.append(syntax_problem(error, text, self.file))
+
     def start_document(self, number: int, event: Any) -> None:
         """Refuse a second document."""
         if number > 1:
@@ -291,12 +300,7 @@ def read_yaml(source: str | bytes, file: str) -> YamlReading:
         return reading
     reading.text = text
     reader = EventReader(file)
-    try:
-        reader.read(text)
-    except TooManyProblemsError:
-        pass
-    except yaml.YAMLError as error:
-        reader.problems.append(syntax_problem(error, text, file))
+    reader.read_tolerantly(text)
     reading.problems += reader.problems
     reading.root = next((each for each in reader.documents if isinstance(each, Section)), reading.root)
     return reading

@@ -16,7 +16,7 @@ from cs_config.tree.inheritance import as_tuple
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, Problem
-from requirements.record.record import Reason, ReasonKind
+from requirements.record import Reason, ReasonKind
 from requirements.values import Value, exact, fold, format_value
 
 REQUIREMENTS = "requirements"

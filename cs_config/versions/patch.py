@@ -23,7 +23,7 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidRequest, Problem, did_you_mean
-from requirements.record.record import parse_record
+from requirements.record import parse_record
 from requirements.values import fold
 
 #: VO sections: removed together with their last entry.

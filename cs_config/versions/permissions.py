@@ -65,11 +65,7 @@ class EditNotAllowed(NotAllowed):
         more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
         super().__init__(f"{', '.join(list(paths)[:_MAX_PATHS])}{more}: not yours to change; {allowed}")
         self.paths = tuple(paths)
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The refused paths, under `paths`."""
-        return {"paths": list(self.paths)}
+        self.details = {"paths": list(paths)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

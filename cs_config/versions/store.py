@@ -344,17 +344,16 @@ class LiveConfiguration:
     def __init__(
         self,
         load: Callable[[Connection, int], Configuration] = load_version,
-        first: Configuration = NOTHING,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._load = load
-        self._running = first
+        self._running = NOTHING
         self._clock = clock
         #: Number and digest of the running version, and of one that cannot be read. The digest is needed
         #: because after a loss of commits another text may get a known number.
-        self._running_key = (first.version, text_digest(first.source))
+        self._running_key = (NOTHING.version, text_digest(NOTHING.source))
         self._unreadable_key: tuple[int, str] | None = None
-        self._problem: str | None = None
+        self.problem: str | None = None  #: why the newest version is not the running one, if so
         self._refreshing = threading.Lock()
 
     @property
@@ -362,11 +361,6 @@ class LiveConfiguration:
         """The current version without expired values. Read it once for values that belong together."""
         running = self._running
         return running.at_moment(self._clock()) if running.moments else running
-
-    @property
-    def problem(self) -> str | None:
-        """Why the newest version is not the running one, if so."""
-        return self._problem
 
     def refresh(self, conn: Connection) -> bool:
         """Load the newest version if there is another one; return whether `current` changed.
@@ -385,13 +379,13 @@ class LiveConfiguration:
                 is_first = not self._running.version
                 if is_first and not self._load_earlier(conn, number):
                     raise
-                self._unreadable_key, self._problem = newest, str(error)
+                self._unreadable_key, self.problem = newest, str(error)
                 log.warning(
                     "configuration %d cannot be read, %d stays: %s", number, self.current.version, error
                 )
                 return is_first
             self._running_key = newest
-            self._unreadable_key = self._problem = None
+            self._unreadable_key = self.problem = None
             return True
 
     def _load_earlier(self, conn: Connection, number: int) -> bool:

@@ -5,12 +5,10 @@ pilots for real queue names run them side by side, and shows what happened. Leav
 Exits 0 only if every job that can run is Done.
 """
 
-import os
 import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from examples.demo.installation import Installation, console, ended
+from pilotage.cli import settings
+from pilotage.cli.commands import tokens
+from pilotage.service.auth import callers
 
 GRID = Path(__file__).parents[1] / "osg" / "resources.yaml"
 JOBS = Path(__file__).parents[1] / "osg" / "jobs"
@@ -97,17 +98,13 @@ class Demo(Installation):
     @contextmanager
     def pilots(self) -> Iterator[None]:
         """One pilot for each of `PILOTS`, side by side, until the end of the block."""
-        with ExitStack() as running, ThreadPoolExecutor(os.cpu_count()) as commands:
-            for number, token in enumerate(commands.map(self._pilot_token, PILOTS)):
-                vo, queue = PILOTS[number]
+        chosen = settings.load({}, self.environment)
+        with ExitStack() as running:
+            for number, (vo, queue) in enumerate(PILOTS):
                 console.print(f"  {vo:6} {queue}")
+                token, _ = tokens.mint_token(chosen, callers.grant(role="pilot", vo=vo, queue=queue))
                 running.enter_context(self._pilot(number, queue, token))
             yield
-
-    def _pilot_token(self, pilot: tuple[str, str]) -> str:
-        vo, queue = pilot
-        answer = self.run("token", "--role", "pilot", "--vo", vo, "--queue", queue, quiet=True)
-        return str(answer["token"])
 
     @contextmanager
     def _pilot(self, number: int, queue: str, token: str) -> Iterator[None]:
@@ -122,7 +119,8 @@ class Demo(Installation):
 
     def install_new_release(self, ids: Sequence[int]) -> None:
         """Add a software tag at one site; the job that waits for it becomes runnable by itself."""
-        job = self.run("job", "show", str(ids[0]), quiet=True)
+        with self.client() as client:
+            job = client.job(ids[0])
         console.print(f"job {ids[0]} is {job['status']}: {job['minor_status']}")
         tree = self.grid.read_text(encoding="utf-8")
         addition = "          SoftwareTag: [AppVersion4]\n"
@@ -144,8 +142,7 @@ class Demo(Installation):
                 if final >= len(ids):
                     break
                 time.sleep(0.5)
-        named = [f"{min(ids)}-{max(ids)}"]
-        listed = self.run("job", "list", *named, quiet=True)["jobs"]
+            listed = client.jobs({}, limit=1000)["jobs"]
         return {str(job["job_id"]): job["status"] for job in listed if job["job_id"] in set(ids)}
 
     def report(self, *, rfc: int, analysis: Sequence[int], impossible: int) -> None:
@@ -167,12 +164,12 @@ class Demo(Installation):
         self.show("job", "explain", str(impossible))
 
     def _jobs_table(self) -> None:
-        rows = self.run("job", "list", "--by", "vo,submit_pool,site,status", quiet=True)["summary"]
+        by = ("vo", "submit_pool", "site", "status")
+        with self.client() as client:
+            rows = client.summary(by=by, filters={})
         table = Table("VO", "Pool", "Site", "Status", box=SIMPLE_HEAD)
         table.add_column("Jobs", justify="right")
-        for row in sorted(
-            rows, key=lambda row: [str(row[name]) for name in ("vo", "submit_pool", "site", "status")]
-        ):
+        for row in sorted(rows, key=lambda row: [str(row[name]) for name in by]):
             colour = "green" if row["status"] == "Done" else "yellow"
             pool = (row["submit_pool"] or "–")[:12]
             table.add_row(row["vo"], pool, row["site"], f"[{colour}]{row['status']}", str(row["count"]))

@@ -15,7 +15,7 @@ from cs_config.cache import Cache
 from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.storage import list_near
+from cs_config.tree.resources import list_near
 from matcher.cache import NoMatch, NoMatchCache, OpenPlaceCache
 from matcher.claim.allotment import JobSize
 from matcher.index import place_pools

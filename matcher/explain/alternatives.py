@@ -18,8 +18,7 @@ from requirements.canonical import Requirements
 from requirements.classad import expression
 from requirements.classad.expression import AttributeComparison
 from requirements.errors import MOST_HINTS, did_you_mean
-from requirements.record.declarations import ValueKind
-from requirements.record.record import Record
+from requirements.record import Record, ValueKind
 from requirements.values import Scalar, Value, as_number, fold, format_value, key, lookup
 from taskqueue.task_queues.requirement_class import RequirementClass
 

@@ -18,7 +18,7 @@ from matcher.limits import job_groups
 from matcher.request.resource import Resource
 from requirements import canonical, evaluator
 from requirements.canonical import Requirements
-from requirements.record.declarations import Declarations
+from requirements.record import Declarations
 from requirements.values import Value, fold
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass

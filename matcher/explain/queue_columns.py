@@ -20,7 +20,7 @@ from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.storage import list_near
+from cs_config.tree.resources import list_near
 from matcher.explain import job_conditions
 from matcher.explain.job_conditions import (
     AdmissionCondition,
@@ -38,7 +38,7 @@ from requirements.classad import evaluation
 from requirements.classad.evaluation import Operands
 from requirements.errors import InvalidResource
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
-from requirements.record.declarations import Declarations
+from requirements.record import Declarations
 from requirements.values import Value, exact, fold, format_value, lookup
 
 #: Offer of a queue with contradictory parameters: only the contradiction itself is reported.

@@ -21,7 +21,7 @@ from matcher.explain.queue_columns import QueueColumns, QueueView, UnmetConditio
 from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
-from requirements.record.declarations import Declarations
+from requirements.record import Declarations
 from requirements.values import Value, fold
 
 #: Cached results.

@@ -22,10 +22,9 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.proposals import Proposal
-from matcher.explain import class_budget, job_conditions, queue_report
-from matcher.explain.class_budget import ChosenClasses
+from matcher.explain import job_conditions, queue_report
 from matcher.explain.job_conditions import JobCondition
-from matcher.explain.queue_report import WaitingWork
+from matcher.explain.queue_report import ChosenClasses, WaitingWork
 from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
@@ -285,7 +284,7 @@ def _choose_classes(
     )
     concerned = (each for each in chain(waiting, unused) if affected[each.asked.vo])
     queues = 2 * max(affected.values(), default=0)  # in both versions
-    return class_budget.choose_classes(concerned, queues=queues, characters=class_budget.PREVIEWED)
+    return queue_report.choose_classes(concerned, queues=queues, characters=queue_report.PREVIEWED)
 
 
 def _sum_jobs(waiting: int, shifted: Sequence[ClassShift]) -> VoJobs:
@@ -322,12 +321,7 @@ class GuardFailed(PilotageError):
 
     def __init__(self, failed: Sequence[str], totals: Mapping[str, int]) -> None:
         super().__init__("; ".join(failed))
-        self.totals = totals
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The totals of the outlook."""
-        return {"totals": dict(self.totals)}
+        self.details = {"totals": dict(totals)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

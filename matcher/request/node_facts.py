@@ -23,7 +23,7 @@ from requirements.canonical import Requirements
 from requirements.errors import InvalidInput, Problem
 from requirements.nodes import node_attributes
 from requirements.nodes.node_attributes import NodeAttributes, Option
-from requirements.record.declarations import Declarations
+from requirements.record import Declarations
 from requirements.values import Value, as_value, fold
 from taskqueue.pools import pools
 

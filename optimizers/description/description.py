@@ -18,7 +18,7 @@ from requirements.classad.expression import Expression, OutOfScopeError, Own, pa
 from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
-from requirements.record.record import parse_record
+from requirements.record import parse_record
 from requirements.values import as_value, attribute_value, fold
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)

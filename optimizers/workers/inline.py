@@ -43,10 +43,10 @@ class InlineOptimizer:
         if job_ids:
             self._pending.put(tuple(job_ids))
 
-    def stop(self, timeout: float = 30.0) -> None:
+    def stop(self) -> None:
         """Stop after the current batch; the remaining jobs stay due."""
         self._pending.put(None)
-        self._thread.join(timeout)
+        self._thread.join(30.0)
 
     @property
     def alive(self) -> bool:

@@ -35,8 +35,7 @@ from cs_config.versions.store import LiveConfiguration
 from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
 from taskqueue.db import clock, database
-from taskqueue.db.notify import make_publisher
-from taskqueue.db.redis_transport import RedisTransport
+from taskqueue.db.notify import RedisTransport, make_publisher
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 log = logging.getLogger(__name__)

@@ -115,15 +115,13 @@ def default_home(environment: Mapping[str, str]) -> Path:
     return Path(data).expanduser() / "pilotage"
 
 
-def load_client_settings(
-    *, home: Path | None, url: str | None = None, environment: Mapping[str, str] = os.environ
-) -> ClientSettings:
+def load_client_settings(*, home: Path | None, url: str | None = None) -> ClientSettings:
     """The settings of a client: flags, else PILOTAGE_* variables, else the settings file."""
-    given = {name: value for name, value in environment.items() if name.startswith(PREFIX) and value}
+    given = {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and value}
     own = {_VARIABLES[name]: value for name, value in given.items() if name in _VARIABLES}
-    place = Path(home or own.get("home") or default_home(environment)).expanduser().absolute()
+    place = Path(home or own.get("home") or default_home(os.environ)).expanduser().absolute()
     if (place / FILE).exists() or len(own) < len(given):
-        return _load_all(home, url, environment)
+        return _load_all(home, url)
     authorities = own.get("authorities")
     return ClientSettings(
         home=place,
@@ -134,10 +132,10 @@ def load_client_settings(
     )
 
 
-def _load_all(home: Path | None, url: str | None, environment: Mapping[str, str]) -> ClientSettings:
+def _load_all(home: Path | None, url: str | None) -> ClientSettings:
     from pilotage.cli import settings
 
-    chosen = settings.load({"home": home, "url": url}, environment)
+    chosen = settings.load({"home": home, "url": url})
     return ClientSettings(
         home=chosen.home,
         url=chosen.url,

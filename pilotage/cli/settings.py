@@ -9,7 +9,6 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -22,7 +21,7 @@ from pydantic import (
 from typer.models import OptionInfo
 
 from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
-from cs_config.source.yaml_reader import EventReader, TooManyProblemsError, syntax_problem
+from cs_config.source.yaml_reader import EventReader
 from pilotage.cli import options
 from pilotage.cli.home_directory import FILE, PREFIX, default_home
 from pilotage.cli.options import CommandFunction
@@ -378,12 +377,7 @@ def load_yaml(file: Path, invalid: type[InvalidInput]) -> object:
 
 def _read_yaml(text: str, file: str, invalid: type[InvalidInput]) -> object:
     reader = _SettingsReader(file)
-    try:
-        reader.read(text)
-    except TooManyProblemsError:
-        pass
-    except yaml.YAMLError as error:
-        reader.problems.append(syntax_problem(error, text, file))
+    reader.read_tolerantly(text)
     if reader.problems:
         raise invalid(reader.problems)
     return to_plain(reader.documents[0]) if reader.documents else None

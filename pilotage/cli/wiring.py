@@ -25,13 +25,13 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import InvalidSettings, IssuerSettings, RoleSettings, Settings, SignInSettings
-from pilotage.service.auth import callers, keys
+from pilotage.service.auth import callers, keys, rate_limits
 from pilotage.service.auth.callers import Role
 from pilotage.service.auth.keys import KeyFile
 from pilotage.service.auth.oidc import discovery, issuer
 from pilotage.service.auth.oidc.issuer import Issuer, RoleRule, SignIn
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
-from pilotage.service.auth.rate_limits import RateLimiter
+from pilotage.service.auth.rate_limits import RateLimiter, SharedRates
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.metrics import Metrics
 from pilotage.service.services import Services
@@ -41,7 +41,7 @@ from taskqueue.db import clock as clocks
 from taskqueue.db import database
 from taskqueue.db.clock import DatabaseClock
 from taskqueue.db.database import SchemaState
-from taskqueue.db.notify import NotificationHub, NotificationTransport
+from taskqueue.db.notify import NotificationHub, NotificationTransport, PostgresqlTransport, RedisTransport
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 
@@ -207,12 +207,8 @@ def open_notifications(settings: Settings, engine: Engine) -> Iterator[Notificat
 
 def _choose_transport(settings: Settings, engine: Engine) -> NotificationTransport | None:
     if settings.redis_url is not None:
-        from taskqueue.db.redis_transport import RedisTransport
-
         return RedisTransport(settings.redis_url)
     if engine.dialect.name == "postgresql":
-        from taskqueue.db.postgresql_transport import PostgresqlTransport
-
         return PostgresqlTransport(engine, settings.direct_url)
     return None
 
@@ -295,11 +291,8 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
         hub.subscribe(notifications.CHANGES, claimer.wake)
         rates = RateLimiter()
         if settings.redis_url is not None:
-            from pilotage.service.auth import shared_rates
-            from pilotage.service.auth.shared_rates import SharedRates
-
             exchange = SharedRates(rates, settings.redis_url).exchange
-            stack.enter_context(repeat_in_thread(exchange, name="rates", every=shared_rates.EVERY))
+            stack.enter_context(repeat_in_thread(exchange, name="rates", every=rate_limits.EVERY))
         notify_optimizers, optimizer_queue = stack.enter_context(
             _open_optimizer_queue(settings, engine, live, clock, metrics)
         )

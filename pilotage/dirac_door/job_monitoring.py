@@ -3,7 +3,7 @@
 Jobs that the peer may not see are left out, as if they did not exist.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -80,35 +80,14 @@ def _read(call: DiracCall, job_ids: JobIds) -> dict[int, dict[str, object]]:
         return {job_id: summarise_job(job) for job_id, job in call.find_jobs(conn, job_ids).items()}
 
 
-def _select(call: DiracCall, job_ids: JobIds, names: Iterable[str]) -> Result:
-    return jencode.ok(
-        {job_id: {name: job[name] for name in names} for job_id, job in _read(call, job_ids).items()}
-    )
+def _select(*names: str) -> Method:
+    """The method that reads these attributes of jobs."""
 
+    def select(call: DiracCall, job_ids: JobIds) -> Result:
+        found = _read(call, job_ids)
+        return jencode.ok({job_id: {name: job[name] for name in names} for job_id, job in found.items()})
 
-def get_jobs_status(call: DiracCall, job_ids: JobIds) -> Result:
-    """Their statuses."""
-    return _select(call, job_ids, ["Status"])
-
-
-def get_jobs_states(call: DiracCall, job_ids: JobIds) -> Result:
-    """Their three statuses."""
-    return _select(call, job_ids, ["Status", "MinorStatus", "ApplicationStatus"])
-
-
-def get_jobs_minor_status(call: DiracCall, job_ids: JobIds) -> Result:
-    """Their minor statuses."""
-    return _select(call, job_ids, ["MinorStatus"])
-
-
-def get_jobs_application_status(call: DiracCall, job_ids: JobIds) -> Result:
-    """Their application statuses."""
-    return _select(call, job_ids, ["ApplicationStatus"])
-
-
-def get_jobs_sites(call: DiracCall, job_ids: JobIds) -> Result:
-    """Their sites."""
-    return _select(call, job_ids, ["Site"])
+    return select
 
 
 def get_jobs_summary(call: DiracCall, job_ids: JobIds) -> Result:
@@ -304,11 +283,11 @@ METHODS: Final[Mapping[str, Method]] = {
     "getJobs": get_jobs,
     "getJobJDL": get_job_jdl,
     "getJobLoggingInfo": get_logging_info,
-    "getJobsStates": get_jobs_states,
-    "getJobsStatus": get_jobs_status,
-    "getJobsMinorStatus": get_jobs_minor_status,
-    "getJobsApplicationStatus": get_jobs_application_status,
-    "getJobsSites": get_jobs_sites,
+    "getJobsStates": _select("Status", "MinorStatus", "ApplicationStatus"),
+    "getJobsStatus": _select("Status"),
+    "getJobsMinorStatus": _select("MinorStatus"),
+    "getJobsApplicationStatus": _select("ApplicationStatus"),
+    "getJobsSites": _select("Site"),
     "getJobSummary": get_job_summary,
     "getJobsSummary": get_jobs_summary,
     "getJobParameter": get_job_parameter,

@@ -26,10 +26,9 @@ from pilotage.dirac_door import dialect, jencode, peers
 from pilotage.dirac_door import job_state_update as reports
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.peers import DiracCall, Method, Peer
-from pilotage.service import lease_reports
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.queries import archives
-from requirements.errors import InvalidRequest, NotAllowed, PilotageError, Problem
+from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue import blobs
 from taskqueue.blobs import StagedBlob
@@ -37,7 +36,7 @@ from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
 from taskqueue.jobs import descriptions
 from taskqueue.jobs.jobs import Job
-from taskqueue.leases import attempts, lifecycle
+from taskqueue.leases import attempts
 from taskqueue.leases.reports import OutputReport, Sender
 
 #: DIRAC's default name of the storage element.
@@ -169,13 +168,7 @@ def _store_input(call: DiracCall, data: bytes) -> str:
         message = f"has {len(data):,} bytes, allowed are {limits.sandbox_bytes:,}"
         raise InvalidRequest([Problem(path="sandbox", message=message)])
     staged = _stage(call, data)
-    try:
-        with database.writing(parts.engine) as conn:
-            blobs.store_blob(
-                conn, parts.blobs, staged, vo=peer.vo, quota=limits.sandbox_quota, now=parts.clock()
-            )
-    finally:
-        parts.blobs.discard(staged)
+    archives.store_input(parts, staged, peer.vo, limits.sandbox_quota)
     return str(SandboxPath(vo=peer.vo, owner=peer.user, group=peer.group, digest=staged.digest))
 
 
@@ -193,26 +186,9 @@ def _store_output(call: DiracCall, job_id: int, data: bytes) -> str:
         return url
     staged = _stage(call, data, leave=blobs.OUTPUTS_LEAVE)
     report = OutputReport(
-        lease=standing.attempt.lease,
-        sender=Sender(subject=None),
-        digest=staged.digest,
-        may_be_late=is_late,
+        lease=standing.attempt.lease, sender=Sender(subject=None), digest=staged.digest, may_be_late=is_late
     )
-    rules = lease_reports.build_rules(parts.live.current)
-    try:
-        with database.writing(parts.engine) as conn:
-            now = parts.clock()
-            [outcome] = lifecycle.record(conn, [report], rules=rules, now=now)
-            if isinstance(outcome, PilotageError):
-                raise outcome
-            dropped = blobs.store_output(
-                conn, parts.blobs, staged, vo=outcome.vo, replaced=outcome.replaced_output, now=now
-            )
-        if dropped is not None:
-            with database.writing(parts.engine) as conn:
-                blobs.remove_file(conn, parts.blobs, dropped)
-    finally:
-        parts.blobs.discard(staged)
+    archives.store_output(parts, report, staged)
     return url
 
 

@@ -30,13 +30,7 @@ sys.exit(main(sys.argv[1:], os.environ))
 """
 
 
-def build(
-    target: Path,
-    *,
-    interpreter: str = "/usr/bin/env python3",
-    packages: Sequence[str] = ("pilot",),
-    start: str = _START_PILOT,
-) -> Path:
+def build(target: Path, *, packages: Sequence[str] = ("pilot",), start: str = _START_PILOT) -> Path:
     """Write the archive, with these packages of `pilotage.fabric` and the main program `start`."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
@@ -49,7 +43,7 @@ def build(
         for parent in _PARENTS:
             (root / parent / "__init__.py").write_text("", encoding="utf-8")
         (root / "__main__.py").write_text(start, encoding="utf-8")
-        zipapp.create_archive(root, target, interpreter=interpreter, compressed=True)
+        zipapp.create_archive(root, target, interpreter="/usr/bin/env python3", compressed=True)
     return target
 
 

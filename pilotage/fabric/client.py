@@ -38,12 +38,7 @@ class ApiError(PilotageError):
         self.status = status  #: of HTTP
         self.code = code  # type: ignore[misc]  # told by the service, not by the type
         self.retry_after = retry_after  #: seconds; None: trying again will not help
-        self._details = details
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        """What the service says beside the message."""
-        return self._details
+        self.details = details
 
 
 def is_passing(error: ServiceAway | ApiError) -> bool:
@@ -112,7 +107,6 @@ class ServiceClient:
         token: str | RenewableToken,
         *,
         whose: str = "",
-        timeout: float = 30.0,
         authorities: Path | None = None,
         proxy: str | None = None,
     ) -> None:
@@ -131,7 +125,7 @@ class ServiceClient:
             base_url=self.url,
             auth=_TokenAuth(token),
             proxy=_choose_proxy(url, proxy),
-            timeout=timeout,
+            timeout=30.0,
             verify=trust.tls_context(authorities) if url.startswith("https:") else _NO_AUTHORITIES,
             trust_env=False,
         )
@@ -259,44 +253,16 @@ class ServiceClient:
         """What waiting jobs a queue, `Site/CE/Queue`, may run, and what keeps it from the others."""
         return self._call("GET", f"/resources/queues/{quote(address)}/explain")
 
-    def kill(self, job_id: int) -> Json:
-        """End a job."""
-        return self._call("POST", f"/jobs/{job_id}/kill")
+    def change(self, how: str, job_id: int) -> Json:
+        """Change a job: `kill`, `delete`, `reschedule`, or `reset` (to reschedule without limit)."""
+        return self._call("POST", f"/jobs/{job_id}/{how}")
 
-    def reschedule(self, job_id: int) -> Json:
-        """Send a job through the optimizers again."""
-        return self._call("POST", f"/jobs/{job_id}/reschedule")
-
-    def delete(self, job_id: int) -> Json:
-        """Delete a job."""
-        return self._call("POST", f"/jobs/{job_id}/delete")
-
-    def reset(self, job_id: int) -> Json:
-        """Send a job through the optimizers again, however often that was done."""
-        return self._call("POST", f"/jobs/{job_id}/reset")
-
-    def delete_all(self, filters: Mapping[str, str]) -> Json:
-        """Delete all jobs that pass the filters."""
-        return self._change_all("/jobs/delete", filters)
-
-    def reset_all(self, filters: Mapping[str, str]) -> Json:
-        """Reset all jobs that pass the filters."""
-        return self._change_all("/jobs/reset", filters)
-
-    def kill_all(self, filters: Mapping[str, str]) -> Json:
-        """End all jobs that pass the filters."""
-        return self._change_all("/jobs/kill", filters)
-
-    def reschedule_all(self, filters: Mapping[str, str]) -> Json:
-        """Send all jobs that pass the filters through the optimizers again."""
-        return self._change_all("/jobs/reschedule", filters)
-
-    def _change_all(self, path: str, filters: Mapping[str, str]) -> Json:
-        """Change jobs, in as many requests as it takes."""
-        found = self._call("POST", path, json=dict(filters))
+    def change_all(self, how: str, filters: Mapping[str, str]) -> Json:
+        """Change all jobs that pass the filters, in as many requests as it takes; `how` as for `change`."""
+        found = self._call("POST", f"/jobs/{how}", json=dict(filters))
         following = found.get("next")
         while following is not None:
-            more = self._call("POST", path, json={**filters, "after": following})
+            more = self._call("POST", f"/jobs/{how}", json={**filters, "after": following})
             found["job_ids"] += more["job_ids"]
             following = more.get("next")
         return found
@@ -406,10 +372,6 @@ class ServiceClient:
         body = {"queues": list(queues), "flags": True}
         return self._call("POST", "/matcher/getSubmitPoolsForQueue", json=body)
 
-    def matching_task_queues(self, resource: Mapping[str, object]) -> list[Json]:
-        """The task queues that a resource may serve now."""
-        return self._rows("POST", "/matcher/getMatchingTaskQueues", "task_queues", json=dict(resource))
-
     def demand(self, resources: Sequence[Mapping[str, object]]) -> Json:
         """The `task_queues` that some resources may serve now, and which of them each may: `resources`."""
         return self._call(
@@ -443,27 +405,6 @@ class ServiceClient:
         standings: Mapping[str, str] = answer["standings"]
         return standings
 
-    def register_pilot(
-        self,
-        *,
-        stamp: str,
-        queue: str | None = None,
-        possible_queues: Sequence[str] = (),
-        vo: str | None = None,
-        secret: bool = False,
-        secret_lifetime: float | None = None,
-    ) -> Json:
-        """Store the intent to submit a pilot to a queue, or by a broker to one of `possible_queues`.
-
-        Doing so again changes nothing else. With `secret`, a one-use secret for its script is returned under
-        `secret`, to be used within `secret_lifetime` seconds; one given before is void.
-        """
-        body: Json = {"stamp": stamp, "vo": vo, "secret": secret}
-        body |= {"possible_queues": list(possible_queues)} if possible_queues else {"queue": queue}
-        if secret_lifetime is not None:
-            body["secret_lifetime"] = secret_lifetime
-        return self._call("POST", "/pilots", json=body)
-
     def register_pilots(self, pilots: Sequence[Mapping[str, object]], *, vo: str) -> Mapping[str, str]:
         """Store the intents to submit pilots (`stamp`, `queue` or `possible_queues`); secrets by stamp."""
         answer = self._call("POST", "/pilots/registrations", json={"vo": vo, "pilots": list(pilots)})
@@ -491,13 +432,6 @@ class ServiceClient:
     def forget_process(self, name: str) -> list[Json]:
         """Forget the directors and gateways of this name, which were taken out of service: these."""
         return self._rows("POST", "/site-processes/forget", "processes", json={"name": name})
-
-    def set_pilot_status(
-        self, stamp: str, status: str, *, reference: str | None = None, reason: str = ""
-    ) -> Json:
-        """Say what became of a pilot; its reference where it is known by now."""
-        body = {"status": status, "reference": reference, "reason": reason}
-        return self._call("POST", f"/pilots/{quote(stamp, safe='')}/status", json=body)
 
     def sites(self, *, limit: int = 100, after: object = None) -> Json:
         """One page of sites, with what limits matches there, under `sites`."""

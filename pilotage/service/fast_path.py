@@ -39,7 +39,6 @@ from pilotage.service.services import Services
 
 _log = logging.getLogger(__name__)
 
-_PREFIX = "/api/v1"
 _REQUEST_JOB = "/matcher/requestJob"
 _LEASE = re.compile(rb"/api/v1/leases/([A-Za-z0-9_-]{1,64})/([a-z]+)")
 
@@ -211,19 +210,16 @@ class FastPath:
             raise BodyTooLarge(most)
         if route is _JOB_ROUTE:
             timeout = _read_timeout(headers)
-            self._search(exchange, begin_search(parts, caller, *self._bodies.read(body), timeout))
+            search = begin_search(parts, caller, *self._bodies.read(body), timeout)
+            if isinstance(search, bytes):
+                self._answer(exchange, search)
+            elif (claim := search.submit(exchange.is_gone)) is None:
+                self._work(exchange, self._finish(exchange, search))
+            else:
+                self._open[exchange], exchange.work = None, claim
+                claim.add_done_callback(partial(self._end_claim, exchange, search))
         else:
             self._work(exchange, self._report(exchange, caller, route.read(body)))
-
-    def _search(self, exchange: PlainExchange, search: bytes | JobSearch) -> None:
-        if isinstance(search, bytes):
-            self._answer(exchange, search)
-        elif (claim := search.submit(exchange.is_gone)) is None:
-            self._work(exchange, self._finish(exchange, search))
-        else:
-            self._open[exchange] = None
-            exchange.work = claim
-            claim.add_done_callback(partial(self._end_claim, exchange, search))
 
     def _end_claim(
         self, exchange: PlainExchange, search: JobSearch, claim: "asyncio.Future[MatchResult | None]"

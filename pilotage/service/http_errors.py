@@ -1,7 +1,5 @@
 """Errors that reject a request before its handler runs."""
 
-from collections.abc import Mapping
-
 from requirements.errors import NotAllowed, PilotageError
 
 
@@ -55,11 +53,7 @@ class TooManyRequests(PilotageError):
     def __init__(self, retry_after: int, what: str = "requests") -> None:
         super().__init__(f"too many {what}, try again in {retry_after} s")
         self.retry_after = retry_after
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """Seconds until the next attempt."""
-        return {"retry_after": self.retry_after}
+        self.details = {"retry_after": retry_after}
 
 
 class CursorExpired(PilotageError):
@@ -89,12 +83,7 @@ class BodyTooLarge(PilotageError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the body is larger than {limit} bytes")
-        self.limit = limit
-
-    @property
-    def details(self) -> Mapping[str, object]:
-        """The limit in bytes."""
-        return {"limit_bytes": self.limit}
+        self.details = {"limit_bytes": limit}
 
 
 class PreconditionRequired(PilotageError):

@@ -229,10 +229,10 @@ def limit_body(parts: Services, rules: AccessRules, caller: Caller) -> int:
     return min(most, parts.limits.json_bytes)
 
 
-class RepeatingRoute(APIRoute):
-    """A route whose handler is repeated after a conflict with another transaction.
+class GuardedRoute(APIRoute):
+    """A route with checks before its handler, which is repeated after a conflict with another transaction.
 
-    Only handlers that run in a thread: those of the event loop read the body themselves, or wait for the
+    Only handlers that run in a thread are: those of the event loop read the body themselves, or wait for the
     claimer, which retries by itself.
     """
 
@@ -241,84 +241,84 @@ class RepeatingRoute(APIRoute):
         super().__init__(path, again, **about)
         self._uses_thread = again is not endpoint
 
+    def get_route_handler(self) -> _Handler:
+        """The handler with `guard` around it."""
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            strict = StrictRequest(request.scope, request.receive)
+            return await self.guard(strict, request.app.state.parts, handle)
+
+        return guarded
+
+    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
+        """Check a request, read what is allowed of its body, and handle it."""
+        raise NotImplementedError
+
     def take_place(self, parts: Services, subject: str) -> AbstractAsyncContextManager[None]:
         """Hold one of the subject's places at work while a thread is used."""
         return parts.work.place(subject) if self._uses_thread else nullcontext()
 
 
-class ApiRoute(RepeatingRoute):
+class RoleRoute(GuardedRoute):
+    """A route for certain roles; `TypeError` at start if it does not state them."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
+        self.rules = access.rules_of(endpoint)
+        super().__init__(path, endpoint, **about)
+
+
+class ApiRoute(RoleRoute):
     """A route of `/api/v1`: authenticates and authorizes before the body is read."""
 
-    def get_route_handler(self) -> _Handler:
-        """The handler with authentication around it."""
-        handle = super().get_route_handler()
-        rules = access.rules_of(self.endpoint)  # fails at start if a route lacks its roles
-
-        async def guarded(request: Request) -> Response:
-            request = StrictRequest(request.scope, request.receive)
-            parts: Services = request.app.state.parts
-            caller = await _authorize(request, parts, rules)
-            # Before the body is read: bodies of waiting requests would fill the memory.
-            place = nullcontext() if caller.is_operator else self.take_place(parts, caller.subject)
-            async with place:
-                check_texts(request)
-                if self.body_field is not None:
-                    await request.load(limit_body(parts, rules, caller))
-                return await handle(request)
-
-        return guarded
+    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
+        """Check token, role, rate and texts."""
+        caller = await _authorize(request, parts, self.rules)
+        # Before the body is read: bodies of waiting requests would fill the memory.
+        place = nullcontext() if caller.is_operator else self.take_place(parts, caller.subject)
+        async with place:
+            check_texts(request)
+            if self.body_field is not None:
+                await request.load(limit_body(parts, self.rules, caller))
+            return await handle(request)
 
 
-class SecretRoute(RepeatingRoute):
+class SecretRoute(GuardedRoute):
     """A route of `/api/v1` authenticated by a pilot's secret instead of a token.
 
     The caller is unknown until the handler has checked the secret, so only a small body is read.
     """
 
-    def get_route_handler(self) -> _Handler:
-        """The handler with the rate limit around it."""
-        handle = super().get_route_handler()
-
-        async def guarded(request: Request) -> Response:
-            request = StrictRequest(request.scope, request.receive)
-            parts: Services = request.app.state.parts
-            request.state.secret = access.bearer(request)
-            check_texts(request)
-            # Without a stamp by the secret itself: a wrong one of another command line refuses no others.
-            stamp = str(request.path_params.get("stamp") or _digest(request.state.secret))[:_LONGEST_STAMP]
-            access.admit_secret(request, parts, stamp)
-            await request.load(_STRANGERS_JSON)
-            try:
-                async with self.take_place(parts, access.name_stranger(request)):
-                    return await handle(request)
-            except NotAuthenticated:
-                access.count_wrong_secret(request, parts, stamp)
-                raise
-
-        return guarded
+    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
+        """Check rate and texts, and count a wrong secret."""
+        request.state.secret = access.bearer(request)
+        check_texts(request)
+        # Without a stamp by the secret itself: a wrong one of another command line refuses no others.
+        stamp = str(request.path_params.get("stamp") or _digest(request.state.secret))[:_LONGEST_STAMP]
+        access.admit_secret(request, parts, stamp)
+        await request.load(_STRANGERS_JSON)
+        try:
+            async with self.take_place(parts, access.name_stranger(request)):
+                return await handle(request)
+        except NotAuthenticated:
+            access.count_wrong_secret(request, parts, stamp)
+            raise
 
 
 def _digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-class StrangerRoute(RepeatingRoute):
+class StrangerRoute(GuardedRoute):
     """A route of `/api/v1` without any authentication; requests are limited by address."""
 
-    def get_route_handler(self) -> _Handler:
-        """The handler with the rate limit around it."""
-        handle = super().get_route_handler()
-
-        async def guarded(request: Request) -> Response:
-            request = StrictRequest(request.scope, request.receive)
-            parts: Services = request.app.state.parts
-            access.admit_stranger(request, parts)
-            check_texts(request)
-            await request.load(_STRANGERS_JSON)
-            async with self.take_place(parts, access.name_stranger(request)):
-                return await handle(request)
-
-        return guarded
+    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
+        """Check rate and texts."""
+        access.admit_stranger(request, parts)
+        check_texts(request)
+        await request.load(_STRANGERS_JSON)
+        async with self.take_place(parts, access.name_stranger(request)):
+            return await handle(request)
 
 
 def refuse_by_length(request: Request, limit: int) -> None:

@@ -36,7 +36,7 @@ from requirements.classad.syntax_tree import (
     render,
 )
 from requirements.errors import InvalidInput
-from requirements.record.record import Reason, ReasonKind
+from requirements.record import Reason, ReasonKind
 from requirements.values import Value, as_value, fold, format_value, lookup
 
 

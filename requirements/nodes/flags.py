@@ -45,8 +45,7 @@ from requirements.nodes.necessary_condition import AtLeast, AtMost, OneOf, State
 from requirements.nodes.node_attributes import NodeAttributes, Option
 from requirements.nodes.partial_evaluation import EvaluationBudget, TruthValue
 from requirements.nodes.site_mapping import Meaning, SiteMapping
-from requirements.record.declarations import Declarations, compared_parameter
-from requirements.record.record import Record
+from requirements.record import Declarations, Record, compared_parameter
 from requirements.values import Scalar, Value, fold, key
 
 #: Work for one residue, as in `EvaluationBudget`; beyond, the flags do not count as sufficient.
@@ -329,16 +328,6 @@ def compile_flags(
         arguments=arguments(written, mapping.vocabulary),
         sufficient=are_all and suffice(written, residue, nodes, declarations, mapping),
     )
-
-
-def flags(
-    residue: Requirements | None,
-    nodes: NodeAttributes,
-    declarations: Declarations,
-    mapping: SiteMapping | None,
-) -> tuple[str, ...]:
-    """The arguments of `compile_flags`."""
-    return compile_flags(residue, nodes, declarations, mapping).arguments
 
 
 def _clauses(alternatives: Sequence[tuple[Term, ...]], vocabulary: Vocabulary) -> tuple[Clause, ...]:

@@ -36,8 +36,7 @@ from requirements.classad.syntax_tree import (
 from requirements.nodes import partial_evaluation
 from requirements.nodes.node_attributes import NodeAttributes, Option
 from requirements.nodes.partial_evaluation import EvaluationBudget, TruthValue
-from requirements.record.declarations import Declarations, MatchRule, ValueKind, compared_parameter
-from requirements.record.record import Record, mismatch
+from requirements.record import Declarations, MatchRule, Record, ValueKind, compared_parameter, mismatch
 from requirements.values import Scalar, Value, as_number, fold, key, normal
 
 #: Alternatives of one condition; more are replaced by the statements they have in common.

@@ -24,8 +24,15 @@ from requirements.errors import InvalidInput
 from requirements.nodes import partial_evaluation
 from requirements.nodes.node_attributes import NodeAttributes, Option
 from requirements.nodes.partial_evaluation import MAX_EFFORT, TruthValue
-from requirements.record.declarations import Declaration, Declarations, compared_parameter
-from requirements.record.record import Reason, ReasonKind, Record, mismatch
+from requirements.record import (
+    Declaration,
+    Declarations,
+    Reason,
+    ReasonKind,
+    Record,
+    compared_parameter,
+    mismatch,
+)
 from requirements.values import Value, fold, format_value, lookup
 
 

@@ -191,7 +191,7 @@ class AutocommitRunner:
         return driver
 
     def _is_alive(self, driver: _Driver) -> bool:
-        if time.monotonic() - self._used < postgresql_settings.IDLE_SECONDS and not _has_pending_data(driver):
+        if not postgresql_settings.requires_ping(driver, time.monotonic() - self._used):
             return True
         try:
             return self._engine.dialect.do_ping(driver)  # type: ignore[arg-type]
@@ -270,9 +270,7 @@ class AsyncRunner:
         return driver
 
     async def _is_alive(self, driver: psycopg.AsyncConnection[Any]) -> bool:
-        if driver.closed:
-            return False
-        if time.monotonic() - self._used < postgresql_settings.IDLE_SECONDS and not _has_pending_data(driver):
+        if not postgresql_settings.requires_ping(driver, time.monotonic() - self._used):
             return True
         try:
             await driver.execute("SELECT 1")
@@ -285,13 +283,6 @@ def _close(driver: _Driver, process: int) -> None:
     # A forked child would end its parent's session.
     if os.getpid() == process:
         driver.close()
-
-
-def _has_pending_data(driver: _Driver | psycopg.AsyncConnection[Any]) -> bool:
-    try:
-        return postgresql_settings.has_pending_data(driver)
-    except psycopg.Error:
-        return True
 
 
 def _get_driver(conn: Connection) -> _Driver:

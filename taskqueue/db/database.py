@@ -17,12 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -30,6 +26,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from cs_config import notifications
 from taskqueue.db import postgresql
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 #: Seconds that a writer waits for the write lock.
 BUSY_TIMEOUT = 30.0
@@ -324,6 +323,8 @@ def _upgrade_once(engine: Engine) -> None:
     with writing(engine) as conn:
         _wait_for_other_upgrades(conn)
         if not _read_state(conn).is_newer:
+            from alembic import command
+
             command.upgrade(_configure_alembic(conn), "head")
 
 
@@ -334,6 +335,9 @@ def schema_state(engine: Engine) -> SchemaState:
 
 
 def _read_state(conn: Connection) -> SchemaState:
+    # Imported late: most commands have no part in the schema, and it takes 0.15 s.
+    from alembic.runtime.migration import MigrationContext
+
     known = _list_revisions()
     current = MigrationContext.configure(conn).get_current_revision()
     return SchemaState(current=current, head=known[0], is_newer=current is not None and current not in known)
@@ -342,6 +346,8 @@ def _read_state(conn: Connection) -> SchemaState:
 @cache
 def _list_revisions() -> tuple[str, ...]:
     """Revisions of this program, newest first."""
+    from alembic.script import ScriptDirectory
+
     return tuple(each.revision for each in ScriptDirectory.from_config(_configure_alembic()).walk_revisions())
 
 
@@ -355,7 +361,9 @@ def _wait_for_other_upgrades(conn: Connection) -> None:
     conn.execute(text("SET LOCAL lock_timeout = '10s'"))
 
 
-def _configure_alembic(conn: Connection | None = None) -> Config:
+def _configure_alembic(conn: Connection | None = None) -> "Config":
+    from alembic.config import Config
+
     config = Config(attributes={"connection": conn})
     config.set_main_option("script_location", "taskqueue:migrations")
     config.set_main_option("path_separator", "os")

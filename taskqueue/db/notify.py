@@ -8,9 +8,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from threading import Event, Lock, Thread
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from sqlalchemy import Connection, Engine, bindparam, func, make_url, select, true
 
 from cs_config import notifications
+from taskqueue.db import database
+
+if TYPE_CHECKING:
+    import psycopg
 
 #: Called with the published topics.
 Listener = Callable[[frozenset[str]], None]
@@ -43,9 +49,8 @@ _GRACE = 10.0
 class NotificationHub:
     """Publishes and receives notifications of a process; `start` it after a fork. Thread-safe."""
 
-    def __init__(self, wire: NotificationTransport | None, *, pause: float = _PAUSE) -> None:
-        """`wire` None: there are no other processes; `pause` is in seconds."""
-        self._pause = pause
+    def __init__(self, wire: NotificationTransport | None) -> None:
+        """`wire` None: there are no other processes."""
         self._subscribers: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
         self._pending: set[str] = set()
         self._lock = Lock()
@@ -102,7 +107,7 @@ class NotificationHub:
                 self._stopping.wait(delay.next())
             else:
                 delay.reset()
-                self._stopping.wait(self._pause)
+                self._stopping.wait(_PAUSE)
 
     def _listen(self, wire: NotificationTransport) -> None:
         delay = RetryDelay()
@@ -152,3 +157,121 @@ def make_publisher(wire: NotificationTransport) -> Callable[[frozenset[str]], No
             log.warning("sending a notification failed, other processes poll for changes: %s", error)
 
     return publish
+
+
+#: Seconds between two tests of the stop event.
+_POLL_SECONDS = 0.2
+#: A channel, not a key; each message is a topic of `cs_config.notifications`.
+REDIS_CHANNEL = "pilotage:rings"
+#: Timeout of Redis in seconds.
+_TIMEOUT = 1.0
+#: Seconds of silence after which a listener pings Redis.
+_SILENCE = 5
+
+
+class RedisTransport:
+    """Redis' publish and subscribe; nothing is stored there. Safe in several threads and after a fork.
+
+    Methods raise TransportDownError if Redis is away.
+    """
+
+    def __init__(self, redis_url: str) -> None:
+        from redis import Redis  # optional package
+        from redis.backoff import NoBackoff
+        from redis.exceptions import RedisError
+        from redis.retry import Retry
+
+        self._away = RedisError
+        self._redis = Redis.from_url(
+            redis_url,
+            socket_timeout=_TIMEOUT,
+            socket_connect_timeout=_TIMEOUT,
+            health_check_interval=_SILENCE,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def send(self, topics: frozenset[str]) -> None:
+        """Send to all listeners."""
+        try:
+            for topic in sorted(topics):
+                self._redis.publish(REDIS_CHANNEL, topic)
+        except self._away as error:
+            raise TransportDownError(f"Redis: {error}") from error
+
+    def listen(self, heard: Listener, stop: Event) -> None:
+        """Listen until `stop` is set."""
+        try:
+            with self._redis.pubsub() as subscription:  # type: ignore[no-untyped-call]
+                subscription.subscribe(REDIS_CHANNEL)
+                while not stop.is_set():
+                    message = subscription.get_message(timeout=_POLL_SECONDS)
+                    if message is None:
+                        continue
+                    # The subscription is confirmed first: earlier notifications were missed.
+                    is_topic = message["type"] == "message"
+                    heard(frozenset({message["data"].decode()}) if is_topic else notifications.TOPICS)
+        except self._away as error:
+            raise TransportDownError(f"Redis: {error}") from error
+
+
+POSTGRESQL_CHANNEL = "pilotage_rings"
+#: Without waiting for the disk: a notification need not be durable.
+NOTIFY = select(
+    func.set_config("synchronous_commit", "off", true()),
+    func.pg_notify(POSTGRESQL_CHANNEL, bindparam("topic")),
+)
+LISTEN = f"LISTEN {POSTGRESQL_CHANNEL}"
+
+
+class PostgresqlTransport:
+    """PostgreSQL's NOTIFY over the engine of the process, and LISTEN over a connection of its own.
+
+    NOTIFY is never part of a transaction that changes data, because transactions that notify commit one after
+    the other. NOTIFY works through a pooler; LISTEN belongs to a session and needs a direct connection.
+    """
+
+    def __init__(self, engine: Engine, direct_url: str) -> None:
+        """`direct_url` is the same database without a pooler."""
+        self._engine = engine
+        self._direct_url = direct_url
+
+    def send(self, topics: frozenset[str]) -> None:
+        """Send to all listeners; TransportDownError if the database is away."""
+        try:
+            with self._engine.begin() as conn:
+                for topic in sorted(topics):
+                    conn.execute(NOTIFY, {"topic": topic})
+        except database.UNAVAILABLE as error:
+            raise TransportDownError(_format_error(error)) from error
+
+    def listen(self, heard: Listener, stop: Event) -> None:
+        """Listen until `stop` is set; TransportDownError if the connection is lost or pooled."""
+        import psycopg  # optional package
+
+        from taskqueue.db import postgresql
+
+        engine = postgresql.make_engine(make_url(self._direct_url), pool_size=1, pool_timeout=10)
+        try:
+            with engine.connect() as conn:
+                _listen(conn.execution_options(isolation_level="AUTOCOMMIT"), heard, stop)
+        except (*database.UNAVAILABLE, psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise TransportDownError(_format_error(error)) from error
+        finally:
+            engine.dispose()
+
+
+def _listen(conn: Connection, heard: Listener, stop: Event) -> None:
+    from taskqueue.db import postgresql
+
+    if postgresql.is_pooled(conn):
+        raise TransportDownError("LISTEN needs a connection without pgbouncer: set database_direct_url")
+    conn.exec_driver_sql(LISTEN)
+    heard(notifications.TOPICS)
+    connection = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
+    while not stop.is_set():
+        for note in connection.notifies(timeout=_POLL_SECONDS):
+            heard(frozenset({note.payload}))
+
+
+def _format_error(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]

@@ -86,10 +86,9 @@ def _note_return(_connection: Any, entry: ConnectionPoolEntry) -> None:
 def _check_idle_connection(
     dialect: Dialect, connection: Any, entry: ConnectionPoolEntry, _proxy: Any
 ) -> None:
-    # A restart of the server must not fail a request. The ping, a round trip, is skipped for a connection
-    # used a moment ago, unless the server sent data by itself: it closes the connection.
-    idle = time.monotonic() - entry.info.get("returned", time.monotonic())
-    if idle < IDLE_SECONDS and not has_pending_data(connection):
+    # A restart of the server must not fail a request; the ping is a round trip.
+    now = time.monotonic()
+    if not requires_ping(connection, now - entry.info.get("returned", now)):
         return
     try:
         dialect.do_ping(connection)
@@ -97,8 +96,13 @@ def _check_idle_connection(
         raise DisconnectionError("the server has closed this connection") from error
 
 
-def has_pending_data(connection: Any) -> bool:
-    """Whether the server sent unrequested data, as it does before it closes a connection."""
+def requires_ping(connection: Any, idle: float) -> bool:
+    """Whether a connection that was idle for so many seconds may have been closed by the server.
+
+    One that was used a moment ago is good, unless the server sent data by itself: it closes the connection.
+    """
+    if idle >= IDLE_SECONDS or connection.closed:
+        return True
     waiting = select.poll()
     waiting.register(connection.fileno(), select.POLLIN)
     return bool(waiting.poll(0))

@@ -92,9 +92,9 @@ def append_new(conn: Connection, notes: Sequence[LogEntry]) -> None:
     append(conn, (note for key, note in by_note.items() if key not in there))
 
 
-def read_log(conn: Connection, job_id: int, *, most: int = MOST) -> list[LogEntry]:
+def read_log(conn: Connection, job_id: int) -> list[LogEntry]:
     """The newest entries of a job, oldest first; empty if there is no such job."""
-    rows = conn.execute(NEWEST_OF_JOB, {"job_id": job_id, "most": most}).all()
+    rows = conn.execute(NEWEST_OF_JOB, {"job_id": job_id, "most": MOST}).all()
     return [entry_from_row(row) for row in reversed(rows)]
 
 

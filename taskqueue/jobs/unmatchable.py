@@ -107,10 +107,10 @@ def find_pools_with_status(
 
 
 def list_waiting_jobs(
-    conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0, most: int = sql.BATCH_SIZE
+    conn: Connection, pool_id: str, minor: str, *, saying: bool, after: int = 0
 ) -> list[int]:
     """A page of waiting jobs of a pool with this minor status (`saying`), or another one; their ids."""
-    values = {"pool_id": pool_id, "minor": minor, "after": after, "most": most}
+    values = {"pool_id": pool_id, "minor": minor, "after": after, "most": sql.BATCH_SIZE}
     return list(conn.execute(JOBS_WITH_STATUS[saying], values).scalars())
 
 

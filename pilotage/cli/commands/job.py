@@ -28,39 +28,31 @@ from taskqueue.states import FINAL, JobStatus
 
 def kill(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Kill jobs, by id or by filters; running payloads are stopped."""
-    _change("Killed", ids, filters, service, one=ServiceClient.kill, many=ServiceClient.kill_all)
+    _change("kill", "Killed", ids, filters, service)
 
 
 def reschedule(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Send jobs through the optimizers again, by id or by filters."""
-    _change(
-        "Rescheduled", ids, filters, service, one=ServiceClient.reschedule, many=ServiceClient.reschedule_all
-    )
+    _change("reschedule", "Rescheduled", ids, filters, service)
 
 
 def delete(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Delete jobs, by id or by filters; those that have not ended are killed."""
-    _change("Deleted", ids, filters, service, one=ServiceClient.delete, many=ServiceClient.delete_all)
+    _change("delete", "Deleted", ids, filters, service)
 
 
 def reset(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
     """Reschedule jobs, by id or by filters, however often that was done before."""
-    _change("Reset", ids, filters, service, one=ServiceClient.reset, many=ServiceClient.reset_all)
+    _change("reset", "Reset", ids, filters, service)
 
 
 def _change(
-    done: str,
-    words: list[str] | None,
-    filters: JobFilters,
-    service: ServiceOptions,
-    *,
-    one: Callable[[ServiceClient, int], Any],
-    many: Callable[[ServiceClient, Mapping[str, str]], Any],
+    how: str, done: str, words: list[str] | None, filters: JobFilters, service: ServiceOptions
 ) -> None:
     """Change jobs, by id or by filters; print the changed ones, and why others are as they were."""
     ids, given = _selected(words, filters)
     with service.connect() as client:
-        result = many(client, given) if given else _change_each(client, ids, one)
+        result = client.change_all(how, given) if given else _change_each(client, how, ids)
     changed, refused = result["job_ids"], result.get("refused", [])
     service.emit(
         {"job_ids": changed, "refused": refused},
@@ -80,14 +72,12 @@ def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], 
     return ids, given
 
 
-def _change_each(
-    client: ServiceClient, ids: list[int], one: Callable[[ServiceClient, int], Any]
-) -> dict[str, list[Any]]:
+def _change_each(client: ServiceClient, how: str, ids: list[int]) -> dict[str, list[Any]]:
     """Changed ids as `job_ids`, the others with the reason as `refused`."""
     result: dict[str, list[Any]] = {"job_ids": [], "refused": []}
     for job_id in ids:
         try:
-            one(client, job_id)
+            client.change(how, job_id)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 from pydantic import BeforeValidator, Field, model_validator
 from sqlalchemy import Connection
 
-from optimizers.submit import dry_run
+from optimizers.submit import checking
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Capability, Role
@@ -414,7 +414,7 @@ async def store_sandbox(
 def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
     parts = page.parts
     config, now = parts.live.current, parts.clock()
-    foreseen = dry_run.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
+    foreseen = checking.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
     question = explanations.ask_about_dry_run(config, foreseen)
     with database.reading(parts.engine) as conn:
         found = explanations.explain_job(conn, config, question, forwarding=True, now=now)

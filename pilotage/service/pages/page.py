@@ -155,32 +155,25 @@ _READING = frozenset({"GET", "HEAD"})
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class PageRoute(routing.RepeatingRoute):
+class PageRoute(routing.RoleRoute):
     """A page that needs a session; without one the browser is sent to the login page."""
 
     takes_form: ClassVar[bool] = True  #: its body is a form, which is read before the handler is called
 
-    def get_route_handler(self) -> _Handler:
-        """The handler with session, role and CSRF checks around it."""
-        handle = super().get_route_handler()
-        rules = access.rules_of(self.endpoint)  # fails at start if a page lacks its roles
-
-        async def guarded(request: Request) -> Response:
-            request = StrictRequest(request.scope, request.receive)
-            page = request.state.page = signed_in(request)
-            if page is None:
-                return _to_login(request)
-            access.require(request.scope, page.caller, rules)
-            routing.check_texts(request)
-            async with self.take_place(page.parts, page.caller.subject):
-                if request.method not in _READING:
-                    _require_own_page(request)
-                    if self.takes_form:
-                        await _read_form(request, page.parts.limits.json_bytes)
-                    await _require_token(request, page.csrf)
-                return await handle(request)
-
-        return guarded
+    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
+        """Check session, role, texts and the form's token."""
+        page = request.state.page = signed_in(request)
+        if page is None:
+            return _to_login(request)
+        access.require(request.scope, page.caller, self.rules)
+        routing.check_texts(request)
+        async with self.take_place(parts, page.caller.subject):
+            if request.method not in _READING:
+                _require_own_page(request)
+                if self.takes_form:
+                    await _read_form(request, parts.limits.json_bytes)
+                await _require_token(request, page.csrf)
+            return await handle(request)
 
 
 class UploadRoute(PageRoute):
@@ -189,25 +182,18 @@ class UploadRoute(PageRoute):
     takes_form = False
 
 
-class OpenRoute(routing.RepeatingRoute):
+class OpenRoute(routing.GuardedRoute):
     """A page that needs no session, such as the login; requests are limited by address."""
 
-    def get_route_handler(self) -> _Handler:
-        """The handler with the rate limit around it."""
-        handle = super().get_route_handler()
-
-        async def guarded(request: Request) -> Response:
-            request = StrictRequest(request.scope, request.receive)
-            parts: Services = request.app.state.parts
-            access.admit_stranger(request, parts)
-            routing.check_texts(request)
-            if request.method not in _READING:
-                _require_own_page(request)
-                await _read_form(request, _STRANGERS_FORM)
-            async with self.take_place(parts, access.name_stranger(request)):
-                return await handle(request)
-
-        return guarded
+    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
+        """Check rate, texts and origin."""
+        access.admit_stranger(request, parts)
+        routing.check_texts(request)
+        if request.method not in _READING:
+            _require_own_page(request)
+            await _read_form(request, _STRANGERS_FORM)
+        async with self.take_place(parts, access.name_stranger(request)):
+            return await handle(request)
 
 
 def signed_in(request: Request) -> PageContext | None:

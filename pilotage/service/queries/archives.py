@@ -23,12 +23,18 @@ from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect
 
 from cs_config.cache import Cache
+from pilotage.service import lease_reports
 from pilotage.service.auth.rate_limits import WorkLimiter
 from pilotage.service.http_errors import BodyTooLarge, SenderSilent
 from pilotage.service.routing import refuse_by_length
+from pilotage.service.services import Services
+from requirements.errors import InvalidRequest, PilotageError, Problem
 from taskqueue import blobs
 from taskqueue.blobs import BlobStore, StagedBlob
+from taskqueue.db import database
 from taskqueue.errors import BlobNotFound, TooLarge
+from taskqueue.leases import lifecycle
+from taskqueue.leases.reports import OutputReport
 
 #: Concurrent uploads of one kind. Each has a thread, apart from those of the other requests, so that slow
 #: senders do not delay them.
@@ -111,6 +117,43 @@ class SenderPatience:
     def note(self, *, size: int, waited: float) -> None:
         """Note that `size` bytes came after waiting so many seconds for them."""
         self.seconds = min(PATIENCE, self.seconds - waited + size / LEAST_RATE)
+
+
+def store_input(parts: Services, staged: StagedBlob, vo: str, quota: int) -> None:
+    """Store an input sandbox of a VO within its quota, and remove the staged file."""
+
+    @database.retry_on_conflict
+    def record() -> None:
+        with database.writing(parts.engine) as conn:
+            blobs.store_blob(conn, parts.blobs, staged, vo=vo, quota=quota, now=parts.clock())
+
+    try:
+        if not staged.size:
+            raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
+        record()
+    finally:
+        parts.blobs.discard(staged)
+
+
+def store_output(parts: Services, report: OutputReport, staged: StagedBlob) -> None:
+    """Store the output of an attempt, remove the staged file, and what the output replaces."""
+
+    @database.retry_on_conflict
+    def record() -> str | None:
+        rules, now = lease_reports.build_rules(parts.live.current), parts.clock()
+        with database.writing(parts.engine) as conn:
+            [outcome] = lifecycle.record(conn, [report], rules=rules, now=now)
+            if isinstance(outcome, PilotageError):
+                raise outcome
+            replaced = outcome.replaced_output
+            return blobs.store_output(conn, parts.blobs, staged, vo=outcome.vo, replaced=replaced, now=now)
+
+    try:
+        if (dropped := record()) is not None:
+            with database.writing(parts.engine) as conn:
+                blobs.remove_file(conn, parts.blobs, dropped)
+    finally:
+        parts.blobs.discard(staged)
 
 
 def answer(

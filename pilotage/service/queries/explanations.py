@@ -15,15 +15,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import (
-    blockers,
-    class_budget,
-    eligible_queues,
-    explanation,
-    job_conditions,
-    queue_report,
-    queue_set,
-)
+from matcher.explain import blockers, eligible_queues, explanation, job_conditions, queue_report, queue_set
 from matcher.explain.alternatives import ExplanationBudget
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
@@ -33,8 +25,8 @@ from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
 from optimizers.description import description
-from optimizers.submit import dry_run
-from optimizers.submit.dry_run import DryRun
+from optimizers.submit import checking
+from optimizers.submit.checking import DryRun
 from optimizers.submit.submitter import Ownership
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
@@ -90,7 +82,7 @@ def ask_about_job(conn: Connection, config: Configuration, job: Job, *, now: dat
         rank, demand = None, JobDemand(asked=RequirementClass(vo=job.vo, cpu_time=0))
     else:
         whose = Ownership(vo=job.vo, owner=job.owner, owner_group=job.owner_group)
-        demand = _demand(dry_run.dry_run_description(config, whose, read, now=now))
+        demand = _demand(checking.dry_run_description(config, whose, read, now=now))
         rank = read.rank
     if stored is not None:
         requirements = _read_requirements(conn, stored.submit_pool) or demand.requirements
@@ -246,7 +238,7 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         waiting = classes(parts, conn, vos)
         now = list(blockers.list_closures_at_queue(conn, config, address, parts.clock(), vos=vos))
         now += blockers.count_recent_pilots(conn, address, {each.asked.vo for each in waiting}, parts.clock())
-        split = class_budget.choose_classes(waiting)
+        split = queue_report.choose_classes(waiting)
         jobs = _read_job_ads(conn, config, [address], split.chosen)
     found = queue_report.report_queue(config, address, split.chosen, jobs)
     return QueueExplanation(
@@ -274,7 +266,7 @@ def suggest_offers(
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
-        split = class_budget.choose_classes(waiting, queues=len(queues))
+        split = queue_report.choose_classes(waiting, queues=len(queues))
         jobs = _read_job_ads(conn, config, queues, split.chosen)
     found = queue_report.suggest_offers(config, queues, split.chosen, jobs)
     return [(queue, each) for queue in queues for each in found.get(queue, ())], len(split.left)

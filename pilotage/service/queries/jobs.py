@@ -17,7 +17,7 @@ from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter
 from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.models.jobs import ChangedJobs, JobFilter, RefusedJob
+from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob
 from pilotage.service.queries import archives
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
@@ -139,36 +139,30 @@ def _changing(
         parts.notify_optimizers([job_id])
 
 
-def kill_one(parts: Services, caller: Caller, job_id: int) -> None:
-    """Kill a job of the caller's, or one that the caller controls."""
-    with _changing(parts, caller, job_id, JobStatus.KILLED) as (conn, _):
-        control.kill_job(conn, job_id, source=name_source(caller), now=parts.clock())
+def change_one(
+    parts: Services, caller: Caller, job_id: int, wanted: JobStatus, *, is_reset: bool = False
+) -> ChangedJob:
+    """Change a job of the caller's, or one that the caller controls; `wanted` as for `change_many`."""
+    with _changing(parts, caller, job_id, wanted) as (conn, job):
+        source, now = name_source(caller), parts.clock()
+        if wanted is JobStatus.KILLED:
+            control.kill_job(conn, job_id, source=source, now=now)
+        elif wanted is JobStatus.DELETED:
+            control.delete_job(conn, job_id, source=source, now=now)
+        elif is_reset:
+            control.reset_job(conn, job_id, source=source, now=now)
+        else:
+            maximum = max_reschedules(parts, job.vo)
+            control.reschedule_job(conn, job_id, source=source, now=now, maximum=maximum)
+    return ChangedJob(job_id=job_id, status=wanted)
 
 
-def delete_one(parts: Services, caller: Caller, job_id: int) -> None:
-    """Delete a job of the caller's, or one that the caller controls."""
-    with _changing(parts, caller, job_id, JobStatus.DELETED) as (conn, _):
-        control.delete_job(conn, job_id, source=name_source(caller), now=parts.clock())
-
-
-def complete_one(parts: Services, caller: Caller, job_id: int, status: JobStatus, minor: str) -> None:
+def complete_one(parts: Services, caller: Caller, job_id: int, status: JobStatus, minor: str) -> ChangedJob:
     """End a Completed job as Done or Failed."""
     with _changing(parts, caller, job_id, status) as (conn, _):
         source = name_source(caller)
         control.complete_job(conn, job_id, status, minor=minor, source=source, now=parts.clock())
-
-
-def reset_one(parts: Services, caller: Caller, job_id: int) -> None:
-    """Reset a job of the caller's, or one that the caller controls."""
-    with _changing(parts, caller, job_id, JobStatus.RESCHEDULED) as (conn, _):
-        control.reset_job(conn, job_id, source=name_source(caller), now=parts.clock())
-
-
-def reschedule_one(parts: Services, caller: Caller, job_id: int) -> None:
-    """Reschedule a job of the caller's, or one that the caller controls."""
-    with _changing(parts, caller, job_id, JobStatus.RESCHEDULED) as (conn, job):
-        maximum = max_reschedules(parts, job.vo)
-        control.reschedule_job(conn, job_id, source=name_source(caller), now=parts.clock(), maximum=maximum)
+    return ChangedJob(job_id=job_id, status=status)
 
 
 def name_source(caller: Caller) -> str:

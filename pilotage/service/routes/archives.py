@@ -8,7 +8,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from cs_config.options.operations import options_for
-from pilotage.service import lease_reports
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Capability, Role
@@ -21,14 +20,12 @@ from pilotage.service.routes.leases import LeasePath
 from pilotage.service.routes.pilots import StampPath
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, PilotageError, Problem
+from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
-from taskqueue import blobs
-from taskqueue.blobs import StagedBlob
 from taskqueue.db import database
 from taskqueue.errors import PilotOutputNotFound
 from taskqueue.jobs import descriptions
-from taskqueue.leases import attempts, lifecycle
+from taskqueue.leases import attempts
 from taskqueue.leases.reports import OutputReport
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import PilotOutput
@@ -60,23 +57,8 @@ async def store(
     limit = min(limits.sandbox_bytes, parts.limits.archive_bytes)
     uploads: Uploads = request.app.state.sandbox_uploads
     staged = await uploads.receive(request, caller.subject, limit=limit)
-    await anyio.to_thread.run_sync(_store_sandbox, parts, staged, owner, limits.sandbox_quota)
+    await anyio.to_thread.run_sync(archives.store_input, parts, staged, owner, limits.sandbox_quota)
     return StoredSandbox(sandbox=f"sha256:{staged.digest}")
-
-
-def _store_sandbox(parts: Services, staged: StagedBlob, vo: str, quota: int) -> None:
-    try:
-        if not staged.size:
-            raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
-        _store_blob(parts, staged, vo, quota)
-    finally:
-        parts.blobs.discard(staged)
-
-
-@database.retry_on_conflict
-def _store_blob(parts: Services, staged: StagedBlob, vo: str, quota: int) -> None:
-    with database.writing(parts.engine) as conn:
-        blobs.store_blob(conn, parts.blobs, staged, vo=vo, quota=quota, now=parts.clock())
 
 
 def _vo(caller: Caller, named: str | None) -> str:
@@ -123,7 +105,9 @@ async def deliver_output(
     await _require_open(parts, caller, lease)
     uploads: Uploads = request.app.state.output_uploads
     staged = await uploads.receive(request, caller.subject, limit=parts.limits.archive_bytes)
-    await anyio.to_thread.run_sync(_store_output, parts, caller, lease, staged)
+    # Not refused by a quota: the job has run. The agent `retention` removes the oldest outputs beyond it.
+    report = OutputReport(lease=lease, sender=leases.identify_sender(caller), digest=staged.digest)
+    await anyio.to_thread.run_sync(archives.store_output, parts, report, staged)
     return OutputStored(output=f"sha256:{staged.digest}", size=staged.size)
 
 
@@ -135,7 +119,7 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
 
 
 async def _require_open(parts: Services, caller: Caller, lease: str) -> None:
-    """Reject a closed attempt before the upload; `_store_output` checks again.
+    """Reject a closed attempt before the upload; `archives.store_output` checks again.
 
     A lost attempt is reopened here, so that no other pilot gets the job during the upload.
     """
@@ -148,30 +132,6 @@ async def _require_open(parts: Services, caller: Caller, lease: str) -> None:
 def _is_closed(parts: Services, caller: Caller, lease: str) -> bool:
     with database.reading(parts.engine) as conn:
         return visibility.require_lease(conn, caller, lease).closed_at is not None
-
-
-def _store_output(parts: Services, caller: Caller, lease: str, staged: StagedBlob) -> None:
-    # Not refused by a quota: the job has run. The agent `retention` removes the oldest outputs beyond it.
-    report = OutputReport(lease=lease, sender=leases.identify_sender(caller), digest=staged.digest)
-    try:
-        dropped = _record_output(parts, report, staged)
-        if dropped is not None:
-            with database.writing(parts.engine) as conn:
-                blobs.remove_file(conn, parts.blobs, dropped)
-    finally:
-        parts.blobs.discard(staged)
-
-
-@database.retry_on_conflict
-def _record_output(parts: Services, report: OutputReport, staged: StagedBlob) -> str | None:
-    """Store an output; the digest of a file that is not needed any more."""
-    rules, now = lease_reports.build_rules(parts.live.current), parts.clock()
-    with database.writing(parts.engine) as conn:
-        [outcome] = lifecycle.record(conn, [report], rules=rules, now=now)
-        if isinstance(outcome, PilotageError):
-            raise outcome
-        replaced = outcome.replaced_output
-        return blobs.store_output(conn, parts.blobs, staged, vo=outcome.vo, replaced=replaced, now=now)
 
 
 pilot_output_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 
-from optimizers.submit import dry_run
+from optimizers.submit import checking
 from optimizers.submit.checking import Source
 from pilotage.service import routing
 from pilotage.service.auth import visibility
@@ -200,40 +200,35 @@ def reset_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJo
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def delete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Delete a job, which is killed if it has not ended; retention removes it within days."""
-    jobs.delete_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.DELETED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.DELETED)
 
 
 @control_router.post("/{job_id}/reset")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reset(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Reschedule a job, however often that was done before, and count its reschedulings anew."""
-    jobs.reset_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.RESCHEDULED, is_reset=True)
 
 
 @control_router.post("/{job_id}/complete")
 @allow(Role.VO_ADMIN, needs=Capability.MODIFY)
 def complete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, body: JobEnd) -> ChangedJob:
     """End a Completed job: the requests that it left are carried out, or have failed."""
-    jobs.complete_one(parts, caller, job_id, JobStatus(body.status), body.minor_status)
-    return ChangedJob(job_id=job_id, status=JobStatus(body.status))
+    return jobs.complete_one(parts, caller, job_id, JobStatus(body.status), body.minor_status)
 
 
 @control_router.post("/{job_id}/kill")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
 def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Kill a job; its pilot is notified at its next heartbeat."""
-    jobs.kill_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.KILLED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.KILLED)
 
 
 @control_router.post("/{job_id}/reschedule")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
 def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
     """Send a job through the optimizers again."""
-    jobs.reschedule_one(parts, caller, job_id)
-    return ChangedJob(job_id=job_id, status=JobStatus.RESCHEDULED)
+    return jobs.change_one(parts, caller, job_id, JobStatus.RESCHEDULED)
 
 
 submission_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
@@ -328,7 +323,7 @@ def explain_description(
     if len(sources) != 1:
         raise InvalidRequest([Problem(path="body", message=f"{len(sources)} descriptions, allowed is one")])
     config, now = parts.live.current, parts.clock()
-    foreseen = dry_run.dry_run_source(config, submitter_of(caller), sources[0], now=now)
+    foreseen = checking.dry_run_source(config, submitter_of(caller), sources[0], now=now)
     question = explanations.ask_about_dry_run(config, foreseen)
     with database.reading(parts.engine) as conn:
         return explanations.explain_job(conn, config, question, forwarding=forwarding, now=now)

@@ -16,7 +16,7 @@ from pilotage.service.auth.callers import Caller
 from pilotage.service.models import ListPage, StrictInput
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements import canonical
-from requirements.record.record import Record
+from requirements.record import Record
 from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.jobs.search import JobCount

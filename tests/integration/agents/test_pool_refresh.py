@@ -19,7 +19,7 @@ from optimizers.chain import batch, eligibility_cache
 from requirements import canonical
 from requirements.canonical import Requirements, pool_id
 from requirements.classad.expression import Expression
-from requirements.record.record import Record
+from requirements.record import Record
 from taskqueue.db import database
 from taskqueue.pools import pools as pool_mapping
 from taskqueue.pools import pools as pools_pools

@@ -14,7 +14,7 @@ from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
 from requirements.canonical import pool_id
-from requirements.record.record import Record
+from requirements.record import Record
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
 from taskqueue.pools import listing, pools, queue_class_store

@@ -39,7 +39,7 @@ from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller
 from matcher.request.resource import StatedResource
 from optimizers.chain import batch
-from optimizers.submit import dry_run, submission
+from optimizers.submit import checking, submission
 from pilotage.service.queries import explanations
 from pilotage.service.queries.explanations import JobQuestion
 from requirements.errors import InvalidInput
@@ -269,7 +269,7 @@ class WholePath(RuleBasedStateMachine):
             assert job.job_type == stated.get("JobType", options.filled_in.get("JobType", ""))
             assert self._list_eligible(explained) == offers[job_id], (job_id, stated)
             try:
-                run = dry_run.dry_run_source(self.config, ANN, stated, now=self.now)
+                run = checking.dry_run_source(self.config, ANN, stated, now=self.now)
             except InvalidInput:
                 continue
             described = explanations.ask_about_dry_run(self.config, run)

@@ -4,7 +4,7 @@ from cs_config import validate
 from cs_config.classes import queue_class_index, queue_classes
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
-from requirements.record.record import parse_record
+from requirements.record import parse_record
 
 RFC_JOB = {"SoftwareTag": ["AppVersion1", "AppVersion2"], "CPUModel": "Intel Xeon", "Memory": 4000}
 

@@ -79,9 +79,9 @@ class Changes(Client):
     def __init__(self) -> None:
         super().__init__("http://127.0.0.1:9", "x")
         self.filters: list[Mapping[str, str]] = []
-        self._service.kill_all = self._service.reschedule_all = self._answer  # type: ignore[method-assign]
+        self._service.change_all = self._answer  # type: ignore[method-assign]
 
-    def _answer(self, filters: Mapping[str, str]) -> dict[str, Any]:
+    def _answer(self, _how: str, filters: Mapping[str, str]) -> dict[str, Any]:
         self.filters.append(filters)
         ids = [int(each) for each in filters.get("ids", "1,2").split(",")]
         return {"job_ids": [each for each in ids if each != 3], "refused": []}

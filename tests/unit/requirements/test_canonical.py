@@ -12,8 +12,7 @@ from requirements.canonical import canonical, from_json, pool_form, pool_id, to_
 from requirements.classad.expression import Expression, parse_expression
 from requirements.classad.restrictions import MAX_SIZE
 from requirements.errors import InvalidInput
-from requirements.record.declarations import Declarations
-from requirements.record.record import Record, parse_record
+from requirements.record import Declarations, Record, parse_record
 from requirements.values import MAX_INTEGER, fold
 
 RFC_JOB: dict[str, object] = {
@@ -73,8 +72,8 @@ def test_known_requirements_have_known_ids(
 
 def test_another_process_with_another_hash_seed_gives_the_same_id() -> None:
     program = (
-        "from requirements.canonical import pool_id; from requirements.record.record import parse_record;"
-        "from requirements.record.declarations import Declarations;"
+        "from requirements.canonical import pool_id; from requirements.record import parse_record;"
+        "from requirements.record import Declarations;"
         f"print(pool_id(parse_record({RFC_JOB!r}, Declarations()), 'lhcb'))"
     )
     answer = subprocess.run(

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from requirements.classad.expression import Expression
 from requirements.evaluator import Reason, eligible, failing
-from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
-from requirements.record.record import ReasonKind, Record
+from requirements.record import Declaration, Declarations, MatchRule, ReasonKind, Record, ValueKind
 from requirements.values import Value, normal
 
 NOTHING_DECLARED = Declarations()

@@ -21,8 +21,7 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidResource, PilotageError
-from requirements.record.declarations import Declarations
-from requirements.record.record import parse_record
+from requirements.record import Declarations, parse_record
 from taskqueue.db import database
 from taskqueue.leases import assignment
 from taskqueue.leases.assignment import Location

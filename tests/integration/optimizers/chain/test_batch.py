@@ -11,7 +11,7 @@ from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, ChainContext, Done, Hold, 
 from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.workers.inline import InlineOptimizer
 from requirements.canonical import pool_id
-from requirements.record.record import Record
+from requirements.record import Record
 from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue
 from taskqueue.pools import pools, queue_class_store

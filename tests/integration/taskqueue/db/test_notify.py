@@ -15,9 +15,14 @@ from matcher.claim import worker as claimer_module
 from matcher.claim.worker import ClaimWorker
 from pilotage.cli import wiring
 from taskqueue.db import database, postgresql
-from taskqueue.db.notify import NotificationHub, NotificationTransport, TransportDownError, make_publisher
-from taskqueue.db.postgresql_transport import PostgresqlTransport
-from taskqueue.db.redis_transport import RedisTransport
+from taskqueue.db.notify import (
+    NotificationHub,
+    NotificationTransport,
+    PostgresqlTransport,
+    RedisTransport,
+    TransportDownError,
+    make_publisher,
+)
 from taskqueue.schema.tables import installation
 from taskqueue.task_queues import change_feed
 from tests import waiting

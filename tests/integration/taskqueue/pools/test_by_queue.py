@@ -13,7 +13,7 @@ from matcher import cache
 from matcher.cache import QueuePoolCache
 from optimizers.chain import batch
 from requirements.canonical import pool_id
-from requirements.record.record import Record
+from requirements.record import Record
 from taskqueue.db import database, incarnation
 from taskqueue.pools import listing, pools
 from taskqueue.schema.tables import pool_mappings

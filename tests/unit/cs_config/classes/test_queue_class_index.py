@@ -18,8 +18,7 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.nodes.node_attributes import NodeAttributes
-from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
-from requirements.record.record import Record
+from requirements.record import Declaration, Declarations, MatchRule, Record, ValueKind
 from requirements.values import Value
 
 DECLARATIONS = Declarations.find(

@@ -11,8 +11,7 @@ from cs_config.tree.address import QueueAddress
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
-from requirements.record.declarations import Declaration, Declarations, ValueKind
-from requirements.record.record import Record
+from requirements.record import Declaration, Declarations, Record, ValueKind
 from requirements.values import Value
 
 TREE = """\

@@ -4,7 +4,7 @@ from cs_config import validate
 from cs_config.classes import queue_class_index
 from cs_config.options.operations import options_for
 from requirements.errors import InvalidInput, InvalidRequest
-from requirements.record.record import parse_record
+from requirements.record import parse_record
 
 CONFIG = validate.parse("""\
 Resources:

@@ -5,7 +5,7 @@ from cs_config import validate
 from cs_config.options import keywords
 from cs_config.options.operations import options_for
 from cs_config.options.options import Measure
-from requirements.record.declarations import MatchRule, ValueKind
+from requirements.record import MatchRule, ValueKind
 
 
 def errors(operations: str) -> list[str]:

@@ -8,7 +8,7 @@ from cs_config.classes.queue_classes import queue_classes
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import show
-from requirements.record.record import Record
+from requirements.record import Record
 
 TEXT = """
 Resources:

@@ -9,8 +9,7 @@ from matcher.explain import queue_set
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
 from requirements.classad.expression import parse_expression
-from requirements.record.declarations import Declarations
-from requirements.record.record import parse_record
+from requirements.record import Declarations, parse_record
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 CONFIG = validate.parse(

@@ -3,7 +3,7 @@ from cs_config.options.operations import options_for
 from matcher.explain import queue_report, queue_set
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
-from requirements.record.record import parse_record
+from requirements.record import parse_record
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
 

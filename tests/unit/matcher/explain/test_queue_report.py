@@ -4,7 +4,7 @@ from cs_config import validate
 from cs_config.tree.address import QueueAddress
 from matcher.explain import queue_report
 from requirements import canonical
-from requirements.record.record import Record
+from requirements.record import Record
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
 

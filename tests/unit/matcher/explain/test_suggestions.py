@@ -14,7 +14,7 @@ from matcher.explain.job_conditions import JobDemand
 from matcher.request.resource import Resource
 from requirements import evaluator
 from requirements.classad.expression import Expression
-from requirements.record.record import Record
+from requirements.record import Record
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 SITES = ("LCG.A.org", "LCG.B.org", "LCG.C.org")

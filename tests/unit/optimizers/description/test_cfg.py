@@ -7,7 +7,7 @@ from optimizers.description.description import JobDescription
 from requirements.canonical import pool_id
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
-from requirements.record.record import Record
+from requirements.record import Record
 
 #: The example of RFC #7, in "a new, CFG format based structure".
 RFC = """

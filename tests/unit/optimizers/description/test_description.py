@@ -12,7 +12,7 @@ from optimizers.description import description, jdl
 from optimizers.description.description import JobDescription
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
-from requirements.record.record import Record
+from requirements.record import Record
 
 
 def options(text: str = "") -> VoOptions:

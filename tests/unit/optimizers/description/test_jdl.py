@@ -8,7 +8,7 @@ from requirements.canonical import pool_id
 from requirements.classad.classad_files import Unevaluated
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
-from requirements.record.record import Record
+from requirements.record import Record
 
 #: As RFC #7 shows it.
 RFC = """

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from pilotage.service.response_cache import LONGEST, ROWS_A_SECOND, WORTH, ResponseCache
+from pilotage.service.services import LONGEST, ROWS_A_SECOND, WORTH, ResponseCache
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

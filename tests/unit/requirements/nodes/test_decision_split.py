@@ -2,11 +2,10 @@ import pytest
 
 from requirements import evaluator
 from requirements.classad.expression import Expression
-from requirements.nodes.flags import flags, forwarding
+from requirements.nodes.flags import compile_flags, forwarding
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, parse_node_attributes
 from requirements.nodes.site_mapping import parse_mapping
-from requirements.record.declarations import Declaration, Declarations, ValueKind
-from requirements.record.record import Record
+from requirements.record import Declaration, Declarations, Record, ValueKind
 
 DECLARED = Declarations.find(
     [Declaration(name="Memory", kind=ValueKind.NUMBER, resource="MaxRAM", unit="MB")]
@@ -89,5 +88,5 @@ def test_a_hostile_expression_is_forwarded_soon(text: str, said: object) -> None
         }
     )
     standing = evaluator.decide_at_queue(Expression(text=text), {}, DECLARED, nodes)
-    flags(standing.residue, nodes, DECLARED, mapping)
+    compile_flags(standing.residue, nodes, DECLARED, mapping)
     assert standing.eligible or standing.residue is None

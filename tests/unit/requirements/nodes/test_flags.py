@@ -13,12 +13,11 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.nodes import flags as node_flags
-from requirements.nodes.flags import NodeFlags, compile_flags, flags
+from requirements.nodes.flags import NodeFlags, compile_flags
 from requirements.nodes.lrms_vocabulary import ARC, SLURM, are_flags, parse_vocabulary
 from requirements.nodes.node_attributes import NodeAttributes, Option, parse_node_attributes
 from requirements.nodes.site_mapping import SiteMapping, parse_mapping
-from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
-from requirements.record.record import Record
+from requirements.record import Declaration, Declarations, MatchRule, Record, ValueKind
 from requirements.values import Value, fold
 from tests.batch_languages import LANGUAGES, BatchNode, has_value, number
 
@@ -406,7 +405,7 @@ def told(vocabulary: str, text: str, nodes: NodeAttributes = ALL_UNKNOWN, **know
     mapping = parse_mapping({"Vocabulary": vocabulary, "Attributes": ATTRIBUTES[vocabulary]})
     standing = evaluator.decide_at_queue(Expression(text=text), known, NOTHING_DECLARED, nodes)
     assert standing.eligible
-    return flags(standing.residue, nodes, NOTHING_DECLARED, mapping)
+    return compile_flags(standing.residue, nodes, NOTHING_DECLARED, mapping).arguments
 
 
 def condor(text: str) -> tuple[str, ...]:
@@ -530,7 +529,7 @@ def test_a_condition_on_what_varies_says_what_both_arms_need(
     )
     unknown = parse_node_attributes(dict.fromkeys(nodes, "unknown"))
     residue = evaluator.decide_at_queue(Expression(text=EXAMPLE), known, NOTHING_DECLARED, unknown).residue
-    assert flags(residue, unknown, NOTHING_DECLARED, mapping) == arguments
+    assert compile_flags(residue, unknown, NOTHING_DECLARED, mapping).arguments == arguments
     assert are_flags(arguments)
 
 
@@ -542,7 +541,7 @@ def test_a_text_that_could_mean_something_else_is_never_said(vocabulary: str, mo
     mapping = parse_mapping({"Vocabulary": vocabulary, "Attributes": {"Model": {"equal": "model"}}})
     nodes = parse_node_attributes({"Model": "unknown"})
     for asked in (Record(values=(("Model", model),)), Record(values=(("Model", (model, "P4")),))):
-        assert flags(asked, nodes, NOTHING_DECLARED, mapping) == ()
+        assert compile_flags(asked, nodes, NOTHING_DECLARED, mapping).arguments == ()
 
 
 def test_many_alternatives_still_say_what_they_have_in_common() -> None:

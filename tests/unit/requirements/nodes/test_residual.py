@@ -16,8 +16,7 @@ from requirements.classad.syntax_tree import AND, OR, SourceText
 from requirements.nodes import partial_evaluation
 from requirements.nodes.node_attributes import NodeAttributes, Option, merge_facts, parse_node_attributes
 from requirements.nodes.partial_evaluation import MAX_COMBINATIONS, Care, EvaluationBudget, TruthValue
-from requirements.record.declarations import Declaration, Declarations, MatchRule, ValueKind
-from requirements.record.record import Record
+from requirements.record import Declaration, Declarations, MatchRule, Record, ValueKind
 from requirements.values import Value
 
 NOTHING_DECLARED = Declarations()

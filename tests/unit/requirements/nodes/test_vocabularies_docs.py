@@ -9,11 +9,11 @@ import yaml
 
 from requirements import evaluator
 from requirements.classad.expression import parse_expression
-from requirements.nodes.flags import flags
+from requirements.nodes.flags import compile_flags
 from requirements.nodes.lrms_vocabulary import VOCABULARIES
 from requirements.nodes.node_attributes import parse_node_attributes
 from requirements.nodes.site_mapping import parse_mapping
-from requirements.record.declarations import Declarations
+from requirements.record import Declarations
 
 TEXT = (Path(__file__).parents[4] / "docs" / "site-admin" / "vocabularies.md").read_text(encoding="utf-8")
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
@@ -26,7 +26,7 @@ COMMANDS = re.findall(r"^\*\*.*\*\*: `(\w+) (.*)`$", TEXT, re.MULTILINE)
 def said(vocabulary: str, requirements: str) -> tuple[str, ...]:
     expression = parse_expression(requirements)
     residue = evaluator.decide_at_queue(expression, {}, Declarations(), NODES).residue
-    return flags(residue, NODES, Declarations(), parse_mapping(MAPPINGS[vocabulary]))
+    return compile_flags(residue, NODES, Declarations(), parse_mapping(MAPPINGS[vocabulary])).arguments
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -43,7 +43,7 @@ def test_each_batch_system_has_an_example_with_the_flags_that_follow(vocabulary:
 def test_the_vocabulary_of_a_site_has_the_flags_that_follow() -> None:
     [own] = [each for each in FORWARDINGS if not isinstance(each["Vocabulary"], str)]
     expression = parse_expression('other.Memory >= 4000 && other.OS == "el9"')
-    found = flags(expression, NODES, Declarations(), parse_mapping(own))
+    found = compile_flags(expression, NODES, Declarations(), parse_mapping(own)).arguments
     assert f"`nqsub {' '.join(found)}`" in TEXT
     assert (
         yaml.safe_load(re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[-1])["dialect"]["vocabulary"]

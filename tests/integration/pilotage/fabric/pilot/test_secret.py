@@ -163,7 +163,7 @@ def test_a_payload_that_asks_for_it_is_rescheduled_with_its_output_kept(
 def script(service: Service, directory: Path) -> Path:
     """What a director would submit, as a file."""
     with ServiceClient(service.url, service.token("director", vo="cms")) as director:
-        secret = director.register_pilot(stamp="p1", queue=QUEUE, secret=True)["secret"]
+        secret = director.register_pilots([{"stamp": "p1", "queue": QUEUE}], vo="cms")["p1"]
         pools = director.pilot_groups([QUEUE])["pools"][QUEUE]
     about = PilotScript(
         stamp="p1",

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pilotage.service.auth.rate_limits import RateLimiter, RequestRate
-from pilotage.service.auth.shared_rates import SharedRates
+from pilotage.service.auth.rate_limits import RateLimiter, RequestRate, SharedRates
 from pilotage.service.http_errors import TooManyRequests
 from tests.redis_server import RedisServer
 

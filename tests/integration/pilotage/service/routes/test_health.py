@@ -177,7 +177,7 @@ def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: S
 
 
 def test_strangers_hear_that_a_configuration_cannot_be_read_and_not_what_is_in_it(service: Service):
-    service.parts.live._problem = "Operations/cms/Matching/Secret: unknown parameter"
+    service.parts.live.problem = "Operations/cms/Matching/Secret: unknown parameter"
     client = service.client()
     waiting.until(lambda: client.get("/readyz").json()["checks"]["index"] == "ok")
     answer = client.get("/readyz")

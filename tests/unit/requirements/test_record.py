@@ -1,8 +1,7 @@
 import pytest
 
 from requirements.errors import InvalidInput
-from requirements.record.declarations import Declaration, Declarations, ValueKind
-from requirements.record.record import Record, parse_record, record_problems
+from requirements.record import Declaration, Declarations, Record, ValueKind, parse_record, record_problems
 
 DECLARED = Declarations.find(
     [

@@ -1,7 +1,7 @@
 import pytest
 
 from requirements.errors import InvalidInput
-from requirements.record.declarations import Declaration, Declarations, ValueKind
+from requirements.record import Declaration, Declarations, ValueKind
 
 MEMORY = Declaration(name="Memory", kind=ValueKind.NUMBER, unit="MB")
 
