@@ -176,7 +176,7 @@ class PageRoute(routing.RepeatingRoute):
                 if request.method not in _READING:
                     _require_own_page(request)
                     if self.takes_form:
-                        await _read_form(request, page.parts.limits.json_bytes)
+                        await _read_form(request, routing.limit_text(page.parts, page.caller))
                     await _require_token(request, page.csrf)
                 return await handle(request)
 

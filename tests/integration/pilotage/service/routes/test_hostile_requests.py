@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cs_config.options import bounds
 from pilotage.service import routing
 from tests.access import ROUTES
 from tests.running_service import Service
@@ -115,9 +116,10 @@ def test_no_idempotency_key_makes_a_submission_fail(service: Service, key: str):
     check(answer, key)
 
 
-def test_a_body_beyond_the_limit_is_413_whether_it_says_its_length_or_not(service: Service):
-    limit = service.parts.limits.json_bytes
-    user = service.user()
+@pytest.mark.parametrize("role", ["user", "operator"])
+def test_a_body_beyond_the_limit_is_413_whether_it_says_its_length_or_not(service: Service, role: str):
+    limit = bounds.BODY if role == "user" else service.parts.limits.json_bytes
+    user = service.as_role(role, vo="cms", user="ada") if role == "user" else service.as_role(role)
     answer = user.post("/api/v1/jobs", content=b"x" * (limit + 1))
     assert answer.status_code == 413
     assert answer.json()["error"]["details"] == {"limit_bytes": limit}
