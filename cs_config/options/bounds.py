@@ -128,6 +128,9 @@ DIRAC_RECORDS: Final = 100_000
 #: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
 DIRAC_NOTES: Final = 50
 
+#: Groups in one summary of jobs: less than a second of processor time.
+SUMMARY_GROUPS: Final = 10_000
+
 #: Command lines that wait for a login: anybody may begin one.
 DEVICE_LOGINS: Final = 10_000
 

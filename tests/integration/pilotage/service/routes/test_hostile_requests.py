@@ -138,9 +138,10 @@ def test_a_pilot_that_says_too_much_is_413(service: Service):
     assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
 
 
-@pytest.mark.parametrize("role", ["user", "vo_admin"])
-def test_a_user_requests_the_pools_of_few_queues_at_a_time(service: Service, role: str):
-    user, director = service.as_role(role, vo="cms", user="ada"), service.as_role("director", vo="cms")
+@pytest.mark.parametrize("role", ["user", "vo_admin", "site_admin"])
+def test_a_person_requests_the_pools_of_few_queues_at_a_time(service: Service, role: str):
+    rights = {"site": "LCG.A.org"} if role == "site_admin" else {"vo": "cms"}
+    user, director = service.as_role(role, user="ada", **rights), service.as_role("director", vo="cms")
     names = [f"LCG.A.org/ce1/q{number}" for number in range(20)] + ["LCG.A.org/ce1/long"]
     answer = user.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": names})
     assert answer.status_code == 400
