@@ -85,6 +85,33 @@ class Cache(Generic[Key, Value]):
         self._content = None, {}
 
 
+class CacheByLength(Generic[Key, Value]):
+    """Bounded cache of results of very different length: many short ones, few long ones."""
+
+    #: Results, and the characters of the longest of the short ones.
+    SHORT: Final = 20_000
+    LONG: Final = 100
+    LENGTH: Final = 500
+
+    def __init__(self, measure: Callable[[Key, Value], int]) -> None:
+        self._measure = measure  #: characters of a key and its result
+        self._short: Cache[Key, Value] = Cache(self.SHORT)
+        self._long: Cache[Key, Value] = Cache(self.LONG)
+
+    def find(self, key: Key) -> Value | None:
+        """The cached result, if any."""
+        found = self._short.find(key)
+        return self._long.find(key) if found is None else found
+
+    def store(self, key: Key, value: Value) -> Value:
+        """Keep a result, and return it."""
+        is_long = self._measure(key, value) > self.LENGTH
+        return (self._long if is_long else self._short).store(key, value)
+
+    def __len__(self) -> int:
+        return len(self._short.items()) + len(self._long.items())
+
+
 def evict(results: dict[Any, Any], size: int, *, room: int = 1) -> None:
     """Make room in a full cache of this size: an eighth of it, those stored first, as listing them costs."""
     for key in list(results)[: max(room, size // 8)]:

@@ -76,8 +76,12 @@ PARAMETRIC_JOBS: Final = 100_000
 DECIDED_JOBS: Final = 1_000
 #: Submissions of one owner that are stored at the same time; further ones wait, so that limits stay exact.
 SUBMISSIONS_AT_ONCE: Final = 16
+#: Bytes of a body, other than an archive, of all but operators: read, it takes up to 50 MB of memory.
+BODY: Final = 4 << 20
 #: Values in the JSON of one request: names, items, lists and objects. Each takes a hundred bytes of memory.
-JSON_VALUES: Final = 1_000_000
+JSON_VALUES: Final = 700_000
+#: Values in the different JSON objects of one submission: less than a second of processor time.
+RECORD_VALUES: Final = 150_000
 #: Characters of one text with descriptions; most are the names of input files.
 DESCRIBED: Final = 10_000_000
 #: Words, strings and signs in several different texts of one submission: about a second of processor time.
@@ -123,6 +127,9 @@ DIRAC_VALUES: Final = 2_000
 DIRAC_RECORDS: Final = 100_000
 #: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
 DIRAC_NOTES: Final = 50
+
+#: Groups in one summary of jobs: less than a second of processor time.
+SUMMARY_GROUPS: Final = 10_000
 
 #: Command lines that wait for a login: anybody may begin one.
 DEVICE_LOGINS: Final = 10_000

@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import cast
 
-from cs_config.cache import Cache
+from cs_config.cache import CacheByLength
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.tree import glue
@@ -245,9 +245,6 @@ def _capacity(value: Hashable) -> float:
     return math.inf if number is None else number
 
 
-#: Cached results.
-_CACHED = 20_000
-
 #: Requirement and demanded value, as in `UnmetCondition`.
 _Wanted = tuple[str, str]
 #: The queues' values (None: no such parameter), each with the queues that have it.
@@ -274,7 +271,7 @@ class UnmetConditions:
         self._queues = queues
         self._columns = columns
         self._declarations = declarations
-        self._cache: Cache[Hashable, tuple[UnmetCondition, ...]] = Cache(_CACHED)
+        self._cache: CacheByLength[Hashable, tuple[UnmetCondition, ...]] = CacheByLength(_measure)
         self._last_reasons: tuple[object, Mapping[_Wanted, _SeenValues]] = (None, {})
 
     def __contains__(self, part: JobCondition) -> bool:
@@ -283,7 +280,8 @@ class UnmetConditions:
 
     def find(self, part: JobCondition) -> tuple[UnmetCondition, ...]:
         """The queues that fail a condition; an expression has one result per failing operand."""
-        return self._cache.get(part.key, lambda: tuple(self._find(part)))
+        found = self._cache.find(part.key)
+        return self._cache.store(part.key, tuple(self._find(part))) if found is None else found
 
     def list_values(self, failure: UnmetCondition) -> Iterator[tuple[str | None, int]]:
         """The values of the failing queues (None: no such parameter), each with the queues that have it."""
@@ -379,6 +377,11 @@ class UnmetConditions:
                 offer = self._queues[queue]
                 for why in evaluator.failing(part.asked, offer.values, self._declarations, offer.nodes):
                     yield (why.requirement, why.wanted), why.has, queues
+
+
+def _measure(key: Hashable, found: Iterable[UnmetCondition]) -> int:
+    """Characters of a condition and of what it is divided into."""
+    return len(str(key)) + sum(len(each.requirement) + len(each.wanted) for each in found)
 
 
 def _all(masks: Iterable[tuple[object, int]]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from cs_config.cache import Cache, derived
+from cs_config.cache import Cache, CacheByLength, derived
 from cs_config.options.operations import options_for
 from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree import glue
@@ -51,7 +51,7 @@ class QueueSet:
         self.everything = (1 << len(queues)) - 1
         self._columns = QueueColumns(queues)
         self.failed = UnmetConditions(queues, self._columns, declarations)
-        self._fulfilling: Cache[Hashable, int] = Cache(_CACHED)
+        self._fulfilling: CacheByLength[Hashable, int] = CacheByLength(lambda key, _: len(str(key)))
         self._addresses: Cache[int, frozenset[QueueAddress]] = Cache(_CACHED)
 
     def failures(self, demand: JobDemand) -> list[UnmetCondition]:

@@ -86,7 +86,7 @@ def volume(raw: Mapping[str, object]) -> Volume:
         jobs=jobs,
         characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
         longest=fixed + sum(number * longest for number, _, _, longest in filled),
-        values=jobs * (_count_values(choose_varied(template)) + uses.total()),
+        values=jobs * (count_values(choose_varied(template)) + uses.total()),
         expressions=frozenset(texts - varied),
         varied_tokens=sum(_count_varied_tokens(text, columns, jobs) for text in varied),
     )
@@ -120,11 +120,11 @@ def has_place(value: object) -> bool:
     return "%" in json.dumps(value, default=str)
 
 
-def _count_values(value: object) -> int:
+def count_values(value: object) -> int:
     """Values in a record or list, at any depth."""
     if isinstance(value, Mapping):
-        return sum(map(_count_values, value.values()))
-    return sum(map(_count_values, value)) if isinstance(value, list | tuple) else 1
+        return sum(map(count_values, value.values()))
+    return sum(map(count_values, value)) if isinstance(value, list | tuple) else 1
 
 
 def _lengths(column: object) -> tuple[int, int, int]:

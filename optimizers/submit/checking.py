@@ -101,7 +101,7 @@ class _Checking:
         matcher = TemplateMatcher(self.config, self.submitter, self.sandbox) if len(sources) > 1 else None
         alike: dict[str, _Text] = {}
         found: list[_Placed] = []
-        tokens = 0
+        tokens = values = 0
         for index, source in enumerate(sources):
             path = f"jobs[{index}]/" if len(sources) > 1 else ""
             text = source if isinstance(source, str) else record_as_text(source)
@@ -120,6 +120,10 @@ class _Checking:
                 if index and tokens > bounds.DESCRIBED_TOKENS:
                     what = "words, strings and signs in different texts"
                     raise InvalidJob([_too_many(tokens, what, bounds.DESCRIBED_TOKENS)])
+            if is_new and not isinstance(source, str):
+                values += parametric.count_values(source)
+                if values > bounds.RECORD_VALUES:
+                    raise InvalidJob([_too_many(values, "values in different jobs", bounds.RECORD_VALUES)])
         return found
 
     def check_volume(self, texts: Sequence[_Placed], require_room: RequireRoom | None) -> None:

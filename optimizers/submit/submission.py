@@ -103,6 +103,16 @@ def submit(
         return _store_once(engine, replace(new, results=[None] * len(new.jobs)), idempotency, now)
 
 
+def find_accepted(
+    engine: Engine, submitter: Submitter, sources: Sequence[Source], *, key: str, sandbox: str | None = None
+) -> Accepted | None:
+    """The jobs of an equal submission that was stored under this key; IdempotencyConflict as for `submit`."""
+    digest = _digest(sources, sandbox)
+    with database.reading(engine) as conn:
+        known = submission.find_key(conn, subject=submitter.subject, key=key, body_digest=digest)
+    return None if known is None else Accepted(job_ids=known, due=known, is_repeated=True)
+
+
 def _store_once(
     engine: Engine,
     new: "_NewJobs | InvalidJob | QuotaExceeded",

@@ -223,10 +223,15 @@ async def _authorize(request: Request, parts: Services, rules: AccessRules) -> C
 
 def limit_body(parts: Services, rules: AccessRules, caller: Caller) -> int:
     """The most bytes of a JSON body."""
-    most = rules.most_bytes or parts.limits.json_bytes
+    most = rules.most_bytes or limit_text(parts, caller)
     if caller.role is Role.PILOT:
         most = min(most, SMALL)
     return min(most, parts.limits.json_bytes)
+
+
+def limit_text(parts: Services, caller: Caller) -> int:
+    """The most bytes of a body that is no archive; operators send whole configurations."""
+    return parts.limits.json_bytes if caller.is_operator else min(bounds.BODY, parts.limits.json_bytes)
 
 
 class GuardedRoute(APIRoute):

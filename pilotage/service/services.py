@@ -86,7 +86,7 @@ class StorageState:
 class ServiceLimits:
     """Limits of requests."""
 
-    json_bytes: int = 32 << 20  #: of a body other than an archive
+    json_bytes: int = 32 << 20  #: of a body other than an archive; of most callers less (`bounds.BODY`)
     archive_bytes: int = 10 << 30  #: of a sandbox or an output; the configuration may set less
     request_timeout: float = 10.0  #: default seconds that a pilot waits for an answer
     longest_request_timeout: float = 60.0  #: seconds

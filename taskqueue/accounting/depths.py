@@ -65,6 +65,20 @@ def store_sample(conn: Connection, at: datetime, found: Collection[QueueDepth]) 
     conn.execute(insert(queue_depths), rows)
 
 
+def read_sample(conn: Connection, vos: Collection[str] | None) -> Mapping[tuple[str, str], int]:
+    """Numbers of the latest sample by site and queue (`ALL`: the site), summed over VOs (None: all)."""
+    statement = (
+        select(queue_depths.c.site, queue_depths.c.queue, func.sum(queue_depths.c.jobs))
+        .where(
+            _at == SAMPLED.scalar_subquery(),
+            queue_depths.c.site != ALL,
+            *ownership.match_values({queue_depths.c.vo: vos}),
+        )
+        .group_by(queue_depths.c.site, queue_depths.c.queue)
+    )
+    return {(site, queue): int(jobs) for site, queue, jobs in conn.execute(statement)}
+
+
 def read_depths(
     conn: Connection,
     *,

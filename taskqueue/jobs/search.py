@@ -27,7 +27,8 @@ from sqlalchemy import (
     union_all,
 )
 
-from requirements.errors import require_names
+from cs_config.options import bounds
+from requirements.errors import InvalidRequest, Problem, require_names
 from taskqueue import ownership
 from taskqueue.jobs import jobs
 from taskqueue.jobs.jobs import Job
@@ -293,10 +294,17 @@ def list_jobs(conn: Connection, which: JobSelector, *, limit: int, after: int | 
 
 
 def count_by_columns(
-    conn: Connection, by: Sequence[str], which: JobSelector
+    conn: Connection, by: Sequence[str], which: JobSelector, *, most: int = bounds.SUMMARY_GROUPS
 ) -> Counter[tuple[str | None, ...]]:
-    """Number of jobs for each combination of values of the columns `by`; InvalidRequest if one is unknown."""
-    return Counter({tuple(row[:-1]): row[-1] for row in _read_groups(conn, by, which, func.count())})
+    """Number of jobs for each combination of values of the columns `by`.
+
+    InvalidRequest if a column is unknown, or there are more than `most` combinations.
+    """
+    rows = _read_groups(conn, by, which, func.count(), most=most + 1)
+    if len(rows) > most:
+        message = f"{','.join(by)} makes more than {most:,} groups; count fewer jobs, or by fewer columns"
+        raise InvalidRequest([Problem(path="by", message=message)])
+    return Counter({tuple(row[:-1]): row[-1] for row in rows})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +319,7 @@ class LargestGroups:
 def count_largest(conn: Connection, by: Sequence[str], which: JobSelector, *, most: int) -> LargestGroups:
     """Number of jobs as `count_by_columns`, for at most so many combinations of values."""
     groups, everything = func.count().over(), func.sum(func.count()).over()
-    rows = _read_groups(conn, by, which, func.count(), groups, everything, most=most)
+    rows = _read_groups(conn, by, which, func.count(), groups, everything, most=most, largest_first=True)
     found = {tuple(row[:-3]): row[-3] for row in rows}
     all_groups, all_jobs = (rows[0][-2], int(rows[0][-1])) if rows else (0, 0)
     return LargestGroups(
@@ -336,13 +344,14 @@ def _read_groups(
     by: Sequence[str],
     which: JobSelector,
     *sums: ColumnElement[int],
-    most: int | None = None,
+    most: int,
+    largest_first: bool = False,
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     require_names("by", by, SUMMARY_COLUMNS)
     columns = [_get_column(name) for name in by]
-    statement = select(*columns, *sums).where(*which.clauses()).group_by(*columns)
-    if most is not None:
-        statement = statement.order_by(sums[0].desc(), *columns).limit(most)
+    statement = select(*columns, *sums).where(*which.clauses()).group_by(*columns).limit(most)
+    if largest_first:
+        statement = statement.order_by(sums[0].desc(), *columns)
     return conn.execute(statement).all()
 
 

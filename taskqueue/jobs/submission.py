@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine, bindparam, func, select, text, update
+from sqlalchemy import Connection, Engine, Row, bindparam, func, select, text, update
 
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
@@ -158,6 +158,16 @@ def reserve_key(
     if conn.execute(RESERVE_KEY.to_statement(conn), row).first() is not None:
         return None
     earlier = conn.execute(FIND_KEY, {"the_subject": subject, "the_key": key}).one()
+    return _read_ids(earlier, key, body_digest)
+
+
+def find_key(conn: Connection, *, subject: str, key: str, body_digest: str) -> list[int] | None:
+    """The ids that the same request got earlier, as from `reserve_key`; None: the key was not used."""
+    earlier = conn.execute(FIND_KEY, {"the_subject": subject, "the_key": key}).first()
+    return None if earlier is None else _read_ids(earlier, key, body_digest)
+
+
+def _read_ids(earlier: Row[str, str], key: str, body_digest: str) -> list[int]:
     if earlier.body_digest != body_digest:
         raise IdempotencyConflict(f"the key {key!r} was used for another request; a new one needs a new key")
     ids: list[int] = json.loads(earlier.job_ids)

@@ -282,6 +282,8 @@ class NoteReport(LeaseReport):
         changes = _begin(attempt, rules, now)
         if is_matched:
             del changes["started_at"]
+            # Not less than the pilot was told: it may start the job until then.
+            changes["lease_expires_at"] = max(attempt.lease_expires_at, rules.extend(attempt, now))
         return Decision(answer=answer, changes=changes, moves=_revive(attempt, job), note=note)
 
 

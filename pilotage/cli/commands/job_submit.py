@@ -1,5 +1,6 @@
 """`pilotage job submit`: descriptions in files, their input sandboxes, and the requests for them."""
 
+import json
 import sys
 import tarfile
 import tempfile
@@ -27,6 +28,8 @@ from requirements.classad.classad_files import Unevaluated
 BATCH = 1000
 #: Jobs of one parametric description in one request; a longer one is sent in pieces.
 _MEMBERS = 5_000
+#: Bytes in a request beside each description: more than the names in it and the signs between two.
+_ENVELOPE = 300
 #: Limit of members of one parametric description; the service has its own.
 _MOST_MEMBERS = 1_000_000
 
@@ -103,15 +106,16 @@ def parse_parameters(words: Sequence[str]) -> dict[str, list[str]]:
 def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobDraft]]:
     """Each draft `count` times, in as few requests as the service allows; one request has one sandbox."""
     waiting: list[JobDraft] = []
-    work = _Work()
+    work = own = _Work()
     pieces = ([*_split_members(draft)] for draft in drafts)
     for draft in (piece for some in pieces for _ in range(count) for piece in some):
-        own = _Work() if waiting and draft is waiting[-1] else _Work.of(draft)
-        work += own
+        is_again = bool(waiting) and draft is waiting[-1]
+        own = own if is_again else _Work.of(draft)
+        work += own.of_repeated if is_again else own
         full = sum(each.jobs for each in waiting) + draft.jobs > BATCH or work.is_too_much
         if waiting and (full or waiting[0].sandbox != draft.sandbox):
             yield waiting
-            waiting, work = [], _Work.of(draft)
+            waiting, work = [], own.copy()
         waiting.append(draft)
     if waiting:
         yield waiting
@@ -124,11 +128,19 @@ class _Work(Counter[str]):
     def of(cls, draft: JobDraft) -> "_Work":
         """The work for a description."""
         volume = parametric.volume(draft.content)
+        source = description_as_json(draft.content) if draft.text is None else draft.text
         return cls(
+            BODY=len(json.dumps(source, default=str)) + _ENVELOPE,
+            RECORD_VALUES=parametric.count_values(draft.content),
             DESCRIBED_TOKENS=jdl.count_tokens(draft.text or ""),
             EXPRESSION_TOKENS=volume.expression_tokens,
             FILLED_VALUES=volume.values,
         )
+
+    @property
+    def of_repeated(self) -> "_Work":
+        """The work for one more copy of a description, which is only read again."""
+        return type(self)(BODY=self["BODY"])
 
     @property
     def is_too_much(self) -> bool:

@@ -25,12 +25,14 @@ from typing import Any
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.director import matcher_client
+from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.configuration import GatewayQueue, scopes_of_queue
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits, is_gathering
 from pilotage.fabric.gateway.service import GatewayService
 from pilotage.fabric.manager.grid_job import GridJob, LocalState, ManagerPhase, PulledGridJob, job_type
 from pilotage.fabric.manager.manager import Manager
+from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.service_client import Match, Service
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace
@@ -219,6 +221,7 @@ class GridJobPulling:
     def _ask(self, offer: "_QueueOffer", request_id: str, summary: GatewaySummary) -> list[PulledGridJob]:
         """Request one job and record it; the request stays open until that is done."""
         self._answered.discard(offer.wanted)
+        sent = elapsed_time()
         try:
             work = self.service.request_job(offer.request, count=1, request_id=request_id)
         except Refused:
@@ -228,7 +231,10 @@ class GridJobPulling:
         system = offer.gate.system
         for match in work.matches:
             if not match.flags or are_flags(match.flags, self.languages.get(system, ())):
-                taken.append(self._typed(match, offer))
+                taken.append(each := self._typed(match, offer))
+                # Without an answer to its start the service gives it to others at the end of its lease.
+                self.manager.journal.take(each, leases.build_answer(sent=sent, run_on=match.lease_seconds))
+                log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, each.queue)
                 continue
             self.service.release(match.lease, "its flags are refused by the gateway", undelivered=True)
             summary.problems.append(
@@ -236,9 +242,6 @@ class GridJobPulling:
                 f"{system} has no such conditions on nodes. Until a restart no jobs with flags are requested "
                 f"for {offer.gate.queue}: correct Forwarding/Vocabulary of this queue in the configuration"
             )
-        for each in taken:
-            self.manager.journal.take(each)
-            log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, each.queue)
         if work.matches:
             self.manager.journal.close_request(offer.wanted)
             if len(taken) < len(work.matches):

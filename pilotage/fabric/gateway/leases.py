@@ -76,6 +76,13 @@ def _local_state(grid_job: GridJob) -> object:
     return grid_job.local_jobs, grid_job.progress
 
 
+def build_answer(*, sent: float, run_on: float | None) -> LastAnswer:
+    """For the journal: an answer to a request that was sent at this `elapsed_time`."""
+    return LastAnswer(
+        boot=_read_boot(), elapsed=sent, at=time.time() - (elapsed_time() - sent), run_on=run_on
+    )
+
+
 def _read_boot() -> str:
     try:
         return _BOOT.read_text().strip()
@@ -100,7 +107,7 @@ class GridJobLease:
     noted: float | None = None  #: `answered` as it is in the journal
 
     def restore(self, last: LastAnswer | None) -> None:
-        """Count the silence from the answer that an earlier process got."""
+        """Count the silence from the answer that an earlier process got, or that brought the grid job."""
         if last is not None:
             silence = time.time() - last.at if last.boot != _read_boot() else elapsed_time() - last.elapsed
             self.answered, self.run_on = elapsed_time() - max(0.0, silence), last.run_on
@@ -206,8 +213,7 @@ class GatewayLeases:
         is_new = lease.noted is None or answer.run_on_seconds != lease.run_on
         lease.answered, lease.run_on = sent, answer.run_on_seconds
         if is_new or sent - (lease.noted or sent) >= _NOTED_EVERY:
-            at = time.time() - (elapsed_time() - sent)
-            last = LastAnswer(boot=_read_boot(), elapsed=sent, at=at, run_on=lease.run_on)
+            last = build_answer(sent=sent, run_on=lease.run_on)
             self.manager.journal.note_answer(lease.taken.key, last)
             lease.noted = sent
 

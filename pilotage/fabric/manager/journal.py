@@ -80,7 +80,7 @@ CREATE TABLE IF NOT EXISTS log (  -- of a grid job, returned with its output
     job_id INTEGER, epoch INTEGER, at TEXT NOT NULL, text TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ix_log ON log (job_id, epoch);
 """
-_TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken) VALUES (?, ?, ?)"
+_TAKE = "INSERT OR IGNORE INTO grid_jobs (job_id, epoch, taken, answer) VALUES (?, ?, ?, ?)"
 #: Columns changed only by the thread of the grid job's batch system; others set `cancelled` and `forgotten`.
 _UPDATE = """UPDATE grid_jobs SET number=?, digest=?, gathering=?, output=?, outcome=?
     WHERE job_id=? AND epoch=?"""
@@ -140,10 +140,14 @@ class Journal:
         """Close the journal and release the lock."""
         self._opened.close()
 
-    def take(self, taken: PulledGridJob) -> None:
-        """Record a grid job before any action for it; one that is recorded already stays unchanged."""
+    def take(self, taken: PulledGridJob, answer: LastAnswer | None = None) -> None:
+        """Record a grid job before any action for it, with the answer that brought it.
+
+        One that is recorded already stays unchanged.
+        """
+        brought_by = None if answer is None else json.dumps(asdict(answer))
         with self._writing() as database:
-            if database.execute(_TAKE, (*taken.key, json.dumps(asdict(taken)))).rowcount:
+            if database.execute(_TAKE, (*taken.key, json.dumps(asdict(taken)), brought_by)).rowcount:
                 self._log(database, taken.key, [f"taken for {taken.queue}"])
 
     def cancel(self, key: AttemptKey) -> None:

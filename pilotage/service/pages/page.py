@@ -171,7 +171,7 @@ class PageRoute(routing.RoleRoute):
             if request.method not in _READING:
                 _require_own_page(request)
                 if self.takes_form:
-                    await _read_form(request, parts.limits.json_bytes)
+                    await _read_form(request, routing.limit_text(parts, page.caller))
                 await _require_token(request, page.csrf)
             return await handle(request)
 

@@ -17,6 +17,7 @@ from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter
 from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
+from pilotage.service.http_errors import TooManyRequests
 from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob
 from pilotage.service.queries import archives
 from pilotage.service.queries.archives import ArchiveListing
@@ -254,17 +255,26 @@ def submit(
     parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
 ) -> Accepted:
     """Store the jobs of a submission, and notify the optimizers."""
+    submitter, accepted = submitter_of(caller), None
     parts.blobs.check_space()
-    access.admit_jobs(parts, caller)
-    accepted = submission.submit(
-        parts.engine,
-        parts.live.current,
-        submitter_of(caller),
-        sources,
-        now=parts.clock(),
-        key=key,
-        sandbox=sandbox,
-    )
+    try:
+        access.admit_jobs(parts, caller)
+    except TooManyRequests:
+        # It may have been accepted under this key before, and its answer lost.
+        if key is not None:
+            accepted = submission.find_accepted(parts.engine, submitter, sources, key=key, sandbox=sandbox)
+        if accepted is None:
+            raise
+    if accepted is None:
+        accepted = submission.submit(
+            parts.engine,
+            parts.live.current,
+            submitter,
+            sources,
+            now=parts.clock(),
+            key=key,
+            sandbox=sandbox,
+        )
     access.count_jobs(parts, caller, 0 if accepted.is_repeated else len(accepted.job_ids))
     parts.metrics.optimized(accepted.decided)
     parts.notify_optimizers(accepted.due)

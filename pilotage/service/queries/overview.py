@@ -40,8 +40,32 @@ MOST_STUCK = 10_000
 DEPTH_STEPS = 48
 #: Seconds for which a count of waiting jobs is cached: its cost grows with the number of classes.
 _CACHE_TIME = 5
+#: Work for counting them, in characters of classes; beyond that the last sample of the agent is used.
+_COUNTED = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledJobs:
+    """How many waiting jobs the queues could run, as in the last sample."""
+
+    jobs: Mapping[tuple[str, str], int]  #: as from `depths.read_sample`
+
+    @property
+    def by_site(self) -> Mapping[str, int]:
+        """As of `RunnableJobs`."""
+        return {site: jobs for (site, queue), jobs in self.jobs.items() if queue == depths.ALL}
+
+    def count_by_queue(self, site: str) -> Mapping[QueueAddress, int]:
+        """As of `RunnableJobs`."""
+        return {
+            QueueAddress.parse(f"{site}/{queue}"): jobs
+            for (name, queue), jobs in self.jobs.items()
+            if name == site and queue != depths.ALL
+        }
+
+
 #: Waiting jobs that sites and queues could run, by VOs (None: all).
-_RUNNABLE: Cache[frozenset[str] | None, RunnableJobs] = Cache(1000)
+_RUNNABLE: Cache[frozenset[str] | None, RunnableJobs | SampledJobs] = Cache(1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,13 +290,15 @@ def jobs_there(
     return {vo: jobs for vo, jobs in found.items() if all(own is None or vo in own for own in visible)}
 
 
-def _count_runnable(parts: Services, vos: frozenset[str] | None) -> RunnableJobs:
+def _count_runnable(parts: Services, vos: frozenset[str] | None) -> RunnableJobs | SampledJobs:
     """Waiting jobs of some VOs, cached for a few seconds, since pages refresh themselves."""
     config = parts.live.current
 
-    def count() -> RunnableJobs:
+    def count() -> RunnableJobs | SampledJobs:
         with database.reading(parts.engine) as conn:
             waiting = explanations.classes(parts, conn, vos)
+            if sum(map(queue_report.class_size, waiting)) > _COUNTED:
+                return SampledJobs(jobs=depths.read_sample(conn, vos))
             ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
         return queue_report.count_runnable(config, waiting, ads)
 

@@ -57,8 +57,8 @@ from taskqueue.task_queues.task_queues import TaskQueue
 router = APIRouter(prefix="/matcher", tags=["matcher"], route_class=ApiRoute)
 
 _GONE = "the client did not wait for the answer"
-#: Queues whose pools a user or VO admin requests at a time: each may have tens of thousands.
-_QUEUES_OF_USER = 20
+#: Queues whose pools a person requests at a time: each may have tens of thousands.
+_QUEUES_OF_PERSON = 20
 #: Longest resource description, in characters, that is cached.
 _CACHED_LENGTH = 8192
 
@@ -81,8 +81,8 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     names = _queue_names(body)
     if caller.role is Role.PILOT and len(set(names)) > 1:
         raise NotAllowed("a pilot may only request its own queue")
-    if caller.role in (Role.USER, Role.VO_ADMIN) and len(set(names)) > _QUEUES_OF_USER:
-        message = f"has {len(set(names))} queues, allowed at a time are {_QUEUES_OF_USER}"
+    if caller.role in (Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN) and len(set(names)) > _QUEUES_OF_PERSON:
+        message = f"has {len(set(names))} queues, allowed at a time are {_QUEUES_OF_PERSON}"
         raise InvalidRequest([Problem(path="queues", message=message)])
     known, unknown = place_pools.find_queues(names, parts.live.current)
     queues = frozenset(known.values())

@@ -7,8 +7,11 @@ from sqlalchemy import Engine
 
 from agents import depths, retention
 from agents.depths import DepthsResult
+from matcher.explain import queue_report
+from pilotage.service.queries.overview import SampledJobs
 from taskqueue.accounting import depths as stored_depths
 from taskqueue.db import database
+from taskqueue.task_queues import listing
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 
@@ -37,6 +40,27 @@ def test_a_job_counts_once_at_a_site_and_at_each_queue_that_could_run_it(engine:
     assert _read(engine, 1, sites=frozenset({"C.D.ch"})) == {"C.D.ch": [5]}
     assert _read(engine, 1, vos=frozenset({"lhcb"})) == {"A.B.ch": [3], "C.D.ch": [3]}
     assert _read(engine, 1, site="A.B.ch") == {"": [5], "ce1/long": [5], "ce1/short": [5], "ce2/long": [2]}
+
+
+def test_what_is_too_much_to_count_for_a_page_is_read_from_the_latest_sample(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, START, 3, asked=LHCB)
+    _cycle(engine, START)
+    with database.writing(engine) as conn:
+        waiting.put(conn, START, 2, asked=CMS)
+    _cycle(engine, START + STEP)
+    for vos, jobs, at_queues in (
+        (None, {"A.B.ch": 5, "C.D.ch": 5}, {"long": 5, "short": 5}),
+        ({"cms"}, {"A.B.ch": 2, "C.D.ch": 2}, {"long": 2, "short": 2}),
+    ):
+        with database.reading(engine) as conn:
+            sampled = SampledJobs(jobs=stored_depths.read_sample(conn, vos))
+            classes = listing.list_waiting(conn, vos)
+        counted = queue_report.count_runnable(CONFIG, classes, {})
+        assert sampled.by_site == counted.by_site == jobs
+        found = sampled.count_by_queue("A.B.ch")
+        assert found == counted.count_by_queue("A.B.ch")
+        assert {each.queue: number for each, number in found.items() if each.ce == "ce1"} == at_queues
 
 
 def test_a_sample_is_taken_once_and_a_step_without_one_is_a_gap(engine: Engine) -> None:

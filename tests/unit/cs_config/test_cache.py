@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from cs_config import validate
-from cs_config.cache import Cache, derived
+from cs_config.cache import Cache, CacheByLength, derived
 from cs_config.tree.configuration import Configuration
 
 CONFIG, OTHER = (validate.parse("Resources: {}") for _ in range(2))
@@ -46,3 +46,14 @@ def test_a_full_cache_loses_the_eighth_that_was_stored_first() -> None:
     assert len(cache.items()) == 15
     cache.clear()
     assert cache.find(2) is None
+
+
+def test_of_results_with_much_text_few_are_kept():
+    cache = CacheByLength[str, str](lambda key, value: len(key) + len(value))
+    for number in range(1_000):
+        cache.store(f"long {number}", "x" * 10_000)
+        cache.store(f"short {number}", "x")
+    assert cache.find("short 0") == "x"
+    assert cache.find("long 999") == "x" * 10_000
+    assert cache.find("long 0") is None
+    assert len(cache) <= 1_000 + cache.LONG

@@ -27,7 +27,7 @@ from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import expiry
-from taskqueue.leases.reports import PayloadResult
+from taskqueue.leases.reports import Note, NoteReport, PayloadResult
 from taskqueue.sites import reservations, scopes
 from tests import reporting, waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
@@ -69,6 +69,7 @@ class Throttled(RuleBasedStateMachine):
         self.on_their_way: dict[str, int] = {}  # lease → job, matched and not there yet
         self.jobs: dict[str, int] = {}  # lease → job, of those that are there
         self.started: set[str] = set()  # leases
+        self.until: dict[str, datetime] = {}  # lease → when its pilot gives up unless it has begun
         self.watermarks: list[int] = []
         self.sent: list[reservations.Advertisement] = []
         with database.writing(self.engine) as conn:
@@ -86,6 +87,7 @@ class Throttled(RuleBasedStateMachine):
     def match(self, which: int, count: int) -> None:
         for job in self._ask(which, count).claimed:
             self.on_their_way[job.lease] = job.job_id
+            self.until[job.lease] = job.lease_expires_at
 
     @rule(count=st.integers(1, 2))
     def match_and_lose_the_answer(self, count: int) -> None:
@@ -153,17 +155,47 @@ class Throttled(RuleBasedStateMachine):
             else:
                 control.reschedule_job(conn, job_id, source="test", now=self.now, maximum=1000)
 
-    @rule()
-    def leases_end(self) -> None:
-        """Who has not begun by now gives up by itself."""
-        self.now += 2 * LEASE
+    @rule(passed=st.sampled_from([LEASE / 5, LEASE / 2, 2 * LEASE]))
+    def time_passes(self, passed: timedelta) -> None:
+        """Who has not begun by the end of its lease gives up by itself."""
+        self.now += passed
+        for lease, until in self.until.items():
+            if until < self.now and lease not in self.started:
+                self.gateway.phases.pop(lease, None)
+                self.on_their_way.pop(lease, None)
         with database.writing(self.engine) as conn:
             silent = {"silent_since": {"lhcb": self.now}, "now": self.now}
             expiry.expire_leases(conn, **silent)
             expiry.close_killed(conn, **silent)
-        for lease in self.gateway.phases.keys() - self.started:
-            del self.gateway.phases[lease]
-        self.on_their_way.clear()
+
+    @precondition(lambda self: self.on_their_way or self.gateway.phases)
+    @rule(data=st.data(), lease_time=st.sampled_from([LEASE, LEASE / 50]))
+    def note(self, data: Any, lease_time: timedelta) -> None:
+        """A pilot notes what it prepares; the lease time of its VO may have changed."""
+        lease = self._one(data, {**self.on_their_way, **self.gateway.phases})
+        report = NoteReport(lease=lease, sender=reporting.ANYBODY, note=Note(minor_status="Preparing"))
+        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
+            reporting.record(conn, report, self.now, reporting.rules(lease_time))
+
+    @precondition(lambda self: self.on_their_way or self.gateway.phases)
+    @rule(data=st.data(), is_undelivered=st.booleans())
+    def give_back(self, data: Any, is_undelivered: bool) -> None:
+        """A pilot ends what it has begun, and gives the job back."""
+        lease = self._one(data, {**self.on_their_way, **self.gateway.phases})
+        self.on_their_way.pop(lease, None)
+        self.gateway.phases.pop(lease, None)
+        undelivered = {"is_undelivered": is_undelivered, "max_rescheduling": 1000}
+        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
+            reporting.release(conn, lease, reason="test", now=self.now, **undelivered)
+
+    @rule()
+    def lose(self) -> None:
+        """Running jobs are given up, as their pilots are silent; a heartbeat may resume them."""
+        with database.writing(self.engine) as conn:
+            later = self.now + LEASE / 100
+            expiry.mark_stalled(conn, silent_since={"lhcb": later}, now=later)
+            self.now = later + LEASE / 100
+            reporting.give_up(conn, "lhcb", now=self.now, max_rescheduling=1000)
 
     @rule()
     def fetch_watermark(self) -> None:
@@ -194,7 +226,7 @@ class Throttled(RuleBasedStateMachine):
         """All messages arrive, the dead are found: what is free then is given within one advertisement."""
         for lease in list(self.gateway.phases):
             self._start(lease)
-        self.leases_end()
+        self.time_passes(2 * LEASE)
         assert self._advertise(self.gateway.count(self._watermark()))
         free = {
             Policy.LEVEL0: SUBMITTING_AT_MOST - self.gateway.number(SUBMITTING),

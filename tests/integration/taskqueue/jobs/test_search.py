@@ -131,6 +131,16 @@ def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
         assert by_hand.count_jobs(conn, JobStatus.RECEIVED) == 3
 
 
+def test_a_summary_has_a_bounded_number_of_groups(engine: Engine, now: datetime) -> None:
+    """Of thousands of jobs with a name each nothing is read."""
+    with database.writing(engine) as conn:
+        for job_id, name in zip(stored.job_ids(conn, now, 6), "aabbcc", strict=True):
+            stored.force(conn, job_id, job_name=name)
+        assert len(search.count_by_columns(conn, ["job_name", "status"], JobSelector(), most=3)) == 3
+        with pytest.raises(InvalidRequest, match="by: job_name,status makes more than 2 groups"):
+            search.count_by_columns(conn, ["job_name", "status"], JobSelector(), most=2)
+
+
 @pytest.mark.parametrize(
     ("by", "message"),
     [([], "names no column"), (["statsu"], "did you mean status"), (["parameters"], "not among")],

@@ -19,7 +19,7 @@ from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control, descriptions, jobs, log
 from taskqueue.leases import attempts, expiry, plain_reports
 from taskqueue.leases.attempts import AttemptTimes
-from taskqueue.leases.reports import HeartbeatReport, Note, PayloadResult, StartReport
+from taskqueue.leases.reports import HeartbeatReport, Note, NoteReport, PayloadResult, StartReport
 from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 
@@ -193,3 +193,14 @@ def test_an_attempt_with_times_of_its_own_is_judged_by_them(engine: Engine, now:
 def test_times_that_no_date_can_hold_are_refused(seconds: int) -> None:
     with pytest.raises(ValueError, match="grace of an attempt"):
         AttemptTimes(lease=1, stalled=1, grace=seconds)
+
+
+def test_a_note_before_the_start_never_shortens_the_time_for_it(engine: Engine, now: datetime) -> None:
+    """The pilot goes on until the end of the lease that it was told; the lease time of its VO was lowered."""
+    _, lease = _matched(engine, now)
+    with database.writing(engine) as conn:
+        told = attempts.get_attempt(conn, lease).lease_expires_at
+        report = NoteReport(lease=lease, sender=reporting.ANYBODY, note=Note(minor_status="Preparing"))
+        reporting.record(conn, report, now, reporting.rules(timedelta(seconds=1)))
+        assert attempts.get_attempt(conn, lease).lease_expires_at == told
+        assert expiry.expire_leases(conn, silent_since={"lhcb": told}, now=told) == []

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.options import bounds
+from cs_config.options.options import VoOptions
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused
 from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
@@ -371,6 +372,34 @@ def test_the_local_jobs_are_ended_when_the_service_has_not_answered_for_as_long_
         gateway.leases.deliver()
         assert not gateway.manager.grid_jobs()
     assert ground.job(job_id)["status"] == "Running", "the service gives it away by itself"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_grid_job_whose_start_gets_no_answer_is_ended_with_its_lease(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    """The service gives it to others then: it would run twice."""
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        assert ground.line is not None
+        ground.line.refuses = "/start", Away("away, on purpose")
+        assert gateway.talk(utc_now()).away
+        assert phases(gateway) == {job_id: ManagerPhase.SUBMITTING}
+        if not restarts:
+            _end_lease(gateway, monkeypatch)
+            assert phases(gateway) == {job_id: ManagerPhase.CANCELLING}
+            return
+    with ground.gateway() as gateway:
+        assert ground.line is not None
+        ground.line.cut = True
+        _end_lease(gateway, monkeypatch)
+        assert phases(gateway) == {job_id: ManagerPhase.CANCELLING}
+
+
+def _end_lease(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = elapsed_time() + VoOptions().leases.time + 20  # the date of an answer may be earlier
+    monkeypatch.setattr(leases, "elapsed_time", lambda: later)
+    assert gateway.talk(utc_now()).lost == 1
 
 
 def test_a_job_that_is_recorded_but_not_begun_is_begun_by_the_next_process(ground: Ground) -> None:

@@ -181,6 +181,11 @@ def test_a_submission_that_is_repeated_counts_once_and_a_single_job_that_is_rese
     for job_id in ids:
         assert user.post(f"/api/v1/jobs/{job_id}/reset").status_code == 200
     assert user.post(f"/api/v1/jobs/{ids[0]}/reset").status_code == 429
+    answer = user.post("/api/v1/jobs", json=jobs, headers=key)
+    assert (answer.status_code, answer.json()["job_ids"]) == (201, ids), "nothing is submitted by it"
+    other = {"jobs": [{"Executable": "y"}]}
+    assert user.post("/api/v1/jobs", json=other, headers=key).status_code == 409
+    assert user.post("/api/v1/jobs", json=other, headers={"Idempotency-Key": "new"}).status_code == 429
 
 
 def test_a_route_that_does_not_say_who_may_use_it_does_not_start():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cs_config.options import bounds
 from pilotage.service import routing
 from tests.access import ROUTES
 from tests.running_service import Service
@@ -115,9 +116,10 @@ def test_no_idempotency_key_makes_a_submission_fail(service: Service, key: str):
     check(answer, key)
 
 
-def test_a_body_beyond_the_limit_is_413_whether_it_says_its_length_or_not(service: Service):
-    limit = service.parts.limits.json_bytes
-    user = service.user()
+@pytest.mark.parametrize("role", ["user", "operator"])
+def test_a_body_beyond_the_limit_is_413_whether_it_says_its_length_or_not(service: Service, role: str):
+    limit = bounds.BODY if role == "user" else service.parts.limits.json_bytes
+    user = service.as_role(role, vo="cms", user="ada") if role == "user" else service.as_role(role)
     answer = user.post("/api/v1/jobs", content=b"x" * (limit + 1))
     assert answer.status_code == 413
     assert answer.json()["error"]["details"] == {"limit_bytes": limit}
@@ -136,9 +138,10 @@ def test_a_pilot_that_says_too_much_is_413(service: Service):
     assert answer.json()["error"]["details"] == {"limit_bytes": 256 * 1024}
 
 
-@pytest.mark.parametrize("role", ["user", "vo_admin"])
-def test_a_user_requests_the_pools_of_few_queues_at_a_time(service: Service, role: str):
-    user, director = service.as_role(role, vo="cms", user="ada"), service.as_role("director", vo="cms")
+@pytest.mark.parametrize("role", ["user", "vo_admin", "site_admin"])
+def test_a_person_requests_the_pools_of_few_queues_at_a_time(service: Service, role: str):
+    rights = {"site": "LCG.A.org"} if role == "site_admin" else {"vo": "cms"}
+    user, director = service.as_role(role, user="ada", **rights), service.as_role("director", vo="cms")
     names = [f"LCG.A.org/ce1/q{number}" for number in range(20)] + ["LCG.A.org/ce1/long"]
     answer = user.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": names})
     assert answer.status_code == 400

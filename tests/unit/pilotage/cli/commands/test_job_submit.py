@@ -1,4 +1,6 @@
+import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from optimizers.submit import checking
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
+from requirements.errors import InvalidJob
 from tests.submitted import ANN, grid
 
 JDL = '[ Executable = "run.sh"; Arguments = "%(year)s"; InputSandbox = {"run.sh", "sha256:ab", "LFN:/x/y"}; ]'
@@ -89,6 +92,42 @@ def test_texts_that_take_long_to_parse_go_out_in_several_requests(
     found = [draft for name in "abcdef" for draft in drafts(f"Executable: {name}\nStdOutput: o\n", tmp_path)]
     assert [len(request) for request in job_submit.build_requests(found, 1)] == [3, 3]
     assert [len(request) for request in job_submit.build_requests(found[:1], 50)] == [50], "parsed once"
+
+
+def test_a_request_is_no_longer_than_the_service_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "BODY", 6_000)
+    [short, long] = [drafts(f"Executable: a\nArguments: {'x' * size}\n", tmp_path)[0] for size in (1, 2_000)]
+    for found, count in (([short, long], 9), ([long], 9)):
+        requests = [*job_submit.build_requests(found, count)]
+        assert sum(map(len, requests)) == count * len(found)
+        for request in requests:
+            assert len(json.dumps({"jdls": [each.text for each in request]})) <= 6_000
+    [members] = drafts(f"Executable: a\nParameters: {['y' * 500] * 20}\n", tmp_path)
+    pieces = [each for [each] in job_submit.build_requests([members], 1)]
+    assert sum(each.jobs for each in pieces) == 20
+    for each in pieces:
+        assert len(json.dumps({"jobs": [job_submit.description_as_json(each.content)]})) <= 6_000
+
+
+def test_values_of_different_jobs_go_out_in_several_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "RECORD_VALUES", 30)
+    found = [
+        draft
+        for name in "abcdef"
+        for draft in drafts(f"Executable: {name}\nTag: {[*'12345678']}\n", tmp_path)
+    ]
+    found = [replace(draft, text=None) for draft in found]
+    requests = [*job_submit.build_requests(found, 1)]
+    assert [len(request) for request in requests] == [3, 3]
+    for request in requests:
+        sources = [job_submit.description_as_json(each.content) for each in request]
+        assert checking.check_sources(grid(), ANN, sources)
+    with pytest.raises(InvalidJob, match="36 values in different jobs are too many"):
+        checking.check_sources(grid(), ANN, [job_submit.description_as_json(each.content) for each in found])
 
 
 def test_expressions_of_many_jobs_go_out_in_several_requests(
