@@ -98,6 +98,7 @@ def _metrics() -> Iterator[str]:
         unmatchable={},
         mended=0,
         place_lookups={},
+        runnable={},
         pilots={},
         cycles={},
         broken={},
