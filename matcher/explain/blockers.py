@@ -88,7 +88,8 @@ def list_closures_at_queue(
         elif standing.depends_on_job:
             yield f"{scope} decides job by job ({throttles.REQUIREMENTS} of its throttle)"
         elif room.jobs is not None:
-            yield f"{scope} may take {room.jobs} jobs more (throttle {policy})"
+            jobs = "1 job" if room.jobs == 1 else f"{room.jobs} jobs"
+            yield f"{scope} may take {jobs} more (throttle {policy})"
 
 
 def _format_ban(ban: Ban) -> str:
@@ -197,7 +198,12 @@ def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
     if drained and not situation.eligible:
         example = survey.first(drained).address
         number = drained.bit_count()
-        yield f"{number} queues that would be eligible are switched off (Enabled: false), such as {example}"
+        queues = (
+            "1 queue that would be eligible is"
+            if number == 1
+            else f"{number} queues that would be eligible are"
+        )
+        yield f"{queues} switched off (Enabled: false), such as {example}"
 
 
 def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
@@ -313,7 +319,8 @@ def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
     else:
         yield f"{_format_pilots(asked)} of eligible queues asked for work in the last {minutes} minutes"
     if coming:
-        yield f"{coming} pilots for eligible queues wait in their batch systems"
+        wait = "waits in its batch system" if coming == 1 else "wait in their batch systems"
+        yield f"{_format_pilots(coming)} for eligible queues {wait}"
 
 
 def _format_pilots(number: int) -> str:

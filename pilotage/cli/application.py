@@ -293,14 +293,20 @@ def typed_words(environment: Mapping[str, str]) -> list[str]:
     return words if line.endswith(" ") else words[:-1]
 
 
-def _hide_types_of_flags(command: Any) -> None:
-    """Show no `<bool>` behind an option that takes no value: it looks as if one had to follow."""
+def _hide_types(command: Any) -> None:
+    """Show no `<bool>` behind an option that takes no value, and no `<list[str]>` behind a named argument."""
     help_option = command.get_help_option(typer.Context(command))
-    for option in filter(None, (*command.params, help_option)):
-        if getattr(option, "is_flag", False):
-            option.metavar = ""
-    for each in getattr(command, "commands", {}).values():
-        _hide_types_of_flags(each)
+    for each in filter(None, (*command.params, help_option)):
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+        elif each.param_type_name == "argument" and each.metavar:
+            each.display_type = _show_no_type
+    for inner in getattr(command, "commands", {}).values():
+        _hide_types(inner)
+
+
+def _show_no_type(_context: object) -> None:
+    """In place of the type of an argument, whose name is enough."""
 
 
 def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> NoReturn:
@@ -308,7 +314,7 @@ def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> 
     output.write_all_signs()
     try:
         command: Any = typer.main.get_command(make())
-        _hide_types_of_flags(command)
+        _hide_types(command)
         status = command(list(words), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:

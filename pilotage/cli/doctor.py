@@ -217,7 +217,8 @@ def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
     for each in found:
         for slot in each.too_small if each not in late else ():
             message = (
-                f"{slot.jobs} jobs of {each.vo} fit {slot.queue}, but not the slots of the director "
+                f"{output.numbered(slot.jobs, 'job')} of {each.vo} {'fits' if slot.jobs == 1 else 'fit'} "
+                f"{slot.queue}, but not the slots of the director "
                 f"{each.name}: {slot.slot}"
             )
             yield Finding(subject, Health.WARNING, message)
@@ -440,7 +441,8 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
 
 def _check_workers(state: OptimizerQueueState) -> Finding:
     """Check that workers listen and that no batch failed."""
-    numbers = f"{state.waiting} batches of jobs wait, {state.failed} failed in the last hour"
+    waiting = "1 batch of jobs waits" if state.waiting == 1 else f"{state.waiting} batches of jobs wait"
+    numbers = f"{waiting}, {state.failed} failed in the last hour"
     if not state.is_heard:
         message = f"no worker listens: {numbers}, jobs wait for the sweep; run `pilotage worker`"
         return Finding("workers", Health.WARNING, message)

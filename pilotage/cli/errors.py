@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import sys
 import traceback
 import unicodedata
+from collections.abc import Sequence
 
 from typer.exceptions import TyperException
 
@@ -14,8 +16,10 @@ REFUSED = 1  #: refused or not found
 WRONG = 2  #: wrong usage or configuration
 INTERRUPTED = 130  #: Ctrl-C, as shells count it
 
-#: Problems to print of one rejected request: a thousand equal jobs have a thousand equal ones.
+#: Problems to print of one rejected request.
 _MOST_LINES = 20
+#: A job of a submission in the path of a problem.
+_JOB = re.compile(r"^jobs\[\d+\]")
 
 #: Errors that the user can correct; anything else is a bug and keeps its traceback.
 SHOWN_ERRORS: tuple[type[Exception], ...] = (PilotageError, TyperException, OSError)
@@ -104,9 +108,20 @@ def _lines(error: Exception) -> list[str]:
         return [one_line(str(problem)) for problem in error.problems]
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{error.filename}: {error.strerror}"]
-    lines = _join_excerpts(str(error)) or [type(error).__name__]
+    lines = _join_equal(_join_excerpts(str(error))) or [type(error).__name__]
     more = [f"… and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
     return lines[:_MOST_LINES] + more
+
+
+def _join_equal(lines: Sequence[str]) -> list[str]:
+    """Each problem of jobs once, with the first of them: equal jobs have equal problems."""
+    found: dict[str | int, list[str]] = {}
+    for number, line in enumerate(lines):
+        found.setdefault(line[of_job.end() :] if (of_job := _JOB.match(line)) else number, []).append(line)
+    return [
+        first if not more else f"{first} (and {len(more)} more {'job' if len(more) == 1 else 'jobs'})"
+        for first, *more in found.values()
+    ]
 
 
 def _join_excerpts(text: str) -> list[str]:

@@ -171,7 +171,7 @@ def _styled(text: str) -> Text:
 
 def heading(field: str) -> str:
     """The heading of a column for a field of the interface: `Submit pool` for `submit_pool`."""
-    return {"vo": "VO", "vos": "VOs"}.get(field) or field.replace("_", " ").capitalize()
+    return {"vo": "VO", "vos": "VOs", "url": "URL"}.get(field) or field.replace("_", " ").capitalize()
 
 
 def facts(entries: Mapping[str, object], *, title: str) -> Table:
@@ -184,10 +184,10 @@ def facts(entries: Mapping[str, object], *, title: str) -> Table:
 
 
 def local_time(text: str | None) -> str | None:
-    """A time of the interface (RFC 3339) as `2026-03-28 12:00:05` in this machine's zone."""
+    """A time of the interface (RFC 3339) as `2026-03-28 12:00:05+01:00` in this machine's zone."""
     if not text:
         return None
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromisoformat(text).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 def ago(text: str | None, now: datetime | None = None) -> str | None:

@@ -142,7 +142,7 @@ class DirectorSummary(CycleProblems):
 
     def __str__(self) -> str:
         told = [
-            f"{self.jobs} jobs wait",
+            "1 job waits" if self.jobs == 1 else f"{self.jobs} jobs wait",
             f"pilots: {self.waiting} waiting, {self.running} running, {self.submitted} of {self.wanted} new",
         ]
         counts = {
@@ -163,7 +163,10 @@ class DirectorSummary(CycleProblems):
             "paused": self.paused,
             "down in their batch systems": self.closed,
             "systems skipped": self.skipped,
-            "slots too small": [f"{jobs} jobs fit {where}" for where, jobs in self.unserved.items()],
+            "slots too small": [
+                f"{'1 job fits' if jobs == 1 else f'{jobs} jobs fit'} {where}"
+                for where, jobs in self.unserved.items()
+            ],
         }
 
     @property

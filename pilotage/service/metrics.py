@@ -35,6 +35,7 @@ class StateMetrics(Collector):
     processes: Sequence[SiteProcess]  #: directors and gateways
     advertised: Mapping[str, float]  #: time of the last advertisement by scope, in seconds since 1970
     now: datetime
+    runnable: Mapping[tuple[str, ...], int]  #: waiting jobs that a site could run, by VO and site
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
     optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
 
@@ -54,6 +55,12 @@ class StateMetrics(Collector):
             "SubmitPools for which no queue is eligible.",
             ("vo",),
             {(vo,): pools for vo, pools in self.unmatchable.items()},
+        )
+        yield _build_gauge(
+            "pilotage_site_runnable_jobs",
+            "Waiting jobs that a site could run, counted at each such site; the largest of the last sample.",
+            ("vo", "site"),
+            self.runnable,
         )
         yield _build_gauge(
             "pilotage_agent_last_cycle_timestamp_seconds",

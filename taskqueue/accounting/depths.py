@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 
 from taskqueue import ownership
 from taskqueue.accounting import time_series
@@ -23,6 +23,17 @@ ALL: Final = ""
 _at = queue_depths.c.at
 SAMPLED = select(func.max(_at, type_=_at.type))
 SAMPLES = select(_at).where(queue_depths.c.site == ALL).order_by(_at)
+LARGEST = (
+    select(queue_depths.c.site, queue_depths.c.vo, queue_depths.c.jobs)
+    .where(
+        _at == SAMPLED.scalar_subquery(),
+        _at >= bindparam("since"),
+        queue_depths.c.queue == ALL,
+        queue_depths.c.site != ALL,
+    )
+    .order_by(queue_depths.c.jobs.desc(), queue_depths.c.site, queue_depths.c.vo)
+    .limit(bindparam("most"))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +64,12 @@ def read_latest(conn: Connection) -> datetime | None:
     """Time of the latest sample."""
     latest: datetime | None = conn.execute(SAMPLED).scalar_one()
     return latest
+
+
+def read_largest(conn: Connection, *, since: datetime, most: int) -> Mapping[tuple[str, ...], int]:
+    """The largest depths of sites in the latest sample, by VO and site; none if that is older."""
+    rows = conn.execute(LARGEST, {"since": since, "most": most})
+    return {(row.vo, row.site): row.jobs for row in rows}
 
 
 def store_sample(conn: Connection, at: datetime, found: Collection[QueueDepth]) -> None:

@@ -25,7 +25,7 @@ _DELIVERIES: Mapping[str, Column] = {
     "ID": "delivery_id",
     "Event": "event",
     "State": "state",
-    "Made": "created_at",
+    "Made": lambda each: output.local_time(each["created_at"]),
     "Tries": "tries",
     "Answer": "answer",
 }

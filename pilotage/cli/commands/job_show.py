@@ -231,14 +231,20 @@ def logs(
                 break
             time.sleep(_PAUSE)
     if not shown and not service.as_json:
-        typer.echo(f"job {job_id} is {job['status']}: nothing was reported of its output", err=True)
+        files = f"; see `pilotage job output {job_id}`" if job["status"] in FINAL else ""
+        typer.echo(f"job {job_id} is {job['status']}: no line of it was reported{files}", err=True)
 
 
 def new_lines(before: str, after: str) -> str:
-    """The part of `after` that follows the longest end of `before` with which it begins."""
+    """The part of `after` that follows the longest end of `before` with which it begins.
+
+    Where `before` ended within a line, without the end of that line: it was shown with one.
+    """
     lines = before.splitlines(keepends=True)
     ends = ("".join(lines[first:]) for first in range(len(lines)))
-    return next((after.removeprefix(end) for end in ends if after.startswith(end)), after)
+    end = next((end for end in ends if after.startswith(end)), "")
+    new = after.removeprefix(end)
+    return new.removeprefix("\n") if end and not end.endswith("\n") else new
 
 
 def explain(

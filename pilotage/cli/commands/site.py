@@ -77,20 +77,34 @@ Count = Callable[[float], Mapping[str, object]]
 
 
 def advertise_repeatedly(client: ServiceClient, scope: str, count: Count, *, every: float) -> None:
-    """Advertise counts until interrupted; failures are reported and retried next time."""
+    """Advertise counts until interrupted; failures, and the first success after them, are reported."""
+    has_failed = True
     while True:
         began = time.monotonic()
         try:
-            advertise_once(client, scope, count, patience=every)
+            counts = advertise_once(client, scope, count, patience=every)
+            if has_failed:
+                sys.stderr.write(f"pilotage: {scope}: advertised {_format(counts)}, next in {every:g} s\n")
+            has_failed = False
         except (ServiceAway, ApiError, WrongUsage, BatchSystemAway) as error:
+            has_failed = True
             sys.stderr.write(f"pilotage: {scope} was not advertised: {one_line(str(error))}\n")
         time.sleep(max(0.0, began + every - time.monotonic()))
 
 
-def advertise_once(client: ServiceClient, scope: str, count: Count, *, patience: float) -> None:
+def _format(counts: Mapping[str, object]) -> str:
+    shown = [f"{name}={value}" for name, value in counts.items() if not isinstance(value, list)]
+    return one_line(" ".join(shown))[:300]
+
+
+def advertise_once(
+    client: ServiceClient, scope: str, count: Count, *, patience: float
+) -> Mapping[str, object]:
     """Fetch a watermark, count, advertise; this order avoids counting a job twice or not at all."""
     as_of = client.watermark(scope.partition("/")[0])
-    print_warnings(client.advertise(scope, {**count(max(patience, 1)), "as_of": as_of}))
+    counts = count(max(patience, 1))
+    print_warnings(client.advertise(scope, {**counts, "as_of": as_of}))
+    return counts
 
 
 def choose_counter(watch: str, batch_queues: Sequence[str], dialect: Path | None) -> Count:
@@ -361,7 +375,7 @@ _SCOPES: Mapping[str, Column] = {
 
 
 def _details(site: Entry) -> RenderableType:
-    hidden = {"reservations", "advertisement"}
+    hidden = {"scope", "reservations", "advertisement", "gauges", "as_of"}  # `--json` shows all
     shown = [
         output.facts({name: value for name, value in each.items() if name not in hidden}, title=each["scope"])
         for each in site["throttles"]

@@ -370,13 +370,14 @@ def show_new_job_form(
     if copied is None:
         vos = _list_vos(page)
         return _form(page, _EXAMPLE + (f'VO = "{vos[0]}";\n' if vos else ""))
-    return _form(page, _read_copied(page, copied).source, files=InputFiles(copied=copied))
+    old, found = _read_copied(page, copied)
+    return _form(page, jobs.write_copy(old.vo, found), files=InputFiles(copied=copied, vo=old.vo))
 
 
-def _read_copied(page: PageContext, job_id: int) -> Description:
+def _read_copied(page: PageContext, job_id: int) -> tuple[Job, Description]:
     with database.reading(page.parts.engine) as conn:
-        visibility.require_job(page.caller, stored_jobs.get_job(conn, job_id))
-        return descriptions.read_description(conn, job_id)
+        job = visibility.require_job(page.caller, stored_jobs.get_job(conn, job_id))
+        return job, descriptions.read_description(conn, job_id)
 
 
 @router.post("/jobs/new")
@@ -425,7 +426,7 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
 def _submit(page: PageContext, jdl: str, key: str, files: InputFiles) -> RedirectResponse:
     sandbox = files.sandbox or None
     if sandbox is None and files.copied is not None:
-        sandbox = jobs.name_sandbox(_read_copied(page, files.copied))
+        sandbox = jobs.name_sandbox(_read_copied(page, files.copied)[1])
     job_ids = jobs.submit(
         page.parts, page.caller, [jdl], key=f"page:{key}" if key else None, sandbox=sandbox
     ).job_ids

@@ -1,5 +1,6 @@
 """Submit, show, change and delete jobs, and send their output."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
+from optimizers.description import jdl, parametric
 from optimizers.submit import submission
 from optimizers.submit.checking import Source
 from optimizers.submit.submission import Accepted
@@ -294,6 +296,17 @@ def resubmit(parts: Services, caller: Caller, job_id: int, *, key: str | None) -
     body = {name: value for name, value in description.body.items() if fold(name) not in named}
     sandbox = name_sandbox(description)
     return submit(parts, caller, [{**body, **whose}], key=key and f"resubmit {job_id} {key}", sandbox=sandbox)
+
+
+def write_copy(vo: str, found: Description) -> str:
+    """The text that describes a job as it was submitted; of one of many jobs, it alone."""
+    described = jdl.read_descriptions(found.source)
+    if len(described) > 1 or parametric.is_parametric(described[0]):
+        return json.dumps({"VO": vo, **found.body}, indent=2, ensure_ascii=False)
+    try:
+        return json.dumps(json.loads(found.source), indent=2, ensure_ascii=False)
+    except ValueError:
+        return found.source
 
 
 def name_sandbox(description: Description) -> str | None:

@@ -15,7 +15,7 @@ from pilotage.service.auth.callers import Role
 from pilotage.service.metrics import BY, StateMetrics
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
-from taskqueue.accounting import time_series
+from taskqueue.accounting import depths, time_series
 from taskqueue.db import agent_leases, clock, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
@@ -100,6 +100,8 @@ def _database(parts: Services) -> str:
 
 #: Older pilots do not show the current quality of their queues.
 _RECENT = timedelta(hours=6)
+#: Time series of waiting jobs by VO and site.
+_MOST_DEPTHS = 2000
 
 metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
 
@@ -121,6 +123,7 @@ def metrics(parts: PartsOf) -> Response:
             advertised={scope: at.timestamp() for scope, at in scopes.list_advertised(conn).items()},
             now=parts.clock(),
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
+            runnable=depths.read_largest(conn, since=parts.clock() - 2 * depths.INTERVAL, most=_MOST_DEPTHS),
             pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
             optimizer_queue=parts.optimizer_queue(),
         )

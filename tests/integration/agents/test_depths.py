@@ -74,6 +74,20 @@ def test_a_sample_is_taken_once_and_a_step_without_one_is_a_gap(engine: Engine) 
     assert _read(engine, 4)["A.B.ch"] == [1, None, 0, None]
 
 
+def test_the_largest_depths_of_sites_are_those_of_the_latest_sample_if_it_is_new(engine: Engine) -> None:
+    with database.writing(engine) as conn:
+        waiting.put(conn, START, 1, asked=LHCB)
+    _cycle(engine, START)
+    with database.writing(engine) as conn:
+        waiting.put(conn, START, 2, asked=LHCB)
+    _cycle(engine, START + STEP)
+    with database.reading(engine) as conn:
+        find = stored_depths.read_largest
+        assert find(conn, since=START, most=9) == {("lhcb", "A.B.ch"): 3, ("lhcb", "C.D.ch"): 3}
+        assert find(conn, since=START, most=1) == {("lhcb", "A.B.ch"): 3}
+        assert find(conn, since=START + 2 * STEP, most=9) == {}
+
+
 def test_samples_are_removed_after_a_week(engine: Engine) -> None:
     with database.writing(engine) as conn:
         waiting.put(conn, START, 1, asked=LHCB)

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from configparser import ConfigParser
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cs_config import validate
 from pilotage.cli.application import application
 from pilotage.cli.settings import PREFIX, Settings
 from pilotage.service.metrics import Metrics, StateMetrics
+from tests import http_servers
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
@@ -83,6 +85,12 @@ def test_the_password_of_the_database_is_the_one_that_the_program_uses() -> None
     assert f":{password}@postgres/pilotage" in OURS["serve"]["environment"]["PILOTAGE_DATABASE_URL"]
 
 
+def test_compose_has_no_default_passwords() -> None:
+    for file in ("compose.yaml", "host.yaml"):
+        text = (DEPLOY / "compose" / file).read_text()
+        assert set(re.findall(r"\$\{\w+(:?.)", text)) == {":?"}, file
+
+
 def _metrics() -> Iterator[str]:
     state = StateMetrics(
         living={},
@@ -90,6 +98,7 @@ def _metrics() -> Iterator[str]:
         unmatchable={},
         mended=0,
         place_lookups={},
+        runnable={},
         pilots={},
         cycles={},
         broken={},
@@ -173,6 +182,39 @@ def test_the_image_is_built_in_stages_so_that_an_edit_installs_no_dependency_aga
     assert dependencies < whole
     last = max(n for n, line in enumerate(lines) if line.startswith("FROM"))
     assert whole < last, "the source is not in the image"
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "is_healthy"),
+    [
+        ("pilotage serve --workers 2", 200, True),
+        ("pilotage serve --workers 2", 503, False),
+        ("pilotage up", None, False),
+        ("pilotage worker", None, True),
+        ("pilotage agent all", None, True),
+    ],
+)
+def test_the_image_is_healthy_while_its_service_is_ready(
+    tmp_path: Path, command: str, answer: int | None, *, is_healthy: bool
+) -> None:
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "")
+    [check] = re.findall(r"^HEALTHCHECK .*? CMD (.*)$", text, re.MULTILINE)
+    first = tmp_path / "cmdline"
+    first.write_text("\0".join(["/opt/pilotage/bin/python", *command.split()]) + "\0")
+
+    class Ready(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answer if answer and self.path == "/readyz" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Nothing of it is wanted."""
+
+    server = HTTPServer(("127.0.0.1", 0), Ready)
+    with http_servers.answering(server):
+        tried = check.replace("/proc/1/cmdline", str(first)).replace(":8750/", f":{server.server_port}/")
+        done = subprocess.run(["sh", "-c", tried], check=False, capture_output=True, timeout=60)
+    assert (done.returncode == 0) is is_healthy
 
 
 #: What a process of the installation needs none of.

@@ -319,18 +319,20 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
         yield f"  {pool['pool'][:12]} of {pool['vo']}, {pool['waiting']} waiting: {_queues(pool)}"
     for each in answer["classes"][:_MOST]:
         example = "" if each["example_job"] is None else f", such as {each['example_job']},"
-        words = "become stuck without" if each["becomes"] == "stuck" else "become free with"
-        yield f"{each['jobs']} jobs of {each['vo']}{example} {words} {_format_queues(each['queues'])}"
+        become = "becomes" if each["jobs"] == 1 else "become"
+        words = f"{become} stuck without" if each["becomes"] == "stuck" else f"{become} free with"
+        jobs = output.numbered(each["jobs"], "job")
+        yield f"{jobs} of {each['vo']}{example} {words} {_format_queues(each['queues'])}"
     for each in answer["running"][:_MOST]:
         yield (
             f"{each['queue']} goes for {each['vo']}, {each['why']}: "
-            f"{each['jobs']} jobs run there, {each['pilots']} pilots"
+            f"{output.numbered(each['jobs'], 'job')} and {output.numbered(each['pilots'], 'pilot')} are there"
         )
     yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
     yield from (_useless_line(each) for each in answer["in_vain"][:_MOST])
     for vo, work in answer["left_out"].items():
-        more = f"{work['jobs']} jobs with {work['classes']} more sets of requirements"
-        yield f"{vo}: of {more} nothing was computed"
+        jobs, sets = output.numbered(work["jobs"], "job"), output.numbered(work["classes"], "set")
+        yield f"{vo}: of {jobs} with {sets} of requirements nothing was computed"
 
 
 def _warning(each: Answer) -> str:

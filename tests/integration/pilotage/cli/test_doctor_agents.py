@@ -66,8 +66,9 @@ def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp
     came_through(tmp_path, AGENTS, NOW)
     engine = db_database.connect(installation(tmp_path).database_url)
     slot = TooSmallSlot(queue="A/ce/long", slot="memory 1000 of 4000", jobs=3)
+    one = TooSmallSlot(queue="A/ce/short", slot="memory 1000 of 4000", jobs=1)
     report = SiteProcess(
-        kind="director", name="north", vo="cms", holder="h:1:2", every=60, too_small=(slot,), seen_at=NOW
+        kind="director", name="north", vo="cms", holder="h:1:2", every=60, too_small=(slot, one), seen_at=NOW
     )
     with db_database.writing(engine) as conn:
         processes.report(conn, report, lease=timedelta(0), now=NOW)
@@ -81,6 +82,8 @@ def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp
     assert (Health.GOOD, "1 at work") in at_work
     too_small = "3 jobs of cms fit A/ce/long, but not the slots of the director north: memory 1000 of 4000"
     assert (Health.WARNING, too_small) in at_work
+    [of_one] = [message for _, message in at_work if "A/ce/short" in message]
+    assert of_one.startswith("1 job of cms fits A/ce/short, but not the slots")
     assert late == [
         (Health.WARNING, "the director north (h:1:2) last reported for cms 2.0 h ago"),
     ]

@@ -1,6 +1,7 @@
 """`pilotage hook …` against a real service and its agent, each command as it is typed."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
     assert [job["job_id"] for job in message["data"]["jobs"]] == ids[:1]
     shown = run("show", number)
     assert "delivered" in shown
+    assert "T" not in re.search(r"test +delivered +(\S+)", shown)[1]
     assert "whsec_" not in shown
     assert len(json.loads(run("show", number, "--json", "--limit", "2"))["deliveries"]) == 2
     for words in (("show", number), ("test", number), ("remove", number)):

@@ -78,7 +78,7 @@ def test_a_redis_that_no_worker_listens_to_is_a_warning(tmp_path: Path, redis_se
     RQNotifier(redis_server.url).notify([1, 2])
     _, workers = checks_installation.check_redis(installation(tmp_path, redis_url=redis_server.url))
     assert workers.health is Health.WARNING
-    assert "no worker listens: 1 batches of jobs wait" in workers.message
+    assert "no worker listens: 1 batch of jobs waits" in workers.message
 
 
 def test_no_redis_is_fine(tmp_path: Path) -> None:

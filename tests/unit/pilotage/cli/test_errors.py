@@ -20,6 +20,17 @@ def test_each_problem_is_one_line_with_its_place_and_excerpt(capsys: pytest.Capt
     assert status == errors.WRONG
 
 
+def test_an_equal_problem_of_many_jobs_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    told = [f"jobs[{n}]/CPUTime: 60 is too small" for n in range(60)] + ["jobs[2]/Bad: is unknown", "a", "a"]
+    errors.show_error(CommandRefused("\n".join(told)), as_json=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "pilotage: jobs[0]/CPUTime: 60 is too small (and 59 more jobs)",
+        "pilotage: jobs[2]/Bad: is unknown",
+        "pilotage: a",
+        "pilotage: a",
+    ]
+
+
 def test_machines_get_the_code_and_the_details(capsys: pytest.CaptureFixture[str]) -> None:
     errors.show_error(InvalidJob([PROBLEM]), as_json=True)
     error = json.loads(capsys.readouterr().err)["error"]

@@ -49,6 +49,16 @@ def test_an_option_without_a_value_shows_no_type(capsys: pytest.CaptureFixture[s
     assert "bool" not in text
 
 
+@pytest.mark.parametrize("words", ["job submit", "job kill", "config set", "hook add", "agent"])
+def test_an_argument_shows_its_name_without_a_type(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        application.main([*words.split(), "--help"])
+    text = capsys.readouterr().out
+    assert "Arguments" in text
+    assert "<list" not in text
+    assert "<str" not in text
+
+
 @pytest.mark.parametrize("words", sorted(EVERY))
 def test_the_value_of_an_option_has_a_name_in_words(words: str) -> None:
     parameters = EVERY[words].params  # type: ignore[attr-defined]

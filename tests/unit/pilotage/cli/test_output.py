@@ -1,6 +1,7 @@
 import io
 import json
 import sys
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -168,6 +169,23 @@ def test_problems_of_a_cycle_are_logged_as_those_of_the_kind_of_process(
 
     assert caplog.record_tuples == [("pilotage.director", 30, "farm: no answer")]
     assert json.loads(capsys.readouterr().out)["away"] == ["farm: no answer"]
+
+
+@pytest.mark.parametrize(("jobs", "words"), [(0, "0 jobs wait"), (1, "1 job waits"), (2, "2 jobs wait")])
+def test_the_line_of_a_director_counts_in_plain_english(jobs: int, words: str) -> None:
+    summary = DirectorSummary(at=datetime(2030, 1, 7, tzinfo=UTC), jobs=jobs, unserved={"A/ce/q": jobs})
+    assert str(summary).startswith(f"{words}; ")
+    assert ("slots too small: 1 job fits A/ce/q" in str(summary)) == (jobs == 1)
+
+
+def test_a_time_has_the_offset_of_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert output.local_time("2030-01-07T23:00:05.5Z") == "2030-01-08 08:00:05+09:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_vos_are_written_as_people_write_them() -> None:

@@ -1,4 +1,4 @@
-"""Charts of waiting jobs by site and queue, and the state of agents; asked without a browser."""
+"""Waiting jobs by site and queue in charts, by HTTP and as metrics, and the state of agents."""
 
 import pytest
 
@@ -34,6 +34,34 @@ def test_people_see_the_depth_of_the_vos_that_they_may_count(
     for label in ("the site", "ce1/long"):
         values = site.partition(f'"label": "{label}"')[2].partition("]")[0]
         assert f" {number}" in values
+
+
+@pytest.mark.parametrize(("role", "number"), [("operator", 43), ("site_admin", 43), ("user", 3)])
+def test_the_same_depths_are_answered_by_http(sampled: Service, role: str, number: int) -> None:
+    about = {"site": SITE} if role == "site_admin" else {} if role == "operator" else {"vo": "cms"}
+    client = sampled.as_role(role, user="eva", **about)
+
+    def read(query: str) -> dict[str, list[int | None]]:
+        answer = client.get(f"/api/v1/accounting/depths?{query}").raise_for_status().json()
+        assert all(len(each["jobs"]) == len(answer["begins"]) for each in answer["depths"])
+        return {each["scope"]: each["jobs"] for each in answer["depths"]}
+
+    assert number in read("hours=1")[SITE]
+    at_site = read(f"site={SITE}")
+    assert number in at_site[SITE]
+    assert number in at_site[f"{SITE}/ce1/long"]
+    assert client.get("/api/v1/accounting/depths?site=LCG.A.ogr").status_code == 404
+
+
+def test_the_depth_of_each_site_is_a_metric_up_to_a_number_of_series(
+    sampled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor, name = sampled.as_role("monitor"), "pilotage_site_runnable_jobs{"
+    text = monitor.get("/metrics").text
+    assert f'{name}site="{SITE}",vo="dune"}} 40.0' in text
+    assert f'{name}site="{SITE}",vo="cms"}} 3.0' in text
+    monkeypatch.setattr("pilotage.service.routes.health._MOST_DEPTHS", 1)
+    assert monitor.get("/metrics").text.count(name) == 1
 
 
 def test_an_optional_agent_is_not_configured_and_not_running(sampled: Service) -> None:

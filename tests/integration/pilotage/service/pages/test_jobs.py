@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -320,6 +321,16 @@ def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in:
     assert again.url == page.url, "the same form again is the same job"
     page.goto("/jobs")
     assert len(_shown(page)) == 1
+
+
+def test_a_copy_of_one_of_many_jobs_is_that_job_alone(service: Service, signed_in: SignedIn) -> None:
+    many = 'Executable = "x"; Arguments = "%s"; Parameters = {"a", "b"};'
+    ids = service.user("ada").post("/api/v1/jobs", json={"jdl": many}).json()["job_ids"]
+    page = signed_in(service, role="operator")
+    page.goto(f"/jobs/new?from={ids[1]}")
+    copy = json.loads(page.get_by_label("Description").input_value())
+    assert copy == {"VO": "cms", "Executable": "x", "Arguments": "b"}
+    expect(page.get_by_label("VO of the files")).to_have_value("cms")
 
 
 def test_input_files_are_sent_with_the_form(service: Service, signed_in: SignedIn, tmp_path: Path) -> None:

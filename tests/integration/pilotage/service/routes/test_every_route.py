@@ -111,6 +111,7 @@ def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
     walk.go(user, "GET", f"/pools/{pool['pool_id']}")
     walk.go(user, "GET", "/accounting")
     walk.go(user, "GET", "/accounting.csv")
+    walk.go(user, "GET", "/accounting/depths", params={"site": "LCG.A.org"})
     walk.go(user, "POST", "/resources/getEligibleNodes", json={})
     walk.go(user, "GET", "/resources/queues", params={"site": "LCG.A.org"})
     walk.go(user, "GET", "/config/values", params={"path": QUEUE})

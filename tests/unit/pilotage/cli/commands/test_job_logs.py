@@ -10,6 +10,8 @@ from pilotage.cli.commands.job_show import new_lines
         ("a\nb\n", "a\nb\nc\n", "c\n"),
         ("a\nb\n", "b\nc\n", "c\n"),
         ("a\nb", "a\nbc\n", "c\n"),
+        ("a\nb", "a\nb\nc\nd", "c\nd"),
+        ("a\nb\n", "a\nb\n\nc", "\nc"),
         ("a\n", "x\ny\n", "x\ny\n"),
         ("a\nb\n", "a\nb\n", ""),
         ("tick\n", "tick\ntick\n", "tick\n"),

@@ -1,6 +1,8 @@
 """What a command at a gateway prints."""
 
 import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -68,3 +70,37 @@ GLUE2ComputingShareWaitingJobs: 40
     assert found == {"CurrentRunningJobs": 312, "CurrentPendingJobs": 40, "CurrentJobs": 352}
     with pytest.raises(WrongUsage, match="GLUE2ComputingShare"):
         site.parse_counts("dn: o=glue\nobjectClass: GLUE2Service\n")
+
+
+class Slept(Exception):
+    """Ends the loop after some rounds."""
+
+
+def test_the_first_counts_and_each_failure_are_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Client:
+        def watermark(self, _site: str) -> int:
+            return 7
+
+        def advertise(self, _scope: str, _counts: Mapping[str, object]) -> dict[str, object]:
+            return {}
+
+    rounds: Iterator[int | None] = iter([5, 6, None, 7, 8])
+
+    def count(_patience: float) -> Mapping[str, object]:
+        if (jobs := next(rounds, -1)) is None:
+            raise WrongUsage("squeue ended with status 1")
+        if jobs < 0:
+            raise Slept
+        return {"CurrentJobs": jobs, "attempts_seen": ["a"] * 1000}
+
+    monkeypatch.setattr(site.time, "sleep", lambda _seconds: None)
+    client: Any = Client()
+    with pytest.raises(Slept):
+        site.advertise_repeatedly(client, "LCG.A.org", count, every=60)
+    assert capsys.readouterr().err.splitlines() == [
+        "pilotage: LCG.A.org: advertised CurrentJobs=5, next in 60 s",
+        "pilotage: LCG.A.org was not advertised: squeue ended with status 1",
+        "pilotage: LCG.A.org: advertised CurrentJobs=7, next in 60 s",
+    ]
