@@ -62,10 +62,12 @@ def test_more_at_the_site_than_it_allows_is_told() -> None:
     for lease in "abc":
         truth.leave(lease)
     truth.go_on("c", GATHERING)
-    assert list(record.over_the_throttle(SITE, truth)) == [
+    found = [flaw.partition("; ") for flaw in record.over_the_throttle(SITE, truth)]
+    assert [flaw for flaw, _, _ in found] == [
         "S: 3 jobs at once, allowed are 2",
         "S: 2 submitting at once, allowed are 1",
     ]
+    assert all(there.endswith("a polling, b submitting, c submitting") for _, _, there in found)
     assert truth.count() == 0
 
 
