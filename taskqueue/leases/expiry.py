@@ -162,6 +162,12 @@ CORRECT_STALLED = (
     .where(jobs_table.c.status == JobStatus.STALLED.value, jobs_table.c.updated_at > _LATEST)
     .values(updated_at=_NOW)
 )
+#: Jobs that were put off while the clock was ahead; one that is only held for long was changed before.
+CORRECT_DUE = (
+    update(jobs_table)
+    .where(jobs_table.c.due_at > _LATEST, jobs_table.c.updated_at > _LATEST)
+    .values(due_at=_NOW)
+)
 
 #: The old state in the WHERE: no effect if the job was claimed, killed or rescheduled meanwhile.
 RESUME = (
@@ -200,15 +206,17 @@ def make_key(vo: str, times: str = "") -> str:
 
 
 def correct_future_times(conn: Connection, *, now: datetime) -> None:
-    """Set times of open attempts that are ahead to the present: the clock of the database was set back.
+    """Set times that are ahead to the present: the clock of the database was set back.
 
-    Silence counts from then on, instead of after hours. `now` is used on SQLite only: what a process read
-    before it was suspended would set back the reports that came meanwhile.
+    Silence of open attempts counts from then on, instead of after hours, and jobs that were put off are due.
+    `now` is used on SQLite only: what a process read before it was suspended would set back the reports that
+    came meanwhile.
     """
     now = clock.read_time(conn, now)
     times = {"latest": now + clock.MOST_OFFSET, "now": now}
     conn.execute(CORRECT_ATTEMPTS, times)
     conn.execute(CORRECT_STALLED, times)
+    conn.execute(CORRECT_DUE, times)
 
 
 def expire_leases(

@@ -3,15 +3,16 @@
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, update
 
 from agents import lost_jobs, retention
 from agents.lost_jobs import LostResult
 from taskqueue.db import clock, database
-from taskqueue.jobs import control, jobs
+from taskqueue.jobs import control, jobs, optimizer_queue
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, expiry, uptime
 from taskqueue.pilots import pilots
+from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import service_uptime
 from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
@@ -102,6 +103,21 @@ def test_a_pilot_that_reports_after_the_clock_was_set_back_keeps_its_job(
         reporting.heartbeat(conn, attempt.lease, lease_time=LEASE, now=right + 29 * MINUTE)
     assert look(engine, right + 31 * MINUTE) == LostResult(stalled=4)
     assert job(engine, running[0]).status == JobStatus.RUNNING
+
+
+@pytest.mark.usefixtures("_database_has_the_time_of_the_agent")
+def test_jobs_that_were_put_off_while_the_clock_was_ahead_are_due_when_it_is_set_back(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        ahead, held = waiting.put(conn, now, 2)
+        for job_id, changed in ((ahead, now + FAR), (held, now)):
+            values = {"status": JobStatus.CHECKING.value, "due_at": now + 2 * FAR, "updated_at": changed}
+            conn.execute(update(jobs_table).where(jobs_table.c.job_id == job_id).values(values))
+    look(engine, now)
+    with database.reading(engine) as conn:
+        assert optimizer_queue.list_due(conn, now=now, most=5) == [ahead]
+        assert sorted(optimizer_queue.list_due(conn, now=now + 2 * FAR, most=5)) == [ahead, held]
 
 
 def test_an_agent_that_was_suspended_sets_back_no_reports(postgres_url: str, now: datetime) -> None:
