@@ -1,10 +1,9 @@
 """A matcher process whose pilots ask and ask; prints the leases that they are given, one a line.
 
-Arguments: database URL, file with the configuration, `Site/CE/Queue`, seconds.
+Arguments: database URL, file with the configuration, `Site/CE/Queue`, a file that stays until it shall end.
 """
 
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -16,13 +15,12 @@ from taskqueue.db import database
 from tests import waiting
 
 
-def main(url: str, file: str, queue: str, seconds: str) -> None:
+def main(url: str, file: str, queue: str, until_gone: str) -> None:
     engine = database.connect(url)
     config = waiting.grid(Path(file).read_text())
     matcher = Matcher(engine, lambda: config, lambda: datetime.now(UTC), Random())
     where = waiting.at(QueueAddress.parse(queue))
-    end = time.monotonic() + float(seconds)
-    while time.monotonic() < end:
+    while Path(until_gone).exists():
         for look in matcher.serve([waiting.request(**where, count=2) for _ in range(4)]):
             if isinstance(look, ClaimResult):
                 for job in look.claimed:

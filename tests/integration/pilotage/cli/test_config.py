@@ -164,7 +164,7 @@ def test_a_configuration_of_dirac_is_shown_with_what_it_does_then_applied_and_ex
     status, out, err = run("config", "import", "dirac", file)
     assert status == 0
     assert f"~ {CE}/MaxRAM = 2000 (was 4000)" in out
-    assert "1 jobs of cms, such as 1, become stuck" in out
+    assert "1 job of cms, such as 1, becomes stuck" in out
     assert "1 change; 1 thing was not carried over; nothing is stored" in out
     assert "Resources/StorageElements: not carried over" in err
     assert run("config", "import", "dirac", file, "--apply", "--guard", "stuck_jobs=0")[0] == 1
