@@ -49,6 +49,13 @@ def text(service: Service) -> str:
     return service.parts.live.current.source
 
 
+def test_a_wrong_value_is_named_without_a_line_of_a_text_that_nobody_has(service: Service, run: Run) -> None:
+    status, _, problem = run("config", "set", f"{CE}/MaxRAM=abc")
+    assert status == 2
+    assert "'abc' is not allowed here" in problem
+    assert "(api" not in problem
+
+
 def test_values_are_set_as_they_would_be_written_and_comments_stay(service: Service, run: Run) -> None:
     status, out, _ = run("config", "set", f"{CE}/MaxRAM=8000", f"{CE}/OS=[el8, el9]", "-m", "more")
     assert status == 0
@@ -164,7 +171,7 @@ def test_a_configuration_of_dirac_is_shown_with_what_it_does_then_applied_and_ex
     status, out, err = run("config", "import", "dirac", file)
     assert status == 0
     assert f"~ {CE}/MaxRAM = 2000 (was 4000)" in out
-    assert "1 jobs of cms, such as 1, become stuck" in out
+    assert "1 job of cms, such as 1, becomes stuck" in out
     assert "1 change; 1 thing was not carried over; nothing is stored" in out
     assert "Resources/StorageElements: not carried over" in err
     assert run("config", "import", "dirac", file, "--apply", "--guard", "stuck_jobs=0")[0] == 1
