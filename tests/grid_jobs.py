@@ -61,7 +61,9 @@ class Sandboxes:
 
 def taken(job_id: int = 7, *, queue: str = QUEUE, **description: object) -> PulledGridJob:
     stated = {"Executable": "run.sh", "OutputSandbox": ["events.txt"], **description}
-    return PulledGridJob(job_id=job_id, epoch=1, lease="lease", description=stated, queue=queue)
+    return PulledGridJob(
+        job_id=job_id, epoch=1, lease="lease", description=stated, queue=queue, vo="cms", owner="ada"
+    )
 
 
 def montecarlo(events: int, per_job: int, **more: Any) -> PulledGridJob:

@@ -5,10 +5,10 @@ A draft holds edits of single paths, the text of a section or of the whole, or t
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cs_config import validate
-from cs_config.errors import VersionConflict
+from cs_config.errors import ConfigError, VersionConflict
 from cs_config.options import bounds
 from cs_config.source import yaml_writer
 from cs_config.source.sections import LineOrigins, Tree
@@ -100,7 +100,12 @@ def _propose_tree(
     if not found:
         return Proposal(before=current, after=current, differences=())
     text = yaml_writer.edit_text(current.source, current.tree, tree)
-    after = validate.parse(text, API, current.version, origins=_follow_origins(current, text))
+    try:
+        after = validate.parse(text, API, current.version, origins=_follow_origins(current, text))
+    except ConfigError as error:
+        # The author of edits has no text whose lines could be named.
+        problems = [replace(each, file=None, line=None, column=None) for each in error.problems]
+        raise ConfigError(problems) from None
     return Proposal(before=current, after=after, differences=found)
 
 

@@ -205,7 +205,7 @@ class Matcher:
             return {}
         with database.reading(self._engine) as conn:
             ids = [job.job_id for _, result in with_jobs.values() for job in result.claimed]
-            pools = listing.read_pools_of_jobs(conn, ids)
+            pools = listing.read_pools_and_owners(conn, ids)
         found: dict[int, ClaimResult | PilotageError] = {}
         for number, (request, result) in with_jobs.items():
             jobs = _with_flags(result.claimed, pools, places[number])
@@ -399,15 +399,16 @@ def _find_pools(view: Snapshot, request: MatchRequest) -> PlacePools | None:
 
 
 def _with_flags(
-    claimed: Sequence[ClaimedJob], pools: Mapping[int, str | None], served: PlacePools | None
+    claimed: Sequence[ClaimedJob], pools: Mapping[int, tuple[str | None, str]], served: PlacePools | None
 ) -> tuple[ClaimedJob, ...] | None:
-    """Jobs of these pools with their flags at a place; None: those of one are unknown."""
+    """Jobs of these pools and owners with their flags at a place; None: those of one are unknown."""
     jobs = []
     for job in claimed:
-        pool = pools.get(job.job_id)
+        pool, owner = pools.get(job.job_id, (None, None))
         if pool is not None and (served is None or pool not in served.pools):
             return None
-        jobs.append(replace(job, flags=served.flags.get(pool, ()) if served and pool else ()))
+        flags = served.flags.get(pool, ()) if served and pool else ()
+        jobs.append(replace(job, flags=flags, owner=owner))
     return tuple(jobs)
 
 

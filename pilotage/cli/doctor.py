@@ -415,7 +415,9 @@ def _check_secret(path: Path, *, nobody: int) -> Finding:
 def check_redis(settings: Settings) -> Iterator[Finding]:
     """Check that Redis answers, if it is configured."""
     if settings.redis_url is None:
-        yield Finding("redis", Health.GOOD, "none; the optimizers run inside the service")
+        yield Finding(
+            "redis", Health.GOOD, "none is set (redis_url); without one the optimizers run inside the service"
+        )
         return
     try:
         from redis import Redis

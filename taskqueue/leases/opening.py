@@ -100,6 +100,7 @@ class ClaimedJob:
     sandbox: str | None  #: digest of the input sandbox
     allotment: Allotment
     flags: tuple[str, ...] = ()  #: with which it is submitted to a batch system, if it was asked for so
+    owner: str | None = None  #: if it was asked for so
 
     @property
     def description(self) -> Mapping[str, Any]:

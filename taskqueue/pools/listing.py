@@ -50,7 +50,7 @@ SIZES = (
     .order_by(None)
     .group_by(classes.c.vo, classes.c.slot)
 )
-POOLS_OF_JOBS = select(jobs.c.job_id, jobs.c.submit_pool).where(jobs.c.job_id.in_(sql.IDS))
+POOLS_OF_JOBS = select(jobs.c.job_id, jobs.c.submit_pool, jobs.c.owner).where(jobs.c.job_id.in_(sql.IDS))
 _statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()
 _some = (
     select(jobs.c.job_id)
@@ -273,7 +273,7 @@ def _transpose(
     return found
 
 
-def read_pools_of_jobs(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, str | None]:
-    """The ids of the pools of jobs, by job; None: the job has no requirements."""
+def read_pools_and_owners(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, tuple[str | None, str]]:
+    """The ids of the pools of jobs, and their owners, by job; None: the job has no requirements."""
     rows = conn.execute(POOLS_OF_JOBS, {"ids": list(job_ids)})
-    return {row.job_id: row.submit_pool for row in rows}
+    return {row.job_id: (row.submit_pool, row.owner) for row in rows}

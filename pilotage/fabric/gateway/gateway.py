@@ -216,7 +216,7 @@ class GridJobPulling:
         request = dict(matcher_client.build_request(made, target, parameters))
         if wanted.endswith(_FLAGS):
             request["SubmitFlags"] = True
-        return _QueueOffer(gate=gate, wanted=wanted, request=request, cpu_power=made.cpu_power)
+        return _QueueOffer(gate=gate, vo=vo, wanted=wanted, request=request, cpu_power=made.cpu_power)
 
     def _ask(self, offer: "_QueueOffer", request_id: str, summary: GatewaySummary) -> list[PulledGridJob]:
         """Request one job and record it; the request stays open until that is done."""
@@ -264,6 +264,8 @@ class GridJobPulling:
             queue=offer.gate.queue,
             flags=match.flags,
             resources=offer.resources_of(match),
+            vo=offer.vo,
+            owner=match.owner,
         )
 
 
@@ -272,6 +274,7 @@ class _QueueOffer:
     """What a queue offers to grid jobs: each of their local jobs gets at most that."""
 
     gate: GatewayQueue
+    vo: str
     wanted: str  #: name of its requests in the journal
     request: Mapping[str, object]
     cpu_power: float  #: normalised seconds of CPU per second

@@ -83,6 +83,8 @@ class PulledGridJob:
     queue: str  #: `Site/CE/Queue` that it was pulled for
     flags: tuple[str, ...] = ()  #: of its local jobs, for what its Requirements leave to the nodes
     resources: JobResources | None = None  #: of each local job; None: what the gateway's queue states
+    vo: str = ""
+    owner: str = ""  #: empty: not known
 
     @property
     def key(self) -> AttemptKey:
@@ -92,7 +94,7 @@ class PulledGridJob:
     @property
     def queue_and_vo(self) -> tuple[str, str]:
         """The queue, and the folded name of the job's VO."""
-        return self.queue, fold(str(self.description.get("VO", "")))
+        return self.queue, fold(self.vo)
 
     @property
     def name(self) -> str:

@@ -195,7 +195,8 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
         resources=context.resources_of(entry),
         flags=(*queue.flags, *entry.taken.flags),
         about={
-            **{name: str(entry.taken.description.get(name, "")) for name in ("VO", "Owner")},
+            "VO": entry.taken.vo,
+            **({"Owner": entry.taken.owner} if entry.taken.owner else {}),
             "Job": str(entry.taken.job_id),
             "LocalJob": str(job.number),
         },

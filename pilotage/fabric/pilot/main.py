@@ -184,7 +184,7 @@ class Pilot:
             )
         else:
             ending = self._work(offered)
-        log.info("the pilot ends: %s (%d jobs)", ending.reason, len(self.jobs))
+        log.info("the pilot ends: %s (jobs: %d)", ending.reason, len(self.jobs))
         self._report_end(ending)
         return ending
 

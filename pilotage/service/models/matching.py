@@ -123,6 +123,7 @@ class MatchedJob(BaseModel):
         description="With `SubmitFlags`: arguments of the submit command, which has to get all of them; "
         "absent: any node of the queue.",
     )
+    owner: str | None = Field(default=None, description="With `SubmitFlags`: its owner.")
 
 
 class Matches(BaseModel):

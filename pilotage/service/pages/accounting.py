@@ -191,6 +191,7 @@ def draw_ended_jobs(page: PageContext, hours: int) -> list[Chart]:
 def draw_depths(page: PageContext, hours: int, site: str | None = None) -> Chart:
     """The waiting jobs that the largest sites could run over time, or one site and its largest queues."""
     found = overview.read_depths(page.parts, page.caller, site=site, hours=hours, now=page.parts.clock())
+    period = f"{hours // 24} d" if hours > 24 else f"{hours} h"
     total = {name: sum(jobs or 0 for jobs in sampled) for name, sampled in found.jobs.items()}
     by_size = sorted(total, key=lambda name: (name != depths.ALL, -total[name], name))
     lines = [
@@ -198,7 +199,7 @@ def draw_depths(page: PageContext, hours: int, site: str | None = None) -> Chart
         for tone, name in enumerate(by_size[: templating.MOST_LINES], 1)
     ]
     return Chart(
-        title=f"Waiting jobs that {'its queues' if site else 'sites'} could run",
+        title=f"Waiting jobs that {f'its queues could run, {period}' if site else 'sites could run'}",
         note="number of jobs, each counted wherever it could run; times are UTC",
         times=found.begins,
         lines=lines,

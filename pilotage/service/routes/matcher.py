@@ -346,6 +346,7 @@ def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
         "ram": job.allotment.ram_mb,
         "gpus": job.allotment.gpus,
         "flags": job.flags or None,
+        "owner": job.owner,
     }
     return b'%b,"description":%b}' % (
         to_json({name: value for name, value in stated.items() if value is not None})[:-1],

@@ -253,9 +253,9 @@ def _show_ads(proposal: AdProposal, outcome: ImportOutcome, service: ServiceOpti
         "notes": [each.as_json() for each in proposal.notes],
         **asdict(outcome),
     }
-    summary = f"{counts['new']} queues new, {counts['changed']} changed, {counts['same']} as they are; "
+    summary = f"queues: {counts['new']} new, {counts['changed']} changed, {counts['same']} as they are; "
     summary += (
-        f"{counts['added']} parameters added, {counts['other']} changed, {counts['removed']} removed; "
+        f"parameters: {counts['added']} added, {counts['other']} changed, {counts['removed']} removed; "
         f"{_stored(outcome)}"
         if proposal.changes
         else "nothing changes"

@@ -35,6 +35,7 @@ class Match:
     ram_mb: int | None = None
     gpus: int | None = None
     flags: tuple[str, ...] = ()  #: for the submit command, if `SubmitFlags` was requested
+    owner: str = ""  #: if `SubmitFlags` was requested
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,7 @@ def _match(raw: Mapping[str, Any], now: datetime) -> Match:
             ram_mb=_number(raw.get("ram")),
             gpus=_number(raw.get("gpus")),
             flags=tuple(map(str, raw.get("flags") or ())),
+            owner=str(raw.get("owner") or ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Away(f"the service sent an unreadable match: {error!r}") from None

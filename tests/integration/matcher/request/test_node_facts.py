@@ -148,6 +148,7 @@ def test_who_submits_to_the_batch_system_gets_jobs_whose_flags_say_all_of_it(gri
             [look] = grid.matcher.serve([asked])
             assert not isinstance(look, PilotageError)
         found.append([(match.job_id, match.flags) for match in look.claimed] or look.refused)
+        assert {match.owner for match in look.claimed} <= {"ann"}
     assert sorted(found[:2]) == [[(job, ("--constraint=rocky8",))], [(anywhere, ())]]
     assert found[2] == "node"
 

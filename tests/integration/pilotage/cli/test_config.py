@@ -49,6 +49,13 @@ def text(service: Service) -> str:
     return service.parts.live.current.source
 
 
+def test_a_wrong_value_is_named_without_a_line_of_a_text_that_nobody_has(service: Service, run: Run) -> None:
+    status, _, problem = run("config", "set", f"{CE}/MaxRAM=abc")
+    assert status == 2
+    assert "'abc' is not allowed here" in problem
+    assert "(api" not in problem
+
+
 def test_values_are_set_as_they_would_be_written_and_comments_stay(service: Service, run: Run) -> None:
     status, out, _ = run("config", "set", f"{CE}/MaxRAM=8000", f"{CE}/OS=[el8, el9]", "-m", "more")
     assert status == 0

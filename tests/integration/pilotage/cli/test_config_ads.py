@@ -39,7 +39,7 @@ def test_an_ad_is_shown_then_applied_and_then_nothing_is_left_to_change(service:
     assert (status, err) == (0, "")
     assert f"{QUEUE} (new)" in out
     assert "  + GlueHostBenchmarkSI00 = 400" in out
-    assert "1 queues new, 0 changed, 0 as they are; 69 parameters added" in out
+    assert "queues: 1 new, 0 changed, 0 as they are; parameters: 69 added" in out
     assert "nothing is stored, --apply does it" in out
     assert service.parts.live.current.version == 1
 

@@ -97,10 +97,13 @@ def test_whole_numbers_are_shown_as_such(run: Run) -> None:
     run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
     status, out, _ = run("show", SITE, "--json")
     [throttle] = json.loads(out)["throttles"]
-    shown = {**throttle["counters"], **throttle["limits"]}
-    assert (status, shown["CurMatches"], shown["MaxJobs"]) == (0, 1, 5)
-    assert {type(each) for each in shown.values()} == {int}
-    assert "1.0" not in run("show", SITE)[1]
+    numbers = {**throttle["counters"], **throttle["limits"]}
+    assert (status, numbers["CurMatches"], numbers["MaxJobs"]) == (0, 1, 5)
+    assert {type(each) for each in numbers.values()} == {int}
+    shown = run("show", SITE)[1]
+    assert "1.0" not in shown
+    assert "Counters" in shown
+    assert not [word for word in ("Gauges", "As of", "Scope") if word in shown]
 
 
 def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.Client) -> None:

@@ -100,6 +100,16 @@ def test_only_jobs_with_a_handler_come_and_those_without_a_type_are_generic(grou
     assert ground.job(other)["status"] == "Waiting"
 
 
+def test_a_pulled_grid_job_has_its_vo_and_its_owner(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        gateway.pulling.languages = {"host": (lrms_vocabulary.SLURM,)}
+        gateway.talk(utc_now())
+        [entry] = gateway.manager.grid_jobs()
+    stored = ground.job(job_id)
+    assert (entry.taken.vo, entry.taken.owner) == (stored["vo"], stored["owner"]) == ("cms", "ada")
+
+
 def test_a_job_with_flags_that_its_batch_system_does_not_have_is_given_back(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,26 @@ def test_a_kill_reaches_a_local_job_whose_reference_never_arrived(site: Site, ba
     assert set(batch.states.values()) == {State.KILLED}
 
 
+def test_local_jobs_state_for_whom_they_are(
+    site: Site, batch: PretendedBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, stated = batch.submit, []
+
+    def note(job: BatchJob) -> str:
+        stated.append(job.about)
+        return submit(job)
+
+    monkeypatch.setattr(batch, "submit", note)
+    manager = site.manager()
+    manager.journal.take(taken(LocalJobs=2))
+    manager.journal.take(replace(taken(8), owner=""))
+    manager.advance()
+    assert sorted(stated, key=str) == [
+        {"VO": "cms", "Job": "8", "LocalJob": "1"},
+        *({"VO": "cms", "Owner": "ada", "Job": "7", "LocalJob": number} for number in ("1", "2")),
+    ]
+
+
 def test_a_grid_job_is_submitting_until_its_last_local_job_was_submitted(
     site: Site, batch: PretendedBatch
 ) -> None:
@@ -134,7 +155,7 @@ def test_a_grid_job_whose_submissions_are_all_refused_is_given_back_and_its_queu
 
     monkeypatch.setattr(batch, "submit", refuse)
     manager = site.manager()
-    manager.journal.take(taken(VO="cms"))
+    manager.journal.take(taken())
     for _ in range(4):
         manager.advance()
 

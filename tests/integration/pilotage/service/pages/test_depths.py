@@ -30,7 +30,8 @@ def test_people_see_the_depth_of_the_vos_that_they_may_count(
         overview, site = browser.get("/").text, browser.get(f"/sites/{SITE}").text
     assert "Waiting jobs that sites could run" in overview
     assert f'"label": "{SITE}"' in overview
-    assert "Waiting jobs that its queues could run" in site
+    for period in ("24 h", "7 d"):
+        assert f"Waiting jobs that its queues could run, {period}" in site
     for label in ("the site", "ce1/long"):
         values = site.partition(f'"label": "{label}"')[2].partition("]")[0]
         assert f" {number}" in values

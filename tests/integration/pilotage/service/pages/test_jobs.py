@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,10 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     page.goto(f"/jobs/{job_id}")
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Job {job_id} · {HOSTILE}")
     expect(page.get_by_text("No pilot has taken the job yet.")).to_be_visible()
+    submitted = datetime.fromisoformat(
+        service.operator().get(f"/api/v1/jobs/{job_id}").json()["submitted_at"]
+    )
+    expect(page.locator("dl.facts").first).to_contain_text(f"{submitted:%Y-%m-%d %H:%M:%S} UTC")
     files = {"std.out": f"{HOSTILE}\nall well\n".encode(), "../../etc/passwd": b"x", "hits.root": b"\0\1"}
     progress = {
         "progress": HOSTILE,
