@@ -24,6 +24,7 @@ from benchmarks import (
     results,
     submit,
     targets,
+    worst,
 )
 from benchmarks.results import Result
 
@@ -39,6 +40,7 @@ BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "look": look.run,
     "director": director.run,
     "door": door.run,
+    "worst": worst.run,
 }
 
 

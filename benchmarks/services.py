@@ -48,10 +48,15 @@ class Service:
         return sum(sum(each.cpu_times()[:2]) for each in processes)
 
     def peak_megabytes(self) -> float:
-        """The most memory that its process ever had."""
+        """The most memory that its process had since the start, or `reset_peak`."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         [line] = [each for each in status.splitlines() if each.startswith("VmHWM:")]
         return int(line.split()[1]) / 1024
+
+    def reset_peak(self) -> float:
+        """Forget the peak; the megabytes that its process has now."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        return self.peak_megabytes()
 
 
 @contextmanager

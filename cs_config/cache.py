@@ -1,6 +1,7 @@
 """Caches: values derived once from a version of the configuration, and bounded results of any generation."""
 
 from collections.abc import Callable, Hashable
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast
 
@@ -110,6 +111,34 @@ class CacheByLength(Generic[Key, Value]):
 
     def __len__(self) -> int:
         return len(self._short.items()) + len(self._long.items())
+
+
+class CountCache(Generic[Value]):
+    """The last results that were counted from many rows; others are computed each time."""
+
+    #: Fewest rows of a result that is cached.
+    WORTH: Final = 100_000
+    #: A result lives one second per this many rows, but no longer than `LONGEST`.
+    ROWS_A_SECOND: Final = 50_000
+    LONGEST: Final = timedelta(minutes=1)
+    #: Cached results.
+    MOST: Final = 100
+
+    def __init__(self, rows: Callable[[Value], int]) -> None:
+        self._rows = rows  #: number of rows that a result was counted from
+        self._entries: dict[Hashable, tuple[Value, datetime, datetime]] = {}  #: valid from, and until
+
+    def get(self, key: Hashable, compute: Callable[[], Value], *, now: datetime) -> Value:
+        """Return the cached result, at most a minute old (less for fewer rows), or compute it."""
+        known, since, until = self._entries.get(key, (None, now, now))
+        if known is not None and since <= now < until:
+            return known
+        result = compute()
+        if (rows := self._rows(result)) >= self.WORTH:
+            life = min(timedelta(seconds=rows / self.ROWS_A_SECOND), self.LONGEST)
+            alive = [(each, kept) for each, kept in list(self._entries.items()) if now < kept[2]]
+            self._entries = {**dict(alive[1 - self.MOST :]), key: (result, now, now + life)}
+        return result
 
 
 def evict(results: dict[Any, Any], size: int, *, room: int = 1) -> None:

@@ -77,7 +77,7 @@ DECIDED_JOBS: Final = 1_000
 #: Submissions of one owner that are stored at the same time; further ones wait, so that limits stay exact.
 SUBMISSIONS_AT_ONCE: Final = 16
 #: Bytes of a body, other than an archive, of all but operators: read, it takes up to 50 MB of memory.
-BODY: Final = 4 << 20
+BODY: Final = 3_500_000
 #: Values in the JSON of one request: names, items, lists and objects. Each takes a hundred bytes of memory.
 JSON_VALUES: Final = 700_000
 #: Values in the different JSON objects of one submission: less than a second of processor time.

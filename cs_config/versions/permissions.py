@@ -47,6 +47,14 @@ _LOWERED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[object], float]]] = {
     ("retention", "logs"): attrgetter("retention.logs"),
     ("pools", "gracetime"): attrgetter("pools.grace_time"),
 }
+#: Options that a VO sets to no less than the installation does by default: what agents and optimizers do
+#: again and again for its jobs keeps them from those of others.
+_FLOORED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[object], float]]] = {
+    ("pools", "refreshinterval"): attrgetter("pools.refresh_interval"),
+    ("leases", "time"): attrgetter("leases.time"),
+    ("leases", "stalledtime"): attrgetter("leases.stalled_time"),
+    ("jobscheduling", "holdtime"): attrgetter("job_scheduling.hold_time"),
+}
 #: Values of an owner group, folded, that an admin of its VO may change; `VO` only of a new group.
 _GROUP_VALUES: Final = frozenset({"users", "jobshare", "allowbackgroundtqs", "vo"})
 _GROUPS: Final = ("Registry", "Groups")
@@ -283,8 +291,10 @@ def _list_refused(config: Configuration, rights: Rights, differences: Iterable[D
             vo, _ = _values_of_vo(names)
             is_there = vo is None or "/".join(names[: _depth_of_vos(names)]) in config.nodes
             path = "/".join(names)
-            is_raised = path not in rights.restores and _raises(config, names, difference)
-            if not (rights.may_change(names) and is_there) or is_raised:
+            is_refused = path not in rights.restores and (
+                _raises(config, names, difference) or _is_below_floor(config, names, difference)
+            )
+            if not (rights.may_change(names) and is_there) or is_refused:
                 yield path
 
 
@@ -314,6 +324,16 @@ def _raises_option(config: Configuration, names: tuple[str, ...], difference: Di
     if after is ABSENT:
         after = read(options_for(config, None))
     return not (isinstance(after, int | float) and after <= read(options_for(config, names[1])))
+
+
+def _is_below_floor(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:
+    read = _FLOORED_OPTIONS.get(tuple(map(fold, names[2:]))) if names[0] == "Operations" else None
+    after = _value_after(names, difference)
+    if read is None or after is ABSENT:
+        return False
+    # Less than the default only if an operator has set it so.
+    floor = min(read(options_for(config, None)), read(options_for(config, names[1])))
+    return not (isinstance(after, int | float) and after >= floor)
 
 
 def _value_after(names: tuple[str, ...], difference: Difference) -> object:

@@ -334,9 +334,10 @@ def count_runnable(config: Configuration, waiting: Iterable[WaitingClass], jobs:
 QUEUE_REPORT: Final = 250_000
 #: The same for a preview, which administrators ask for now and then: some seconds.
 PREVIEWED: Final = 2_000_000
-#: A class without requirements, and each of its tags, which are conditions of their own, in characters.
+#: A class without requirements, and each of its tags, which are conditions of their own and are cached, in
+#: characters.
 _CLASS: Final = 10
-_TAG: Final = 8
+_TAG: Final = 24
 #: Queues of different values that cost as much as parsing.
 _QUEUES: Final = 32
 

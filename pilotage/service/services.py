@@ -1,13 +1,14 @@
-"""Parts of the service, put together by the composition root, and its cache of expensive answers."""
+"""Parts of the service, put together by the composition root."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from sqlalchemy import Engine
 
+from cs_config.cache import CountCache
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.matcher import Matcher
@@ -24,37 +25,6 @@ from taskqueue.blobs import BlobStore
 from taskqueue.db import clock, database
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.task_queues.listing import WaitingClass
-
-Answer = TypeVar("Answer")
-
-#: Fewest rows of an answer that is cached.
-WORTH: Final = 100_000
-#: An answer lives one second per this many rows, but no longer than `LONGEST`.
-ROWS_A_SECOND: Final = 50_000
-LONGEST: Final = timedelta(minutes=1)
-#: Cached answers.
-MOST: Final = 100
-
-
-class ResponseCache(Generic[Answer]):
-    """The last expensive answers of one kind in this process; pages refresh themselves."""
-
-    def __init__(self, rows: Callable[[Answer], int]) -> None:
-        self._rows = rows  #: number of rows that an answer was counted from
-        self._entries: dict[Hashable, tuple[Answer, datetime, datetime]] = {}  #: valid from, and until
-
-    def get(self, question: Hashable, make: Callable[[], Answer], *, now: datetime) -> Answer:
-        """Return the cached answer, at most a minute old (less for fewer rows), or make a new one."""
-        known, since, until = self._entries.get(question, (None, now, now))
-        if known is not None and since <= now < until:
-            return known
-        answer = make()
-        if (rows := self._rows(answer)) >= WORTH:
-            life = min(timedelta(seconds=rows / ROWS_A_SECOND), LONGEST)
-            alive = [(each, kept) for each, kept in list(self._entries.items()) if now < kept[2]]
-            self._entries = {**dict(alive[1 - MOST :]), question: (answer, now, now + life)}
-        return answer
-
 
 utc_now = clock.utc_now
 
@@ -119,8 +89,8 @@ class Services:
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted
     rates: RateLimiter = field(default_factory=RateLimiter)
-    waiting: ResponseCache[Sequence[WaitingClass]] = field(default_factory=lambda: ResponseCache(_waiting))
-    summaries: ResponseCache[JobSummary] = field(default_factory=lambda: ResponseCache(_count_jobs))
+    waiting: CountCache[Sequence[WaitingClass]] = field(default_factory=lambda: CountCache(_waiting))
+    summaries: CountCache[JobSummary] = field(default_factory=lambda: CountCache(_count_jobs))
     storage: StorageState = field(default_factory=StorageState)
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
     claims: AsyncClaimer = field(init=False)

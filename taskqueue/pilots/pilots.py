@@ -447,7 +447,7 @@ BIND = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.site == "")
     .values(site=bindparam("new_site"), ce=bindparam("new_ce"), queue=bindparam("new_queue"))
 )
-BOUND = select(table.c.stamp, *_QUEUE, table.c.possible_queues).where(table.c.stamp.in_(sql.IDS))
+BOUND = select(table.c.vo, table.c.stamp, *_QUEUE, table.c.possible_queues).where(table.c.stamp.in_(sql.IDS))
 IS_RUNNING = and_(table.c.status == PilotStatus.RUNNING.value, table.c.processors.is_not(None))
 # Status and time as `CONTACT` writes them; few rows of few VOs, all with the time of the write.
 SEEN = (
@@ -462,6 +462,10 @@ SEEN = (
 )
 
 
+#: VO and stamp, as its token has them: an operator may have issued one for a stamp of another VO.
+PilotKey = tuple[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRequest:
     """A pilot that states its queue for the first time, as far as is known."""
@@ -474,12 +478,12 @@ class FirstRequest:
 
 def bind_queues(
     conn: Connection, requests: Collection[FirstRequest], *, now: datetime
-) -> Mapping[str, QueueAddress]:
-    """Record the contacts, and bind pilots that have no queue; the queue of each, by stamp.
+) -> Mapping[PilotKey, QueueAddress]:
+    """Record the contacts, and bind pilots that have no queue; the queue of each.
 
     At most one request for each stamp. Missing are pilots that have none and were not sent to the one they
-    state. Of two transactions with one pilot the second waits for the first at the pilot's row, which both
-    write before they read it, and finds it bound.
+    state, and those whose stamp a pilot of another VO has. Of two transactions with one pilot the second
+    waits for the first at the pilot's row, which both write before they read it, and finds it bound.
     """
     rows = [
         _build_row(
@@ -495,16 +499,23 @@ def bind_queues(
     if not rows:
         return {}
     conn.execute(CONTACT.to_statement(conn), [{**row, "last_seen_at": now} for row in rows])
-    stated = {each.stamp: each.queue for each in requests}
-    found = sql.read_batches(conn, BOUND, stated)
-    bound = {row.stamp: QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in found if row.site}
+    stated = {(each.vo, each.stamp): each.queue for each in requests}
+    stamps = {stamp for _, stamp in stated}
+    found = [row for row in sql.read_batches(conn, BOUND, stamps) if (row.vo, row.stamp) in stated]
+    bound = {
+        (row.vo, row.stamp): QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+        for row in found
+        if row.site
+    }
     new = {
-        row.stamp: stated[row.stamp]
+        (row.vo, row.stamp): stated[row.vo, row.stamp]
         for row in found
         if not row.site
-        and not (row.possible_queues and str(stated[row.stamp]) not in json.loads(row.possible_queues))
+        and not (
+            row.possible_queues and str(stated[row.vo, row.stamp]) not in json.loads(row.possible_queues)
+        )
     }
-    assign_queues(conn, new)
+    assign_queues(conn, {stamp: queue for (_, stamp), queue in new.items()})
     return bound | new
 
 
@@ -520,13 +531,13 @@ def assign_queues(conn: Connection, queues: Mapping[str, QueueAddress]) -> None:
 
 def read_bound_queues(
     conn: Connection, stamps: Collection[str], *, in_use: bool = False
-) -> Mapping[str, QueueAddress]:
-    """The queues that pilots are bound to, by stamp; without pilots that are bound to none.
+) -> Mapping[PilotKey, QueueAddress]:
+    """The queues that pilots are bound to; without pilots that are bound to none.
 
     `in_use`: only of pilots whose first request for jobs is recorded, and which are running.
     """
     return {
-        row.stamp: QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
+        (row.vo, row.stamp): QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
         for row in sql.read_batches(conn, BOUND.where(IS_RUNNING) if in_use else BOUND, stamps)
         if row.site
     }

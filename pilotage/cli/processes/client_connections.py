@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -133,6 +133,7 @@ class ClientConnection(HttpToolsProtocol):
         super().__init__(*args, **named)
         self._pending = pending
         self._fast_path = fast_path
+        self._cycles: list[RequestResponseCycle] = []  # not plain, and not all answered
 
     @property
     def address(self) -> str:
@@ -156,6 +157,9 @@ class ClientConnection(HttpToolsProtocol):
             self._exchange.lose()
         if isinstance(self.cycle, PlainExchange):
             self.cycle = None
+        for each in self._cycles:  # the server knows the latest one only
+            each.disconnected = True
+            each.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -188,7 +192,7 @@ class ClientConnection(HttpToolsProtocol):
             return
         exchange = None if self._fast_path is None else self._find_exchange()
         if exchange is None or self._fast_path is None or not self._fast_path.authenticate(exchange):
-            super().on_headers_complete()
+            self._begin_cycle()
         else:
             self._exchange = self.cycle = exchange  # type: ignore[assignment]
             self._body, self._body_since = bytearray(), self._received_at
@@ -208,7 +212,7 @@ class ClientConnection(HttpToolsProtocol):
         if b"transfer-encoding" in stated or int(stated.get(b"content-length", b"0")):
             self._refuse(_NO_UPGRADE)
             return
-        super().on_headers_complete()
+        self._begin_cycle()
         if self.cycle is not None:
             self.cycle.keep_alive = False
 
@@ -260,10 +264,17 @@ class ClientConnection(HttpToolsProtocol):
     def _hand_over(self, exchange: PlainExchange) -> None:
         """Let the application answer, as if the request had just been read."""
         self._exchange = self.cycle = None  # type: ignore[assignment]
-        super().on_headers_complete()
+        self._begin_cycle()
         self.cycle.keep_alive = self.cycle.keep_alive and exchange.keep_alive
         super().on_body(exchange.body)
         super().on_message_complete()
+
+    def _begin_cycle(self) -> None:
+        """Let the application answer a request whose head was read."""
+        super().on_headers_complete()
+        self._cycles = [each for each in self._cycles if not each.response_complete]
+        if isinstance(self.cycle, RequestResponseCycle):
+            self._cycles.append(self.cycle)
 
     def write_answer(self, status: int, headers: list[tuple[bytes, bytes]] | None, body: bytes) -> None:
         """Write the answer of a plain request; None: the headers of JSON."""
@@ -311,6 +322,26 @@ class ClientConnection(HttpToolsProtocol):
         if self._body is not None and now - self._body_since > _HEAD:
             return True
         return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what was received, and close the connection.
+
+        Without an answer while a request before it has none: this would be taken for it.
+        """
+        reads_body = self._is_open and self._head_since is None
+        own = self.cycle if reads_body else None
+        is_begun = own is not None and own.response_started
+        if is_begun or any(not each.response_complete and each is not own for each in self._unanswered):
+            self.transport.abort()
+        else:
+            super().send_400_response(msg)
+
+    @property
+    def _unanswered(self) -> Iterator[RequestResponseCycle | PlainExchange]:
+        """Requests whose answer may be pending."""
+        yield from self._cycles
+        if self._exchange is not None:
+            yield self._exchange
 
     def _refuse(self, why: str) -> None:
         if self._is_answering:

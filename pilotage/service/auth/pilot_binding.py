@@ -20,7 +20,7 @@ from pilotage.service.batching import run_in_thread
 from requirements.errors import NotAllowed
 from taskqueue.db import database
 from taskqueue.pilots import pilots
-from taskqueue.pilots.pilots import FirstRequest
+from taskqueue.pilots.pilots import FirstRequest, PilotKey
 
 #: Pilots cached in this process; one more statement for the others.
 _REMEMBERED = 100_000
@@ -42,7 +42,7 @@ class PilotPlaces:
         self._engine = engine
         self._clock = clock
         #: Queue of each pilot, and the time of the contact that was collected last.
-        self._bound: Cache[str, tuple[QueueAddress, datetime]] = Cache(_REMEMBERED)
+        self._bound: Cache[PilotKey, tuple[QueueAddress, datetime]] = Cache(_REMEMBERED)
         self._contacts: _Contacts = defaultdict(set)
         #: Pilots whose turn is taken, and who waits for its end.
         self._turns: dict[str, asyncio.Event | None] = {}
@@ -50,13 +50,13 @@ class PilotPlaces:
 
     def is_known(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> bool:
         """Whether the pilot is known to request jobs for this queue; its contact is collected then."""
-        stamp = caller.stamp or ""
-        known = self._bound.find(stamp)
+        vo, stamp = caller.vo or "", caller.stamp or ""
+        known = self._bound.find((vo, stamp))
         if known is None or known[0] != queue:
             return False
         if now - known[1] >= _SEEN_EVERY:
-            self._contacts[caller.vo or ""].add(stamp)
-            self._bound.store(stamp, (queue, now))
+            self._contacts[vo].add(stamp)
+            self._bound.store((vo, stamp), (queue, now))
         return True
 
     def take_turn(self, stamp: str) -> bool:
@@ -104,16 +104,14 @@ class PilotPlaces:
         With the processors of its slot if it requests jobs. All that ask meanwhile share a transaction: after
         a restart all pilots do.
         """
-        stamp = caller.stamp or ""
-        first = FirstRequest(
-            stamp=stamp, vo=caller.vo or "", queue=caller.queue or queue, processors=processors
-        )
+        vo, stamp = caller.vo or "", caller.stamp or ""
+        first = FirstRequest(stamp=stamp, vo=vo, queue=caller.queue or queue, processors=processors)
         bound = await self._binding.answer(first)
         if bound is None:
             raise NotAllowed(f"the pilot {stamp} was not sent to {queue}")
-        self._contacts[caller.vo or ""].add(stamp)
+        self._contacts[vo].add(stamp)
         if processors is not None:
-            self._bound.store(stamp, (bound, now))
+            self._bound.store((vo, stamp), (bound, now))
         if bound != queue:
             raise NotAllowed(f"the pilot {stamp} belongs to {bound}, it cannot request jobs for {queue}")
 
@@ -132,14 +130,15 @@ class PilotPlaces:
             for vo, stamps in contacts.items():
                 self._contacts[vo] |= stamps
             raise
-        for stamp in frozenset[str]().union(*contacts.values()) - bound:
-            self._bound.remove(stamp)
+        for vo, stamps in contacts.items():
+            for stamp in stamps - bound:
+                self._bound.remove((vo, stamp))
 
     def require_unbound(self, caller: Caller) -> None:
         """Raise `NotAllowed` if a pilot that states no queue is bound to one."""
-        stamp = caller.stamp or ""
+        vo, stamp = caller.vo or "", caller.stamp or ""
         with database.reading(self._engine) as conn:
-            bound = caller.queue or pilots.read_bound_queues(conn, [stamp]).get(stamp)
+            bound = caller.queue or pilots.read_bound_queues(conn, [stamp]).get((vo, stamp))
         if bound is not None:
             raise NotAllowed(f"the pilot {caller.stamp} belongs to {bound} and has to state it")
 
@@ -151,15 +150,15 @@ class PilotPlaces:
         # After a restart most pilots are bound and running already: nothing is written for these.
         with database.reading(self._engine) as conn:
             bound = dict(pilots.read_bound_queues(conn, first, in_use=True))
-        if unbound := [each for stamp, each in first.items() if stamp not in bound]:
+        if unbound := [each for each in first.values() if (each.vo, each.stamp) not in bound]:
             bound |= _bind_queues(self._engine, unbound, self._clock())
-        return [bound.get(each.stamp) for each in requests]
+        return [bound.get((each.vo, each.stamp)) for each in requests]
 
 
 @database.retry_on_conflict
 def _bind_queues(
     engine: Engine, requests: Sequence[FirstRequest], now: datetime
-) -> Mapping[str, QueueAddress]:
+) -> Mapping[PilotKey, QueueAddress]:
     with database.writing(engine) as conn:
         return pilots.bind_queues(conn, requests, now=now)
 

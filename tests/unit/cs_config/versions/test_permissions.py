@@ -150,10 +150,16 @@ OPTIONS_OF_VO = {
     *("JobDescription/Clamp", "JobDescription/Declared", "JobPath/Chain"),
     *("JobScheduling/taskQueueCPUTimeIntervals", "JobScheduling/NarrowSites"),
     *("JobScheduling/RejectUnmatchable", "JobScheduling/AllowInvalidSites", "JobScheduling/MaxRescheduling"),
-    *("JobScheduling/RescheduleDelays", "JobScheduling/HoldTime", "JobScheduling/EnableSharesCorrection"),
+    *("JobScheduling/RescheduleDelays", "JobScheduling/EnableSharesCorrection"),
     *("JobScheduling/ShareCorrections", "JobScheduling/RunningLimit", "JobScheduling/MatchingDelay"),
-    *("Pools/RefreshInterval", "Pools/ByAddress"),
-    *("Leases/Time", "Leases/StalledTime", "Leases/StalledGrace", "Leases/RunOnTime", "DiracDoor/Moved"),
+    *("Pools/ByAddress", "Leases/StalledGrace", "Leases/RunOnTime", "DiracDoor/Moved"),
+}
+#: Options by which work is done again and again, which a VO sets to no less than the default.
+AGAIN = {
+    "Pools/RefreshInterval": VoOptions().pools.refresh_interval,
+    "Leases/Time": VoOptions().leases.time,
+    "Leases/StalledTime": VoOptions().leases.stalled_time,
+    "JobScheduling/HoldTime": 5,  # in `TEXT`
 }
 #: Options of what the installation keeps, which a VO only lowers, with the default.
 KEPT = {
@@ -181,7 +187,7 @@ def test_each_option_is_the_vos_only_lowered_by_it_or_the_installations():
         for path in list_options(VoOptions)
         if not path.startswith("Limits/") and path != "JobScheduling/InputDataCatalogue"
     }
-    assert others == OPTIONS_OF_VO | KEPT.keys()
+    assert others == OPTIONS_OF_VO | KEPT.keys() | AGAIN.keys()
     for path in set(list_options(VoOptions)) - others:
         assert not CMS.may_change(("Operations", "cms", *path.split("/"))), path
 
@@ -203,6 +209,34 @@ def test_a_vo_shortens_how_long_the_installation_keeps_data_and_never_lengthens_
     for values, removed in (({option: default}, ()), ({}, (option,)), ({}, (f"Operations/cms/{section}",))):
         with pytest.raises(EditNotAllowed):
             again(values, *removed)
+
+
+@pytest.mark.parametrize(("path", "default"), AGAIN.items())
+def test_a_vo_has_work_done_again_no_more_often_than_by_default(path: str, default: float):
+    """Agents and optimizers work for all VOs in turn."""
+    option, (section, name) = f"Operations/cms/{path}", path.split("/")
+    for change in ({option: default - 1}, {f"Operations/CMS/{section}": {name: 1}}, {option: True}):
+        with pytest.raises((EditNotAllowed, ConfigError)):
+            proposed(CMS, change)
+    longer = proposed(CMS, {option: default + 1})
+    for values, removed in (({option: default}, ()), ({}, (option,)), ({}, (f"Operations/cms/{section}",))):
+        edits = patch.read_edits(values, removed)
+        assert proposals.propose_edits(longer.after, longer.after, edits, CMS).differences
+    with pytest.raises(EditNotAllowed):
+        proposals.propose_edits(longer.after, longer.after, patch.read_edits({option: 1}, ()), CMS)
+
+
+def test_a_floor_is_what_the_operator_has_set():
+    text = TEXT.replace("  Defaults: {", "  Defaults: {Leases: {Time: 60}, ", 1)
+    text = text.replace("Operations:\n", "Operations:\n  cms: {Pools: {RefreshInterval: 5}}\n")
+    config = validate.parse(text, "test.yaml", 3)
+    for path, value in (("Leases/Time", 60), ("Pools/RefreshInterval", 6)):
+        edits = patch.read_edits({f"Operations/cms/{path}": value}, ())
+        assert proposals.propose_edits(config, config, edits, CMS).differences
+    for path, value in (("Leases/Time", 59), ("Pools/RefreshInterval", 4)):
+        edits = patch.read_edits({f"Operations/cms/{path}": value}, ())
+        with pytest.raises(EditNotAllowed):
+            proposals.propose_edits(config, config, edits, CMS)
 
 
 def test_a_vo_that_keeps_data_longer_than_others_may_give_that_up():

@@ -33,12 +33,12 @@ async def _app(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def talk(said: _Talk, *, level: str = "error") -> None:
+def talk(said: _Talk, *, level: str = "error", app: Any = _app) -> None:
     """Let a client speak with a server."""
 
     async def run() -> None:
         bound = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(serve.configuration(_app, log_level=level))  # type: ignore[arg-type]
+        server = uvicorn.Server(serve.configuration(app, log_level=level))  # type: ignore[arg-type]
         task = asyncio.create_task(server.serve(sockets=[bound]))
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:
@@ -320,5 +320,58 @@ def test_an_answered_plain_request_does_not_end_the_connection_under_the_next_on
         assert connection.timeout_keep_alive_task is None  # type: ignore[union-attr]
         writer.write(b"0123456789")
         assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
+
+    talk(said)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"GARBAGE\r\n\r\n", _REQUEST + b"\r\nGARBAGE\r\n\r\n", (_REQUEST + b"\r\n") * 9],
+    ids=["garbage", "request and garbage", "requests"],
+)
+def test_answers_for_a_client_that_has_gone_are_dropped(behind: bytes):
+    """Those of all its requests; and no refusal is sent in place of an answer."""
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        asked.set()
+        await goes_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        writer.write(_REQUEST + b"\r\n")
+        await asked.wait()
+        [connection] = server.server_state.connections
+        writer.write(behind)
+        if b"GARBAGE" in behind:
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        else:
+            while len(connection._cycles) < 10:  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+            connection.transport.abort()
+        while server.server_state.connections:
+            await asyncio.sleep(0)
+        assert all(each.disconnected for each in connection._cycles)  # type: ignore[union-attr]
+        goes_on.set()
+
+    talk(said, app=app)
+
+
+def test_a_broken_body_is_refused():
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        writer.write(head)
+        await heard(server)
+        writer.write(b"no length\r\n")
+        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
 
     talk(said)

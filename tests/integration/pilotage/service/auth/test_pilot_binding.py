@@ -91,6 +91,26 @@ def test_of_two_queues_that_one_pilot_states_at_once_one_is_its_own(engine: Engi
     assert _place(engine, "s") == HERE
 
 
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_a_token_with_the_stamp_of_a_pilot_of_another_vo_requests_nothing(
+    engine: Engine, now: datetime, *, is_at_once: bool
+) -> None:
+    """It would repeat the requests of that pilot, and get its jobs."""
+    own, other = (_caller("s", vo) for vo in ("lhcb", "cms"))
+    outcomes: list[object] = []
+
+    async def use(places: PilotPlaces) -> None:
+        if is_at_once:
+            outcomes.extend(await _bind_all(places, now, (own, HERE), (other, HERE)))
+        else:
+            for each in (own, other):
+                outcomes.extend(await _bind_all(places, now, (each, HERE)))
+        assert [places.is_known(each, HERE, now=now) for each in (own, other)] == [True, False]
+
+    _run(engine, now, use)
+    assert [isinstance(each, NotAllowed) for each in outcomes] == [False, True]
+
+
 def test_a_pilot_has_the_queue_of_its_token(engine: Engine, now: datetime) -> None:
     async def use(places: PilotPlaces) -> None:
         with pytest.raises(NotAllowed, match="belongs to"):

@@ -5,8 +5,9 @@ from itertools import count
 
 import pytest
 
-from pilotage.service.services import LONGEST, ROWS_A_SECOND, WORTH, ResponseCache
+from cs_config.cache import CountCache
 
+WORTH, ROWS_A_SECOND, LONGEST = CountCache.WORTH, CountCache.ROWS_A_SECOND, CountCache.LONGEST
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
@@ -14,8 +15,15 @@ SECOND = timedelta(seconds=1)
 @pytest.fixture
 def asked():
     """Asks a question, answered with how often it was really counted."""
-    counted = {rows: count(1) for rows in (WORTH - 1, WORTH, 100 * LONGEST.seconds * ROWS_A_SECOND)}
-    remembered = ResponseCache[tuple[int, int]](lambda answer: answer[0])
+    counted = {
+        rows: count(1)
+        for rows in (
+            WORTH - 1,
+            WORTH,
+            100 * LONGEST.seconds * ROWS_A_SECOND,
+        )
+    }
+    remembered = CountCache[tuple[int, int]](lambda answer: answer[0])
 
     def ask(rows: int, *, after: timedelta) -> int:
         return remembered.get(rows, lambda: (rows, next(counted[rows])), now=NOW + after)[1]
@@ -43,5 +51,8 @@ def test_a_clock_that_goes_back_counts_anew(asked):
 
 
 def test_questions_are_told_apart(asked):
-    assert [asked(WORTH, after=timedelta()), asked(100 * LONGEST.seconds * ROWS_A_SECOND, after=timedelta())]
+    assert [
+        asked(WORTH, after=timedelta()),
+        asked(100 * LONGEST.seconds * ROWS_A_SECOND, after=timedelta()),
+    ]
     assert asked(WORTH, after=SECOND) == 1
