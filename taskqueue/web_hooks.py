@@ -210,7 +210,7 @@ def list_deliveries(conn: Connection, hook_id: int, *, most: int) -> list[Delive
 def add_deliveries(
     conn: Connection, hook: WebHook, event: Event, entries: Sequence[Mapping[str, object]], *, now: datetime
 ) -> None:
-    """Add messages about what happened, with several entries each; beyond the bound they are dropped."""
+    """Queue messages with some entries each; what a hook has no room for is dropped, and counted."""
     _add(conn, hook, event, [{_LISTS[event]: some} for some in _split(entries)], now=now)
 
 

@@ -87,7 +87,7 @@ def render_comparison(comparison: AttributeComparison, operator: str, value: Sca
 
 
 def replace_part(text: str, place: TextSpan, new: str) -> str:
-    """Return the text with another part at this place."""
+    """Return the text with `new` instead of this span."""
     return text[: place.start] + new + text[place.end :]
 
 

@@ -183,7 +183,7 @@ class Director:
         return found
 
     def _refresh(self, summary: DirectorSummary) -> list[DirectorPilot]:
-        """Our pilots: those that live, and those that ended not long ago."""
+        """Read our pilots from the service anew, VO by VO; refusals are noted in the summary."""
         found: list[DirectorPilot] = []
         for vo, of_vo in self._pilots.items():
             with summary.noting_refusals(vo):

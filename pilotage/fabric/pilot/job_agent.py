@@ -59,7 +59,7 @@ class PilotControl:
         self._woken.clear()
 
     def listen(self) -> None:
-        """Receive orders by signal from now on.
+        """From now on, stop or drain when the process gets one of their signals.
 
         A thread waits for the signals: a handler could interrupt `Event.wait` and would then be unable to
         set that event.
