@@ -218,7 +218,8 @@ def check_differences(config: Configuration, rights: Rights, differences: Iterab
     changed = list(differences)
     _refuse(rights, _list_refused(config, rights, changed))
     if below := list(_list_below_floor(config, rights, changed)):
-        raise EditNotAllowed(below, reason="less than the default", allowed="an operator may set it so")
+        reason = "has to be a number, no less than the default"
+        raise EditNotAllowed(below, reason=reason, allowed="an operator may set less")
 
 
 def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:

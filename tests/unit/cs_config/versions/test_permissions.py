@@ -224,10 +224,9 @@ def test_a_vo_has_work_done_again_no_more_often_than_by_default(path: str, defau
         assert proposals.propose_edits(longer.after, longer.after, edits, CMS).differences
     with pytest.raises(EditNotAllowed) as caught:
         proposals.propose_edits(longer.after, longer.after, patch.read_edits({option: 1}, ()), CMS)
-    assert str(caught.value) == f"{option}: less than the default; an operator may set it so"
-    assert [each.message for each in proposals.list_problems(caught.value, (), None)] == [
-        "less than the default"
-    ]
+    reason = "has to be a number, no less than the default"
+    assert str(caught.value) == f"{option}: {reason}; an operator may set less"
+    assert [each.message for each in proposals.list_problems(caught.value, (), None)] == [reason]
 
 
 def test_a_floor_is_what_the_operator_has_set():
