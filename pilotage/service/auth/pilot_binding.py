@@ -135,10 +135,13 @@ class PilotPlaces:
                 self._bound.remove((vo, stamp))
 
     def require_unbound(self, caller: Caller) -> None:
-        """Raise `NotAllowed` if a pilot that states no queue is bound to one."""
+        """Raise `NotAllowed` if a pilot that states no queue is bound to one, or is that of another VO."""
         vo, stamp = caller.vo or "", caller.stamp or ""
         with database.reading(self._engine) as conn:
-            bound = caller.queue or pilots.read_bound_queues(conn, [stamp]).get((vo, stamp))
+            known = pilots.read_places(conn, [stamp])
+        if known and (vo, stamp) not in known:
+            raise NotAllowed(f"the pilot {stamp} belongs to another VO")
+        bound = caller.queue or known.get((vo, stamp))
         if bound is not None:
             raise NotAllowed(f"the pilot {caller.stamp} belongs to {bound} and has to state it")
 
