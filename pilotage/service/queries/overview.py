@@ -40,7 +40,7 @@ MOST_STUCK = 10_000
 DEPTH_STEPS = 48
 #: Seconds for which a count of waiting jobs is cached: its cost grows with the number of classes.
 _CACHE_TIME = 5
-#: Work for counting them, in characters of classes; beyond that the last sample of the agent is used, if it is new.
+#: Work for counting them, in characters of classes; beyond that a new sample of the agent is used.
 _COUNTED = 50_000
 
 
