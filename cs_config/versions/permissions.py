@@ -65,14 +65,15 @@ _MAX_PATHS: Final = 5
 
 
 class EditNotAllowed(NotAllowed):
-    """An edit outside the sections that its author may change."""
+    """An edit outside the sections that its author may change, or beyond the values allowed there."""
 
     code = "not_allowed"
 
-    def __init__(self, paths: Collection[str], allowed: str) -> None:
+    def __init__(self, paths: Collection[str], *, reason: str, allowed: str) -> None:
         more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
-        super().__init__(f"{', '.join(list(paths)[:_MAX_PATHS])}{more}: not yours to change; {allowed}")
+        super().__init__(f"{', '.join(list(paths)[:_MAX_PATHS])}{more}: {reason}; {allowed}")
         self.paths = tuple(paths)
+        self.reason = reason  #: the same for each path
         self.details = {"paths": list(paths)}
 
 
@@ -212,8 +213,13 @@ def check_differences(config: Configuration, rights: Rights, differences: Iterab
 
     A VO may set values only at existing sites, CEs and queues.
     """
-    if not rights.everything:
-        _refuse(rights, _list_refused(config, rights, differences))
+    if rights.everything:
+        return
+    changed = list(differences)
+    _refuse(rights, _list_refused(config, rights, changed))
+    if below := list(_list_below_floor(config, rights, changed)):
+        reason = "has to be a number, no less than the default"
+        raise EditNotAllowed(below, reason=reason, allowed="an operator may set less")
 
 
 def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
@@ -291,10 +297,18 @@ def _list_refused(config: Configuration, rights: Rights, differences: Iterable[D
             vo, _ = _values_of_vo(names)
             is_there = vo is None or "/".join(names[: _depth_of_vos(names)]) in config.nodes
             path = "/".join(names)
-            is_refused = path not in rights.restores and (
-                _raises(config, names, difference) or _is_below_floor(config, names, difference)
-            )
-            if not (rights.may_change(names) and is_there) or is_refused:
+            is_raised = path not in rights.restores and _raises(config, names, difference)
+            if not (rights.may_change(names) and is_there) or is_raised:
+                yield path
+
+
+def _list_below_floor(
+    config: Configuration, rights: Rights, differences: Iterable[Difference]
+) -> Iterator[str]:
+    for difference in differences:
+        for names in list_leaves(difference):
+            path = "/".join(names)
+            if path not in rights.restores and _is_below_floor(config, names, difference):
                 yield path
 
 
@@ -351,7 +365,7 @@ def _effective_value(config: Configuration, names: tuple[str, ...], vo: str, fol
 
 def _refuse(rights: Rights, paths: Iterable[str]) -> None:
     if refused := list(paths):
-        raise EditNotAllowed(refused, rights.allowed)
+        raise EditNotAllowed(refused, reason="not yours to change", allowed=rights.allowed)
 
 
 def visible_tree(config: Configuration, rights: Rights) -> Mapping[str, object]:

@@ -200,7 +200,7 @@ def list_problems(error: PilotageError, names: tuple[str, ...], text: str | None
     if isinstance(error, InvalidInput):
         return add_lines(error.problems, names, text)
     if isinstance(error, EditNotAllowed):
-        return tuple(Problem(path=path, message="not yours to change") for path in error.paths)
+        return tuple(Problem(path=path, message=error.reason) for path in error.paths)
     return (Problem(path="", message=str(error)),)
 
 

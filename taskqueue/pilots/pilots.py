@@ -529,6 +529,14 @@ def assign_queues(conn: Connection, queues: Mapping[str, QueueAddress]) -> None:
         conn.execute(BIND, rows)
 
 
+def read_places(conn: Connection, stamps: Collection[str]) -> Mapping[PilotKey, QueueAddress | None]:
+    """The pilots that exist, each with the queue that it is bound to, if any."""
+    return {
+        (row.vo, row.stamp): QueueAddress(site=row.site, ce=row.ce, queue=row.queue) if row.site else None
+        for row in sql.read_batches(conn, BOUND, stamps)
+    }
+
+
 def read_bound_queues(
     conn: Connection, stamps: Collection[str], *, in_use: bool = False
 ) -> Mapping[PilotKey, QueueAddress]:

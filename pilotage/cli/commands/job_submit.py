@@ -30,6 +30,8 @@ BATCH = 1000
 _MEMBERS = 5_000
 #: Bytes in a request beside each description: more than the names in it and the signs between two.
 _ENVELOPE = 300
+#: Signs between values that the service finds in a text at most: it leaves out long ones.
+_BETWEEN = 110
 #: Limit of members of one parametric description; the service has its own.
 _MOST_MEMBERS = 1_000_000
 
@@ -130,7 +132,8 @@ class _Work(Counter[str]):
         volume = parametric.volume(draft.content)
         source = description_as_json(draft.content) if draft.text is None else draft.text
         return cls(
-            BODY=len(json.dumps(source, default=str)) + _ENVELOPE,
+            BODY=len(text := json.dumps(source, default=str)) + _ENVELOPE,
+            JSON_VALUES=_BETWEEN if draft.text is not None else sum(map(text.count, ",:[{")) + 1,
             RECORD_VALUES=parametric.count_values(draft.content),
             DESCRIBED_TOKENS=jdl.count_tokens(draft.text or ""),
             EXPRESSION_TOKENS=volume.expression_tokens,
@@ -140,7 +143,7 @@ class _Work(Counter[str]):
     @property
     def of_repeated(self) -> "_Work":
         """The work for one more copy of a description, which is only read again."""
-        return type(self)(BODY=self["BODY"])
+        return type(self)({name: self[name] for name in ("BODY", "JSON_VALUES")})
 
     @property
     def is_too_much(self) -> bool:

@@ -1,9 +1,9 @@
 """`pilotage pool`: SubmitPools, which are Requirements of jobs with the queues eligible for them."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.console import Group, RenderableType
 
@@ -16,6 +16,8 @@ from pilotage.fabric.client import ServiceClient
 
 #: Digits of an id in tables, enough to identify a pool.
 _SHORT = 12
+#: Queues in one request; the service answers a person for no more.
+_QUEUES = 20
 #: Fields of a pool that `show` formats separately.
 _SEPARATE = {"queues", "requirements", "jobs", "more_jobs"}
 
@@ -59,12 +61,22 @@ def for_queue(
     """
     wanted = [str(QueueAddress.parse(each)) for each in queues]
     with service.connect() as client:
-        found = client.submit_pools(wanted)
+        found = fetch_pools(client, wanted)
     rows = [(queue, pool) for queue, pools in found["pools"].items() for pool in pools or ["none"]]
     service.emit(found, lambda: output.table(("Site/CE/Queue", "Pool"), rows))
     for each in found["unknown"]:
         meant = f", did you mean {each['did_you_mean']}?" if each["did_you_mean"] else ""
         sys.stderr.write(f"{each['queue']}: no such queue{meant}\n")
+
+
+def fetch_pools(client: ServiceClient, queues: Sequence[str]) -> dict[str, Any]:
+    """The `pools` of each queue, and those that are `unknown`; in as many requests as it takes."""
+    found = client.submit_pools(queues[:_QUEUES])
+    for begin in range(_QUEUES, len(queues), _QUEUES):
+        more = client.submit_pools(queues[begin : begin + _QUEUES])
+        found["pools"] |= more["pools"]
+        found["unknown"] += more["unknown"]
+    return found
 
 
 def _requirements(pool: Entry) -> str:

@@ -24,6 +24,8 @@ from pilotage.fabric.director.targets import (
 )
 
 _PAGE = 1000
+#: Queues in one request with intents: each may have a name of 200 characters.
+_PLACES = 10_000
 #: Reports in one request: each may have a reason of 2,000 characters.
 _REPORTS = 400
 #: How long pilots that ended are kept for experience and clearing up.
@@ -115,7 +117,8 @@ class Pilots:
     def intend(self, groups: Mapping[str, TargetGroup]) -> Mapping[str, str]:
         """Store the intents to submit pilots, by stamp; the secrets for which they get their tokens."""
         secrets: dict[str, str] = {}
-        for some in _split([*groups], _PAGE):
+        widest = max((len(group.queues) for group in groups.values()), default=1)
+        for some in _split([*groups], max(1, min(_PAGE, _PLACES // widest))):
             intents = [{"stamp": stamp, **_places(groups[stamp])} for stamp in some]
             secrets |= self._client.register_pilots(intents, vo=self._vo)
         return secrets

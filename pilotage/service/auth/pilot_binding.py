@@ -135,23 +135,29 @@ class PilotPlaces:
                 self._bound.remove((vo, stamp))
 
     def require_unbound(self, caller: Caller) -> None:
-        """Raise `NotAllowed` if a pilot that states no queue is bound to one."""
+        """Raise `NotAllowed` if a pilot that states no queue is bound to one, or is that of another VO."""
         vo, stamp = caller.vo or "", caller.stamp or ""
         with database.reading(self._engine) as conn:
-            bound = caller.queue or pilots.read_bound_queues(conn, [stamp]).get((vo, stamp))
+            known = pilots.read_places(conn, [stamp])
+        if known and (vo, stamp) not in known:
+            raise NotAllowed(f"the pilot {stamp} belongs to another VO")
+        bound = caller.queue or known.get((vo, stamp))
         if bound is not None:
             raise NotAllowed(f"the pilot {caller.stamp} belongs to {bound} and has to state it")
 
     def _bind(self, requests: Sequence[FirstRequest]) -> Sequence[QueueAddress | None]:
         # Of each pilot the earliest request, if possible one that states the slot.
-        first: dict[str, FirstRequest] = {}
+        first: dict[PilotKey, FirstRequest] = {}
         for each in sorted(requests, key=lambda each: each.processors is None):
-            first.setdefault(each.stamp, each)
+            first.setdefault((each.vo, each.stamp), each)
         # After a restart most pilots are bound and running already: nothing is written for these.
         with database.reading(self._engine) as conn:
-            bound = dict(pilots.read_bound_queues(conn, first, in_use=True))
-        if unbound := [each for each in first.values() if (each.vo, each.stamp) not in bound]:
-            bound |= _bind_queues(self._engine, unbound, self._clock())
+            bound = dict(pilots.read_bound_queues(conn, {stamp for _, stamp in first}, in_use=True))
+        unbound = [each for key, each in first.items() if key not in bound]
+        while unbound:  # once, unless a stamp is stated for several VOs
+            some = {each.stamp: each for each in reversed(unbound)}
+            bound |= _bind_queues(self._engine, list(some.values()), self._clock())
+            unbound = [each for each in unbound if each is not some[each.stamp]]
         return [bound.get((each.vo, each.stamp)) for each in requests]
 
 

@@ -300,13 +300,15 @@ def resubmit(parts: Services, caller: Caller, job_id: int, *, key: str | None) -
 
 def write_copy(vo: str, found: Description) -> str:
     """The text that describes a job as it was submitted; of one of many jobs, it alone."""
-    described = jdl.read_descriptions(found.source)
-    if len(described) > 1 or parametric.is_parametric(described[0]):
-        return json.dumps({"VO": vo, **found.body}, indent=2, ensure_ascii=False)
     try:
-        return json.dumps(json.loads(found.source), indent=2, ensure_ascii=False)
+        read = json.loads(found.source)
     except ValueError:
-        return found.source
+        read = None
+    # An object may be longer than a text.
+    described = [read] if isinstance(read, dict) else jdl.read_descriptions(found.source)
+    if len(described) > 1 or parametric.is_parametric(described[0]):
+        read = {"VO": vo, **found.body}
+    return found.source if read is None else json.dumps(read, indent=2, ensure_ascii=False)
 
 
 def name_sandbox(description: Description) -> str | None:

@@ -40,7 +40,7 @@ MOST_STUCK = 10_000
 DEPTH_STEPS = 48
 #: Seconds for which a count of waiting jobs is cached: its cost grows with the number of classes.
 _CACHE_TIME = 5
-#: Work for counting them, in characters of classes; beyond that the last sample of the agent is used.
+#: Work for counting them, in characters of classes; beyond that a new sample of the agent is used.
 _COUNTED = 50_000
 
 
@@ -297,7 +297,9 @@ def _count_runnable(parts: Services, vos: frozenset[str] | None) -> RunnableJobs
     def count() -> RunnableJobs | SampledJobs:
         with database.reading(parts.engine) as conn:
             waiting = explanations.classes(parts, conn, vos)
-            if sum(map(queue_report.class_size, waiting)) > _COUNTED:
+            latest = depths.read_latest(conn)
+            is_new = latest is not None and parts.clock() - latest <= 2 * depths.INTERVAL
+            if is_new and sum(map(queue_report.class_size, waiting)) > _COUNTED:
                 return SampledJobs(jobs=depths.read_sample(conn, vos))
             ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
         return queue_report.count_runnable(config, waiting, ads)

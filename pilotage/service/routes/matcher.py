@@ -252,6 +252,9 @@ class JobSearch:
         parts = self.parts
         if answer.reason:
             return _refuse(parts, answer.reason, answer.warnings)
+        if self.caller.role is Role.PILOT and any(each.vo not in self.caller.vos for each in answer.matches):
+            # Stored for the stamp and the id of the request, which may be those of a pilot of another VO.
+            raise NotAllowed("a pilot of another VO has sent a request with this request_id")
         site = self.wanted.presented.site
         for match in answer.matches:
             parts.metrics.matched(vo=match.vo, site=site, jobs=1)

@@ -222,8 +222,11 @@ def test_a_vo_has_work_done_again_no_more_often_than_by_default(path: str, defau
     for values, removed in (({option: default}, ()), ({}, (option,)), ({}, (f"Operations/cms/{section}",))):
         edits = patch.read_edits(values, removed)
         assert proposals.propose_edits(longer.after, longer.after, edits, CMS).differences
-    with pytest.raises(EditNotAllowed):
+    with pytest.raises(EditNotAllowed) as caught:
         proposals.propose_edits(longer.after, longer.after, patch.read_edits({option: 1}, ()), CMS)
+    reason = "has to be a number, no less than the default"
+    assert str(caught.value) == f"{option}: {reason}; an operator may set less"
+    assert [each.message for each in proposals.list_problems(caught.value, (), None)] == [reason]
 
 
 def test_a_floor_is_what_the_operator_has_set():

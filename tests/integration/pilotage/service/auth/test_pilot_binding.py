@@ -111,6 +111,21 @@ def test_a_token_with_the_stamp_of_a_pilot_of_another_vo_requests_nothing(
     assert [isinstance(each, NotAllowed) for each in outcomes] == [False, True]
 
 
+def test_a_token_with_the_stamp_of_a_pilot_of_another_vo_keeps_it_from_nothing(
+    engine: Engine, now: datetime
+) -> None:
+    own, other = (_caller("s", vo) for vo in ("lhcb", "cms"))
+    with database.writing(engine) as conn:
+        pilots.record_contact(conn, stamp="s", vo="lhcb", queue=None, now=now)
+    outcomes: list[object] = []
+
+    async def use(places: PilotPlaces) -> None:
+        outcomes.extend(await _bind_all(places, now, (other, HERE), (own, HERE)))
+
+    _run(engine, now, use)
+    assert [isinstance(each, NotAllowed) for each in outcomes] == [True, False]
+
+
 def test_a_pilot_has_the_queue_of_its_token(engine: Engine, now: datetime) -> None:
     async def use(places: PilotPlaces) -> None:
         with pytest.raises(NotAllowed, match="belongs to"):

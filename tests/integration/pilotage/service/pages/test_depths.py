@@ -1,9 +1,15 @@
 """Waiting jobs by site and queue in charts, by HTTP and as metrics, and the state of agents."""
 
+from datetime import timedelta
+
 import pytest
 
 from agents import depths
+from cs_config.cache import Cache
+from pilotage.service.queries import overview
+from pilotage.service.queries.overview import SampledJobs
 from pilotage.service.services import utc_now
+from taskqueue.accounting import depths as stored_depths
 from tests.integration.pilotage.service.pages.test_access import session
 from tests.running_service import Service
 
@@ -63,6 +69,22 @@ def test_the_depth_of_each_site_is_a_metric_up_to_a_number_of_series(
     assert f'{name}site="{SITE}",vo="cms"}} 3.0' in text
     monkeypatch.setattr("pilotage.service.routes.health._MOST_DEPTHS", 1)
     assert monitor.get("/metrics").text.count(name) == 1
+
+
+def test_pages_count_what_sites_could_run_if_that_is_little_or_the_sample_is_old(
+    sampled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_sampled() -> bool:
+        monkeypatch.setattr(overview, "_RUNNABLE", Cache(1))
+        found = overview._count_runnable(sampled.parts, None)
+        assert found.by_site[SITE] == 43
+        return isinstance(found, SampledJobs)
+
+    assert not is_sampled()
+    monkeypatch.setattr(overview, "_COUNTED", 0)
+    assert is_sampled()
+    monkeypatch.setattr(stored_depths, "INTERVAL", timedelta(0))
+    assert not is_sampled()
 
 
 def test_an_optional_agent_is_not_configured_and_not_running(sampled: Service) -> None:

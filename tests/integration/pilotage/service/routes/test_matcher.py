@@ -566,3 +566,20 @@ def test_a_queue_that_is_not_for_the_vo_is_no_ban(service: Service, config_text:
     text = service.as_role("monitor").get("/metrics").text
     assert 'pilotage_match_refusals_total{reason="not_usable"} 1.0' in text
     assert 'reason="banned"' not in text
+
+
+@pytest.mark.parametrize("has_stated", [True, False])
+def test_a_token_with_the_stamp_of_a_pilot_of_another_vo_does_not_get_its_jobs(
+    service: Service, has_stated: bool
+):
+    """Nor without a queue, or if that pilot has stated none and is not recorded."""
+    [job_id] = submit(service, {"Executable": "x"})
+    own, other = (service.as_role("pilot", vo=vo, stamp="s") for vo in ("cms", "dune"))
+    without = {"CPUTime": 100_000, "request_id": "one"}
+    stated = resource(request_id="one") if has_stated else without
+    answer = own.post("/api/v1/matcher/requestJob", json=stated)
+    assert [each["job_id"] for each in answer.json()["matches"]] == [job_id]
+    for body in (without, resource(request_id="one")):
+        answer = other.post("/api/v1/matcher/requestJob", json=body)
+        assert answer.status_code == 403, answer.text
+        assert "another VO" in answer.text or "was not sent to" in answer.text

@@ -11,6 +11,7 @@ from optimizers.submit import checking
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
+from pilotage.service import routing
 from requirements.errors import InvalidJob
 from tests.submitted import ANN, grid
 
@@ -109,6 +110,17 @@ def test_a_request_is_no_longer_than_the_service_reads(
     assert sum(each.jobs for each in pieces) == 20
     for each in pieces:
         assert len(json.dumps({"jobs": [job_submit.description_as_json(each.content)]})) <= 6_000
+
+
+def test_a_request_has_no_more_values_than_the_service_reads(tmp_path: Path) -> None:
+    digits = job_submit.make_draft({"Executable": "a", "Values": [1] * 3_000}, directory=tmp_path)
+    [text] = drafts("Executable: '" + "," * 99 + "'\n", tmp_path)
+    for draft, field in ((digits, "jobs"), (text, "jdls")):
+        requests = [*job_submit.build_requests([draft], 1_000)]
+        assert sum(map(len, requests)) == 1_000
+        for request in requests:
+            sources = [each.text or job_submit.description_as_json(each.content) for each in request]
+            routing.check_size(json.dumps({field: sources}, separators=(",", ":")).encode())
 
 
 def test_values_of_different_jobs_go_out_in_several_requests(

@@ -1,5 +1,9 @@
 """From what each outlet may serve to posts."""
 
+import json
+from collections.abc import Mapping, Sequence
+
+from cs_config.options import bounds
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.director import matcher_client, recorded_pilots, targets
 from pilotage.fabric.director.matcher_client import TargetWork, TaskQueueWork
@@ -89,3 +93,19 @@ def test_a_slot_that_is_no_whole_node_differs_from_a_queue_that_gives_them() -> 
     assert targets.list_differences(target, {"WholeNode": True}) == {"whole_node": (0, 1)}
     unstated = QueueTarget(queue=LONG, system="farm", batch_queue="x")
     assert not targets.list_differences(unstated, {"WholeNode": True, "NumberOfProcessors": 8})
+
+
+def test_intents_for_a_broker_of_many_queues_go_out_in_requests_that_the_service_reads() -> None:
+    sent: list[int] = []
+
+    class Client:
+        def register_pilots(self, pilots: Sequence[Mapping[str, object]], *, vo: str) -> Mapping[str, str]:
+            assert len(json.dumps({"vo": vo, "pilots": pilots})) <= bounds.BODY
+            sent.append(len(pilots))
+            return {str(each["stamp"]): "secret" for each in pilots}
+
+    many = post(*(f"LCG.Site{number:03}.example.org/ce01.example.org/long" for number in range(500)))
+    known = recorded_pilots.Pilots(Client(), "cms", "north")  # type: ignore[arg-type]
+    assert len(known.intend({f"north.any.{number}": many for number in range(1_000)})) == 1_000
+    assert len(known.intend({f"north.any.{number}": post(LONG) for number in range(1_000)})) == 1_000
+    assert sent == [*[20] * 50, 1_000]
