@@ -330,7 +330,7 @@ class ClientConnection(HttpToolsProtocol):
         """
         reads_body = self._is_open and self._head_since is None
         own = self.cycle if reads_body else None
-        is_begun = own is not None and own.response_started
+        is_begun = isinstance(own, RequestResponseCycle) and own.response_started
         if is_begun or any(not each.response_complete and each is not own for each in self._unanswered):
             self.transport.abort()
         else:
