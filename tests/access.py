@@ -22,6 +22,7 @@ ROUTES = [
     ("GET", "/jobs", None, {"user", "vo_admin"}),
     ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/accounting.csv", None, {"user", "vo_admin", "site_admin"}),
+    ("GET", "/accounting/depths", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/jobs/summary", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/jobs/changes", None, {"user", "vo_admin"}),
     ("GET", "/jobs/events?seconds=0.1", None, {"user", "vo_admin"}),

@@ -50,7 +50,7 @@ def test_who_is_let_in_and_what_is_switched_off_keeps_all_away(service: Service)
 
 def test_options_tell_whether_they_are_the_vos_own(service: Service):
     dune = service.as_role("vo_admin", vo="dune", user="zoe")
-    patch(dune, {"Operations/dune/JobScheduling/HoldTime": 9}, 1)
+    patch(dune, {"Operations/dune/JobScheduling/HoldTime": 900}, 1)
     found = blame(dune, "Operations", "dune")
     hold, memory = found["JobScheduling/HoldTime"], found["JobDescription/Memory/type"]
     assert hold["places"] == ["Operations/dune/JobScheduling/HoldTime"]

@@ -382,8 +382,8 @@ def test_the_log_names_who_changed_a_job_and_the_audit_log_who_changed_anothers(
 
 def test_a_description_of_megabytes_is_refused_before_it_is_read(service: Service):
     answer = service.user().post("/api/v1/jobs", json={"jobs": [{**JOB, "Arguments": "x" * 10_000_000}, JOB]})
-    assert answer.status_code == 400
-    assert "characters, allowed are 10000000" in error(answer)["message"]
+    assert answer.status_code == 413
+    assert "bytes" in error(answer)["message"]
 
 
 def test_a_submission_warns_of_jobs_without_a_queue_and_names_the_smallest_change(service: Service):
