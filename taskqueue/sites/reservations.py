@@ -153,13 +153,12 @@ def mark_started(conn: Connection, site: str, watermark: int) -> None:
 def acknowledge(
     conn: Connection, scope: str, *, as_of: int, seen: Sequence[AttemptKey], now: datetime
 ) -> None:
-    """Delete reservations contained in a new advertisement or ended; suspend those that it only lists.
+    """Delete reservations contained in a new advertisement or given up; suspend those that it only lists.
 
     A listed attempt may be missing in an advertisement with a later watermark that was counted earlier; one
     whose start was recorded by the watermark cannot.
     """
     conn.execute(ACKNOWLEDGE, {"the_scope": scope, "the_as_of": as_of})
-    conn.execute(FORGET_ENDED, {"the_scope": scope})
     conn.execute(FORGET_GIVEN_UP, {"the_scope": scope, "now": now})
     conn.execute(CLEAR_SEEN, {"the_scope": scope})
     for some in sql.split_batches(seen):
