@@ -297,10 +297,10 @@ def _count_runnable(parts: Services, vos: frozenset[str] | None) -> RunnableJobs
     def count() -> RunnableJobs | SampledJobs:
         with database.reading(parts.engine) as conn:
             waiting = explanations.classes(parts, conn, vos)
-            latest = depths.read_latest(conn)
-            is_new = latest is not None and parts.clock() - latest <= 2 * depths.INTERVAL
-            if is_new and sum(map(queue_report.class_size, waiting)) > _COUNTED:
-                return SampledJobs(jobs=depths.read_sample(conn, vos))
+            if sum(map(queue_report.class_size, waiting)) > _COUNTED:
+                latest = depths.read_latest(conn)
+                if latest is not None and parts.clock() - latest <= 2 * depths.INTERVAL:
+                    return SampledJobs(jobs=depths.read_sample(conn, vos))
             ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
         return queue_report.count_runnable(config, waiting, ads)
 
