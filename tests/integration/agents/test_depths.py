@@ -25,6 +25,13 @@ def _cycle(engine: Engine, now: datetime) -> DepthsResult | None:
     return depths.cycle(engine, CONFIG, now=now, holder="test")
 
 
+def _sample(engine: Engine, at: datetime, more: int, *, asked: RequirementClass = LHCB) -> None:
+    """Take a sample with so many more jobs."""
+    with database.writing(engine) as conn:
+        waiting.put(conn, START, more, asked=asked)
+    _cycle(engine, at)
+
+
 def _read(engine: Engine, steps: int, **which: str | frozenset[str]) -> Mapping[str, Sequence[int | None]]:
     with database.reading(engine) as conn:
         until = START + (steps - 1) * STEP
@@ -43,12 +50,8 @@ def test_a_job_counts_once_at_a_site_and_at_each_queue_that_could_run_it(engine:
 
 
 def test_what_is_too_much_to_count_for_a_page_is_read_from_the_latest_sample(engine: Engine) -> None:
-    with database.writing(engine) as conn:
-        waiting.put(conn, START, 3, asked=LHCB)
-    _cycle(engine, START)
-    with database.writing(engine) as conn:
-        waiting.put(conn, START, 2, asked=CMS)
-    _cycle(engine, START + STEP)
+    _sample(engine, START, 3)
+    _sample(engine, START + STEP, 2, asked=CMS)
     for vos, jobs, at_queues in (
         (None, {"A.B.ch": 5, "C.D.ch": 5}, {"long": 5, "short": 5}),
         ({"cms"}, {"A.B.ch": 2, "C.D.ch": 2}, {"long": 2, "short": 2}),
@@ -75,12 +78,8 @@ def test_a_sample_is_taken_once_and_a_step_without_one_is_a_gap(engine: Engine) 
 
 
 def test_the_largest_depths_of_sites_are_those_of_the_latest_sample_if_it_is_new(engine: Engine) -> None:
-    with database.writing(engine) as conn:
-        waiting.put(conn, START, 1, asked=LHCB)
-    _cycle(engine, START)
-    with database.writing(engine) as conn:
-        waiting.put(conn, START, 2, asked=LHCB)
-    _cycle(engine, START + STEP)
+    _sample(engine, START, 1)
+    _sample(engine, START + STEP, 2)
     with database.reading(engine) as conn:
         find = stored_depths.read_largest
         assert find(conn, since=START, most=9) == {("lhcb", "A.B.ch"): 3, ("lhcb", "C.D.ch"): 3}
@@ -89,9 +88,7 @@ def test_the_largest_depths_of_sites_are_those_of_the_latest_sample_if_it_is_new
 
 
 def test_samples_are_removed_after_a_week(engine: Engine) -> None:
-    with database.writing(engine) as conn:
-        waiting.put(conn, START, 1, asked=LHCB)
-    _cycle(engine, START)
+    _sample(engine, START, 1)
     retention.cycle(engine, CONFIG, now=START + timedelta(days=6), holder="test")
     assert _read(engine, 1)
     retention.cycle(engine, CONFIG, now=START + timedelta(days=8), holder="test")
