@@ -27,6 +27,19 @@ from requirements.record import Record
 from requirements.values import as_number, fold, format_value, lookup
 from taskqueue.task_queues.listing import WaitingClass
 
+# Bounds of what one request evaluates, in characters of requirements: parsing and evaluating take about as
+# long for each, whatever they are, and a count is reproducible.
+#: For one queue: well below a second of processor time.
+QUEUE_REPORT: Final = 250_000
+#: The same for a preview, which administrators ask for now and then: some seconds.
+PREVIEWED: Final = 2_000_000
+#: A class without requirements, and each of its tags, which are conditions of their own and are cached, in
+#: characters.
+_CLASS: Final = 10
+_TAG: Final = 24
+#: Queues of different values that cost as much as parsing.
+_QUEUES: Final = 32
+
 #: Suggestions that are returned.
 _MOST_SUGGESTIONS = 10
 #: A class with the conditions that some queue fails.
@@ -326,20 +339,6 @@ def count_runnable(config: Configuration, waiting: Iterable[WaitingClass], jobs:
             if queues & there:
                 by_site[site] += number
     return RunnableJobs(config=config, eligible=eligible, by_site=by_site)
-
-
-# Bounds of what one request evaluates, in characters of requirements: parsing and evaluating take about as
-# long for each, whatever they are, and a count is reproducible.
-#: For one queue: well below a second of processor time.
-QUEUE_REPORT: Final = 250_000
-#: The same for a preview, which administrators ask for now and then: some seconds.
-PREVIEWED: Final = 2_000_000
-#: A class without requirements, and each of its tags, which are conditions of their own and are cached, in
-#: characters.
-_CLASS: Final = 10
-_TAG: Final = 24
-#: Queues of different values that cost as much as parsing.
-_QUEUES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

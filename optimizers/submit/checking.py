@@ -30,6 +30,8 @@ RequireRoom = Callable[[Mapping[tuple[str, str], int]], None]
 
 #: Submissions above this number of jobs are checked against the quota before they are expanded.
 _FEW = 1000
+#: Placeholder for the archive, which is sent only with a submission.
+_ARCHIVE = f"sha256:{'0' * 64}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +222,6 @@ def record_as_text(source: Mapping[str, object]) -> str:
 
 def _expression(value: object) -> object:
     return value.text if isinstance(value, Unevaluated) else str(value)
-
-
-#: Placeholder for the archive, which is sent only with a submission.
-_ARCHIVE = f"sha256:{'0' * 64}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,17 @@ from hashlib import sha256
 
 from pilotage.service.http_errors import TooManyRequests
 
+log = logging.getLogger(__name__)
+
+#: Seconds between two exchanges of `SharedRates`.
+EVERY = 1.0
+#: Seconds that a counter lives after the last exchange about it.
+_LIFE = 120
+#: Timeout of Redis in seconds.
+_TIMEOUT = 1.0
+#: Each key is this and the digest of a subject; its value the number of requests.
+_PREFIX = "pilotage:rate:"
+
 #: Requests after which a caller counts as busy: pilots, which are many, send a few a minute.
 _BUSY = 10
 #: Callers that are counted; one that was evicted starts with a full bucket.
@@ -129,18 +140,6 @@ class WorkLimiter:
                 del self._subjects[subject]
 
 
-_log = logging.getLogger(__name__)
-
-#: Seconds between two exchanges.
-EVERY = 1.0
-#: Seconds that a counter lives after the last exchange about it.
-_LIFE = 120
-#: Timeout of Redis in seconds.
-_TIMEOUT = 1.0
-#: Each key is this and the digest of a subject; its value the number of requests.
-_PREFIX = "pilotage:rate:"
-
-
 class SharedRates:
     """Rates of callers over all processes of the service, by counters in Redis.
 
@@ -169,7 +168,7 @@ class SharedRates:
             totals = self._add(taken)
         except self._away as error:
             if not self._is_away:
-                _log.warning("Redis is unavailable, each process counts requests for itself: %s", error)
+                log.warning("Redis is unavailable, each process counts requests for itself: %s", error)
             self._is_away = True
             self._totals = {}
             return
