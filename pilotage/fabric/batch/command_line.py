@@ -5,11 +5,11 @@ jobs; a job that is missing from it is looked up by its status marks, else in th
 """
 
 import logging
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pilotage.fabric.batch.batch_system import (
     ENDED,
@@ -36,7 +36,15 @@ from pilotage.fabric.batch.work_area import (
 log = logging.getLogger(__name__)
 
 #: Seconds until the accounting is queried again for a job that it did not have: it lags behind the listing.
-_ACCOUNTING_SECONDS = 120.0
+#: Each wait is twice as long as the one before, up to the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 3.0, 120.0
+
+
+class _Missing(NamedTuple):
+    """When the accounting is queried again for a job that it did not have."""
+
+    next_query: float  #: of the clock, seconds
+    wait: float  #: seconds from the query before to this one
 
 
 @dataclass(slots=True)
@@ -45,20 +53,15 @@ class AccountingCache:
 
     clock: Callable[[], float] = time.monotonic  #: seconds
     _found: dict[str, list[ListedJob]] = field(default_factory=dict)
-    _queried_at: dict[str, float] = field(default_factory=dict)
+    _missing: dict[str, _Missing] = field(default_factory=dict)
 
     def find(
         self, stamps: Collection[str], query: Callable[[Collection[str]], Iterable[ListedJob]], where: str
     ) -> Mapping[str, list[ListedJob]]:
         """The records of jobs, by stamp; none without an answer, which is warned of as that of `where`."""
         now = self.clock()
-        due = [
-            stamp
-            for stamp in stamps
-            if stamp not in self._found and now - self._queried_at.get(stamp, -math.inf) > _ACCOUNTING_SECONDS
-        ]
+        due = [stamp for stamp in stamps if stamp not in self._found and self._is_due(stamp, now)]
         if due:
-            self._queried_at |= dict.fromkeys(due, now)
             rows: list[ListedJob] = []
             try:
                 rows.extend(query(due))  # keeps what came before an error
@@ -66,13 +69,26 @@ class AccountingCache:
                 log.warning("%s: the accounting does not answer: %s", where, error)
             wanted = frozenset(due)
             self._found |= index_by_stamp(row for row in rows if row.stamp in wanted)
+            for stamp in due:
+                self._note(stamp, now)
         return {stamp: self._found[stamp] for stamp in stamps if stamp in self._found}
 
     def forget(self, stamps: Iterable[str]) -> None:
         """Remove jobs that nobody follows any more."""
         for stamp in stamps:
             self._found.pop(stamp, None)
-            self._queried_at.pop(stamp, None)
+            self._missing.pop(stamp, None)
+
+    def _is_due(self, stamp: str, now: float) -> bool:
+        missing = self._missing.get(stamp)
+        return missing is None or now >= missing.next_query
+
+    def _note(self, stamp: str, now: float) -> None:
+        """Plan the next query for a job that was queried for now, unless it was found."""
+        before = self._missing.pop(stamp, None)
+        if stamp not in self._found:
+            wait = _FIRST_WAIT if before is None else min(2 * before.wait, _LONGEST_WAIT)
+            self._missing[stamp] = _Missing(next_query=now + wait, wait=wait)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,8 @@ for signal in TERM INT HUP USR1; do trap "kill -$signal $child 2>/dev/null" $sig
 trap "kill -TERM $child 2>/dev/null" USR2
 # A signal ends the wait, not the job: wait until the child is gone.
 while :; do wait $child; status=$?; kill -0 $child 2>/dev/null || break; done
+# What ends the job may go to all processes: the mark is still made.
+trap '' TERM INT HUP USR1 USR2
 echo $status >exit.new && mv exit.new exit
 exit $status
 """

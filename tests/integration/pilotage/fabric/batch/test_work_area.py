@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.ssh_shell import SshShell
-from pilotage.fabric.batch.work_area import StatusMarks, WorkAreas
+from pilotage.fabric.batch.work_area import StatusMarks, WorkAreas, wrapper
 from tests.ssh_server import SshServer
 
 HOSTILE, HONEST = "test-hostile", "test-honest"
@@ -207,3 +208,18 @@ def test_directories_in_which_nothing_was_made_for_long_are_listed(areas: WorkAr
             os.utime(each, (0, 0), follow_symlinks=False)
     assert areas.list_old(86_400) == {HONEST}
     assert replace(areas, directory=str(tmp_path / "none")).list_old(86_400) == frozenset()
+
+
+def test_the_mark_of_the_end_is_made_though_a_signal_goes_to_all_processes_meanwhile(tmp_path: Path) -> None:
+    area, programs = tmp_path / "test-ended", tmp_path / "bin"
+    for directory in (area, programs):
+        directory.mkdir()
+    (area / "job").write_text("#!/bin/sh\nexit 3\n")
+    (programs / "mv").write_text('#!/bin/sh\nkill -TERM 0\nPATH="${PATH#*:}" exec mv "$@"\n')
+    for script in (area / "job", programs / "mv"):
+        script.chmod(0o700)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+
+    subprocess.run(["sh", "-c", wrapper(str(area))], env=environment, start_new_session=True, check=False)
+
+    assert (area / "exit").read_text() == "3\n"

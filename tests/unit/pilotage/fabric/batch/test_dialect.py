@@ -346,6 +346,32 @@ def test_of_many_lost_jobs_the_accounting_is_queried_in_parts_and_seldom_again()
     assert sum(handles[3].stamp in word for command in shell.ran for word in command) == 1
 
 
+def test_a_record_that_comes_late_into_the_accounting_is_found_soon() -> None:
+    answers = iter([said(), said(f"17|{STAMP}|CANCELLED by 0|None\n")])
+    system, _ = speaking("slurm", squeue=said(), sacct=answers)
+    now = [0.0]
+    system.accounting.clock = lambda: now[0]
+    first = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    now[0] = 5.0
+    second = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (first.state, second.state) == (State.MISSING, State.KILLED)
+
+
+def test_the_accounting_is_queried_ever_more_seldom_for_a_job_that_it_does_not_have() -> None:
+    system, shell = speaking("slurm", squeue=said(), sacct=said())
+    now = [0.0]
+    system.accounting.clock = lambda: now[0]
+
+    for _ in range(1000):
+        system.status([Handle(stamp=STAMP)])
+        now[0] += 1.0
+
+    # After 0, 3, 9, 21, 45, 93, 189 seconds, then every 120.
+    assert sum(command[0] == "sacct" for command in shell.ran) == 13
+
+
 def test_parts_of_the_accounting_that_were_answered_are_kept_when_a_later_one_is_not() -> None:
     handles = [Handle(stamp=f"north.any.{number:024x}") for number in range(1200)]
     known = said(f"17|{handles[3].stamp}|COMPLETED|None\n")
