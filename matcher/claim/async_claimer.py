@@ -6,7 +6,7 @@ those for which no job was found here, because only a current index can prove th
 request is sent at once, without a timer or a thread. While a statement is under way, requests gather for the
 next one, since a statement costs PostgreSQL three times as much as one more job in it. The second one of
 `_LANES` is sent beside the first for as many requests, or if that one is slow. Two statements lock no scope
-together: of the sites with limits each serves groups that the other one does not.
+together: of the sites with limits each serves those that the other one does not.
 
 A task queue without a job for one statement may only be locked by another one under way: it counts as empty
 only if no other statement of this process claimed from it meanwhile. A claim whose commit is not confirmed is
@@ -16,11 +16,10 @@ in doubt, and the claim thread searches for it. A job whose request has ended me
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from zlib import crc32
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -43,9 +42,8 @@ log = logging.getLogger(__name__)
 
 #: Statements under way at the same time.
 _LANES = 2
-#: Groups of the sites with limits.
-_GROUPS = 2
-#: Requests for which one statement may serve all groups; of more, the other one has a part.
+#: Requests at places with limits for which one statement may lock all their sites; of more, the other
+#: statement has half.
 _FEW = 16
 #: Seconds after which a statement is slow: it may wait for a lock, and holds up no others any more.
 _SLOW = 0.02
@@ -62,7 +60,7 @@ class _Ticket:
     prepared: ClaimRequest
     is_gone: Callable[[], bool]  #: whether the client has gone
     future: "asyncio.Future[MatchResult | None]"
-    group: int | None  #: of its site, if its place has limits
+    locks: str | None  #: the scope that its statement locks: its site, or the grid; None: no limits there
     emptied: set[int] = field(default_factory=set)  #: task queues without a job
 
     @property
@@ -88,7 +86,7 @@ class _Lane:
     server: AsyncRunner
     task: "asyncio.Task[None] | None" = None  #: None: nothing is under way
     size: int = 0  #: requests of the statement under way, until it is slow
-    groups: frozenset[int | None] = frozenset()  #: whose scopes it may lock
+    locks: frozenset[str | None] = frozenset()  #: scopes that it locks, until it is slow
     claimed_from: frozenset[int] = frozenset()  #: task queues of the statement under way
     shared: set[int] = field(default_factory=set)  #: task queues of other statements during this one
 
@@ -134,7 +132,7 @@ class AsyncClaimer:
             return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MatchResult | None] = loop.create_future()
-        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future, group=_find_group(prepared))
+        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future, locks=_find_lock(prepared))
         timer = loop.call_later(
             request.deadline - time.monotonic(),
             ticket.refuse,
@@ -173,26 +171,23 @@ class AsyncClaimer:
         self._is_dispatching = False
         for lane in self._lanes:
             if lane.task is None and (batch := self._take_batch()):
-                lane.size, lane.groups = len(batch), frozenset(each.group for each in batch) - {None}
+                lane.size, lane.locks = len(batch), frozenset(each.locks for each in batch) - {None}
                 lane.task = asyncio.create_task(self._serve(lane, batch))
 
     def _take_batch(self) -> list[_Ticket]:
         """The requests for the next statement; empty: not yet."""
-        locked = frozenset[int | None]().union(*(each.groups for each in self._lanes))
-        free = [each for each in self._waiting if each.group not in locked]
+        locked = frozenset[str | None]().union(*(each.locks for each in self._lanes))
+        free = [each for each in self._waiting if each.locks not in locked]
         if len(free) < max(1, *(each.size for each in self._lanes)):
             return []
-        limited = [each.group for each in free if each.group is not None]
-        if len(limited) > _FEW:
-            free = [each for each in free if each.group in (None, limited[0])]
-        batch = free[:_BATCH]
+        batch = _leave_sites(free)[:_BATCH]
         taken = set(batch)
         self._waiting = deque(each for each in self._waiting if each not in taken)
         return batch
 
     def _overtake(self, lane: _Lane) -> None:
         """Let requests wait for this statement no longer, also not for its scopes, which are passed over."""
-        lane.size, lane.groups = 0, frozenset()
+        lane.size, lane.locks = 0, frozenset()
         self._dispatch()
 
     async def _serve(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
@@ -210,7 +205,7 @@ class AsyncClaimer:
                 self._hand_over(ticket)
         finally:
             slow.cancel()
-            lane.task, lane.size, lane.groups, lane.claimed_from = None, 0, frozenset(), frozenset()
+            lane.task, lane.size, lane.locks, lane.claimed_from = None, 0, frozenset(), frozenset()
             self._dispatch()
 
     async def _claim(self, lane: _Lane, batch: Sequence[_Ticket]) -> None:
@@ -302,14 +297,23 @@ class AsyncClaimer:
             ticket.emptied.clear()
 
 
-def _find_group(prepared: ClaimRequest) -> int | None:
-    """The group of a site, so that statements for two groups lock no scope together; None: without limits."""
+def _find_lock(prepared: ClaimRequest) -> str | None:
+    """The scope that keeps two statements apart; where a rule of the whole grid holds, all places lock it."""
     if prepared.limits is None:
         return None
-    # Where a rule of the whole grid holds, all places lock its scope.
-    return (
-        0 if scopes.GRID in prepared.limits.digests else crc32(fold(prepared.place.site).encode()) % _GROUPS
-    )
+    return scopes.GRID if scopes.GRID in prepared.limits.digests else fold(prepared.place.site)
+
+
+def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
+    """The requests without those of some sites with limits, about half of these, for the other statement."""
+    limited = Counter(each.locks for each in tickets if each.locks is not None)
+    if limited.total() <= _FEW:
+        return tickets
+    taken = Counter[str | None]()
+    for site, number in limited.items():
+        if taken.total() * 2 < limited.total():
+            taken[site] = number
+    return [each for each in tickets if each.locks is None or each.locks in taken]
 
 
 def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:

@@ -12,7 +12,6 @@ from sqlalchemy import Engine, func, insert, select, text
 
 from cs_config.tree.configuration import Configuration
 from matcher import cache
-from matcher.claim import async_claimer
 from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
@@ -27,9 +26,11 @@ from tests.waiting import ELSEWHERE, LONG, SHORT, at, request
 SITE = "A.B.ch"
 
 
-def _config(limits: str, version: int = 1, *, of_vo: str = "") -> Configuration:
+def _config(
+    limits: str, version: int = 1, *, of_vo: str = "", other_site: str = ELSEWHERE.site
+) -> Configuration:
     operations = f"Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{{limits}}}}}}}{of_vo}}}\n"
-    return waiting.grid(waiting.GRID + operations, version)
+    return waiting.grid(waiting.GRID.replace(ELSEWHERE.site, other_site) + operations, version)
 
 
 @pytest.fixture
@@ -110,26 +111,27 @@ def _count_waiting_statements(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize(
-    ("limits", "statements"),
-    [("", 2), (", AllSites: {JobType: {MC: 60}}", 1)],
-    ids=["by-site", "of-grid"],
+    ("other_site", "limits", "statements"),
+    [("C.D.ch", "", 2), ("C.E.ch", "", 2), ("C.D.ch", ", AllSites: {JobType: {MC: 60}}", 1)],
+    ids=["by-site", "by-any-site", "of-grid"],
 )
 def test_statements_side_by_side_lock_no_scope_together(
-    engine: Engine, now: datetime, limits: str, statements: int
+    engine: Engine, now: datetime, other_site: str, limits: str, statements: int
 ) -> None:
     _put(engine, now, 60)
-    both = f"A.B.ch: {{JobType: {{MC: 30}}}}, C.D.ch: {{JobType: {{MC: 30}}}}{limits}"
-    with _process(engine, now, _config(both)) as process:
+    both = f"A.B.ch: {{JobType: {{MC: 30}}}}, {other_site}: {{JobType: {{MC: 30}}}}{limits}"
+    elsewhere = replace(ELSEWHERE, site=other_site)
+    with _process(engine, now, _config(both, other_site=other_site)) as process:
 
         async def work() -> list[MatchResult]:
-            for where in (LONG, ELSEWHERE):
+            for where in (LONG, elsewhere):
                 await process.ask(_ask(where=where))
             with engine.connect() as rival, rival.begin() as transaction:
                 rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
                 asked = [
                     asyncio.create_task(process.ask(_ask(number, where)))
                     for number in range(20)
-                    for where in (LONG, ELSEWHERE)
+                    for where in (LONG, elsewhere)
                 ]
                 while await asyncio.to_thread(_count_waiting_statements, engine) < statements:
                     await asyncio.sleep(0)
@@ -144,10 +146,7 @@ def test_statements_side_by_side_lock_no_scope_together(
     assert _running(engine) == 42
 
 
-def test_a_statement_that_waits_for_a_lock_holds_up_no_other_site_of_its_group(
-    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(async_claimer, "_GROUPS", 1)
+def test_a_statement_that_waits_for_a_lock_holds_up_no_other_site(engine: Engine, now: datetime) -> None:
     _put(engine, now, 20)
     with _process(engine, now, _config("A.B.ch: {JobType: {MC: 9}}, C.D.ch: {JobType: {MC: 9}}")) as process:
 
