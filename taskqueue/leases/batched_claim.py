@@ -119,9 +119,7 @@ def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, 
                 for number, each in enumerate(requests)
             ]
         ),
-        "known": json.dumps(
-            [{"scope": scope, "digest": digest} for scope, digest in known.items() if digest is not None]
-        ),
+        "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in known.items()]),
         "now": now.isoformat(),
     }
     return CLAIM_LIMITED.text, CLAIM_LIMITED.values(values)

@@ -4,7 +4,8 @@ The form for one job needs no columns that assign jobs to requests; these cost m
 
 A third form is for places with running limits that task queues alone decide. It locks the scopes, applies
 what was returned, refuses what has no room, and adds what it takes to the counters, all in one statement. It
-does so only while the rules are those that the caller has read: `known` has a digest of each scope's rules.
+does so only while the rules are those that the caller has read: `known` has all scopes of the requests, each
+with a digest of its rules, if it has any.
 Each request lists the rules that count it. Requests rank within a rule by their number, whether they get a
 job or not: what is left of the room is for the next statement. Scopes that another transaction has locked are
 passed over. As in `scope_rules.lock_rules`, rules are locked themselves, which gives their newest version.
@@ -181,26 +182,32 @@ class _LockedLimits:
     """The CTEs of the rules of all places of the requests; `admit` comes before `store`."""
 
     def __init__(self) -> None:
-        known = compiled_sql.unnest_json("known", _KNOWN, name="known_rules")
-        self._known = select(known).cte("known")
+        known = select(compiled_sql.unnest_json("known", _KNOWN, name="known_rules")).cte("known")
         table = scope_rules
         locked = (
             select(scopes_table.c.scope)
-            .where(scopes_table.c.scope == any_(func.array(select(self._known.c.scope).scalar_subquery())))
+            .where(scopes_table.c.scope == _any_of(known.c.scope, known.c.digest.is_not(None)))
             .order_by(scopes_table.c.scope)
             .with_for_update(skip_locked=True)
             .cte("locked")
         )
-        of_locked = any_(func.array(select(locked.c.scope).scalar_subquery()))
+        of_locked = _any_of(locked.c.scope)
         rules = select(table).where(table.c.scope == of_locked).with_for_update().cte("rules")
-        #: Scopes whose rules are all in force, and as the caller has read them.
-        self._verified = (
+        # Scopes whose rules are all in force, and as the caller has read them.
+        verified = select(
             select(rules.c.scope)
-            .join(self._known, self._known.c.scope == rules.c.scope)
-            .group_by(rules.c.scope, self._known.c.digest)
-            .having(func.bool_and(rules.c.opened), select_digest(rules) == self._known.c.digest)
+            .join(known, known.c.scope == rules.c.scope)
+            .group_by(rules.c.scope, known.c.digest)
+            .having(func.bool_and(rules.c.opened), select_digest(rules) == known.c.digest)
             .cte("verified")
         )
+        #: Scopes with rules that the caller does not know, or that are locked elsewhere.
+        self._unverified = union_all(
+            select(known.c.scope).where(known.c.digest.is_not(None), known.c.scope.not_in(verified)),
+            select(table.c.scope).where(
+                table.c.scope == _any_of(known.c.scope), table.c.scope.not_in(verified)
+            ),
+        ).cte("unverified")
         # Returned reservations are left to claims that know throttles.
         returned = (
             delete(scope_returns)
@@ -225,12 +232,8 @@ class _LockedLimits:
         )
 
     def are_unverified(self, place: list[Any]) -> ColumnElement[bool]:
-        """Whether a place has rules that the caller does not know, or that are locked elsewhere."""
-        verified = select(self._verified.c.scope)
-        return or_(
-            exists().where(scope_rules.c.scope.in_(place), scope_rules.c.scope.not_in(verified)),
-            exists().where(self._known.c.scope.in_(place), self._known.c.scope.not_in(verified)),
-        )
+        """Whether rules of a place must be applied by somebody else."""
+        return exists().where(self._unverified.c.scope.in_(place))
 
     def admit(self, requests: CTE) -> CTE:
         """The requests, refused where a limit leaves no room."""
@@ -281,10 +284,22 @@ class _LockedLimits:
         )
         return (
             update(scope_rules)
-            .where(scope_rules.c.rule_id == new.c.rule_id, new.c.n != new.c.stored)
+            .where(
+                scope_rules.c.rule_id == _any_of(self._counts.c.rule_id),
+                scope_rules.c.rule_id == new.c.rule_id,
+                new.c.n != new.c.stored,
+            )
             .values(n=new.c.n)
             .cte("counted")
         )
+
+
+def _any_of(values: ColumnElement[Any], *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+    """ANY of an array of the values of a CTE.
+
+    The planner cannot estimate how few there are, and might scan a whole table for a join with the CTE.
+    """
+    return any_(func.array(select(values).where(*conditions).scalar_subquery()))
 
 
 def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
@@ -329,8 +344,7 @@ def _build_many(*, limited: bool) -> CompoundSelect[Any]:
         requests = limits.admit(requests)
     assigned = _assign_jobs(requests)
     opened = _open_attempts(assigned, dict(assigned.c.items()))
-    # As an array: the planner cannot estimate how few rows there are, and might scan the table for a join.
-    ids = any_(func.array(select(opened.c.job_id).scalar_subquery()))
+    ids = _any_of(opened.c.job_id)
     given = (
         _match_jobs(assigned.c.job_id, assigned.c.site)
         .where(assigned.c.job_id.in_(select(opened.c.job_id)))
@@ -357,7 +371,8 @@ def _refusal(
     Empty if its site is banned, or has rules that are not applied under its lock, here (`limits`) or before;
     or it was answered before (`keyed`). Otherwise its pilot has no room, see `slots.select_refusal`.
     """
-    site, ce, queue = (folded_name(request[name]) for name in ("site", "ce", "queue"))
+    # In the collation of the tables' columns: with another one their indexes could not be used.
+    site, ce, queue = (folded_name(request[name]).collate("default") for name in ("site", "ce", "queue"))
     at_ce = concat(site, "/", ce)
     place = [literal(scopes.GRID), site, at_ce, concat(at_ce, "/", queue)]
     is_answered = compiled_sql.is_found(
@@ -366,8 +381,11 @@ def _refusal(
         match_requests.c.request_id == request["request_id"],
     )
     is_decided_elsewhere = or_(
-        exists().where(site_bans.c.site == site, scopes.IS_CURRENT),
-        and_(request["counted_by"].is_(None), exists().where(scope_rules.c.scope.in_(place)))
+        compiled_sql.is_found(site_bans, site_bans.c.site == site, scopes.IS_CURRENT),
+        and_(
+            request["counted_by"].is_(None),
+            compiled_sql.is_found(scope_rules, scope_rules.c.scope.in_(place)),
+        )
         if limits is None
         else limits.are_unverified(place),
         *([is_answered] if keyed else []),

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, event, func, select, text
+from sqlalchemy import Engine, event, func, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from cs_config.tree.address import QueueAddress
@@ -37,8 +37,10 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotLimits, SlotRefusal
 from taskqueue.schema.tables import attempts as attempts_table
-from taskqueue.schema.tables import match_requests
-from taskqueue.sites import scopes
+from taskqueue.schema.tables import match_requests, site_bans
+from taskqueue.schema.tables import scopes as scopes_table
+from taskqueue.sites import scope_rules, scopes
+from taskqueue.sites.scope_rules import RuleKind, ScopeRule
 from taskqueue.sites.scopes import Ban
 from taskqueue.states import JobStatus
 from tests import waiting
@@ -509,6 +511,34 @@ def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(
 ) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         conn.execute(text("VACUUM ANALYZE"))
+    for scan in _list_scans(engine, now, keyed=keyed):
+        is_large = scan["Relation Name"] in ("match_requests", "pilots", "attempts", "waiting_jobs", "jobs")
+        assert scan["Node Type"] != "Seq Scan" or not is_large, scan
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_rules_and_bans_of_other_places_are_not_read(engine: Engine, now: datetime, keyed: bool) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        sites = [f"s{number}" for number in range(2000)]
+        conn.execute(insert(scopes_table), [{"scope": site, "site": site} for site in sites])
+        scope_rules.insert_rules(
+            conn, [ScopeRule(scope=site, kind=RuleKind.RUNNING, definition="{}") for site in sites]
+        )
+        conn.execute(
+            insert(site_bans), [{"site": site, "reason": "", "author": "", "at": now} for site in sites]
+        )
+        conn.execute(text("VACUUM ANALYZE"))
+    scans = [
+        each
+        for each in _list_scans(engine, now, keyed=keyed)
+        if each["Relation Name"] in ("scope_rules", "site_bans")
+    ]
+    assert len(scans) > 6
+    assert [each for each in scans if not each.keys() & {"Index Cond", "Recheck Cond"}] == []
+
+
+def _list_scans(engine: Engine, now: datetime, *, keyed: bool) -> Iterator[dict[str, Any]]:
+    """The scans of tables in the plans of all forms of the claim."""
     counting = batched_claim.CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"}, counted_by="[]")
     claim = BatchClaim(
         take=TakeRequest(task_queue_id=1, count=1, place=HERE),
@@ -519,16 +549,19 @@ def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(
         allotment=Allotment(),
         request_id="request" if keyed else None,
     )
+    limited = replace(claim, counting=counting, counted_by=counting.counted_by)
     runner = AutocommitRunner(engine)
-    for batch in (
-        [claim],
-        [claim] * 2,
-        [replace(claim, counting=counting, counted_by=counting.counted_by)] * 2,
-    ):
+    for batch in ([claim], [claim] * 2, [limited] * 2):
         statement, values = batched_claim.build_statement(batch, now=now)
-        plan = "\n".join(line for (line,) in runner.rows(f"EXPLAIN {statement}", values))
-        for table in ("match_requests", "pilots", "attempts", "waiting_jobs", "jobs"):
-            assert f"Seq Scan on {table} " not in plan, plan
+        [([explained],)] = runner.rows(f"EXPLAIN (FORMAT JSON) {statement}", values)
+        nodes = _list_nodes(explained["Plan"])
+        yield from (each for each in nodes if "Relation Name" in each and each["Node Type"].endswith("Scan"))
+
+
+def _list_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _list_nodes(part)
 
 
 def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neither() -> None:
@@ -543,8 +576,7 @@ def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neit
     _, values = batched_claim.build_statement(
         [claim("old"), claim("new"), claim("old")], now=datetime(2026, 3, 28, tzinfo=UTC)
     )
-    known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
-    assert known == [{"scope": "a.b.ch", "digest": ""}, {"scope": "a.b.ch/ce1", "digest": "same"}]
+    assert _read_digests(values) == {"a.b.ch": "", "a.b.ch/ce1": "same"}
 
 
 @pytest.mark.parametrize("older", [None, {"a.b.ch": "same"}], ids=["no rules", "no rule of the CE"])
@@ -561,8 +593,12 @@ def test_rules_that_one_request_of_a_statement_does_not_know_are_not_applied_to_
     _, values = batched_claim.build_statement(
         [claim(both), claim(older), claim(both)], now=datetime(2026, 3, 28, tzinfo=UTC)
     )
-    known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
-    assert {each["scope"]: each["digest"] for each in known} == {
+    assert _read_digests(values) == {
         "a.b.ch": "same" if older else "",
         "a.b.ch/ce1": "",
     }
+
+
+def _read_digests(values: Sequence[Any]) -> dict[str, str]:
+    known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
+    return {each["scope"]: each["digest"] for each in known if each["digest"] is not None}
