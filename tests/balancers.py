@@ -86,7 +86,7 @@ def _program(name: str) -> str:
 @contextmanager
 def _running(command: Sequence[str], *, check: str) -> Iterator[None]:
     """The server as a child of ours; first it has to find no fault with its configuration."""
-    done = subprocess.run([*command, check], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*command, check], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:

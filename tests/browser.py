@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.running_service import Service
+
+#: Milliseconds that a page may take: the machine may be busy with other tests.
+_PATIENCE = 180_000
+expect.set_options(timeout=_PATIENCE)
 
 #: The whole browser takes three times the CPU: each session has a window, if nobody sees it.
 _CHROMIUM = "/usr/bin/chromium-headless-shell"
@@ -45,7 +49,7 @@ class Windows:
         """A page of nobody who is signed in."""
         context = self._chromium.new_context(base_url=service.url, **how)
         self._contexts.append(context)
-        context.set_default_timeout(60_000)  # the machine may be busy with other tests
+        context.set_default_timeout(_PATIENCE)
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.wrong.append(f"{page.url}: {error}"))

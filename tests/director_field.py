@@ -118,12 +118,12 @@ class Field:
     def once(self) -> dict[str, Any]:
         command = [str(PILOTAGE), "director", "--once", "--json"]
         command += ["--config", str(self.file), "--home", str(self.directory)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 
-    def wait_until_done(self, director: Supervised, seconds: float = 60) -> None:
+    def wait_until_done(self, director: Supervised, seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
         while jobs := self.open_jobs():
             assert time.monotonic() < deadline, (jobs, director.log.read_text()[-3000:])

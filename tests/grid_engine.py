@@ -260,7 +260,7 @@ class GridEngine:
 
     def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self._environment}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
         return done

@@ -132,7 +132,7 @@ class Site:
 
 
 def until(
-    manager: Manager, holds: Callable[[GridJob], bool], *, seconds: float = 60, job_id: int = 7
+    manager: Manager, holds: Callable[[GridJob], bool], *, seconds: float = 300, job_id: int = 7
 ) -> GridJob:
     """Advance until something holds for a grid job."""
     deadline = time.monotonic() + seconds

@@ -139,7 +139,7 @@ class LeaseServer:
             if refusal is not None:
                 self._refuse[ending] = (refusal, count)
 
-    def wait_for(self, condition: Any, timeout: float = 90) -> None:
+    def wait_for(self, condition: Any, timeout: float = 300) -> None:
         """Wait until a condition holds; it is looked at after every request."""
         with self._changed:
             assert self._changed.wait_for(condition, timeout), [vars(job) for job in self.jobs.values()]

@@ -51,7 +51,7 @@ class Pgbouncer:
         self._process = subprocess.Popen(
             [program, "-q", str(file)], cwd=self._directory, stderr=subprocess.DEVNULL, **self._user
         )
-        wait_until(self._answers, 30)
+        wait_until(self._answers)
 
     def stop(self) -> None:
         if self._process is not None:

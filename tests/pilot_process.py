@@ -65,7 +65,7 @@ class PilotProcess:
                 return
         raise AssertionError(f"the pilot ended and never said {text!r}")
 
-    def end(self, timeout: float = 120) -> dict[str, Any]:
+    def end(self, timeout: float = 300) -> dict[str, Any]:
         """Wait for its end; its summary, its `log` and its exit status."""
         output, log = self.process.communicate(timeout=timeout)
         assert TOKEN not in output + log
@@ -111,14 +111,14 @@ def alive(marker: str) -> list[int]:
     return found
 
 
-def wait_until_gone(marker: str, timeout: float = 60) -> None:
+def wait_until_gone(marker: str, timeout: float = 300) -> None:
     deadline = time.monotonic() + timeout
     while (left := alive(marker)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not left, f"{marker} still runs as {left}"
 
 
-def wait_until_there(marker: str, count: int = 1, timeout: float = 60) -> None:
+def wait_until_there(marker: str, count: int = 1, timeout: float = 300) -> None:
     deadline = time.monotonic() + timeout
     while len(alive(marker)) < count:
         assert time.monotonic() < deadline, f"{marker} never ran"

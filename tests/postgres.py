@@ -157,7 +157,7 @@ class Postgres:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._server.wait()
-        psutil.wait_procs(processes[1:], timeout=30)
+        psutil.wait_procs(processes[1:], timeout=300)
         self._server = None
 
     def set_read_only(self, database: str, *, read_only: bool) -> None:

@@ -96,7 +96,7 @@ class Service:
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         client = httpx.Client(
-            base_url=self.url, headers=headers, timeout=30, trust_env=False, verify=NO_AUTHORITIES
+            base_url=self.url, headers=headers, timeout=300, trust_env=False, verify=NO_AUTHORITIES
         )
         self.clients.append(client)
         return client

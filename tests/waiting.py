@@ -188,7 +188,7 @@ def at(address: QueueAddress) -> dict[str, object]:
     return {"Site": address.site, "GridCE": address.ce, "Queue": address.queue}
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     """Wait for another thread to have done something."""
     end = time.monotonic() + seconds
     while not condition():

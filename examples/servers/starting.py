@@ -22,7 +22,7 @@ def free_port() -> int:
             return port
 
 
-def wait_until(ask: Callable[[], _Answer], seconds: float = 90) -> _Answer:
+def wait_until(ask: Callable[[], _Answer], seconds: float = 300) -> _Answer:
     """The first answer that is not false or empty.
 
     Raises:

@@ -51,7 +51,6 @@ def ran_at(field: Field, job_id: int) -> tuple[str, str]:
     return job["attempt"]["queue"], partition
 
 
-@pytest.mark.timeout(120)
 def test_jobs_run_where_they_may_by_pilots_whose_queue_slurm_picked(field: Field) -> None:
     field.tell_broker(QUEUES)
     anywhere = field.submit("cms", 4)
@@ -79,7 +78,6 @@ def test_jobs_run_where_they_may_by_pilots_whose_queue_slurm_picked(field: Field
             assert pilot["queue"] == partitions[pilot["stamp"]]
 
 
-@pytest.mark.timeout(120)
 def test_a_pilot_that_slurm_sent_to_the_wrong_place_is_given_nothing_there(field: Field) -> None:
     """An entry that takes all pilots cannot be told what would do."""
     field.tell_broker(QUEUES, entry="short")

@@ -107,7 +107,7 @@ class Home:
                 raise AssertionError((self.path.parent / "up.log").read_text())
             yield
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=300)
             assert process.returncode == 0
         finally:
             process.kill()
@@ -415,7 +415,7 @@ def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -
             assert client.submit(jdls=[description], idempotency_key="1") == [1]
             after = _workers_of(service)
         service.kill()
-        _, left = psutil.wait_procs(after, timeout=30)
+        _, left = psutil.wait_procs(after, timeout=300)
         assert not left
     finally:
         service.kill()

@@ -36,7 +36,6 @@ def left_in(place: Path) -> list[str]:
 
 
 @pytest.mark.debian("slurm")
-@pytest.mark.timeout(300)
 def test_all_jobs_are_done_where_they_may_run_though_director_and_gateway_are_killed(place: Path) -> None:
     done = subprocess.run(
         COMMAND,
@@ -55,7 +54,6 @@ def test_all_jobs_are_done_where_they_may_run_though_director_and_gateway_are_ki
 
 
 @pytest.mark.debian("slurm")
-@pytest.mark.timeout(180)
 def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
     process = subprocess.Popen(
         COMMAND, cwd=ROOT, env={**os.environ, "TMPDIR": str(place)}, stdout=subprocess.PIPE, text=True

@@ -60,7 +60,6 @@ def field(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -> It
     engine.dispose()
 
 
-@pytest.mark.timeout(120)
 def test_jobs_are_done_once_though_the_director_is_killed(field: CommandField) -> None:
     field.submit("cms", 4)
     assert field.once()["submitted"] == 4

@@ -63,7 +63,6 @@ def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
     engine.dispose()
 
 
-@pytest.mark.timeout(180)
 def test_jobs_of_two_vos_are_done_once_by_pilots_of_a_director_that_is_killed_again_and_again(
     field: Field,
 ) -> None:
@@ -94,7 +93,6 @@ def test_jobs_of_two_vos_are_done_once_by_pilots_of_a_director_that_is_killed_ag
     assert {partition for _, stamp, partition in batch_jobs if ".any." not in stamp} == {"long"}
 
 
-@pytest.mark.timeout(120)
 def test_one_cycle_tells_what_it_did_and_sends_nothing_for_nothing(field: Field) -> None:
     assert field.once()["submitted"] == 0
     field.submit("cms", 2)
@@ -105,7 +103,6 @@ def test_one_cycle_tells_what_it_did_and_sends_nothing_for_nothing(field: Field)
     assert len(field.batch_jobs()) == 2
 
 
-@pytest.mark.timeout(120)
 def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -> None:
     told = yaml.safe_load(field.file.read_text())
     field.file.write_text(yaml.safe_dump({**told, "orphans": {"listings": 3, "seconds": 1}}))
@@ -164,7 +161,6 @@ def _preempt(slurm: Slurm, number: str) -> Iterator[None]:
         slurm.ask("scontrol", "delete", "PartitionName=urgent")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("end", [_cancel, _limit_time, _preempt])
 def test_a_job_on_several_cores_whose_slot_is_ended_by_slurm_is_given_back_and_runs_again(
     field: Field, tmp_path: Path, end: Callable[[Slurm, str], AbstractContextManager[None]]
@@ -179,7 +175,7 @@ def test_a_job_on_several_cores_whose_slot_is_ended_by_slurm_is_given_back_and_r
 
     [(number, _, _)] = field.batch_jobs()
     with end(field.slurm, number):
-        wait_until(lambda: field.statuses(job_id)[-1] != "Running", seconds=180)
+        wait_until(lambda: field.statuses(job_id)[-1] != "Running")
         director = field.director()
         director.start()
         try:
@@ -190,7 +186,6 @@ def test_a_job_on_several_cores_whose_slot_is_ended_by_slurm_is_given_back_and_r
     assert field.statuses(job_id) == ["Received", *way, "Rescheduled", *way, "Done"]
 
 
-@pytest.mark.timeout(300)
 def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tmp_path: Path) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
     script = f"touch {begun}; while [ ! -e {go} ]; do sleep 0.2; done"
@@ -217,7 +212,6 @@ def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tm
     assert field.statuses(job_id) == ["Received", "Waiting", "Matched", "Running", "Done"]
 
 
-@pytest.mark.timeout(300)
 def test_a_node_whose_daemon_is_killed_costs_no_work_and_doubles_none(field: Field, tmp_path: Path) -> None:
     """Slurm takes the batch job for ended, while the pilot and its payload live."""
     begun, go = tmp_path / "begun", tmp_path / "go"
@@ -246,14 +240,13 @@ def test_a_node_whose_daemon_is_killed_costs_no_work_and_doubles_none(field: Fie
     assert (statuses[-1], "Rescheduled" in statuses) == ("Done", False)
 
 
-@pytest.mark.timeout(300)
 def test_a_partition_that_is_taken_out_is_named_and_keeps_no_job_from_another(field: Field) -> None:
     field.slurm.ask("scontrol", "update", "PartitionName=short", "State=DOWN")
     director = field.director()
     try:
         job_ids = field.submit("cms", 2)
         director.start()
-        field.wait_until_done(director, seconds=180)
+        field.wait_until_done(director)
     finally:
         director.stop()
         field.slurm.ask("scontrol", "update", "PartitionName=short", "State=UP")
@@ -275,7 +268,6 @@ def _take_accounting_away(field: Field) -> None:
     field.file.write_text(yaml.safe_dump(file))
 
 
-@pytest.mark.timeout(300)
 def test_pilots_that_slurm_forgot_while_its_accounting_is_away_keep_no_job_waiting(
     field: Field, tmp_path: Path
 ) -> None:
@@ -313,7 +305,6 @@ def test_pilots_that_slurm_forgot_while_its_accounting_is_away_keep_no_job_waiti
     assert ended[waiting] == "Aborted", ended
 
 
-@pytest.mark.timeout(300)
 def test_an_expired_token_of_a_vo_is_named_and_costs_neither_its_work_nor_that_of_others(
     field: Field, tmp_path: Path
 ) -> None:
@@ -352,7 +343,6 @@ def _on_nodes(slurm: Slurm, *command: str | Path) -> None:
         subprocess.run(["nsenter", f"--target={daemon}", "--mount", *command], check=True)
 
 
-@pytest.mark.timeout(300)
 def test_nodes_whose_disk_is_full_get_no_job_and_say_so(field: Field, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -366,7 +356,7 @@ def test_nodes_whose_disk_is_full_get_no_job_and_say_so(field: Field, tmp_path: 
         wait_until(lambda: "paused: LCG.A.org/slurm/long" in director.log.read_text())
         assert field.statuses(job_id) == ["Received", "Waiting"]
         _on_nodes(field.slurm, "mount", "-o", "remount,size=2g", disk)
-        field.wait_until_done(director, seconds=180)
+        field.wait_until_done(director)
     finally:
         director.stop()
         _on_nodes(field.slurm, "umount", "--lazy", disk)
@@ -375,7 +365,6 @@ def test_nodes_whose_disk_is_full_get_no_job_and_say_so(field: Field, tmp_path: 
     assert reasons == {f"trouble with this host: {disk}: 0 MB are free, less than 500 MB"}, reasons
 
 
-@pytest.mark.timeout(300)
 def test_jobs_are_not_stuck_in_front_of_a_full_partition_beside_an_idle_one(field: Field) -> None:
     fill = ("sbatch", "--partition=short", "--nodes=2", "--exclusive", "--wrap", "sleep 600")
     field.slurm.ask(*fill, "--output=/dev/null", "--job-name=others")
@@ -384,14 +373,13 @@ def test_jobs_are_not_stuck_in_front_of_a_full_partition_beside_an_idle_one(fiel
     director = field.director()
     director.start()
     try:
-        field.wait_until_done(director, seconds=180)
+        field.wait_until_done(director)
     finally:
         director.stop()
     assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
     assert "long" in {partition for _, _, partition in field.batch_jobs()}
 
 
-@pytest.mark.timeout(180)
 def test_eight_jobs_of_one_core_get_two_pilots_of_four_cores_and_none_is_empty(
     field: Field, tmp_path: Path
 ) -> None:

@@ -90,7 +90,7 @@ def installation(
                         base_url=f"{address}/api/v1",
                         headers={"Authorization": f"Bearer {_mint(found, release, role)}"},
                         trust_env=False,
-                        timeout=60,
+                        timeout=300,
                     )
                 )
                 for role in ("user", "gateway")

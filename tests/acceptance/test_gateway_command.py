@@ -150,7 +150,6 @@ def test_started_again_after_its_job_was_given_up_it_goes_on_with_what_is_done(
 
 
 @pytest.mark.debian("slurm")
-@pytest.mark.timeout(300)
 def test_after_an_hour_it_goes_on_with_local_jobs_that_slurm_has_forgotten(
     service: Service, begun_on_slurm: Begun, slurm: Slurm, tmp_path: Path
 ) -> None:
@@ -210,7 +209,7 @@ def _events(client: ServiceClient, job_id: int) -> list[int]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(PILOTAGE), *words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([str(PILOTAGE), *words], capture_output=True, text=True, timeout=300, check=False)
     assert "Traceback" not in done.stderr
     return done
 

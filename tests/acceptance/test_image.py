@@ -14,7 +14,7 @@ NAME = "pilotage-test"
 def engine() -> str:
     """The command of an engine that works here."""
     for command in filter(shutil.which, ("podman", "docker")):
-        if subprocess.run([command, "info"], check=False, capture_output=True, timeout=60).returncode == 0:
+        if subprocess.run([command, "info"], check=False, capture_output=True, timeout=300).returncode == 0:
             return command
     pytest.skip("no engine for containers works on this host")
 

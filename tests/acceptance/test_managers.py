@@ -39,7 +39,6 @@ echo "$FIRST_EVENT $EVENTS" >events.txt
 """
 
 
-@pytest.mark.timeout(120)
 def test_local_jobs_run_once_whenever_their_manager_is_killed(tmp_path: Path) -> None:
     executed = tmp_path / "executed"
     site = manager_process.site(tmp_path)
@@ -64,7 +63,6 @@ def test_local_jobs_run_once_whenever_their_manager_is_killed(tmp_path: Path) ->
 
 
 @pytest.mark.debian("slurm")
-@pytest.mark.timeout(120)
 def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
     slurm: Slurm, tmp_path: Path
 ) -> None:
@@ -76,7 +74,6 @@ def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
 
 
 @pytest.mark.debian("slurm")
-@pytest.mark.timeout(120)
 def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(slurm: Slurm, tmp_path: Path) -> None:
     shell = LocalShell(environment=slurm.environment)
     areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
@@ -100,7 +97,6 @@ def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(slurm: Slurm, tmp
 
 
 @pytest.mark.debian("gridengine")
-@pytest.mark.timeout(120)
 def test_a_montecarlo_job_runs_on_grid_engine_and_a_second_one_is_killed_there(
     grid_engine: GridEngine, tmp_path: Path
 ) -> None:

@@ -143,7 +143,6 @@ def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) 
     assert had == {"n1": 0, "n2": len(jobs)}
 
 
-@pytest.mark.timeout(300)
 def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
     sqlite_url: str, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,7 @@ def test_a_pool_of_workers_replaces_the_dead_and_prepares_jobs(
         workers = _workers_of(pool)
         pool.send_signal(signal.SIGTERM)
         assert pool.wait(60) == 0
-        _, left = psutil.wait_procs(workers, timeout=30)
+        _, left = psutil.wait_procs(workers, timeout=300)
         assert not left
     finally:
         pool.kill()
@@ -85,12 +85,12 @@ def test_up_with_redis_runs_a_worker_that_its_pages_metrics_and_doctor_show(
         token = {"Authorization": f"Bearer {variables['PILOTAGE_TOKEN'].strip(chr(39))}"}
         jobs = [{"Executable": "a", "VO": "cms", "Requirements": {"Memory": 4000}}] * 2
         url = banner["url"]
-        submission = httpx.post(f"{url}/api/v1/jobs", json={"jobs": jobs}, headers=token, timeout=60)
+        submission = httpx.post(f"{url}/api/v1/jobs", json={"jobs": jobs}, headers=token, timeout=300)
         assert submission.status_code == 201, submission.text
         RQNotifier(redis_server.url).notify(submission.json()["job_ids"])
 
         def metrics() -> str:
-            return httpx.get(f"{url}/metrics", headers=token, timeout=60).text
+            return httpx.get(f"{url}/metrics", headers=token, timeout=300).text
 
         wait_until(lambda: "pilotage_optimizer_workers 1.0" in metrics())
         assert "pilotage_redis_up 1.0" in metrics()

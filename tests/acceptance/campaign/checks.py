@@ -87,7 +87,7 @@ class Tables:
         """All rows."""
         if self._url.startswith("sqlite"):
             file = self._url.removeprefix("sqlite:///")
-            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as connection:
+            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=300)) as connection:
                 return connection.execute(question).fetchall()
         with psycopg.connect(
             self._url.replace("+psycopg", ""), autocommit=True, connect_timeout=self._patience

@@ -45,7 +45,7 @@ class Installation:
 
     def ask(self, method: str, path: str, token: str, **more: object) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.request(method, self.url + path, headers=headers, trust_env=False, timeout=30, **more)  # type: ignore[arg-type]
+        answer = httpx.request(method, self.url + path, headers=headers, trust_env=False, timeout=300, **more)  # type: ignore[arg-type]
         self.said += [answer.text, str(answer.headers)]
         return answer
 

@@ -219,7 +219,7 @@ def test_a_pilot_of_the_last_release_is_understood_and_understands(service: Serv
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

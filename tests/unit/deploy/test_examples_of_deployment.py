@@ -213,7 +213,7 @@ def test_the_image_is_healthy_while_its_service_is_ready(
     server = HTTPServer(("127.0.0.1", 0), Ready)
     with http_servers.answering(server):
         tried = check.replace("/proc/1/cmdline", str(first)).replace(":8750/", f":{server.server_port}/")
-        done = subprocess.run(["sh", "-c", tried], check=False, capture_output=True, timeout=60)
+        done = subprocess.run(["sh", "-c", tried], check=False, capture_output=True, timeout=300)
     assert (done.returncode == 0) is is_healthy
 
 

@@ -161,7 +161,7 @@ def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
         late = pool.submit(Claims(engine, now).serve, second, other)
         waiting.until(lambda: blocked(engine))
         conn.commit()
-        results = late.result(timeout=60)
+        results = late.result(timeout=300)
     assert isinstance(before, ClaimResult)
     assert len(before.claimed) == counts[0]
     assert [len(each.claimed) for each in results] == [min(2 - counts[0], counts[1]), 1]

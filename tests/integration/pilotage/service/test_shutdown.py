@@ -46,7 +46,7 @@ def test_a_request_that_the_end_of_the_service_cuts_off_is_to_be_repeated(
                     f"{url}/api/v1/matcher/requestJob",
                     json=body,
                     headers=headers,
-                    timeout=60,
+                    timeout=300,
                     trust_env=False,
                 )
                 assert app.arrived.wait(60)
@@ -73,7 +73,7 @@ def test_streams_of_events_end_with_the_service(sqlite_template: Path, tmp_path:
         assert begun.wait(60)
         headers = {"Authorization": f"Bearer {service.token('user', vo='cms', user='ada')}"}
         with httpx.stream(
-            "GET", f"{serve.url_of(bound)}/api/v1/jobs/events", headers=headers, timeout=60, trust_env=False
+            "GET", f"{serve.url_of(bound)}/api/v1/jobs/events", headers=headers, timeout=300, trust_env=False
         ) as answer:
             lines = answer.iter_lines()
             assert next(lines) == "retry: 1000"

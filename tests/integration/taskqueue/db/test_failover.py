@@ -82,7 +82,7 @@ class _Load:
     def pause(self) -> None:
         """Let nobody ask, and wait for those who have."""
         self._open.clear()
-        until(lambda: not any(self._asking.values()), 60)
+        until(lambda: not any(self._asking.values()))
 
     def go_on(self) -> None:
         self._open.set()
@@ -95,7 +95,7 @@ class _Load:
 
     def until_more(self, count: int) -> None:
         wanted = len(self.given) + count
-        until(lambda: len(self.given) >= wanted, 60)
+        until(lambda: len(self.given) >= wanted)
 
     def _live(self, number: int) -> None:
         caller = MatchCaller(subject=f"pilot {number}", vos=frozenset({"lhcb"}))
@@ -176,11 +176,11 @@ def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
 
     # The same matcher lives on.
     load.go_on()
-    until(lambda: not _left(engine), 60)
+    until(lambda: not _left(engine))
     load.pause()
     [new] = _put(engine, now, 1)
     load.go_on()
-    until(lambda: load.given[-1].job_id == new, 60)
+    until(lambda: load.given[-1].job_id == new)
     assert new > max(not_received)
 
     handed_out = Counter((each.job_id, each.epoch) for each in load.given)

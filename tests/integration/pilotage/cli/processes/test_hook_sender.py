@@ -211,7 +211,7 @@ def test_the_receiver_of_the_documentation_takes_what_is_signed_once_and_nothing
         assert post(body, web_hooks.sign(secret, 3, body, now=long_ago)) == "401"
     finally:
         process.terminate()
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert output == "7 Done Execution Complete\n"
 
 

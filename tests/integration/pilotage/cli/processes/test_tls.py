@@ -159,7 +159,7 @@ def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
         until(lambda: len(pending._all) == 10)
-        with httpx.Client(verify=trusting, trust_env=False, timeout=60) as client:
+        with httpx.Client(verify=trusting, trust_env=False, timeout=300) as client:
             assert [client.get(url).json() for _ in range(3)] == [["127.0.0.1", "https"]] * 3
         silent[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
         silent[-1].settimeout(60)

@@ -96,7 +96,7 @@ def test_a_gateway_forwards_a_grid_job_without_a_shared_directory(
     manager = site.manager()
     manager.journal.take(montecarlo(500, 250, Seed=40, FirstEvent=0))
     try:
-        job = until(manager, ended, seconds=240)
+        job = until(manager, ended)
         files = output(job)
         assert job.outcome is not None
         assert job.outcome.application_status == "2 of 2 local jobs done", files["manager.log"]

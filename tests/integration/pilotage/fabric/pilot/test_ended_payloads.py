@@ -200,7 +200,7 @@ def test_a_pilot_told_to_end_while_the_service_is_away_ends_all_the_same(
         wait_until_there(marker, 3)
         with server.away():
             pilot.process.send_signal(signal.SIGTERM)
-            ended = pilot.end(timeout=60)
+            ended = pilot.end(timeout=300)
 
     wait_until_gone(marker)
     assert ended["jobs"][0]["ended"] == "Lost"

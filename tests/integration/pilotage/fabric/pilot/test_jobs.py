@@ -316,7 +316,7 @@ def test_an_unknown_queue_ends_the_pilot_with_what_was_meant(server: LeaseServer
 
 def test_without_a_token_it_is_told_how_to_give_one(server: LeaseServer, tmp_path: Path) -> None:
     with PilotProcess(server.url, tmp_path, token="") as pilot:
-        _, log = pilot.process.communicate(timeout=30)
+        _, log = pilot.process.communicate(timeout=300)
 
     assert pilot.process.returncode == 2
     assert "PILOTAGE_TOKEN" in log.splitlines()[-1]

@@ -209,14 +209,14 @@ def test_of_two_starts_of_a_script_one_is_the_pilot_and_the_other_its_twin(
     file = script(service, tmp_path)
 
     pilots = [start(file), start(file)]
-    logs = [pilot.communicate(timeout=60)[0] for pilot in pilots]
+    logs = [pilot.communicate(timeout=300)[0] for pilot in pilots]
 
     assert sorted(pilot.returncode for pilot in pilots) == [0, TWIN], logs
     assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Done", logs
     [pilot] = service.operator().get("/api/v1/pilots").json()["pilots"]
     assert (pilot["stamp"], pilot["status"], pilot["jobs"]) == ("p1", "Done", 1)
     late = start(file)
-    log, _ = late.communicate(timeout=60)
+    log, _ = late.communicate(timeout=300)
     assert late.returncode == TWIN
     assert "another process is this pilot" in log
     assert not list((tmp_path / "spool").iterdir())
@@ -226,7 +226,7 @@ def test_a_payload_sees_neither_secret_nor_token(service: Service, tmp_path: Pat
     job_id = submit(service, SPY.format(spool=tmp_path / "spool"))
     file = script(service, tmp_path)
 
-    log, _ = start(file).communicate(timeout=60)
+    log, _ = start(file).communicate(timeout=300)
 
     output = service.user().get(f"/api/v1/jobs/{job_id}/output").content
     seen = files_of(output)["std.out"]
@@ -243,7 +243,7 @@ def test_a_payload_may_ask_to_be_rescheduled_as_often_as_its_vo_allows(
     file = script(service, tmp_path)
 
     pilot = start(file)
-    log, _ = pilot.communicate(timeout=60)
+    log, _ = pilot.communicate(timeout=300)
 
     assert pilot.returncode == 0, log
     job = service.user().get(f"/api/v1/jobs/{job_id}").json()

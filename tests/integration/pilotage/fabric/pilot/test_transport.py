@@ -57,7 +57,7 @@ def http(body: bytes, status: str = "200 OK", *headers: str, length: int | None 
 
 def call(answer: bytes) -> object:
     with answering(answer) as address:
-        return Transport(f"http://{address}", "token", timeout=60).call("POST", "/x", {}).body
+        return Transport(f"http://{address}", "token", timeout=300).call("POST", "/x", {}).body
 
 
 def test_an_answer_is_read() -> None:
@@ -154,7 +154,7 @@ def test_a_refusal_in_the_middle_of_an_upload_is_heard() -> None:
     size = 20 << 20
     body = b'{"error": {"code": "body_too_large", "message": "too large"}}'
     with answering(http(body, "413 Content Too Large")) as address, pytest.raises((Refused, Away)):
-        Transport(f"http://{address}", "token", timeout=60).upload("/x", io.BytesIO(b"x" * size), size=size)
+        Transport(f"http://{address}", "token", timeout=300).upload("/x", io.BytesIO(b"x" * size), size=size)
 
 
 def test_nobody_there_may_be_tried_again() -> None:

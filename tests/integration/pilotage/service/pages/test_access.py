@@ -141,7 +141,7 @@ def _all(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
 
 
 def test_without_a_session_every_page_leads_to_the_login(service: Service):
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=60) as nobody:
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=300) as nobody:
         for method, page, _ in PAGES:
             answer = nobody.request(method, address(page), headers={"Origin": service.url})
             assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/login"), page

@@ -143,7 +143,7 @@ def write(path: str, body: bytes, headers: bytes, token: str | None, *, method: 
 @contextmanager
 def connected(service: Service) -> Iterator[socket.socket]:
     url = httpx.URL(service.url)
-    with closing(socket.create_connection((url.host, url.port), timeout=30)) as client:
+    with closing(socket.create_connection((url.host, url.port), timeout=300)) as client:
         yield client
 
 

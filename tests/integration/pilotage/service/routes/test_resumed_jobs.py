@@ -68,4 +68,4 @@ def test_a_service_that_runs_records_that_it_is_up(service: Service):
         with database.reading(service.engine) as conn:
             return uptime.read(conn).go_back(utc_now() + timedelta(hours=1), seconds=1) != uptime.NEVER
 
-    waiting.until(is_up, seconds=60)
+    waiting.until(is_up)
