@@ -38,7 +38,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         with database.reading(engine) as conn:
             latest = depths.read_latest(conn)
             vos = sorted(ownership.list_vos(conn))
-        if latest is not None and latest >= at:
+        if latest == at:
             return DepthsResult()
         counted = leadership.serve_each(vos, lambda vo: list(_count(engine, config, vo)))
         found = [each for of_vo in counted.values() for each in of_vo]

@@ -81,7 +81,7 @@ class Leadership:
         """Serve VOs one after the other; a VO whose work fails is logged and missing from the result.
 
         Errors that are not the VO's end all: a lost leadership, an unavailable database, a conflict of
-        transactions.
+        transactions. A statement that takes too long is the VO's: it may have very many rows.
         """
         served: dict[str, _Result] = {}
         for vo in vos:
@@ -94,10 +94,8 @@ class Leadership:
         """Log the failure of the block with a message, except the errors that end all (`serve_each`)."""
         try:
             yield
-        except (LeadershipLostError, *database.UNAVAILABLE):
-            raise
         except Exception as error:
-            if database.is_conflict(error):
+            if _ends_all(error):
                 raise
             self.broken.update(vos)
             log.exception("%s: %s", self.name, message)
@@ -108,10 +106,8 @@ class Leadership:
         """Serve all VOs at once, or each alone as by `serve_each` if that fails."""
         try:
             serve(vos)
-        except (LeadershipLostError, *database.UNAVAILABLE):
-            raise
         except Exception as error:
-            if database.is_conflict(error):
+            if _ends_all(error):
                 raise
             log.warning(
                 "%s: the work for all VOs together failed, each is served alone: %s", self.name, error
@@ -135,6 +131,12 @@ class Leadership:
             )
         if not is_held:
             raise self._lost()
+
+
+def _ends_all(error: Exception) -> bool:
+    """Whether the work for other VOs would fail as well."""
+    is_away = isinstance(error, database.UNAVAILABLE) and not database.is_statement_timeout(error)
+    return isinstance(error, LeadershipLostError) or is_away or database.is_conflict(error)
 
 
 def acquire(engine: Engine, name: str, *, holder: str, now: datetime) -> Leadership | None:

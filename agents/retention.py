@@ -43,6 +43,8 @@ _TASK_QUEUES: Final = timedelta(days=1)
 _UPTIME: Final = timedelta(days=1)
 #: From the deletion of a job by its owner to that of its rows.
 _DELETED: Final = timedelta(days=1)
+#: From the end of a job until its log is counted.
+_LATE: Final = timedelta(hours=1)
 #: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
@@ -108,11 +110,16 @@ def cycle(
         )
         removed["configuration texts"] += _remove_config_texts(leadership, config)
         removed["uptime"] += _remove_uptime(leadership, config, vos)
-        if leadership.last is None or leadership.last.date() != now.date():
+        if _is_first_of_day(leadership):
             removed += _remove_task_queues(leadership)
             if store is not None:
                 removed["stray files"] += _remove_stray(leadership, store)
         return RetentionResult(removed=+removed, broken=tuple(sorted(leadership.broken)))
+
+
+def _is_first_of_day(leadership: Leadership) -> bool:
+    """Whether no cycle was completed today."""
+    return leadership.last is None or leadership.last.date() != leadership.now.date()
 
 
 def _remove_of_vo(
@@ -120,10 +127,14 @@ def _remove_of_vo(
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
     keep = options_for(config, vo).retention
+    # Once a day those of all jobs: jobs whose log is gone are read as well, and may be very many.
+    last = None if _is_first_of_day(leadership) else leadership.last
+    since = retention.LONG_AGO if last is None else last - timedelta(days=keep.logs) - _LATE
+    logs = partial(retention.remove_logs, since=since)
     for kind, step, days in (
         ("outputs", retention.detach_outputs, keep.outputs),
         ("jobs", retention.remove_jobs, keep.jobs),
-        ("logs", retention.remove_logs, keep.logs),
+        ("logs", logs, keep.logs),
         ("pilots", retention.remove_pilots, keep.jobs),
     ):
         before = leadership.now - timedelta(days=days)

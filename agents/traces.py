@@ -61,6 +61,8 @@ def cycle(
         oldest = EndedJob(at=now - _OLDEST, job_id=0)
         last = oldest if leadership.last is None else EndedJob(at=leadership.last - _DELAY, job_id=0)
         seen = max(memory.seen or last, oldest, key=_at)
+        if seen.at > now:  # the clock was set back
+            seen = oldest
         sent = 0
         for _ in range(_ROUNDS):
             with database.reading(engine) as conn:

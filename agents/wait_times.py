@@ -51,6 +51,8 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState)
         if leadership is None:
             return None
         seen = memory.seen or _find_start(leadership)
+        if seen.at > now:  # the clock was set back
+            seen = EndedJob(at=now - _LATE, job_id=0)
         booked = 0
         for _ in range(_ROUNDS):
             with leadership.writing() as conn:

@@ -96,7 +96,7 @@ def cycle(
         if leadership is None:
             return None
         _read_log(leadership)
-        if memory.looked_at is None or now - memory.looked_at >= _LOOK:
+        if memory.looked_at is None or not timedelta() <= now - memory.looked_at < _LOOK:
             _look(leadership, config)
             memory.looked_at = now
         return _send(leadership, send, lambda: now + timedelta(seconds=time.monotonic() - begun))

@@ -9,7 +9,8 @@ waits long for the other, and no job is left without its task queue.
 """
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Final
 
 from sqlalchemy import (
     BindParameter,
@@ -62,6 +63,8 @@ _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")
 _EVERY = 2**63 - 1  #: larger than any log id
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
+#: Before all jobs.
+LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: The last log row that every reader has counted; without readers nothing is held back.
 _counted = select(func.coalesce(func.min(log_readers.c.counted), _EVERY)).scalar_subquery()
@@ -97,6 +100,7 @@ OLD_LOGS = (
     select(jobs.c.job_id)
     .where(
         _is_over,
+        jobs.c.updated_at >= bindparam("since", type_=jobs.c.updated_at.type),
         or_(*(exists().where(each.c.job_id == jobs.c.job_id) for each in (job_log, job_parameters))),
     )
     .order_by(jobs.c.updated_at)
@@ -235,9 +239,15 @@ def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int, is_d
     return len(old)
 
 
-def remove_logs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Delete log, parameters and local jobs of jobs that ended before that time; number of jobs."""
-    job_ids = list(conn.execute(OLD_LOGS, {"the_vo": vo, "before": before, "limit": limit}).scalars())
+def remove_logs(
+    conn: Connection, *, vo: str, before: datetime, limit: int, since: datetime = LONG_AGO
+) -> int:
+    """Delete log, parameters and local jobs of jobs that ended between the times; number of jobs.
+
+    All jobs of that time are read, also those whose log is gone.
+    """
+    values = {"the_vo": vo, "since": since, "before": before, "limit": limit}
+    job_ids = list(conn.execute(OLD_LOGS, values).scalars())
     if job_ids:
         wait_times.store_waits(conn, job_ids)
         conn.execute(REMOVE_LOGS, {"ids": job_ids})

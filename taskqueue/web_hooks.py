@@ -32,7 +32,7 @@ from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.accounting import log_reader
 from taskqueue.accounting.log_reader import LogSpan
-from taskqueue.db import sql
+from taskqueue.db import clock, sql
 from taskqueue.errors import WebHookNotFound
 from taskqueue.schema.tables import hook_conditions as conditions
 from taskqueue.schema.tables import hook_deliveries as deliveries
@@ -260,7 +260,9 @@ def _add(
 
 def list_due(conn: Connection, *, most: int, now: datetime) -> list[tuple[WebHook, list[Delivery]]]:
     """The hooks that have something to send now, each with at most so many deliveries, oldest first."""
-    is_due = or_(table.c.next_try_at.is_(None), table.c.next_try_at <= now)
+    # No try is put off for longer: what is due later than that was stored before the clock was set back.
+    latest = now + timedelta(seconds=_LONGEST_RETRY) + clock.MOST_OFFSET
+    is_due = or_(table.c.next_try_at.is_(None), table.c.next_try_at <= now, table.c.next_try_at > latest)
     rows = conn.execute(_ALL.where(is_due)).mappings().all()
     found = []
     for hook in (_read(row) for row in rows if row["waiting"]):

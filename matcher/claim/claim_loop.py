@@ -203,7 +203,7 @@ def claim_all(
     }
     new = attempts.reserve_keys(conn, keys.values(), now=now)
     held = read_earlier_answers(
-        conn, [requests[each].request for each, key in keys.items() if key not in new]
+        conn, [requests[each].request for each, key in keys.items() if key not in new], lock=True
     )
     claims = [
         _Claim(
@@ -263,12 +263,12 @@ def request_key(request: MatchRequest) -> RequestKey | None:
 
 
 def read_earlier_answers(
-    conn: Connection, requests: Sequence[MatchRequest]
+    conn: Connection, requests: Sequence[MatchRequest], *, lock: bool = False
 ) -> Mapping[RequestKey | None, tuple[ClaimedJob, ...]]:
-    """Jobs of earlier answers that are still held, by request key."""
+    """Jobs of earlier answers that are still held, by request key; `lock` as of `attempts.read_answers`."""
     keys = [key for request in requests if (key := request_key(request)) is not None]
     found: dict[RequestKey | None, tuple[ClaimedJob, ...]] = {}
-    for key, job_ids in attempts.read_answers(conn, keys).items():
+    for key, job_ids in attempts.read_answers(conn, keys, lock=lock).items():
         if held := leases_claim.list_held(conn, job_ids, subject=key[0]):
             found[key] = tuple(held)
     return found

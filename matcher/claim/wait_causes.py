@@ -115,7 +115,7 @@ class WaitCauseRecorder:
     def due(self, now: datetime, *, at_end: bool = False) -> Sequence[WaitCause]:
         """Causes to write now, in pieces; `written` removes them afterwards."""
         with self._lock:
-            if at_end or (self._first is not None and now - self._first >= _EVERY):
+            if at_end or (self._first is not None and not timedelta() <= now - self._first < _EVERY):
                 self._due += (*self._over, *self._open.values())
                 self._over.clear()
                 self._open.clear()

@@ -15,7 +15,7 @@ from matcher.limits import job_groups, throttles
 from matcher.limits.job_groups import WaitingJobRow
 from matcher.limits.throttles import OPEN, ThrottleRoom, ThrottleState
 from requirements.values import Value, exact, fold, format_value
-from taskqueue.db import sql
+from taskqueue.db import clock, sql
 from taskqueue.leases.candidate_jobs import JobKind
 from taskqueue.sites import occupancy, reservations, scopes
 from taskqueue.sites.scopes import Scope
@@ -119,8 +119,9 @@ def read_standing(
     rule = None if fresh else throttle.stale
     advertised, more = scope.advertised or {}, reserved
     if rule is Stale.DERIVED:
-        # Our own job states include every match.
-        advertised, more = {**advertised, **_derived_counters(conn, scope.scope)}, 0
+        # Our own job states include every match; an advertised number of matches would stay as it is.
+        kept = {name: value for name, value in advertised.items() if not _is_start(name, value)}
+        advertised, more = {**kept, **_derived_counters(conn, scope.scope, now)}, 0
     throttled = ThrottleState(throttle=throttle, advertised=advertised, reserved=more)
     return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled, reserved=reserved)
 
@@ -226,18 +227,25 @@ def _is_repeated(outer: HandledTypes, inner: HandledTypes) -> bool:
 
 
 def _is_fresh(scope: Scope, lifetime: float, now: datetime) -> bool:
-    """Whether the advertisement is within its lifetime; a lifetime that overflows counts as expired."""
+    """Whether the advertisement is within its lifetime; a lifetime that overflows counts as expired.
+
+    One from the future is as well: the clock of the database was set back since.
+    """
     if scope.advertised_at is None:
         return False
     try:
-        return now - scope.advertised_at <= timedelta(seconds=lifetime)
+        return -clock.MOST_OFFSET <= now - scope.advertised_at <= timedelta(seconds=lifetime)
     except OverflowError as error:
         log.warning("invalid lifetime of advertisements of %s: %s", scope.scope, error)
         return False
 
 
-def _derived_counters(conn: Connection, scope: str) -> Mapping[str, int]:
-    present = occupancy.count_jobs(conn, scope)
+def _is_start(name: str, value: Value) -> bool:
+    return name == throttles.CUR_MATCHES and not isinstance(value, str)
+
+
+def _derived_counters(conn: Connection, scope: str, now: datetime) -> Mapping[str, int]:
+    present = occupancy.count_jobs(conn, scope, now=now)
     return {
         throttles.JOBS: present.jobs,
         throttles.SUBMITTING: present.submitting,

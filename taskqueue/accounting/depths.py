@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from taskqueue import ownership
 from taskqueue.accounting import time_series
@@ -23,6 +23,7 @@ ALL: Final = ""
 _at = queue_depths.c.at
 SAMPLED = select(func.max(_at, type_=_at.type))
 SAMPLES = select(_at).where(queue_depths.c.site == ALL).order_by(_at)
+REMOVE_FROM = delete(queue_depths).where(_at >= bindparam("the_time", type_=_at.type))
 LARGEST = (
     select(queue_depths.c.site, queue_depths.c.vo, queue_depths.c.jobs)
     .where(
@@ -73,7 +74,11 @@ def read_largest(conn: Connection, *, since: datetime, most: int) -> Mapping[tup
 
 
 def store_sample(conn: Connection, at: datetime, found: Collection[QueueDepth]) -> None:
-    """Store a sample; places without such jobs have no row, and the time has one in any case."""
+    """Store the latest sample; places without such jobs have no row, and the time has one in any case.
+
+    Later ones are removed: the clock of the database was set back since.
+    """
+    conn.execute(REMOVE_FROM, {"the_time": at})
     total = QueueDepth(site=ALL, queue=ALL, vo=ALL, jobs=0)
     rows = [
         {"at": at, "site": each.site, "queue": each.queue, "vo": each.vo, "jobs": each.jobs}

@@ -167,6 +167,7 @@ def find_store_fault(error: BaseException) -> str | None:
 #: set to SERIALIZABLE, and administrators lock rows by hand.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 _LOCK_NOT_AVAILABLE: Final = "55P03"
+_QUERY_CANCELED: Final = "57014"
 #: Two processes claimed for one pilot at once, see `pilots.slots`.
 _RACED: Final = "uq_attempts_claim_number"
 
@@ -182,6 +183,11 @@ def is_conflict(error: BaseException) -> bool:
 def is_lock_timeout(error: DBAPIError) -> bool:
     """Whether a statement gave up waiting for a row that another transaction has locked."""
     return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+
+
+def is_statement_timeout(error: Exception) -> bool:
+    """Whether a statement took longer than allowed; never on SQLite."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _QUERY_CANCELED
 
 
 def run_with_retry(

@@ -7,7 +7,7 @@ may be reopened, by its own holder (`expiry.resume`). Locks are taken attempt fi
 
 Answers to match requests are stored by the sender's `request_id`, in the transaction of the claim, so that a
 repeated request (after a lost answer) gets the same jobs and cannot claim twice: the second of two waits for
-the first at the primary key.
+the first at the primary key, or at the row, if the jobs of an earlier answer went back.
 """
 
 import json
@@ -293,15 +293,19 @@ RESERVE_KEY = sql.insert_or_skip(table, "subject", "request_id")
 _KEY = (table.c.subject, table.c.request_id)
 _THIS = (table.c.subject == bindparam("the_subject"), table.c.request_id == bindparam("the_request_id"))
 ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(sql.IDS))
-STORE_ANSWER = update(table).where(*_THIS).values(matches=bindparam("the_matches"), at=bindparam("now"))
+LOCK_ANSWERS = ANSWERS.order_by(*_KEY).with_for_update()
+#: No UPDATE: an earlier answer that was undeliverable is deleted with its key, maybe after it was seen here.
+STORE_ANSWER = sql.insert_or_update(table, "matches", "at")
 RELEASE_KEY = delete(table).where(*_THIS)
 
 
-def read_answers(conn: Connection, keys: Collection[RequestKey]) -> Mapping[RequestKey, list[int]]:
-    """Jobs that the requests got before."""
+def read_answers(
+    conn: Connection, keys: Collection[RequestKey], *, lock: bool = False
+) -> Mapping[RequestKey, list[int]]:
+    """Jobs that the requests got before; `lock`: until the transaction ends no other one reads them so."""
     return {
         (row.subject, row.request_id): json.loads(row.matches)
-        for row in sql.read_batches(conn, ANSWERS, keys)
+        for row in sql.read_batches(conn, LOCK_ANSWERS if lock else ANSWERS, keys)
     }
 
 
@@ -321,16 +325,11 @@ def reserve_keys(conn: Connection, keys: Collection[RequestKey], *, now: datetim
 def store_answers(conn: Connection, given: Mapping[RequestKey, Collection[int]], *, now: datetime) -> None:
     """Store the jobs that requests get, before the transaction commits."""
     rows = [
-        {
-            "the_subject": subject,
-            "the_request_id": request_id,
-            "the_matches": json.dumps(sorted(job_ids)),
-            "now": now,
-        }
+        {"subject": subject, "request_id": request_id, "matches": json.dumps(sorted(job_ids)), "at": now}
         for (subject, request_id), job_ids in sorted(given.items())
     ]
     if rows:
-        conn.execute(STORE_ANSWER, rows)
+        conn.execute(STORE_ANSWER.to_statement(conn), rows)
 
 
 def release_keys(conn: Connection, keys: Collection[RequestKey]) -> None:

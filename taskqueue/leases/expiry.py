@@ -24,7 +24,7 @@ from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
 from taskqueue.schema.tables import attempts as table
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.schema.tables import pilots
+from taskqueue.schema.tables import matching_delays, pilots
 from taskqueue.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.task_queues import task_queues
 
@@ -168,6 +168,8 @@ CORRECT_DUE = (
     .where(jobs_table.c.due_at > _LATEST, jobs_table.c.updated_at > _LATEST)
     .values(due_at=_NOW)
 )
+#: Otherwise no token would come before the time that was stored with the last one.
+CORRECT_DELAYS = update(matching_delays).where(matching_delays.c.at > _LATEST).values(at=_NOW)
 
 #: The old state in the WHERE: no effect if the job was claimed, killed or rescheduled meanwhile.
 RESUME = (
@@ -208,7 +210,8 @@ def make_key(vo: str, times: str = "") -> str:
 def correct_future_times(conn: Connection, *, now: datetime) -> None:
     """Set times that are ahead to the present: the clock of the database was set back.
 
-    Silence of open attempts counts from then on, instead of after hours, and jobs that were put off are due.
+    Silence of open attempts counts from then on, instead of after hours, matching delays end, and jobs that
+    were put off are due.
     `now` is used on SQLite only: what a process read before it was suspended would set back the reports that
     came meanwhile.
     """
@@ -217,6 +220,7 @@ def correct_future_times(conn: Connection, *, now: datetime) -> None:
     conn.execute(CORRECT_ATTEMPTS, times)
     conn.execute(CORRECT_STALLED, times)
     conn.execute(CORRECT_DUE, times)
+    conn.execute(CORRECT_DELAYS, times)
 
 
 def expire_leases(

@@ -17,15 +17,18 @@ from sqlalchemy import (
     BindParameter,
     Connection,
     Row,
+    Select,
     and_,
     bindparam,
     case,
     delete,
     exists,
+    false,
     func,
     or_,
     select,
     tuple_,
+    union_all,
     update,
 )
 from sqlalchemy.schema import CreateView
@@ -46,6 +49,8 @@ from taskqueue.states import FINAL, JobStatus
 from taskqueue.task_queues import change_feed
 
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
+#: Jobs of a pool and status that are looked at first.
+_FEW = 100
 TOUCH = sql.insert_or_update(submit_pools, "last_used_at", returning=("pool_id", "refreshed_at"))
 
 #: A pool with a mapping has at least the version of its VO's last full refresh.
@@ -77,7 +82,25 @@ _is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.s
 _was_used = exists().where(
     jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.ended_at >= bindparam("before")
 )
-_may_go = and_(submit_pools.c.last_used_at < bindparam("before"), ~_is_used, ~_was_used)
+
+
+def _list_newest(status: JobStatus) -> Select[datetime | None]:
+    """When the newest jobs of a pool with this status ended."""
+    return (
+        select(jobs.c.ended_at)
+        .where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == status.value)
+        .order_by(jobs.c.job_id.desc())
+        .limit(_FEW)
+        .correlate(submit_pools)
+    )
+
+
+_newest = union_all(*(select(_list_newest(each).subquery()) for each in sorted(FINAL))).subquery()
+_newest_were_used = exists().where(_newest.c.ended_at >= bindparam("before"))
+#: CASE: in this order. A pool may have millions of ended jobs, which are read once, before it goes, and not
+#: every minute of its grace time.
+_is_idle = case((_is_used, false()), (_newest_were_used, false()), else_=~_was_used)
+_may_go = and_(submit_pools.c.last_used_at < bindparam("before"), _is_idle)
 
 #: SKIP LOCKED: a locked row is in use. Ordered as in `touch_pools`.
 UNUSED = (

@@ -473,6 +473,8 @@ ATTEMPT_AT = folded_name(attempts.c.site), folded_name(attempts.c.ce), folded_na
 _index_where("closed_at IS NULL", "ix_attempts_open_at", *ATTEMPT_AT)
 # Attempts that may be reopened: a new limit has to count them then.
 _index_where("closed_as = 'lost'", "ix_attempts_lost_at", *ATTEMPT_AT[:2])
+# Attempts that were taken away before their start, and may be on their way to a throttled place.
+_index_where("closed_as = 'rescheduled' AND started_at IS NULL", "ix_attempts_taken_at", *ATTEMPT_AT[:2])
 for _dialect, _statements in TRIGGERS.items():
     for _statement in _statements:
         event.listen(attempts, "after_create", _build_ddl(_statement).execute_if(dialect=_dialect))

@@ -3,9 +3,22 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 
 from cs_config.tree.address import QueueAddress
 from requirements.values import fold
@@ -16,6 +29,11 @@ from taskqueue.states import PILOT_ACTIVE, JobStatus, read_status
 
 _site, _ce, _queue = ATTEMPT_AT
 _NOT_BEGUN = attempts.c.started_at.is_(None)
+#: `closed_as` of an attempt whose job was rescheduled, which its pilot learns later.
+TAKEN_AWAY: Final = "rescheduled"
+#: An attempt that was taken away before its start; until the end of its lease it may be on its way to the
+#: site. No bind, so that the planner finds the partial index.
+WAS_ON_ITS_WAY = and_(attempts.c.closed_as == literal_column(f"'{TAKEN_AWAY}'"), _NOT_BEGUN)
 
 OCCUPANCY = (
     select(
@@ -25,7 +43,10 @@ OCCUPANCY = (
     )
     .join(jobs, jobs.c.job_id == attempts.c.job_id)
     .where(
-        attempts.c.closed_at.is_(None),
+        or_(
+            attempts.c.closed_at.is_(None),
+            and_(WAS_ON_ITS_WAY, attempts.c.lease_expires_at >= bindparam("now")),
+        ),
         _site == bindparam("site"),
         or_(bindparam("ce") == "", _ce == bindparam("ce")),
         or_(bindparam("queue") == "", _queue == bindparam("queue")),
@@ -88,14 +109,14 @@ class Occupancy:
     """Numbers of jobs assigned to pilots."""
 
     jobs: int
-    submitting: int  #: matched, not started
+    submitting: int  #: matched, not started; with those taken from a pilot that may be on its way
     gathering: int  #: the payload ended, its output is being transferred
 
 
-def count_jobs(conn: Connection, scope: str) -> Occupancy:
+def count_jobs(conn: Connection, scope: str, *, now: datetime) -> Occupancy:
     """Jobs at a scope, `Site`, `Site/CE` or `Site/CE/Queue`, including killed ones that are ending."""
     site, ce, queue = (*fold(scope).split("/"), "", "")[:3]
-    row = conn.execute(OCCUPANCY, {"site": site, "ce": ce, "queue": queue}).one()
+    row = conn.execute(OCCUPANCY, {"site": site, "ce": ce, "queue": queue, "now": now}).one()
     return Occupancy(**row._asdict())
 
 

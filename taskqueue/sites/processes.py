@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, delete, or_, select
 from sqlalchemy.sql.dml import Insert
 
+from taskqueue.db import clock
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import OtherProcess
 from taskqueue.schema.tables import site_processes as table
@@ -36,6 +37,8 @@ def _store(insert: DialectInsert) -> Insert:
                 table.c.holder.in_((insert.excluded.holder, bindparam("replaced"))),
             ),
             table.c.expires_at <= insert.excluded.seen_at,
+            # No report is from the future: the clock of the database was set back since.
+            table.c.seen_at > bindparam("latest", type_=table.c.seen_at.type),
         ),
     ).returning(table.c.holder)
 
@@ -98,7 +101,8 @@ def report(
         "problems": json.dumps(list(process.problems)),
         "too_small": json.dumps([asdict(each) for each in process.too_small]),
     }
-    if conn.execute(STORE.to_statement(conn), {**row, "replaced": replaces}).first() is None:
+    others = {"replaced": replaces, "latest": now + clock.MOST_OFFSET}
+    if conn.execute(STORE.to_statement(conn), {**row, **others}).first() is None:
         key = {"kind": process.kind, "name": process.name, "vo": process.vo}
         holder = conn.execute(GET_HOLDER, key).scalar_one()
         raise OtherProcess(f"{process.kind} {process.name}", holder=holder)

@@ -38,6 +38,7 @@ from taskqueue.db import sql
 from taskqueue.schema.tables import attempts, jobs, scope_rules
 from taskqueue.schema.tables import reservations as table
 from taskqueue.sites import scopes
+from taskqueue.sites.occupancy import TAKEN_AWAY, WAS_ON_ITS_WAY
 from taskqueue.sites.scopes import SCOPES_OF_SITE, SET_WATERMARK, Scope
 
 log = logging.getLogger(__name__)
@@ -46,20 +47,15 @@ log = logging.getLogger(__name__)
 AttemptKey = tuple[int, int]
 
 _BY_ITS_PILOT = ("finished", "released")
-_TAKEN_AWAY = "rescheduled"
 
 _THE_SCOPE = table.c.scope == bindparam("the_scope")
 _ITS_ATTEMPT = and_(attempts.c.job_id == table.c.job_id, attempts.c.epoch == table.c.epoch)
 _MAY_BE_THERE: ColumnElement[bool] = or_(
     attempts.c.closed_at.is_(None),
-    attempts.c.closed_as == _TAKEN_AWAY,
+    attempts.c.closed_as == TAKEN_AWAY,
     and_(attempts.c.started_at.is_not(None), attempts.c.closed_as.not_in(_BY_ITS_PILOT)),
 )
-_IS_GIVEN_UP = and_(
-    attempts.c.closed_as == _TAKEN_AWAY,
-    attempts.c.started_at.is_(None),
-    attempts.c.lease_expires_at < bindparam("now"),
-)
+_IS_GIVEN_UP = and_(WAS_ON_ITS_WAY, attempts.c.lease_expires_at < bindparam("now"))
 
 CREATE = insert(table)
 COUNT = (

@@ -8,8 +8,9 @@ the open attempts that it counts are marked with it (`attempts.counted_by`), som
 with its counter: a process that is killed meanwhile leaves a smaller number and as few marks, and another
 continues. An attempt that ends before it was marked is not counted, and one that ends later is returned.
 
-For a throttle every attempt at the scope gets a reservation: no advertisement so far was counted for it, so
-none shows for certain that it contains the attempt. The next one that was counted later does.
+For a throttle every attempt at the scope gets a reservation, also one that was taken away on its way: no
+advertisement so far was counted for it, so none shows for certain that it contains the attempt. The next one
+that was counted later does.
 
 The check compares all counters with their rows, and mends those that differ.
 """
@@ -51,7 +52,7 @@ from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import reservations as site_reservations
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites import scopes
-from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
+from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS, WAS_ON_ITS_WAY
 from taskqueue.sites.scope_rules import OF_SITE, RuleKind, StoredRule
 
 #: Attempts marked by one transaction: their pilots' reports wait for so many at most.
@@ -72,8 +73,10 @@ CLAIMS = text("""
 """)
 
 _site, _ce, _queue = ATTEMPT_AT
-#: Attempts that are open, or may be reopened; as text, so that the planner finds the partial indexes.
-_MAY_COUNT = text("(attempts.closed_at IS NULL OR attempts.closed_as = 'lost')")
+#: Attempts that are open, may be reopened, or may be on their way to a throttled place: the reservations of
+#: those that were given up end with the next advertisement. As text, so that the planner finds the partial
+#: indexes.
+_MAY_COUNT = or_(text("attempts.closed_at IS NULL OR attempts.closed_as = 'lost'"), WAS_ON_ITS_WAY)
 
 
 def _select_countable(value: ColumnElement[str]) -> Select[*tuple[object, ...]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, func, or_, select
 
 from taskqueue import ownership
 from taskqueue.db import sql
@@ -97,24 +97,30 @@ def read_requirement_class(conn: Connection, task_queue_id: int) -> RequirementC
     return None if definition is None else RequirementClass.from_json(definition)
 
 
-_counts = (
-    select(
+_class = (table.c.class_id, requirement_classes.c.definition)
+
+
+def _select_waiting(vos: Collection[str] | None) -> Select[Any]:
+    """Classes with waiting jobs of some VOs (None: all): only these jobs are read."""
+    per_task_queue = select(
         waiting_jobs.c.task_queue_id,
         func.count().label("jobs"),
         func.min(waiting_jobs.c.job_id).label("first"),
+    ).group_by(waiting_jobs.c.task_queue_id)
+    if vos is not None:
+        own = select(table.c.task_queue_id).where(table.c.vo.in_(sorted(vos)))
+        per_task_queue = per_task_queue.where(waiting_jobs.c.task_queue_id.in_(own))
+    counts = per_task_queue.subquery()
+    return (
+        select(*_class, func.sum(counts.c.jobs).label("jobs"), func.min(counts.c.first).label("first"))
+        .select_from(counts)
+        .join(table, table.c.task_queue_id == counts.c.task_queue_id)
+        .join(requirement_classes, requirement_classes.c.class_id == table.c.class_id)
+        .group_by(*_class)
+        .order_by(table.c.class_id)
     )
-    .group_by(waiting_jobs.c.task_queue_id)
-    .subquery()
-)
-_class = (table.c.class_id, requirement_classes.c.definition)
-WAITING = (
-    select(*_class, func.sum(_counts.c.jobs).label("jobs"), func.min(_counts.c.first).label("first"))
-    .select_from(_counts)
-    .join(table, table.c.task_queue_id == _counts.c.task_queue_id)
-    .join(requirement_classes, requirement_classes.c.class_id == table.c.class_id)
-    .group_by(*_class)
-    .order_by(table.c.class_id)
-)
+
+
 FIRST_JOBS = (
     select(
         *(jobs.c.job_id, jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.job_name, jobs.c.job_type),
@@ -142,7 +148,7 @@ class WaitingClass:
 
 def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
     """Classes of these VOs (None: all) with waiting jobs."""
-    rows = conn.execute(WAITING.where(*ownership.match_values({requirement_classes.c.vo: vos})))
+    rows = conn.execute(_select_waiting(vos))
     found = [
         (asked, int(row.jobs), row.first)
         for row in rows

@@ -77,6 +77,13 @@ def test_a_sample_is_taken_once_and_a_step_without_one_is_a_gap(engine: Engine) 
     assert _read(engine, 4)["A.B.ch"] == [1, None, 0, None]
 
 
+def test_samples_of_a_clock_that_was_ahead_are_replaced_when_it_is_set_back(engine: Engine) -> None:
+    _sample(engine, START, 1)
+    _sample(engine, START + STEP, 2)
+    _sample(engine, START, 4)
+    assert _read(engine, 2)["A.B.ch"] == [7, None]
+
+
 def test_the_largest_depths_of_sites_are_those_of_the_latest_sample_if_it_is_new(engine: Engine) -> None:
     _sample(engine, START, 1)
     _sample(engine, START + STEP, 2)

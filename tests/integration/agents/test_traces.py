@@ -126,6 +126,15 @@ def test_what_a_collector_refuses_is_sent_again_and_by_the_next_leader_under_the
     assert receiver.spans == first
 
 
+def test_jobs_that_end_after_the_clock_was_set_back_are_sent(
+    engine: Engine, now: datetime, receiver: Receiver, collector: Collector
+) -> None:
+    _end_two_of_three(engine, now)
+    memory = TracesState(seen=EndedJob(at=now + timedelta(days=1), job_id=9))
+    assert _cycle(engine, collector, now + 10 * MINUTE, memory) == TracesResult(sent=2)
+    assert _cycle(engine, collector, now + 11 * MINUTE, memory) == TracesResult(sent=0)
+
+
 def test_a_new_process_goes_on_where_the_last_cycle_was(
     engine: Engine, now: datetime, receiver: Receiver, collector: Collector
 ) -> None:

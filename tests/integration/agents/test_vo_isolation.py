@@ -7,9 +7,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from agents import lost_jobs, pools, priorities, retention
 from agents.leader import LeadershipLostError
@@ -17,6 +18,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from pilotage.service import lease_reports
+from taskqueue import retention as removal
 from taskqueue.db import database
 from taskqueue.leases import assignment, opening
 from taskqueue.leases.assignment import Location
@@ -101,6 +103,27 @@ def test_rows_of_the_others_are_removed(
     assert result is not None
     assert result.broken == ("evil",)
     assert "retention: the work for the VO evil failed" in caplog.text
+
+
+def test_a_vo_whose_rows_take_too_long_keeps_none_of_the_others(
+    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = database.connect(postgres_url)
+    run(engine, now)
+    remove_logs, served = removal.remove_logs, []
+
+    def remove_slowly(conn: Connection, *, vo: str, **bounds: Any) -> int:
+        if vo == "evil":
+            conn.exec_driver_sql("SET LOCAL statement_timeout = 1")
+            conn.exec_driver_sql("SELECT pg_sleep(60)")
+        served.append(vo)
+        return remove_logs(conn, vo=vo, **bounds)
+
+    monkeypatch.setattr(removal, "remove_logs", remove_slowly)
+    result = retention.cycle(engine, grid(), now=now, holder="me")
+    engine.dispose()
+    assert result is not None
+    assert (result.broken, served) == (("evil",), ["lhcb"])
 
 
 def test_task_queues_of_the_others_are_weighed(

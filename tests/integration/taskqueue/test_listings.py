@@ -1,11 +1,13 @@
 """What pages list: pilots by their last news, task queues by whose they are, grid jobs, queues of pools."""
 
 import json
+import re
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, event, text, update
 
 from cs_config.tree.address import QueueAddress
 from matcher.explain import queue_report, queue_set
@@ -21,7 +23,9 @@ from taskqueue.pools import listing
 from taskqueue.schema.tables import attempts
 from taskqueue.states import JobStatus
 from taskqueue.task_queues import listing as task_queues_listing
+from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import by_hand, stored, submitted
+from tests import waiting as waiting_jobs
 
 BOB = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_prod")
 SMALL, LARGE = {"Memory": 1000}, {"Memory": 6000}
@@ -163,3 +167,28 @@ def test_grid_jobs_are_found_by_the_status_of_their_local_jobs(
             for each in LocalJobsStatus
         }
     assert {each: jobs for each, jobs in found.items() if jobs} == {status: [status]}
+
+
+def test_the_waiting_jobs_of_one_vo_are_counted_without_reading_those_of_others(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        for number in range(50):
+            waiting_jobs.put(conn, now, 100, asked=RequirementClass(vo="lhcb", cpu_time=number))
+        waiting_jobs.put(conn, now, 3, asked=RequirementClass(vo="cms", cpu_time=60))
+        conn.execute(text("ANALYZE"))
+    plans: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def explain(*arguments: Any) -> None:
+        if "waiting_jobs" in arguments[2]:
+            rows = arguments[1].connection.execute(f"EXPLAIN (ANALYZE) {arguments[2]}", arguments[3])
+            plans.append("\n".join(line for (line,) in rows))
+
+    with database.reading(engine) as conn:
+        [found] = task_queues_listing.list_waiting(conn, {"cms"})
+    engine.dispose()
+    assert found.jobs == 3
+    [plan] = plans
+    assert max(map(int, re.findall(r"on waiting_jobs .*actual .*rows=(\d+)", plan))) == 3, plan

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
+from agents import retention as agent
 from cs_config.errors import VersionRemoved
 from cs_config.versions import store
 from cs_config.versions.tables import config_versions
@@ -25,7 +26,7 @@ from taskqueue.schema.tables import (
     submit_pools,
 )
 from taskqueue.states import JobStatus, PilotStatus
-from tests import stored
+from tests import stored, waiting
 
 DAY = timedelta(days=1)
 
@@ -123,6 +124,20 @@ def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
         assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10) == 0
         assert (log.read_log(conn, old), len(log.read_log(conn, running))) == ([], 1)
         assert jobs.get_job(conn, old)
+
+
+def test_jobs_that_ended_long_ago_are_searched_for_logs_once_a_day(engine: Engine, now: datetime) -> None:
+    config = waiting.grid(waiting.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
+    found = []
+    for later in (timedelta(), timedelta(minutes=10), timedelta(minutes=20), DAY):
+        with database.writing(engine) as conn:
+            _old(conn, JobStatus.DONE, now + later)
+            if later == timedelta(minutes=20):
+                _old(conn, JobStatus.DONE, now + later, age=DAY + timedelta(minutes=5))
+        result = agent.cycle(engine, config, now=now + later, holder="me")
+        assert result is not None
+        found.append(result.removed.get("logs", 0))
+    assert found == [1, 0, 1, 3]
 
 
 def _blob(conn: Connection, store: BlobStore, content: bytes, now: datetime) -> str:

@@ -243,9 +243,16 @@ def test_a_request_whose_jobs_went_back_gets_others(engine: Engine, now: datetim
     assert again.lease != match.lease
 
 
-def test_the_same_request_at_two_matchers_at_once_claims_once(engine: Engine, now: datetime) -> None:
+@pytest.mark.parametrize("went_back", [False, True])
+def test_the_same_request_at_two_matchers_at_once_claims_once(
+    engine: Engine, now: datetime, *, went_back: bool
+) -> None:
     _put(engine, now, 8)
     matchers = [waiting.matcher(engine, now) for _ in range(4)]
+    if went_back:
+        [first] = _one(matchers[0], request(request_id="r")).claimed
+        with database.writing(engine) as conn:
+            reporting.release(conn, first.lease, reason="", max_rescheduling=3, now=now)
 
     def ask(number: int) -> tuple[int, ...]:
         return tuple(match.job_id for match in _one(matchers[number], request(request_id="r")).claimed)

@@ -17,6 +17,7 @@ from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller
 from requirements.errors import InvalidResource, PilotageError
 from taskqueue.db import database
+from taskqueue.jobs import control
 from taskqueue.schema.tables import scope_returns
 from taskqueue.sites import scopes
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
@@ -177,6 +178,34 @@ def test_a_new_throttle_counts_what_is_on_its_way_until_an_advertisement_contain
     assert len(_claim(throttled).claimed) == 1, "the third is still on its way"
     assert third.epoch == 1
     assert not _cycle(engine, now, waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE)).mended
+
+
+def test_a_new_throttle_counts_a_job_that_was_rescheduled_on_its_way_until_its_lease_ends(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now)
+    [first, _] = _claim(_matcher(engine, now, waiting.GRID), count=2).claimed
+    with database.writing(engine) as conn:
+        control.reschedule_job(conn, first.job_id, source="ann", now=now, maximum=1)
+    tree = waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE)
+    throttled = _matcher(engine, now, tree, version=2)
+    assert _claim(throttled).refused == "throttled"
+    _advertise(engine, now, 0)
+    assert _claim(throttled).refused == "throttled"
+    later = now + 2 * LEASE
+    _advertise(engine, later, 0)
+    assert len(_claim(_matcher(engine, later, tree, version=2)).claimed) == 1
+    assert not _cycle(engine, now, tree).mended
+
+
+def test_an_advertisement_of_before_the_clock_was_set_back_is_not_fresh(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now)
+    matcher = _matcher(engine, now, waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE))
+    for ahead, refused in ((timedelta(days=1), "throttled"), (timedelta(seconds=1), None)):
+        _advertise(engine, now + ahead, 0)
+        assert _claim(matcher, count=1).refused == refused
 
 
 def _cycle(engine: Engine, now: datetime, tree: str) -> scope_counters.ScopeCountersResult:

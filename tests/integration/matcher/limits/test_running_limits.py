@@ -24,6 +24,7 @@ from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs
+from taskqueue.leases import expiry
 from taskqueue.schema.tables import attempts, matching_delays, waiting_jobs
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
@@ -397,6 +398,20 @@ def test_clocks_of_matchers_that_differ_make_no_tokens(postgres_url: str, now: d
     given.append(len(_ask(_matcher(engine, now - timedelta(hours=9), options), 9).claimed))
     engine.dispose()
     assert given == [1, 0, 0, 0, 0, 1]
+
+
+def test_a_delay_ends_in_its_time_when_the_clock_was_ahead_and_is_set_back(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 20, job_type="MC")
+    options = "MatchingDelay: {A.B.ch: {JobType: {MC: 1000}}}"
+    given = []
+    for seconds in (0, -86400, 1000):
+        _pass(engine, seconds)
+        given.append(len(_ask(_matcher(engine, now, options), 9).claimed))
+        with database.writing(engine) as conn:
+            expiry.correct_future_times(conn, now=now)
+    assert given == [1, 0, 1]
 
 
 def test_a_delay_holds_for_all_matchers_together_and_a_token_that_is_not_used_is_kept(

@@ -342,6 +342,42 @@ def test_a_job_that_is_rescheduled_on_its_way_counts_until_its_lease_ends(
     assert machine._room() == 1
 
 
+def test_our_own_states_count_a_job_that_is_rescheduled_on_its_way_until_its_lease_ends(
+    engine: Engine, now: datetime
+) -> None:
+    machine = _derive(engine, now)()
+    machine.begin(policy=Policy.LEVEL0)
+    derived = TREE.replace("Lifetime: 300000000", "Lifetime: 60\n        Stale: derived")
+    machine.config = waiting.grid(derived.format(site=machine.site, policy=Policy.LEVEL0), 2)
+    machine.restart()
+    machine.now += LEASE
+    machine.match(which=0, count=2)
+    taken, other = machine.on_their_way
+    with database.writing(engine) as conn:
+        control.reschedule_job(conn, machine.on_their_way[taken], source="ann", now=machine.now, maximum=1)
+    machine.now += LEASE
+    assert not machine._ask(0, 1).claimed
+    machine._start(other)
+    assert machine._room() == 1
+    machine.now += LEASE / 5
+    assert machine._room() == SUBMITTING_AT_MOST
+
+
+def test_an_advertised_number_of_matches_bounds_nothing_once_our_own_states_count(
+    engine: Engine, now: datetime
+) -> None:
+    machine = _derive(engine, now)()
+    machine.begin(policy=Policy.LEVEL0)
+    derived = TREE.replace("Lifetime: 300000000", "Lifetime: 60\n        Stale: derived")
+    machine.config = waiting.grid(derived.format(site=machine.site, policy=Policy.EXPRESSION), 2)
+    machine.restart()
+    advertised = {"CurMatches": 1, "MaxJobs": 3, "Requirements": "CurMatches < MaxJobs"}
+    assert machine._advertise(reservations.Advertisement(attributes=advertised))
+    assert [len(machine._ask(0, 1).claimed) for _ in range(3)] == [1, 1, 0]
+    machine.now += LEASE
+    assert [len(machine._ask(0, 1).claimed) for _ in range(3)] == [1, 0, 0]
+
+
 def test_the_throttle_is_never_exceeded_and_never_closed_without_need(engine: Engine, now: datetime) -> None:
     run_state_machine_as_test(
         _derive(engine, now),

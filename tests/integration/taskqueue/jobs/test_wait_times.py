@@ -53,6 +53,16 @@ def test_the_time_waited_is_written_down_once_when_a_job_has_ended(engine: Engin
     assert _cycle(engine, later + timedelta(hours=1), wait_times.WaitTimesState()) == 0
 
 
+def test_the_time_waited_is_written_down_also_after_the_clock_was_set_back(
+    engine: Engine, now: datetime
+) -> None:
+    memory = wait_times.WaitTimesState()
+    assert _cycle(engine, now + timedelta(days=1), memory) == 0
+    with database.writing(engine) as conn:
+        _ended(conn, now, waited=5 * MINUTE)
+    assert [_cycle(engine, now + 10 * MINUTE, memory) for _ in range(2)] == [1, 0]
+
+
 def test_the_time_waited_outlives_the_log_but_not_the_job(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = _ended(conn, now, waited=5 * MINUTE)

@@ -268,6 +268,19 @@ def test_a_reserved_request_is_new_once(engine: Engine, now: datetime) -> None:
         assert attempts.read_answers(conn, [one, two, ("other", "r1")]) == {one: [2, 3]}
 
 
+def test_an_answer_is_stored_also_if_the_earlier_one_was_deleted_meanwhile(
+    engine: Engine, now: datetime
+) -> None:
+    key = ("pilot", "r1")
+    with database.writing(engine) as conn:
+        attempts.reserve_keys(conn, [key], now=now)
+    with database.writing(engine) as conn:
+        assert attempts.reserve_keys(conn, [key], now=now) == frozenset()
+        attempts.release_keys(conn, [key])  # as another transaction that could not deliver the answer
+        attempts.store_answers(conn, {key: [7]}, now=now)
+        assert attempts.read_answers(conn, [key], lock=True) == {key: [7]}
+
+
 def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
     postgres_url: str, now: datetime
 ) -> None:

@@ -54,6 +54,12 @@ def test_looks_that_follow_each_other_are_one_time():
     assert seen.due(at(1000), at_end=True) == ()
 
 
+def test_what_was_seen_before_the_clock_was_set_back_is_written():
+    seen = WaitCauseRecorder()
+    seen.note("limits", queues(1), at(86_400))
+    assert len(seen.due(at(0))) == 1
+
+
 def test_the_same_question_is_noted_once_in_ten_seconds():
     seen = WaitCauseRecorder()
     assert [seen.is_due("q", at(seconds)) for seconds in (0, 5, 10, 15)] == [True, False, True, False]
