@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from agents import leader
+from benchmarks.__main__ import BENCHMARKS
 from pilotage.service import pages
 from pilotage.service.pages import page
 from taskqueue.schema.tables import metadata
@@ -39,6 +40,12 @@ def test_every_page_of_the_navigation_is_described() -> None:
     titles = [each.title for each in page.entries(pages.ROUTERS)]
     assert len(titles) > 8
     assert [title for title in titles if title.lower() not in described] == []
+
+
+def test_every_benchmark_has_a_section() -> None:
+    text = (OPERATOR / "performance.md").read_text()
+    assert re.findall(r"<!-- bench: (\w+) -->", text)[:2] == ["machine", "targets"]
+    assert set(re.findall(r"<!-- bench: (\w+) -->", text)[2:]) == BENCHMARKS.keys()
 
 
 def test_tables_with_settings_are_listed_with_those_that_have_the_same() -> None:
