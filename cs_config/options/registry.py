@@ -27,7 +27,7 @@ class _VO(Options):
     description: str = ""
     """For people."""
     default_group: str | None = None
-    """Of those who do not say their group."""
+    """Of those who do not state their group."""
 
 
 class Group(Options):

@@ -60,6 +60,8 @@ _GROUP_VALUES: Final = frozenset({"users", "jobshare", "allowbackgroundtqs", "vo
 _GROUPS: Final = ("Registry", "Groups")
 #: Of a new group: `<vo>_<word>`, so that no VO takes the name of a group of another.
 _NEW_GROUP: Final = re.compile(r"(.+)_[a-z0-9.+-]+")
+#: Why a value in a section of an own VO is refused.
+_GRANTED: Final = "; there only at places that exist, and nothing that the site or the installation grants"
 #: Maximum number of paths in a message.
 _MAX_PATHS: Final = 5
 
@@ -133,12 +135,19 @@ class Rights:
         """The VO of a group, there or new."""
         return self.groups[fold(name)] if fold(name) in self.groups else _first_part(name)
 
+    def is_of_own_vo(self, names: tuple[str, ...]) -> bool:
+        """Whether a path is in a section of an own VO, where some values are granted by others."""
+        vo = fold(names[1]) if names[0] == "Operations" and len(names) > 1 else _values_of_vo(names)[0]
+        return vo in self.vos
+
     def _may_change_vo(self, names: tuple[str, ...]) -> bool:
-        if names[0] == "Operations" and len(names) > 1 and fold(names[1]) in self.vos:
+        if not self.is_of_own_vo(names):
+            return False
+        if names[0] == "Operations":
             below = tuple(map(fold, names[2:]))
             return not any(below[: len(kept)] == kept for kept in _INSTALLATION_PATHS)
-        vo, rest = _values_of_vo(names)
-        return vo is not None and vo in self.vos and not (rest and fold(rest[0]) in _SITE_PATHS)
+        _, rest = _values_of_vo(names)
+        return not (rest and fold(rest[0]) in _SITE_PATHS)
 
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
         return bool(node_depth(names)) and names[2] in self.sites and _depth_of_vos(names) is None
@@ -365,7 +374,9 @@ def _effective_value(config: Configuration, names: tuple[str, ...], vo: str, fol
 
 def _refuse(rights: Rights, paths: Iterable[str]) -> None:
     if refused := list(paths):
-        raise EditNotAllowed(refused, reason="not yours to change", allowed=rights.allowed)
+        is_granted = any(rights.is_of_own_vo(tuple(path.split("/"))) for path in refused)
+        allowed = rights.allowed + (_GRANTED if is_granted else "")
+        raise EditNotAllowed(refused, reason="not yours to change", allowed=allowed)
 
 
 def visible_tree(config: Configuration, rights: Rights) -> Mapping[str, object]:

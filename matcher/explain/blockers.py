@@ -256,7 +256,7 @@ def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
     )
     yield (
         f"{len(undecided)} of the {situation.eligible.bit_count()} eligible queues decide only at the "
-        f"node: a pilot there must measure what it asks of {names}, such as at {example.address}"
+        f"node: a pilot there must measure what it requires of {names}, such as at {example.address}"
     )
 
 
@@ -314,10 +314,10 @@ def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
     asked, coming = sum(each.asked for each in fits), sum(each.coming for each in fits)
     total, minutes = sum(each.asked for each in seen.values()), LATELY // timedelta(minutes=1)
     if not asked:
-        others = f"; {total} asked from other queues" if total else ""
-        yield f"no pilot of an eligible queue has asked for work in the last {minutes} minutes{others}"
+        others = f"; {total} did from other queues" if total else ""
+        yield f"no pilot of an eligible queue has requested work in the last {minutes} minutes{others}"
     else:
-        yield f"{_format_pilots(asked)} of eligible queues asked for work in the last {minutes} minutes"
+        yield f"{_format_pilots(asked)} of eligible queues requested work in the last {minutes} minutes"
     if coming:
         wait = "waits in its batch system" if coming == 1 else "wait in their batch systems"
         yield f"{_format_pilots(coming)} for eligible queues {wait}"

@@ -145,7 +145,7 @@ def _show_setting(conn: Connection, name: str) -> str:
 
 def _schema(state: SchemaState) -> Finding:
     if state.is_newer:
-        message = f"revision {state.current} of a later release; this one knows {state.head}: upgrade it soon"
+        message = f"revision {state.current} of a later release; this one has {state.head}: upgrade it soon"
         return Finding("schema", Health.WARNING, message)
     if not state.is_current:
         message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"

@@ -395,7 +395,7 @@ class Forwarding:
             *(f"at the queue: {text}" for text in self.at_queue),
             f"to the batch system: {sent}",
             f"to the matcher, with the facts of the node: {self.left or 'nothing'}",
-            *(() if self.sufficient else ("to job managers: never, the flags do not say all that is left",)),
+            *(() if self.sufficient else ("to job managers: never, the flags do not express all of it",)),
         )
 
     def as_json(self) -> dict[str, object]:

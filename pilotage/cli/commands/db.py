@@ -87,5 +87,5 @@ def _report(chosen: Settings, *, as_json: bool) -> bool:
 
 def _schema_message(state: SchemaState) -> str:
     if state.is_newer:
-        return f"made by a later release than this one, which knows {state.head} and goes on with it"
+        return f"made by a later release than this one, which has {state.head} and goes on with it"
     return "is up to date" if state.is_current else "needs `pilotage db upgrade`"

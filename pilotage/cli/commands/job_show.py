@@ -46,9 +46,9 @@ def _forwarding(decisions: list[Mapping[str, Any]]) -> RenderableType:
         "Such as": "example",
         "#Queues": "queues",
         "Decided at the queue": lambda each: "\n".join(each["at_queue"]),
-        "Said in flags": lambda each: " ".join(each["flags"]),
+        "Passed as flags": lambda each: " ".join(each["flags"]),
         "Left to the matcher": "left",
-        "Job managers": lambda each: "may get it" if each["sufficient"] else "never: more than the flags say",
+        "Job managers": lambda each: "may get it" if each["sufficient"] else "never: not all is passed",
     }
     return output.list_table(columns, decisions)
 

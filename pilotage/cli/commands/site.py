@@ -282,7 +282,7 @@ _PROCESSES: Mapping[str, Column] = {
 
 
 def show(site: options.Site, *, service: ServiceOptions) -> None:
-    """Show the ban, throttles, latest advertisements and handled job types of a site."""
+    """Show the ban of a site, its throttles with their last advertisement, and its handled job types."""
     service.show(lambda client: client.site(site), _details)
 
 

@@ -86,39 +86,58 @@ def _application() -> typer.Typer:
 def batch_check(
     kind: Annotated[
         str,
-        typer.Argument(help="Kind of batch system, as in the file of a director; with --config its name."),
+        typer.Argument(
+            metavar="KIND", help="Kind of batch system, as in the file of a director; with --config its name."
+        ),
     ],
     *,
     config: Annotated[
         Path | None,
-        typer.Option(help="File of a director or gateway: check the system of this name as it is there."),
+        typer.Option(
+            metavar="FILE",
+            help="File of a director or gateway: check the system of this name as it is there.",
+        ),
     ] = None,
     directory: Annotated[
         Path | None,
-        typer.Option(help="Directory for the files of jobs, shared with the nodes of the batch system."),
+        typer.Option(
+            metavar="DIR", help="Directory for the files of jobs, shared with the nodes of the batch system."
+        ),
     ] = None,
-    queue: Annotated[str, typer.Option(help="Batch queue for the jobs.")] = QUEUE,
-    memory: Annotated[int | None, typer.Option(min=1, help="Memory of each job in MB.")] = None,
-    wall_time: Annotated[int | None, typer.Option(min=60, help="Wall time of each job in seconds.")] = None,
+    queue: Annotated[str, typer.Option(metavar="NAME", help="Batch queue for the jobs.")] = QUEUE,
+    memory: Annotated[int | None, typer.Option(metavar="MB", min=1, help="Memory of each job in MB.")] = None,
+    wall_time: Annotated[
+        int | None, typer.Option(metavar="S", min=60, help="Wall time of each job in seconds.")
+    ] = None,
     dialect: Annotated[
         Path | None,
-        typer.Option(help="For command: dialect file (YAML); for other kinds: changes of their dialect."),
+        typer.Option(
+            metavar="FILE",
+            help="For command: dialect file (YAML); for other kinds: changes of their dialect.",
+        ),
     ] = None,
     ce: Annotated[
-        Path | None, typer.Option(help="For arc: file with the section `ce` of a director file (YAML).")
+        Path | None,
+        typer.Option(metavar="FILE", help="For arc: file with the section `ce` of a director file (YAML)."),
     ] = None,
     schedd: Annotated[
         Path | None,
-        typer.Option(help="For htcondor: file with the section `schedd` of a director file (YAML)."),
+        typer.Option(
+            metavar="FILE", help="For htcondor: file with the section `schedd` of a director file (YAML)."
+        ),
     ] = None,
     more: Annotated[
         Path | None,
         typer.Option(
-            "--options", help="For kinds of other packages: file with the section `options` (YAML)."
+            "--options",
+            metavar="FILE",
+            help="For kinds of other packages: file with the section `options` (YAML).",
         ),
     ] = None,
-    patience: Annotated[float, typer.Option(help="Timeout in seconds for a small job.")] = 120,
-    only: Annotated[list[str] | None, typer.Option(help="Run only this check; may be repeated.")] = None,
+    patience: Annotated[float, typer.Option(metavar="S", help="Timeout in seconds for a small job.")] = 120,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="CHECK", help="Run only this check; may be repeated.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a batch system with real jobs of one core, which are removed afterwards."""

@@ -174,7 +174,7 @@ class LocalHost:
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
         if asked.cores > self.cores or (asked.memory or 0) > self.memory or asked.gpus:
             raise SubmissionRefused(
-                f"{job.stamp}: asks for {asked.cores} cores, {asked.memory or 0} MB and {asked.gpus} GPUs;"
+                f"{job.stamp}: requires {asked.cores} cores, {asked.memory or 0} MB and {asked.gpus} GPUs;"
                 f" the host gives {self.cores} cores, {self.memory} MB and no GPU"
             )
 

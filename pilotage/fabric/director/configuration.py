@@ -41,7 +41,7 @@ def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem
             message = f"there is no system {broker.system}, only {', '.join(sorted(takes_list))}"
             wrong.append(Problem(path=f"brokers/{name}/system", message=message, file=file))
         elif broker.entry is None and not takes_list[broker.system]:
-            message = f"{broker.system} takes no list of queues; say which one takes all pilots"
+            message = f"{broker.system} takes no list of queues; state which one takes all pilots"
             wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
         wrong += [
             Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
@@ -141,7 +141,7 @@ class DirectorFile(DirectorOptions):
     @model_validator(mode="after")
     def _sends_pilots_somewhere(self) -> Self:
         if not self.queues and not self.brokers and self.from_tree is None:
-            raise ValueError("queues, brokers: one of them has to say where pilots are sent")
+            raise ValueError("queues, brokers: one of them has to state where pilots are sent")
         return self
 
 

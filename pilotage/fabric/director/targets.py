@@ -286,7 +286,7 @@ class Broker(SlotSettings):
     @model_validator(mode="after")
     def _tells_queues_apart(self) -> Self:
         if len(set(self.queues.values())) < len(self.queues):
-            raise ValueError("queues: two have the same batch queue, so a pilot could not tell where it is")
+            raise ValueError("queues: two have the same batch queue, so a pilot could not find its queue")
         return self
 
 

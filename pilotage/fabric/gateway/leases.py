@@ -255,7 +255,7 @@ class GatewayLeases:
             self.manager.journal.cancel(lease.taken.key)
             summary.killed += 1
             if not lease.told_to_end:
-                log.warning("job %d: the service wants it to end", lease.taken.job_id)
+                log.warning("job %d: the service requests its end", lease.taken.job_id)
             lease.told_to_end = True
 
     def _end_unanswered(self, summary: GatewaySummary) -> None:

@@ -310,9 +310,7 @@ class MonteCarlo:
     def check(self, job: HandledJob) -> None:
         """Reject invalid numbers."""
         if read_whole(job.description, EVENTS) is None:
-            raise UnfitJob(
-                f"{EVENTS}: is missing: a grid job of type montecarlo says how many events it wants"
-            )
+            raise UnfitJob(f"{EVENTS}: is missing: a grid job of type montecarlo states its number of events")
         read_whole(job.description, EVENTS_PER_JOB)
         read_whole(job.description, EVENTS_PER_FILE)
         read_seconds(job.description, CPU_PER_EVENT)

@@ -180,7 +180,7 @@ class _Attempt:
         # Compare with a fresh offer: a stricter check would hand the same job back for ever.
         offered = None if left is None else offer.seconds_offered(left)
         missing = monitor.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
-        return f"it asks for {missing:.0f} s more than are left of the slot" if missing else ""
+        return f"it requires {missing:.0f} s more than are left of the slot" if missing else ""
 
     def _execute(self, ready: Prepared, area: WorkArea, news: LeaseAnswer, started: float) -> AttemptOutcome:
         allowed = monitor.job_limits(
@@ -214,7 +214,7 @@ class _Attempt:
         report = self._deliver(judge(watched), ready, area)
         if watched.why is None and payload.asks_for_reschedule(watched.end):
             # Its output is kept in case this was the last attempt.
-            reason = f"exit status {payload.RESCHEDULE}: the payload asks to be rescheduled"
+            reason = f"exit status {payload.RESCHEDULE}: the payload requests to be rescheduled"
             self._persistently(lambda: self.around.service.release(self.match.lease, reason))
             return self.outcome(RELEASED, reason)
         report = report.having_used(watched.end.cpu_seconds, cpu_power=self.around.offer.measured_power)

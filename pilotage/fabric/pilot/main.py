@@ -180,7 +180,7 @@ class Pilot:
         except Away as error:
             told = self.orders.stop.is_set()
             ending = Ending(
-                FINE if told else AWAY, f"{'told to end' if told else 'the service stays away'}: {error}"
+                FINE if told else AWAY, f"{'stopped' if told else 'the service stays away'}: {error}"
             )
         else:
             ending = self._work(offered)

@@ -45,7 +45,7 @@ class ForwardingAnswer(AnswerModel):
     )
     sufficient: bool = Field(
         validation_alias=AliasPath("forwarding", "sufficient"),
-        description="Whether the arguments say all that is left, so that a job manager may get the job.",
+        description="Whether the arguments express all that is left, so that a job manager may get the job.",
     )
 
 

@@ -415,5 +415,6 @@ class SubmittedJobs(BaseModel):
 
     job_ids: list[int]
     warnings: list[str] = Field(
-        default_factory=list, description="Jobs that no queue is eligible for, and what would help them most."
+        default_factory=list,
+        description="Jobs without an eligible queue, with the smallest change that helps.",
     )

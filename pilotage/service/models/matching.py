@@ -77,7 +77,7 @@ class ResourceDescription(BaseModel):
     SubmitFlags: Any = Field(
         default=None,
         description="True: the jobs are submitted to the queue's batch system with the flags of the answer, "
-        "so jobs come as well that leave to the nodes only what flags say.",
+        "so jobs come as well that leave to the nodes only what flags express.",
     )
 
     def to_record(self) -> dict[str, Any]:
@@ -159,8 +159,8 @@ class DemandedTaskQueue(BaseModel):
 
 
 _SERVED = (
-    "For each resource the task queues that it may serve. Of very many, only for the first resources: ask"
-    " again for the others."
+    "For each resource the task queues that it may serve. Of very many, only for the first resources: send"
+    " the others again."
 )
 
 

@@ -215,7 +215,7 @@ def _claims(
     attempt = LoginAttempt(**{name: str(value) for name, value in kept.items() if name != "next"})
     trusted = _issuer(parts, attempt.issuer)
     if name != attempt.issuer:
-        raise NotAuthenticated("the answer comes from another issuer than was asked")
+        raise NotAuthenticated("the answer comes from another issuer")
     if query.error is not None or query.code is None or query.state is None:
         why = query.error or "no code came back"
         raise NotAuthenticated(f"{trusted.issuer.name} did not sign you in: {why!r:.100}")

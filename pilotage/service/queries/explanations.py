@@ -197,7 +197,7 @@ def _demand(foreseen: DryRun) -> JobDemand:
 
 #: Pools of one submission that are looked at.
 _MOST_WARNINGS = 3
-#: By pool: whether no queue is eligible, and what would help most.
+#: By pool: whether no queue is eligible, and the smallest change that would help.
 _STUCK: Cache[str, tuple[bool, str]] = Cache(1000)
 
 

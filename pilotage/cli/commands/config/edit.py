@@ -357,5 +357,5 @@ def _queues(pool: Answer) -> str:
 
 def _useless_line(each: Answer) -> str:
     if each["jobs"]:
-        return f"{each['name']}: {each['jobs']} waiting jobs of {each['vo']} ask for it, all miss it there"
-    return f"{each['name']}: no waiting job of {each['vo']} asks for it"
+        return f"{each['name']}: {each['jobs']} waiting jobs of {each['vo']} require it, all miss it there"
+    return f"{each['name']}: no waiting job of {each['vo']} requires it"

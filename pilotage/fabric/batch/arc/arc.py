@@ -78,7 +78,7 @@ def describe(job: BatchJob, environments: Sequence[str]) -> bytes:
 def _ask(resources: Xml.Element, asked: JobResources, stamp: str) -> None:
     if asked.gpus:
         raise SubmissionRefused(
-            f"{stamp}: asks for {asked.gpus} GPUs; ARC has no word for it: name a runtime environment of the"
+            f"{stamp}: requires {asked.gpus} GPUs; ARC has no word for it: name a runtime environment of the"
             " CE in the flags, such as 'ENV/GPU 1', or a queue that has them"
         )
     if asked.memory is not None:
@@ -125,7 +125,7 @@ def capacity_of(document: Item) -> Mapping[str, Capacity]:
     for name in _PATH:
         service = service.get(name) if isinstance(service, dict) else None
     if not isinstance(service, dict):
-        raise BatchSystemAway(f"the CE does not say what it has, no {'/'.join(_PATH)}")
+        raise BatchSystemAway(f"the CE does not state what it has, no {'/'.join(_PATH)}")
     cores = sum(_number(each, "TotalSlots") for each in _as_list(service.get("ComputingManager")))
     return {
         str(share.get("MappingQueue") or share.get("Name")): _share_capacity(share, cores)

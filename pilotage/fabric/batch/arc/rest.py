@@ -89,7 +89,7 @@ class ArcRest:
             raise NoAnswer(_error_text(response))
         items = self._items(response)
         if len(items) != 1:
-            raise NoAnswer(f"{self.url}: one job was handed in, the answer tells of {len(items)}")
+            raise NoAnswer(f"{self.url}: one job was handed in, the answer is about {len(items)}")
         return items[0]
 
     def jobs(self, states: Collection[str] = ()) -> Sequence[Item]:

@@ -67,7 +67,7 @@ def run_probes(directory: Path, environment: Mapping[str, str], *, patience: flo
 def _together(said: ProbedFacts, more: ProbedFacts) -> ProbedFacts:
     found = ProbedFacts({**said.facts, **more.facts}, tuple(dict.fromkeys((*said.tags, *more.tags))))
     if len(json.dumps([found.facts, found.tags])) > _MOST_IN_ALL:
-        raise _Failure(f"with it all say more than {_MOST_IN_ALL} characters")
+        raise _Failure(f"with it all have more than {_MOST_IN_ALL} characters")
     return found
 
 

@@ -78,7 +78,7 @@ def finish(
     if not hmac.compare_digest(state.encode(), attempt.state.encode()):
         raise NotAuthenticated("this sign-in was begun in another browser, or given up: begin again")
     if issuer is not None and not trusted.issuer.is_named(issuer):
-        raise NotAuthenticated("the answer comes from another issuer than was asked")
+        raise NotAuthenticated("the answer comes from another issuer")
     with discovery.client(trusted.issuer) as http:
         tokens = _exchange(http, trusted, attempt, code)
         claims = _id_claims(trusted, str(tokens.get("id_token", "")), nonce=attempt.nonce, now=now)

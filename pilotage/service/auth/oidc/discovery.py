@@ -68,7 +68,7 @@ def fetch(issuer: Issuer) -> Published:
         metadata = get(http, issuer, issuer.url.rstrip("/") + _WELL_KNOWN)
         if not issuer.is_named(metadata.get("issuer")):
             raise IssuerAway(
-                f"{issuer.url} calls itself {metadata.get('issuer')!r:.200}: say so in the settings"
+                f"{issuer.url} calls itself {metadata.get('issuer')!r:.200}: state that in the settings"
             )
         endpoints = {name: value for name, value in metadata.items() if isinstance(value, str)}
         keys = get(http, issuer, endpoint(issuer, endpoints, "jwks_uri")).get("keys")
@@ -95,7 +95,7 @@ def endpoint(issuer: Issuer, endpoints: Mapping[str, str], name: str) -> str:
     """An endpoint from the issuer's metadata; `IssuerAway` if it is missing or not https."""
     url = endpoints.get(name)
     if url is None:
-        raise IssuerAway(f"{issuer.url} does not say its {name}")
+        raise IssuerAway(f"{issuer.url} does not state its {name}")
     if not is_safe(url, or_local=urlsplit(issuer.url).scheme != "https"):
         raise IssuerAway(f"{issuer.url} has {url!r:.200} as {name}, which is not https")
     return url

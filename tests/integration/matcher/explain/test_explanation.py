@@ -267,7 +267,7 @@ def test_a_job_that_waits_says_that_no_pilot_came_and_who_comes_before_it(servic
     user = service.user()
     first, second = user.post("/api/v1/jobs", json={"jobs": [JOB, JOB]}).json()["job_ids"]
     assert user.get(f"/api/v1/jobs/{first}/explain").json()["now"] == [
-        "no pilot of an eligible queue has asked for work in the last 15 minutes"
+        "no pilot of an eligible queue has requested work in the last 15 minutes"
     ]
     found = user.get(f"/api/v1/jobs/{second}/explain").json()
     assert "1 of the 2 jobs of its task queue are handed out before it" in found["now"]

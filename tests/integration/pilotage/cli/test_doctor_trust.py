@@ -115,7 +115,7 @@ def test_clocks_that_differ_more_than_is_borne_are_told(
         ({"authorities": None}, "CERTIFICATE_VERIFY_FAILED"),
         ({"authorities": "/gone.pem"}, "cannot be read"),
         ({"url": "https://localhost:1"}, "does not answer"),
-        ({"sign_in": {"client_id": "us"}}, "does not say its authorization_endpoint"),
+        ({"sign_in": {"client_id": "us"}}, "does not state its authorization_endpoint"),
     ],
 )
 def test_an_issuer_that_is_away_or_lacks_something_is_bad(

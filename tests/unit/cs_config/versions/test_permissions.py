@@ -268,6 +268,26 @@ def test_what_is_refused_inside_a_section_of_ones_own_is_refused_with_the_sectio
     assert caught.value.paths == (f"{LONG}/VOs/cms/VO", "Operations/cms/Limits/X")
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "is_own"),
+    [
+        ("Operations/cms/Limits/WebHooks", 20, True),
+        ("Operations/cms/Retention/Jobs", 60, True),
+        (f"{LONG}/VOs/cms/Enabled", True, True),
+        ("Resources/Sites/LCG.Nowhere.org/VOs/cms/MaxRAM", 1, True),
+        ("Operations/dune/Limits/WebHooks", 20, False),
+        (f"{LONG}/MaxRAM", 1, False),
+    ],
+)
+def test_what_others_grant_in_the_sections_of_a_vo_is_refused_with_that_reason(
+    path: str, value: object, is_own: bool
+):
+    with pytest.raises(EditNotAllowed) as caught:
+        proposed(CMS, {path: value})
+    reason = "; there only at places that exist, and nothing that the site or the installation grants"
+    assert str(caught.value).endswith(reason) == is_own
+
+
 def test_a_vo_switches_a_queue_off_for_itself_but_not_on():
     assert proposed(CMS, {f"{SITE}/CEs/ce1/VOs/cms/Enabled": False}).differences
     for value in (True, "yes", None):

@@ -6,6 +6,7 @@ import pytest
 from typer.main import get_command
 
 from pilotage.cli import application
+from pilotage.cli.processes import batch
 
 
 def commands(command: object, path: str) -> Iterator[tuple[str, object]]:
@@ -17,7 +18,10 @@ def commands(command: object, path: str) -> Iterator[tuple[str, object]]:
         yield from commands(each, f"{path} {name}")
 
 
-EVERY = dict(commands(get_command(application.application()), "pilotage"))
+EVERY = {
+    **dict(commands(get_command(application.application()), "pilotage")),
+    "pilotage-batch-check": get_command(batch._application()),
+}
 
 
 @pytest.mark.parametrize("words", EVERY)

@@ -156,7 +156,7 @@ def test_a_payload_that_asks_for_it_is_rescheduled_with_its_output_kept(
     run(server.url, tmp_path)
 
     assert job.status == "Rescheduled"
-    assert job.application_status == "exit status 222: the payload asks to be rescheduled"
+    assert job.application_status == "exit status 222: the payload requests to be rescheduled"
     assert files_of(job.output)["std.out"] == "not here\n"
 
 

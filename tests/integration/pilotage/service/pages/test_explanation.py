@@ -46,8 +46,20 @@ def test_a_job_that_no_queue_fits_shows_what_excludes_them_and_what_helps(
         assert float(width.rstrip("%")) == pytest.approx(100 * reason["only_this"] / 3, abs=0.01)
     helps = page.get_by_role("region", name="Changes").locator("tbody tr")
     assert helps.locator("th").all_text_contents() == [each["change"] for each in told["changes"]]
-    expect(page.get_by_text(f"What helps most: {told['changes'][0]['change']}")).to_be_visible()
+    expect(page.get_by_text(f"What would help: {told['changes'][0]['change']}")).to_be_visible()
     picture(page, "why/none")
+
+
+def test_a_long_address_breaks_within_its_cell(service: Service, signed_in: SignedIn) -> None:
+    job_id = _submit(service, Requirements={"Memory": 20_000})
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.set_viewport_size({"width": 1180, "height": 900})
+    page.goto(f"/jobs/{job_id}/why")
+    region = page.get_by_role("region", name="Requirements", exact=True)
+    region.locator("a.address").evaluate_all(
+        "links => links.forEach(link => { link.textContent = 'OSG.Example.us/' + 'long_name_'.repeat(8); })"
+    )
+    assert region.evaluate("region => region.scrollWidth <= region.clientWidth")
 
 
 def test_a_job_that_fits_says_where_and_what_holds_it_now(service: Service, signed_in: SignedIn) -> None:

@@ -68,7 +68,7 @@ def test_an_operator_sees_all_vos_and_what_needs_a_look(busy: Service, signed_in
     rows = page.get_by_role("table", name="Jobs that have not ended").get_by_role("row").all_text_contents()
     assert [row.split()[0] for row in rows[1:]] == ["cms", "dune"]
     assert page.locator("dl a[href='/pools']").inner_text() == "1"
-    alarms = page.get_by_role("region", name="What needs a look")
+    alarms = page.get_by_role("region", name="Problems")
     assert "2 jobs wait in 1 SubmitPool" in alarms.inner_text()
     assert "LCG.B.org" in alarms.inner_text()
     assert "Agent silent" in alarms.inner_text()

@@ -237,7 +237,7 @@ def test_capacity_is_that_of_queues_that_take_jobs() -> None:
 
 
 def test_a_ce_that_does_not_know_its_queues_yet_has_no_capacity() -> None:
-    with pytest.raises(BatchSystemAway, match="does not say what it has"):
+    with pytest.raises(BatchSystemAway, match="does not state what it has"):
         ce(info=httpx.Response(200, json={"Domains": ""})).capacity()
 
 

@@ -122,7 +122,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": SCHEDD, "ssh": SSH}}},
             "schedd, ssh: a remote queue manager is entered from this host, not over SSH",
         ),
-        ({"queues": []}, "queues, brokers: one of them has to say where pilots are sent"),
+        ({"queues": []}, "queues, brokers: one of them has to state where pilots are sent"),
         ({"brokers": {"w.ms": broker()}}, "brokers/w.ms/[key]: String should match"),
         (
             {"brokers": {"wms": broker(system="fram")}},
@@ -133,7 +133,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ({"brokers": {"wms": broker(vos=["dune"])}}, "brokers/wms/vos: dune is not in vos"),
         (
             {"brokers": {"wms": broker(system="here")}, "systems": {"farm": FARM, "here": HERE}},
-            "brokers/wms/entry: here takes no list of queues; say which one takes all pilots",
+            "brokers/wms/entry: here takes no list of queues; state which one takes all pilots",
         ),
         ({"polling_time": 0}, "polling_time: Input should be greater than 0, not 0"),
     ],

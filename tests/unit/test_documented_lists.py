@@ -1,0 +1,60 @@
+"""Lists of the documentation for operators: agents, packages, pages, settings of tables are named all."""
+
+import re
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+from agents import leader
+from benchmarks.__main__ import BENCHMARKS
+from pilotage.service import pages
+from pilotage.service.pages import page
+from taskqueue.schema.tables import metadata
+
+PROJECT = Path(__file__).parents[2]
+OPERATOR = PROJECT / "docs" / "operator"
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of the table that begins with a heading row."""
+    table = text.partition(f"\n{heading}\n")[2].partition("\n\n")[0]
+    return [line.strip("| ").split(" | ") for line in table.splitlines()[1:]]
+
+
+def test_every_agent_is_described() -> None:
+    described = [
+        cells[0].strip("`") for cells in rows((OPERATOR / "README.md").read_text(), "| agent | does |")
+    ]
+    assert described == list(leader.INTERVALS)
+
+
+def test_every_extra_is_described() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = rows((OPERATOR / "README.md").read_text(), "| `pip install '.[…]'` | for |")
+    assert {cells[0].strip("`") for cells in table} == extras.keys() - {"dev"}
+
+
+def test_every_page_of_the_navigation_is_described() -> None:
+    table = rows((OPERATOR / "pages.md").read_text(), "| page | shows | beside operators for |")
+    described = " ".join(cells[0] for cells in table).lower()
+    titles = [each.title for each in page.entries(pages.ROUTERS)]
+    assert len(titles) > 8
+    assert [title for title in titles if title.lower() not in described] == []
+
+
+def test_every_benchmark_has_a_section() -> None:
+    text = (OPERATOR / "performance.md").read_text()
+    assert re.findall(r"<!-- bench: (\w+) -->", text)[:2] == ["machine", "targets"]
+    assert set(re.findall(r"<!-- bench: (\w+) -->", text)[2:]) == BENCHMARKS.keys()
+
+
+def test_tables_with_settings_are_listed_with_those_that_have_the_same() -> None:
+    alike = defaultdict[frozenset[tuple[str, object]], set[str]](set)
+    for table in metadata.tables.values():
+        settings = dict(table.dialect_options["postgresql"]["with"] or {})
+        settings.pop("fillfactor", None)  # it has rows of its own
+        if settings:
+            alike[frozenset(settings.items())].add(table.name)
+    cells = [row[0] for row in rows((OPERATOR / "postgresql.md").read_text(), "| tables | | why |")]
+    listed = [sorted(re.findall(r"`(\w+)`", each)) for each in cells if "," in each]
+    assert sorted(listed) == sorted(map(sorted, alike.values()))
