@@ -180,7 +180,7 @@ class SystemWorker:
             return None
         except Exception as error:  # of an adapter, which may be of any package: the others go on
             log.exception("%s: the poll failed", self.name)
-            self._note_failure(f"{self.name}: a fault of its adapter: {error!r:.300}", problems)
+            self._note_failure(self._describe_fault(error), problems)
             return None
         self.failures, self.is_slow = 0, False
         problems += self.snapshot.problems
@@ -288,6 +288,9 @@ class SystemWorker:
                 self.system.forget(actions.forget)
         except BatchSystemAway as error:
             results.problems.append(str(error))
+        except Exception as error:  # of an adapter: the others go on
+            log.exception("%s: jobs are not ended or removed", self.name)
+            results.problems.append(self._describe_fault(error))
         else:
             results = ActionResults(forgotten=frozenset(each.stamp for each in actions.forget))
         self._submit_all(actions.submit, results, deadline)
@@ -327,8 +330,11 @@ class SystemWorker:
             results.problems.append(str(error))
         except Exception as error:  # of an adapter: what it did is not known
             log.exception("%s: the submission failed", self.name)
-            results.uncertain[job.stamp] = f"a fault of its adapter: {error!r:.300}"
-            results.problems.append(f"{self.name}: {results.uncertain[job.stamp]}")
+            results.uncertain[job.stamp] = self._describe_fault(error)
+            results.problems.append(results.uncertain[job.stamp])
+
+    def _describe_fault(self, error: Exception) -> str:
+        return f"{self.name}: a fault of its adapter: {error!r:.300}"
 
 
 def poll_all(

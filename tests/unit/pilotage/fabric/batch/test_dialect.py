@@ -183,6 +183,7 @@ Job Id: 18.head.example.org
         ("C", "0", State.DONE, 0),
         ("C", "7", State.FAILED, 7),
         ("C", "271", State.FAILED, 143),
+        ("C", "-11", State.FAILED, None),  # ended by the server, here for its time; -1 to -3: never started
         ("C", "", State.MISSING, None),  # what it left may come later
         ("Y", "", State.UNKNOWN, None),
     ],
@@ -256,6 +257,15 @@ def test_jobs_are_ended_together_and_those_that_have_ended_are_no_error() -> Non
     system.kill([Handle(stamp=STAMP)])
 
     assert shell.ran[-1] == ["bkill", "17", "18"]
+
+
+def test_a_kill_that_torque_is_still_working_on_is_no_error() -> None:
+    again = said(status=15, stderr="qdel: Invalid request MSG=job cancel in progress 17.head.example.org\n")
+    system, shell = speaking("pbs", qstat=said(TORQUE.format(state="R", exit="")), qdel=again)
+
+    system.kill([Handle(stamp=STAMP)])
+
+    assert shell.ran[-1] == ["qdel", "17.head.example.org"]
 
 
 QUEUES = """\
@@ -357,6 +367,19 @@ def test_a_record_that_comes_late_into_the_accounting_is_found_soon() -> None:
     second = system.status([Handle(stamp=STAMP)])[STAMP]
 
     assert (first.state, second.state) == (State.MISSING, State.KILLED)
+
+
+def test_a_record_of_the_accounting_that_lags_behind_does_not_keep_a_job_alive() -> None:
+    answers = iter([said(f"17|{STAMP}|RUNNING|None\n"), said(f"17|{STAMP}|NODE_FAIL|None\n")])
+    system, _ = speaking("slurm", squeue=said(), sacct=answers)
+    now = [0.0]
+    system.accounting.clock = lambda: now[0]
+    first = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    now[0] = 5.0
+    second = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (first.state, second.state) == (State.MISSING, State.FAILED)
 
 
 def test_the_accounting_is_queried_ever_more_seldom_for_a_job_that_it_does_not_have() -> None:

@@ -47,6 +47,7 @@ class Scripted:
     old: frozenset[str] = frozenset()
     surveys: int = 0
     submitted: list[str] = field(default_factory=list)
+    killing: Callable[[], None] = lambda: None
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
         self.surveys += 1
@@ -67,7 +68,7 @@ class Scripted:
         raise BatchSystemAway(f"no output of {handle.stamp}")
 
     def kill(self, handles: Sequence[Handle]) -> None:
-        pass
+        self.killing()
 
     forget = kill
 
@@ -132,10 +133,10 @@ def test_a_system_that_hangs_is_waited_for_once_and_its_late_answer_counts() -> 
         return State.RUNNING
 
     slow, good = worker(Scripted(surveying=hang), "slow"), worker(Scripted(), "good")
-    first, _ = poll(slow, good, seconds=0.05)
+    first, _ = poll(slow, seconds=0.05)
     second, _ = poll(slow, good, seconds=3600)
 
-    assert first == second == {"good"}
+    assert (first, second) == (set(), {"good"})
     assert not slow.is_usable
     opened.set()
     [future] = slow.pending()
@@ -178,7 +179,9 @@ def test_an_output_that_cannot_be_fetched_is_reported_as_that() -> None:
     assert farm.snapshot.outputs == {HANDLES[0].stamp: f"farm: no output of {HANDLES[0].stamp}"}
 
 
-def act(system: Scripted, *targets: str, **more: Any) -> tuple[ActionResults, SystemWorker]:
+def act(
+    system: Scripted, *targets: str, kill: Sequence[Handle] = (), **more: Any
+) -> tuple[ActionResults, SystemWorker]:
     farm = worker(system, **more)
     jobs = [
         PilotSubmission(
@@ -188,7 +191,7 @@ def act(system: Scripted, *targets: str, **more: Any) -> tuple[ActionResults, Sy
         )
         for number, target in enumerate(targets)
     ]
-    farm.begin_actions(SystemActions(submit=jobs))
+    farm.begin_actions(SystemActions(kill=kill, submit=jobs))
     workers.wait_for([farm], 30)
     results = farm.take_results([])
     assert results is not None
@@ -222,6 +225,20 @@ def test_after_a_failure_nothing_else_is_submitted_and_what_was_not_is_certain(
 
     assert (results.uncertain.keys(), results.unsubmitted.keys()) == (uncertain, unsubmitted)
     assert system.submitted == ["0"]
+    assert farm.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (BatchSystemAway("scancel: no answer"), "farm: scancel: no answer"),
+        (KeyError("17"), "farm: a fault of its adapter: KeyError('17')"),
+    ],
+)
+def test_a_kill_that_fails_concerns_its_own_system_only(error: Exception, why: str) -> None:
+    results, farm = act(Scripted(killing=raiser(error)), "long", kill=HANDLES)
+
+    assert (results.problems, results.unsubmitted) == ([why], {"0": why})
     assert farm.failures == 1
 
 
