@@ -310,6 +310,7 @@ def test_queues_of_pbs_share_the_nodes_that_are_up() -> None:
         ("PENDING: Resources", State.WAITING, "PENDING: Resources"),
         ("COMPLETING: None", State.RUNNING, "COMPLETING"),
         ("NODE_FAIL: None", State.FAILED, "NODE_FAIL"),
+        ("REVOKED: None", State.UNKNOWN, "REVOKED"),  # another cluster of the federation started it
     ],
 )
 def test_a_listing_of_slurm_is_read(row: str, state: State, message: str) -> None:
@@ -319,6 +320,21 @@ def test_a_listing_of_slurm_is_read(row: str, state: State, message: str) -> Non
     report = system.status([Handle(stamp=STAMP)])[STAMP]
 
     assert (report.state, report.reference, report.message) == (state, "17", message)
+
+
+def test_jobs_and_cores_of_a_hidden_partition_of_slurm_are_seen() -> None:
+    class Hiding(Telling):
+        """The only partition is hidden. Source: squeue(1) and sinfo(1), --all."""
+
+        def run(self, command: Sequence[str], **more: object) -> Completed:
+            return Telling.run(self, command, **more) if "--all" in command else said()
+
+    shell = Hiding({"squeue": said(f"17|{STAMP}|RUNNING: None\n"), "sinfo": said("grid|2/6/1/9|up\n")})
+    areas = WorkAreas(directory="/shared", shell=shell)
+    system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("slurm"))
+
+    assert system.find([STAMP]) == {STAMP: ("17",)}
+    assert system.capacity().keys() == {"grid"}
 
 
 @pytest.mark.parametrize("end", ["PEND", "", "17|north"])
