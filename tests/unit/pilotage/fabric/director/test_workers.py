@@ -47,7 +47,7 @@ class Scripted:
     old: frozenset[str] = frozenset()
     surveys: int = 0
     submitted: list[str] = field(default_factory=list)
-    killing: Callable[[], None] = lambda: None
+    killing: Callable[..., None] = lambda _: None
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
         self.surveys += 1
@@ -68,7 +68,7 @@ class Scripted:
         raise BatchSystemAway(f"no output of {handle.stamp}")
 
     def kill(self, handles: Sequence[Handle]) -> None:
-        self.killing()
+        self.killing(handles)
 
     forget = kill
 
