@@ -295,6 +295,53 @@ n3
 """
 
 
+OPENPBS_NODES = """\
+n1
+     Mom = n1.example.org
+     ntype = PBS
+     state = free
+     pcpus = 16
+     resources_available.arch = linux
+     resources_available.ncpus = 8
+     resources_assigned.mem = 0kb
+     resources_assigned.ncpus = 3
+
+n2
+     Mom = n2.example.org
+     state = job-busy
+     resources_available.ncpus = 4
+     resources_assigned.ncpus = 4
+
+n3
+     state = resv-exclusive,job-exclusive
+     resources_available.ncpus = 4
+     resources_assigned.ncpus = 1
+
+n4
+     state = state-unknown,down
+     resources_assigned.ncpus = 0
+
+n5
+     state = maintenance
+     resources_available.ncpus = 16
+     resources_assigned.ncpus = 0
+
+"""
+
+
+def test_nodes_of_openpbs_have_their_cores_and_those_that_jobs_have() -> None:
+    system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(OPENPBS_NODES))
+
+    assert system.capacity()["long"] == Capacity(cores=16, free_cores=5, waiting=5, running=3)
+
+
+def test_a_node_of_torque_that_is_busy_beside_its_job_has_nothing_free() -> None:
+    nodes = NODES.replace("job-exclusive", "job-exclusive,busy")
+    system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(nodes))
+
+    assert system.capacity()["long"] == Capacity(cores=12, free_cores=8, waiting=5, running=3)
+
+
 def test_queues_of_pbs_share_the_nodes_that_are_up() -> None:
     system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(NODES))
 
