@@ -21,6 +21,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
     Survey,
 )
+from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import workers
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, new_stamp
@@ -70,7 +71,8 @@ class Scripted:
     def kill(self, handles: Sequence[Handle]) -> None:
         self.killing(handles)
 
-    forget = kill
+    def forget(self, handles: Sequence[Handle]) -> None:
+        pass
 
     def submit(self, job: BatchJob) -> str:
         self.submitted.append(job.stamp)
@@ -180,7 +182,11 @@ def test_an_output_that_cannot_be_fetched_is_reported_as_that() -> None:
 
 
 def act(
-    system: Scripted, *targets: str, kill: Sequence[Handle] = (), **more: Any
+    system: Scripted,
+    *targets: str,
+    kill: Sequence[Handle] = (),
+    problems: list[str] | None = None,
+    **more: Any,
 ) -> tuple[ActionResults, SystemWorker]:
     farm = worker(system, **more)
     jobs = [
@@ -193,7 +199,7 @@ def act(
     ]
     farm.begin_actions(SystemActions(kill=kill, submit=jobs))
     workers.wait_for([farm], 30)
-    results = farm.take_results([])
+    results = farm.take_results([] if problems is None else problems)
     assert results is not None
     return results, farm
 
@@ -231,15 +237,25 @@ def test_after_a_failure_nothing_else_is_submitted_and_what_was_not_is_certain(
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (BatchSystemAway("scancel: no answer"), "farm: scancel: no answer"),
+        (NoAnswer("qdel gave no answer in 30 s"), "farm: qdel gave no answer in 30 s"),
         (KeyError("17"), "farm: a fault of its adapter: KeyError('17')"),
     ],
 )
-def test_a_kill_that_fails_concerns_its_own_system_only(error: Exception, why: str) -> None:
+def test_a_kill_that_hangs_or_breaks_concerns_its_own_system_only(error: Exception, why: str) -> None:
     results, farm = act(Scripted(killing=raiser(error)), "long", kill=HANDLES)
 
     assert (results.problems, results.unsubmitted) == ([why], {"0": why})
     assert farm.failures == 1
+
+
+def test_a_job_that_cannot_be_ended_keeps_no_pilot_from_its_batch_system() -> None:
+    killing = raiser(BatchSystemAway("qdel: Server could not connect to MOM 17.head"))
+    problems: list[str] = []
+
+    results, farm = act(Scripted(killing=killing), "long", kill=HANDLES, problems=problems)
+
+    assert results.submitted == {"0": "ref-0"}
+    assert (problems, farm.failures) == (["farm: qdel: Server could not connect to MOM 17.head"], 0)
 
 
 def test_what_no_time_is_left_for_is_not_submitted_and_says_why() -> None:
