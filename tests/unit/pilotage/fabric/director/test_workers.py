@@ -24,6 +24,7 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import workers
+from pilotage.fabric.director.recorded_pilots import DirectorPilot, Status
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, new_stamp
 from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
 from pilotage.fabric.director.workers import (
@@ -295,3 +296,26 @@ def test_old_work_areas_of_pilots_that_nobody_follows_are_removed() -> None:
     found = orphans.find({"ce": snapshot}, {stamps["followed"]}, Client(), summary)  # type: ignore[arg-type]
     assert {each.stamp for each in found["ce"].forget} == {stamps["ended"], stamps["lost"]}
     assert not found["ce"].kill
+
+
+def test_pilots_that_were_cleared_up_are_remembered_as_long_as_the_service_reports_them() -> None:
+    sites = DirectorTargets(queues={}, systems={}, options=DirectorOptions(name="north"), script=lambda _: "")
+    tracking = PilotTracking(sites=sites, pilots={})
+    stamps = [new_stamp("north", ()) for _ in range(2)]
+    tracking.mark_cleared(stamps)
+    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
+    pilot = DirectorPilot(
+        stamp=stamps[0],
+        vo="cms",
+        queue="LCG.A.org/ce1/long",
+        status=Status.DONE,
+        reference="17",
+        jobs=1,
+        created_at=long_ago,
+        updated_at=long_ago,
+        last_seen_at=long_ago,
+    )
+
+    tracking.build_requests([pilot], {})
+
+    assert tracking._cleared == {stamps[0]}
