@@ -218,7 +218,7 @@ class LocalHost:
         return _Seen(entry=entry, process=process, alive=_start_of(process) == start)
 
     def _prevent_start(self, entry: _Entry) -> _Seen:
-        """Make the mark of a process that may be on its way, which then ends; or find it started meanwhile."""
+        """Make the mark of a process on its way, which ends without it; or find it started meanwhile."""
         with suppress(FileExistsError):
             Path(self._areas.path(entry.stamp, "process")).touch(exist_ok=False)
         return self._seen(entry)
