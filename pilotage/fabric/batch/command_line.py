@@ -35,7 +35,7 @@ from pilotage.fabric.batch.work_area import (
 
 log = logging.getLogger(__name__)
 
-#: Seconds until the accounting is queried again for a job that it did not have: it lags behind the listing.
+#: Seconds until the accounting is queried again for a job whose end it did not have: it lags behind.
 #: Each wait is twice as long as the one before, up to the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 3.0, 120.0
 
@@ -49,7 +49,10 @@ class _Missing(NamedTuple):
 
 @dataclass(slots=True)
 class AccountingCache:
-    """What the accounting has of jobs that ended: it is slow, and of one job it never changes."""
+    """What the accounting has of jobs that ended: it is slow, and of one job it never changes.
+
+    That a job lives is not believed: it lags behind the listing, and some records are never closed.
+    """
 
     clock: Callable[[], float] = time.monotonic  #: seconds
     _found: dict[str, list[ListedJob]] = field(default_factory=dict)
@@ -68,7 +71,8 @@ class AccountingCache:
             except BatchSystemAway as error:
                 log.warning("%s: the accounting does not answer: %s", where, error)
             wanted = frozenset(due)
-            self._found |= index_by_stamp(row for row in rows if row.stamp in wanted)
+            ended = (row for row in rows if row.stamp in wanted and row.state in ENDED)
+            self._found |= index_by_stamp(ended)
             for stamp in due:
                 self._note(stamp, now)
         return {stamp: self._found[stamp] for stamp in stamps if stamp in self._found}

@@ -137,7 +137,7 @@ class LocalHost:
             for each in self._look(entries):
                 if each.entry.stamp in stamps and (each.waits or each.alive):
                     self._write(replace(each.entry, killed_at=each.entry.killed_at or self.clock()))
-                    _signal(each, signal.SIGTERM)
+                    _signal(self._prevent_start(each.entry) if each.waits else each, signal.SIGTERM)
 
     def output(self, handle: Handle) -> Output:
         """What the job wrote so far."""
@@ -216,6 +216,12 @@ class LocalHost:
             return _Seen(entry=entry, process=None, alive=False)
         process, start = map(int, said)
         return _Seen(entry=entry, process=process, alive=_start_of(process) == start)
+
+    def _prevent_start(self, entry: _Entry) -> _Seen:
+        """Make the mark of a process on its way, which ends without it; or find it started meanwhile."""
+        with suppress(FileExistsError):
+            Path(self._areas.path(entry.stamp, "process")).touch(exist_ok=False)
+        return self._seen(entry)
 
     def _turn(self, entries: Iterable[_Entry]) -> None:
         """Start what fits, in order: a job that does not fit yet keeps its place. End what will not end."""

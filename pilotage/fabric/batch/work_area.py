@@ -32,12 +32,16 @@ _WRAPPER = """\
 #!/bin/sh
 umask 077
 cd {area} || exit 70
+# After a signal the job does not start; one that comes while it starts is passed on when it is there.
+child= early=
+pass_on() {{ if test "$child"; then kill -$1 $child 2>/dev/null; else early=$1; : >signalled; fi; }}
+for signal in TERM INT HUP USR1; do trap "pass_on $signal" $signal; done
+trap "pass_on TERM" USR2
 mkdir started 2>/dev/null || exit {twice}
 # Grid Engine announces the end by USR2, to all processes: only we take notice of it.
-(trap '' USR2; exec ./job) >out 2>err </dev/null &
+(trap '' USR2; test -e signalled || exec ./job; exit 143) >out 2>err </dev/null &
 child=$!
-for signal in TERM INT HUP USR1; do trap "kill -$signal $child 2>/dev/null" $signal; done
-trap "kill -TERM $child 2>/dev/null" USR2
+test "$early" && kill -$early $child 2>/dev/null
 # A signal ends the wait, not the job: wait until the child is gone.
 while :; do wait $child; status=$?; kill -0 $child 2>/dev/null || break; done
 # What ends the job may go to all processes: the mark is still made.

@@ -77,6 +77,8 @@ class Director:
     _following: PilotTracking = field(init=False)
     _orphans: OrphanTracking = field(init=False)
     _submitting: dict[str, TargetGroup] = field(default_factory=dict)  #: by stamp, given to workers
+    #: By VO, what became of submissions, until the service answers.
+    _unreported: dict[str, list[PilotReport]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self._pilots = {
@@ -363,12 +365,16 @@ class Director:
         for vo, intents in by_vo.items():
             if vo in summary.refusals:
                 continue
-            with summary.noting_refusals(vo):
-                secrets = self._pilots[vo].intend(intents)
-                self._submitting |= intents
-                for stamp, group in intents.items():
-                    submission = self._submission(stamp, secrets[stamp], group, demands[vo])
-                    found[self.sites.find_target(group).system].append(submission)
+            try:
+                with summary.noting_refusals(vo):
+                    secrets = self._pilots[vo].intend(intents)
+                    self._submitting |= intents
+                    for stamp, group in intents.items():
+                        submission = self._submission(stamp, secrets[stamp], group, demands[vo])
+                        found[self.sites.find_target(group).system].append(submission)
+            except ServiceAway as error:  # those whose intents are stored are submitted
+                summary.problems.append(str(error))
+                break
         return found
 
     def _new_stamp(self, group: TargetGroup) -> str:
@@ -416,19 +422,19 @@ class Director:
 
     def _take_results(self, summary: DirectorSummary) -> None:
         """Report to the service what became of submissions, of this cycle or an earlier one."""
-        reports: dict[str, list[PilotReport]] = defaultdict(list)
         for worker in self._workers.values():
             results = worker.take_results(summary.away)
             if results is None:
                 continue
             self._following.mark_cleared(results.forgotten)
             for report in _build_reports(results):
-                reports[self._submitting[report.stamp].vo].append(report)
+                self._unreported[self._submitting[report.stamp].vo].append(report)
             self._count(results, summary)
-        for vo, of_vo in reports.items():
+        for vo in [*self._unreported]:
             with summary.noting_refusals(vo):
                 # A pilot that was faster than we are runs already: then the next poll stores its reference.
-                self._pilots[vo].report(of_vo)
+                self._pilots[vo].report(self._unreported[vo])
+            del self._unreported[vo]
 
     def _count(self, results: ActionResults, summary: DirectorSummary) -> None:
         summary.submitted += len(results.submitted)

@@ -57,13 +57,14 @@ class PilotTracking:
     _cleared: set[str] = field(default_factory=set)
 
     def build_requests(
-        self, own: Iterable[DirectorPilot], last: Mapping[str, SystemSnapshot]
+        self, own: Sequence[DirectorPilot], last: Mapping[str, SystemSnapshot]
     ) -> Mapping[str, tuple[PollRequest, list[DirectorPilot]]]:
         """For each batch system what it is to report of, and the pilots with it.
 
         A pilot whose queue is not in the file any more is followed where its stamp was listed last.
         """
         by_system: dict[str, list[DirectorPilot]] = {name: [] for name in self.sites.systems}
+        self._cleared.intersection_update(pilot.stamp for pilot in own)
         for pilot in own:
             if pilot.stamp in self._cleared:
                 continue

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from pilotage.fabric.batch.batch_system import (
@@ -28,6 +28,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
+from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.cycle_summaries import DirectorSummary
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class ActionResults:
     uncertain: dict[str, str] = field(default_factory=dict)  #: by stamp the error
     unsubmitted: dict[str, str] = field(default_factory=dict)  #: by stamp why it was certainly not submitted
     forgotten: frozenset[str] = frozenset()
-    problems: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)  #: of jobs that could not be ended
+    problems: list[str] = field(default_factory=list)  #: of the batch system itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,7 @@ class SystemWorker:
             return None
         except Exception as error:  # of an adapter, which may be of any package: the others go on
             log.exception("%s: the poll failed", self.name)
-            self._note_failure(f"{self.name}: a fault of its adapter: {error!r:.300}", problems)
+            self._note_failure(self._describe_fault(error), problems)
             return None
         self.failures, self.is_slow = 0, False
         problems += self.snapshot.problems
@@ -195,6 +197,7 @@ class SystemWorker:
             return None
         future, self._acting = self._acting.future, None
         results = future.result()
+        problems += results.complaints
         if results.problems:
             self._note_failure(results.problems[0], problems)
         return results
@@ -283,15 +286,27 @@ class SystemWorker:
         results = ActionResults()
         try:
             if actions.kill:
-                self.system.kill(actions.kill)
+                self._kill(actions.kill, results)
             if actions.forget:
                 self.system.forget(actions.forget)
         except BatchSystemAway as error:
             results.problems.append(str(error))
+        except Exception as error:  # of an adapter: the others go on
+            log.exception("%s: jobs are not ended or removed", self.name)
+            results.problems.append(self._describe_fault(error))
         else:
-            results = ActionResults(forgotten=frozenset(each.stamp for each in actions.forget))
+            results = replace(results, forgotten=frozenset(each.stamp for each in actions.forget))
         self._submit_all(actions.submit, results, deadline)
         return results
+
+    def _kill(self, handles: Sequence[Handle], results: ActionResults) -> None:
+        """End jobs; one that cannot be ended, as on a dead node, keeps nothing else from its batch system."""
+        try:
+            self.system.kill(handles)
+        except NoAnswer:
+            raise
+        except BatchSystemAway as error:
+            results.complaints.append(str(error))
 
     def _submit_all(self, jobs: Sequence[PilotSubmission], results: ActionResults, deadline: float) -> None:
         """Submit until the system fails or the time is over; the rest was certainly not submitted."""
@@ -327,8 +342,11 @@ class SystemWorker:
             results.problems.append(str(error))
         except Exception as error:  # of an adapter: what it did is not known
             log.exception("%s: the submission failed", self.name)
-            results.uncertain[job.stamp] = f"a fault of its adapter: {error!r:.300}"
-            results.problems.append(f"{self.name}: {results.uncertain[job.stamp]}")
+            results.uncertain[job.stamp] = self._describe_fault(error)
+            results.problems.append(results.uncertain[job.stamp])
+
+    def _describe_fault(self, error: Exception) -> str:
+        return f"{self.name}: a fault of its adapter: {error!r:.300}"
 
 
 def poll_all(

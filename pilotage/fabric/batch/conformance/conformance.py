@@ -58,6 +58,18 @@ class Bench:
         job = self.job(script)
         return Handle(stamp=job.stamp, reference=self.system.submit(job))
 
+    def start(self, script: str) -> Handle:
+        """Submit a script that writes `up` first, and wait until it has.
+
+        A batch system may report a job as running before its first process does anything, and a kill at that
+        moment leaves nothing of it.
+        """
+        handle = self.submit(script)
+        self.until(handle, State.RUNNING)
+        if self.gentle:  # elsewhere the output comes with the end
+            self.wait_for_output(handle, b"up\n")
+        return handle
+
     def stamp(self) -> str:
         """A stamp that nobody has."""
         return f"check-{uuid.uuid4()}"
@@ -123,9 +135,10 @@ def round_trip(bench: Bench) -> None:
     _require(handle.reference, "a submission has to give a reference")
     report = bench.until(handle, State.DONE)
     _require(report.exit_code in (0, None), f"status 0 was reported as {report}")
-    output = bench.system.output(handle)
-    _require(output.stdout.startswith(b"out of"), f"the standard output is {output.stdout[:100]!r}")
-    _require(output.stderr == b"err\n", f"the standard error is {output.stderr[:100]!r}")
+    stdout = bench.wait_for_output(handle, b"out of")  # a shared directory shows files late
+    _require(stdout.startswith(b"out of"), f"the standard output is {stdout[:100]!r}")
+    stderr = bench.system.output(handle).stderr
+    _require(stderr == b"err\n", f"the standard error is {stderr[:100]!r}")
 
 
 def exit_status(bench: Bench) -> None:
@@ -140,7 +153,7 @@ def script_as_written(bench: Bench) -> None:
     script = f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
     handle = bench.submit(script)
     bench.until(handle, State.DONE)
-    said = bench.system.output(handle).stdout.decode()
+    said = bench.wait_for_output(handle, text.encode()).decode()
     _require(said == f"{text}\n", f"instead of {text!r} came {said!r}")
 
 
@@ -148,10 +161,7 @@ def kill_running(bench: Bench) -> None:
     """A running job is ended, with what it started, and can say goodbye where kills are gentle."""
     # TERM may reach what it started first, which ends the wait.
     wait = "while :; do wait; sleep 0.1; done"
-    handle = bench.submit(f"#!/bin/sh\ntrap 'echo bye; exit 9' TERM\necho up\nsleep 600 &\n{wait}\n")
-    bench.until(handle, State.RUNNING)
-    if bench.gentle:  # then its trap has to be set
-        bench.wait_for_output(handle, b"up\n")
+    handle = bench.start(f"#!/bin/sh\ntrap 'echo bye; exit 9' TERM\necho up\nsleep 600 &\n{wait}\n")
     bench.system.kill([handle])
     bench.until(handle, State.KILLED)
     # Some systems send TERM to all processes; our wrapper passes it on besides. Some report the end of a job
@@ -173,8 +183,7 @@ def kill_unknown(bench: Bench) -> None:
 
 def kill_by_stamp(bench: Bench) -> None:
     """A job whose reference was never received is ended by its stamp."""
-    handle = bench.submit(_SLEEPS)
-    bench.until(handle, State.RUNNING)
+    handle = bench.start("#!/bin/sh\necho up\nexec sleep 600\n")
     bench.system.kill([Handle(stamp=handle.stamp)])
     bench.until(handle, State.KILLED)
 

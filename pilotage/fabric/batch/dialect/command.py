@@ -278,12 +278,13 @@ def _listed_job(record: Mapping[str, str], source: ListingCommand, stamp: str) -
     meaning = source.states.get(word, source.otherwise)
     status = _exit_status(record.get("exit", ""))
     ended = State.GONE if status is None else State.FAILED if status else State.DONE
-    unknown = f"{word}: not among the states of the dialect"
+    is_strange = meaning == "unknown" and word not in source.states
+    said = f"{word}: not among the states of the dialect" if is_strange else word
     return ListedJob(
         stamp=stamp,
         reference=record["reference"],
         state=ended if meaning == "ended" else State(meaning),
-        message=" ".join(record.get("message", "").split()) or (word if meaning != "unknown" else unknown),
+        message=" ".join(record.get("message", "").split()) or said,
         exit_code=status,
     )
 

@@ -163,8 +163,8 @@ def _printable(text: str) -> str:
 _ENDS = ("SLURM_JOB_END_TIME",)
 #: Variables with the length of the slot in seconds: PBS/Torque, OAR. It is counted from the pilot's start.
 _LENGTHS = ("PBS_WALLTIME", "OAR_JOB_WALLTIME_SECONDS")
-#: Prints the time left of a job as `[days-][hours:]min:s`.
-_SQUEUE = ("squeue", "--noheader", "--format=%L", "--jobs")
+#: Prints the time left of a job, also in a hidden partition, as `[days-][hours:]min:s`.
+_SQUEUE = ("squeue", "--noheader", "--all", "--format=%L", "--jobs")
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 #: Timeout of such a command.
 _COMMAND_SECONDS = 15

@@ -21,6 +21,8 @@ _CORES = ("SLURM_CPUS_ON_NODE", "NSLOTS", "PBS_NP", "NCPUS", "LSB_DJOB_NUMPROC")
 #: File with the ClassAd of the slot. Source: HTCondor, environment of jobs.
 _MACHINE_AD = "_CONDOR_MACHINE_AD"
 _AD_LINE = re.compile(r"^\s*(Cpus|Memory)\s*=\s*([0-9]+)\s*$", re.MULTILINE | re.IGNORECASE)
+#: Files with microseconds of processor time, and in how many. Source: kernel, scheduler/sched-bwc.
+_QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 _ROOT = Path("/")
 
 
@@ -87,7 +89,8 @@ def _cores_of_kernel(root: Path) -> Iterator[int]:
     if 0 < allowed < (os.cpu_count() or 0):
         yield allowed
     for cgroup in _cgroups(root):
-        quota, _, period = _read(cgroup / "cpu.max").strip().partition(" ")
+        stated = _read(cgroup / "cpu.max") or " ".join(_read(cgroup / name).strip() for name in _QUOTA)
+        quota, _, period = stated.strip().partition(" ")
         for part in _positive(quota):
             yield max(1, math.ceil(part / int(period or 100_000)))
 
@@ -108,8 +111,8 @@ def _cgroups(root: Path) -> Iterator[Path]:
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, name = rest.partition(":")
-        top = base if not controllers else base / "memory" if controllers == "memory" else None
-        if top is not None:
+        if not controllers or {"cpu", "memory"}.intersection(controllers.split(",")):
+            top = base / controllers
             own = top / name.lstrip("/")
             yield from (each for each in (own, *own.parents) if each == top or top in each.parents)
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pilotage.cli.processes import batch
-from pilotage.fabric.batch.batch_system import Handle, JobReport, State
+from pilotage.fabric.batch.batch_system import Handle, JobReport, Output, State
 from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench, Violated
 from pilotage.fabric.batch.dialect import dialect as dialect_dialect
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
@@ -44,6 +44,35 @@ class Optimistic(LocalHost):
         found = LocalHost.status(self, handles)
         done = JobReport(state=State.DONE, exit_code=0)
         return {stamp: done if each.state is State.FAILED else each for stamp, each in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sluggish(LocalHost):
+    """Shows output late, and keeps nothing of a job that is ended before its output was seen."""
+
+    seen: dict[str, int] = field(default_factory=dict)  #: how often the output of a job was read
+    lost: set[str] = field(default_factory=set)
+
+    def output(self, handle: Handle) -> Output:
+        output = LocalHost.output(self, handle)
+        self.seen[handle.stamp] = self.seen.get(handle.stamp, 0) + bool(output.stdout)
+        return output if self.seen[handle.stamp] > 1 else Output(stdout=b"", stderr=b"")
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        LocalHost.kill(self, handles)
+        self.lost.update(each.stamp for each in handles if self.seen.get(each.stamp, 0) < 2)
+
+    def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
+        found = LocalHost.status(self, handles)
+        missing = JobReport(state=State.MISSING)
+        return {stamp: missing if stamp in self.lost else each for stamp, each in found.items()}
+
+
+@pytest.mark.parametrize("check", ["round_trip", "script_as_written", "kill_running", "kill_by_stamp"])
+def test_what_is_right_passes_on_a_host_that_is_slow(tmp_path: Path, check: str) -> None:
+    system = Sluggish(directory=str(tmp_path), cores=2, memory=1000)
+    with closing(Bench(system=system, queue=QUEUE, patience=60)) as bench:
+        CHECKS[check](bench)
 
 
 @pytest.mark.parametrize(

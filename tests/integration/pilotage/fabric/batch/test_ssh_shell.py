@@ -131,11 +131,12 @@ def test_a_host_that_is_away_comes_back(server: SshServer) -> None:
 def test_a_transfer_over_a_slow_line_goes_on_as_long_as_bytes_move(
     server: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_shell, "_PATIENCE", 6.0)
     content = os.urandom(1_500_000)
     with SlowLine(server.host().port or 22, bytes_a_second=150_000) as line:
         known = line.known_hosts(server.host(), tmp_path / "known")
         with closing(SshShell(server.host(port=line.port, known_hosts=known))) as shell:
+            shell.run(["true"])  # a login may take longer on a busy host
+            monkeypatch.setattr(ssh_shell, "_PATIENCE", 6.0)
             shell.write("area/large", content, below=str(tmp_path))
             assert shell.read("area/large", below=str(tmp_path), last=2_000_000) == content
 
@@ -178,8 +179,13 @@ def test_a_transfer_to_a_host_that_takes_no_connection_is_given_up(
 def test_a_command_that_was_given_up_does_not_go_on(shell: SshShell, tmp_path: Path) -> None:
     shell.run(["true"])
     number = tmp_path / "number"
-    with pytest.raises(NoAnswer):
-        shell.run(["sh", "-c", f"echo $$ >{number}; exec sleep 300"], seconds=3)
+    seconds = 3.0
+    while not number.exists():  # on a busy host it does not even begin
+        with pytest.raises(NoAnswer):
+            shell.run(
+                ["sh", "-c", f"echo $$ >{number}.new; mv {number}.new {number}; sleep 300"], seconds=seconds
+            )
+        seconds *= 2
     process = int(number.read_text())
     wait_until(lambda: not psutil.pid_exists(process))
 

@@ -1,6 +1,8 @@
 """What jobs put into the place of their files, on this host and behind a real SSH server."""
 
+import itertools
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -223,3 +225,53 @@ def test_the_mark_of_the_end_is_made_though_a_signal_goes_to_all_processes_meanw
     subprocess.run(["sh", "-c", wrapper(str(area))], env=environment, start_new_session=True, check=False)
 
     assert (area / "exit").read_text() == "3\n"
+
+
+#: Called before each command of a traced script: at one of them all of its processes get the signal.
+HOOK = """\
+#!/bin/sh
+trap '' {signal}
+n=0
+until mkdir "$2/$n"; do n=$((n + 1)); done 2>/dev/null
+test "$n" -ne "$1" || kill -{signal} 0
+"""
+
+
+@pytest.mark.parametrize("signal", ["TERM", "USR2"])
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_job_that_started_leaves_the_mark_of_its_end_whenever_a_signal_comes(
+    tmp_path: Path, shell: str, signal: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    hook = tmp_path / "hook"
+    hook.write_text(HOOK.format(signal=signal))
+    hook.chmod(0o700)
+
+    for at in itertools.count():
+        area, calls = tmp_path / f"test-area-{at}", tmp_path / f"calls-{at}"
+        for directory in (area, calls):
+            directory.mkdir()
+        (area / "job").write_text("#!/bin/sh\nexit 3\n")
+        (area / "job").chmod(0o700)
+        traced = f"PS4='$({hook} {at} {calls})'; set -x\n{wrapper(str(area))}"
+        subprocess.run([shell, "-c", traced], start_new_session=True, stderr=subprocess.DEVNULL, check=False)
+
+        assert (area / "exit").is_file() or not (area / "started").exists(), f"at command {at}"
+        if not (calls / str(at)).exists():
+            break
+
+
+def test_a_signal_that_comes_before_its_job_is_passed_on_to_it(tmp_path: Path) -> None:
+    area, programs = tmp_path / "test-early", tmp_path / "bin"
+    for directory in (area, programs):
+        directory.mkdir()
+    (area / "job").write_text("#!/bin/sh\nexec sleep 600\n")
+    (programs / "mkdir").write_text('#!/bin/sh\nkill -TERM $PPID\nPATH="${PATH#*:}" exec mkdir "$@"\n')
+    for script in (area / "job", programs / "mkdir"):
+        script.chmod(0o700)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+
+    subprocess.run(["sh", "-c", wrapper(str(area))], env=environment, check=False)
+
+    assert (area / "exit").read_text() == "143\n"

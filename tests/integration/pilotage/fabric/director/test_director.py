@@ -32,7 +32,7 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.client import ApiError, Json, ServiceClient
+from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import (
@@ -619,6 +619,50 @@ def test_what_could_not_be_written_was_not_submitted_and_leaves_no_pilots_that_w
     assert (summary.unsubmitted, summary.uncertain) == (3, 0)
     assert ground.statuses() == {"Deleted": 3}
     assert all("the spool is full" in pilot["status_reason"] for pilot in ground.pilots())
+
+
+def test_what_became_of_submissions_is_reported_once_the_service_is_there_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.submit(3)
+    director = ground.director(LONG)
+    ground.faults.glitch = Fault.FULL
+
+    def go_away(*_: object) -> frozenset[str]:
+        raise ServiceAway("on purpose")
+
+    with monkeypatch.context() as away:
+        away.setattr(ServiceClient, "set_pilot_statuses", go_away)
+        with pytest.raises(ServiceAway):
+            ground.cycle(director)
+    assert ground.statuses() == {"Submitted": 3}
+
+    ground.cycle(director)
+
+    assert ground.statuses() == {"Deleted": 3}
+
+
+def test_pilots_whose_intents_are_stored_are_submitted_though_the_service_goes_away_then(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for vo in ("cms", "dune"):
+        ground.submit(1, vo=vo)
+    director = ground.director(LONG, vos=("cms", "dune"))
+    register, calls = ServiceClient.register_pilots, []
+
+    def go_away(client: ServiceClient, *words: Any, **more: Any) -> Any:
+        calls.append(more)
+        if len(calls) > 1:
+            raise ServiceAway("on purpose")
+        return register(client, *words, **more)
+
+    with monkeypatch.context() as away:
+        away.setattr(ServiceClient, "register_pilots", go_away)
+        summary = ground.cycle(director)
+
+    assert (summary.submitted, ground.batch_jobs().total()) == (1, 1)
+    assert "on purpose" in summary.problems
+    assert ground.statuses().keys() <= {"Waiting", "Running"}
 
 
 ROUTER = Broker(

@@ -243,9 +243,12 @@ def test_heartbeats_tell_the_end_of_the_output_and_the_progress(server: LeaseSer
 
 
 def test_progress_is_measured_where_the_payload_says_none(server: LeaseServer, tmp_path: Path) -> None:
-    job = server.add(shell("sleep 1"))
+    job = server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
 
-    run(server.url, tmp_path)
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
+        (tmp_path / "go").touch()
+        pilot.end()
 
     assert "CPU" in job.attempt.heartbeats[0]["progress"]
 

@@ -76,9 +76,12 @@ def test_what_half_a_slot_was_told_does_not_end_all_of_it(tmp_path: Path) -> Non
 def test_a_node_is_offered_whole_only_while_it_is(server: LeaseServer, tmp_path: Path) -> None:
     server.parameters |= {"WholeNode": True, "NumberOfProcessors": 2, "Tag": ["WholeNode", "fast"]}
     server.retry_after = 0
-    server.add(shell("sleep 1"))
+    server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"))
 
-    run(server.url, tmp_path)
+    with PilotProcess(server.url, tmp_path) as pilot:
+        server.wait_for(lambda: any(each["NumberOfProcessors"] == 1 for each in server.bodies("requestJob")))
+        (tmp_path / "go").touch()
+        pilot.end()
 
     offered = {each["NumberOfProcessors"]: each for each in server.bodies("requestJob")}
     assert offered[2]["WholeNode"] is True

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.lease_server import LeaseServer, Refusal
-from tests.pilot_process import PilotProcess, files_of, run, wait_until_gone
+from tests.pilot_process import PilotProcess, files_of, run, shell, wait_until_gone
 
 #: Bytes of the longest path that a work directory may have, but for a few.
 _LONGEST_PATH = 4080
@@ -59,11 +59,15 @@ def test_a_payload_is_ended_when_the_service_has_been_away_for_as_long_as_it_set
 def test_a_service_in_trouble_is_asked_again(
     server: LeaseServer, tmp_path: Path, request_name: str, status: int
 ) -> None:
-    job = server.add({"Executable": "sleep", "Arguments": "0.5"})
+    go = tmp_path / "go"
+    job = server.add(shell(f"until [ -e {go} ]; do sleep 0.05; done"))
+    if request_name != "/heartbeat":
+        go.touch()
     server.refuse(request_name, Refusal(status, "not_now", "compare the clocks", retry_after=1))
     with PilotProcess(server.url, tmp_path) as pilot:
         server.wait_for(lambda: any(path.endswith(request_name) for _, path, _ in server.requests))
         server.refuse(request_name, None)
+        go.touch()
         pilot.end()
 
     assert job.status == "Done"

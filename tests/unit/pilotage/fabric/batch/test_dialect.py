@@ -183,6 +183,7 @@ Job Id: 18.head.example.org
         ("C", "0", State.DONE, 0),
         ("C", "7", State.FAILED, 7),
         ("C", "271", State.FAILED, 143),
+        ("C", "-11", State.FAILED, None),  # ended by the server, here for its time; -1 to -3: never started
         ("C", "", State.MISSING, None),  # what it left may come later
         ("Y", "", State.UNKNOWN, None),
     ],
@@ -258,6 +259,15 @@ def test_jobs_are_ended_together_and_those_that_have_ended_are_no_error() -> Non
     assert shell.ran[-1] == ["bkill", "17", "18"]
 
 
+def test_a_kill_that_torque_is_still_working_on_is_no_error() -> None:
+    again = said(status=15, stderr="qdel: Invalid request MSG=job cancel in progress 17.head.example.org\n")
+    system, shell = speaking("pbs", qstat=said(TORQUE.format(state="R", exit="")), qdel=again)
+
+    system.kill([Handle(stamp=STAMP)])
+
+    assert shell.ran[-1] == ["qdel", "17.head.example.org"]
+
+
 QUEUES = """\
 server: head
 
@@ -285,6 +295,53 @@ n3
 """
 
 
+OPENPBS_NODES = """\
+n1
+     Mom = n1.example.org
+     ntype = PBS
+     state = free
+     pcpus = 16
+     resources_available.arch = linux
+     resources_available.ncpus = 8
+     resources_assigned.mem = 0kb
+     resources_assigned.ncpus = 3
+
+n2
+     Mom = n2.example.org
+     state = job-busy
+     resources_available.ncpus = 4
+     resources_assigned.ncpus = 4
+
+n3
+     state = resv-exclusive,job-exclusive
+     resources_available.ncpus = 4
+     resources_assigned.ncpus = 1
+
+n4
+     state = state-unknown,down
+     resources_assigned.ncpus = 0
+
+n5
+     state = maintenance
+     resources_available.ncpus = 16
+     resources_assigned.ncpus = 0
+
+"""
+
+
+def test_nodes_of_openpbs_have_their_cores_and_those_that_jobs_have() -> None:
+    system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(OPENPBS_NODES))
+
+    assert system.capacity()["long"] == Capacity(cores=16, free_cores=5, waiting=5, running=3)
+
+
+def test_a_node_of_torque_that_is_busy_beside_its_job_has_nothing_free() -> None:
+    nodes = NODES.replace("job-exclusive", "job-exclusive,busy")
+    system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(nodes))
+
+    assert system.capacity()["long"] == Capacity(cores=12, free_cores=8, waiting=5, running=3)
+
+
 def test_queues_of_pbs_share_the_nodes_that_are_up() -> None:
     system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(NODES))
 
@@ -300,6 +357,7 @@ def test_queues_of_pbs_share_the_nodes_that_are_up() -> None:
         ("PENDING: Resources", State.WAITING, "PENDING: Resources"),
         ("COMPLETING: None", State.RUNNING, "COMPLETING"),
         ("NODE_FAIL: None", State.FAILED, "NODE_FAIL"),
+        ("REVOKED: None", State.UNKNOWN, "REVOKED"),  # another cluster of the federation started it
     ],
 )
 def test_a_listing_of_slurm_is_read(row: str, state: State, message: str) -> None:
@@ -309,6 +367,21 @@ def test_a_listing_of_slurm_is_read(row: str, state: State, message: str) -> Non
     report = system.status([Handle(stamp=STAMP)])[STAMP]
 
     assert (report.state, report.reference, report.message) == (state, "17", message)
+
+
+def test_jobs_and_cores_of_a_hidden_partition_of_slurm_are_seen() -> None:
+    class Hiding(Telling):
+        """The only partition is hidden. Source: squeue(1) and sinfo(1), --all."""
+
+        def run(self, command: Sequence[str], **more: object) -> Completed:
+            return Telling.run(self, command, **more) if "--all" in command else said()
+
+    shell = Hiding({"squeue": said(f"17|{STAMP}|RUNNING: None\n"), "sinfo": said("grid|2/6/1/9|up\n")})
+    areas = WorkAreas(directory="/shared", shell=shell)
+    system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("slurm"))
+
+    assert system.find([STAMP]) == {STAMP: ("17",)}
+    assert system.capacity().keys() == {"grid"}
 
 
 @pytest.mark.parametrize("end", ["PEND", "", "17|north"])
@@ -357,6 +430,19 @@ def test_a_record_that_comes_late_into_the_accounting_is_found_soon() -> None:
     second = system.status([Handle(stamp=STAMP)])[STAMP]
 
     assert (first.state, second.state) == (State.MISSING, State.KILLED)
+
+
+def test_a_record_of_the_accounting_that_lags_behind_does_not_keep_a_job_alive() -> None:
+    answers = iter([said(f"17|{STAMP}|RUNNING|None\n"), said(f"17|{STAMP}|NODE_FAIL|None\n")])
+    system, _ = speaking("slurm", squeue=said(), sacct=answers)
+    now = [0.0]
+    system.accounting.clock = lambda: now[0]
+    first = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    now[0] = 5.0
+    second = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (first.state, second.state) == (State.MISSING, State.FAILED)
 
 
 def test_the_accounting_is_queried_ever_more_seldom_for_a_job_that_it_does_not_have() -> None:
@@ -493,6 +579,12 @@ def test_fields_between_those_of_grid_engine_are_passed_over() -> None:
     report = system.status([Handle(stamp=STAMP)])[STAMP]
 
     assert (report.state, report.reference, report.exit_code) == (State.FAILED, "17", 137)
+
+
+def test_what_the_site_adds_to_the_answer_of_grid_engine_does_not_hide_the_number_of_the_job() -> None:
+    system, _ = speaking("gridengine", qsub=said("JSV: set h_rt to 3600\n17\n"))
+
+    assert system.submit(job()) == "17"
 
 
 def test_grid_engine_is_asked_for_resources_in_one_option_unless_some_are_soft() -> None:

@@ -21,8 +21,10 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
     Survey,
 )
+from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import workers
+from pilotage.fabric.director.recorded_pilots import DirectorPilot, Status
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, new_stamp
 from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
 from pilotage.fabric.director.workers import (
@@ -47,6 +49,7 @@ class Scripted:
     old: frozenset[str] = frozenset()
     surveys: int = 0
     submitted: list[str] = field(default_factory=list)
+    killing: Callable[..., None] = lambda _: None
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
         self.surveys += 1
@@ -67,9 +70,10 @@ class Scripted:
         raise BatchSystemAway(f"no output of {handle.stamp}")
 
     def kill(self, handles: Sequence[Handle]) -> None:
-        pass
+        self.killing(handles)
 
-    forget = kill
+    def forget(self, handles: Sequence[Handle]) -> None:
+        pass
 
     def submit(self, job: BatchJob) -> str:
         self.submitted.append(job.stamp)
@@ -132,10 +136,10 @@ def test_a_system_that_hangs_is_waited_for_once_and_its_late_answer_counts() -> 
         return State.RUNNING
 
     slow, good = worker(Scripted(surveying=hang), "slow"), worker(Scripted(), "good")
-    first, _ = poll(slow, good, seconds=0.05)
+    first, _ = poll(slow, seconds=0.05)
     second, _ = poll(slow, good, seconds=3600)
 
-    assert first == second == {"good"}
+    assert (first, second) == (set(), {"good"})
     assert not slow.is_usable
     opened.set()
     [future] = slow.pending()
@@ -178,7 +182,13 @@ def test_an_output_that_cannot_be_fetched_is_reported_as_that() -> None:
     assert farm.snapshot.outputs == {HANDLES[0].stamp: f"farm: no output of {HANDLES[0].stamp}"}
 
 
-def act(system: Scripted, *targets: str, **more: Any) -> tuple[ActionResults, SystemWorker]:
+def act(
+    system: Scripted,
+    *targets: str,
+    kill: Sequence[Handle] = (),
+    problems: list[str] | None = None,
+    **more: Any,
+) -> tuple[ActionResults, SystemWorker]:
     farm = worker(system, **more)
     jobs = [
         PilotSubmission(
@@ -188,9 +198,9 @@ def act(system: Scripted, *targets: str, **more: Any) -> tuple[ActionResults, Sy
         )
         for number, target in enumerate(targets)
     ]
-    farm.begin_actions(SystemActions(submit=jobs))
+    farm.begin_actions(SystemActions(kill=kill, submit=jobs))
     workers.wait_for([farm], 30)
-    results = farm.take_results([])
+    results = farm.take_results([] if problems is None else problems)
     assert results is not None
     return results, farm
 
@@ -223,6 +233,30 @@ def test_after_a_failure_nothing_else_is_submitted_and_what_was_not_is_certain(
     assert (results.uncertain.keys(), results.unsubmitted.keys()) == (uncertain, unsubmitted)
     assert system.submitted == ["0"]
     assert farm.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (NoAnswer("qdel gave no answer in 30 s"), "farm: qdel gave no answer in 30 s"),
+        (KeyError("17"), "farm: a fault of its adapter: KeyError('17')"),
+    ],
+)
+def test_a_kill_that_hangs_or_breaks_concerns_its_own_system_only(error: Exception, why: str) -> None:
+    results, farm = act(Scripted(killing=raiser(error)), "long", kill=HANDLES)
+
+    assert (results.problems, results.unsubmitted) == ([why], {"0": why})
+    assert farm.failures == 1
+
+
+def test_a_job_that_cannot_be_ended_keeps_no_pilot_from_its_batch_system() -> None:
+    killing = raiser(BatchSystemAway("qdel: Server could not connect to MOM 17.head"))
+    problems: list[str] = []
+
+    results, farm = act(Scripted(killing=killing), "long", kill=HANDLES, problems=problems)
+
+    assert results.submitted == {"0": "ref-0"}
+    assert (problems, farm.failures) == (["farm: qdel: Server could not connect to MOM 17.head"], 0)
 
 
 def test_what_no_time_is_left_for_is_not_submitted_and_says_why() -> None:
@@ -262,3 +296,26 @@ def test_old_work_areas_of_pilots_that_nobody_follows_are_removed() -> None:
     found = orphans.find({"ce": snapshot}, {stamps["followed"]}, Client(), summary)  # type: ignore[arg-type]
     assert {each.stamp for each in found["ce"].forget} == {stamps["ended"], stamps["lost"]}
     assert not found["ce"].kill
+
+
+def test_pilots_that_were_cleared_up_are_remembered_as_long_as_the_service_reports_them() -> None:
+    sites = DirectorTargets(queues={}, systems={}, options=DirectorOptions(name="north"), script=lambda _: "")
+    tracking = PilotTracking(sites=sites, pilots={})
+    stamps = [new_stamp("north", ()) for _ in range(2)]
+    tracking.mark_cleared(stamps)
+    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
+    pilot = DirectorPilot(
+        stamp=stamps[0],
+        vo="cms",
+        queue="LCG.A.org/ce1/long",
+        status=Status.DONE,
+        reference="17",
+        jobs=1,
+        created_at=long_ago,
+        updated_at=long_ago,
+        last_seen_at=long_ago,
+    )
+
+    tracking.build_requests([pilot], {})
+
+    assert tracking._cleared == {stamps[0]}

@@ -51,7 +51,7 @@ def test_the_batch_system_says_when_the_slot_ends(environment: dict[str, str], l
 )
 def test_where_no_variable_says_so_slurm_is_asked(tmp_path: Path, says: str, left: int | None) -> None:
     (tmp_path / "squeue").write_text(
-        f'#!/bin/sh\n[ "$*" = "--noheader --format=%L --jobs 17" ] || exit 2\n{says}\n'
+        f'#!/bin/sh\n[ "$*" = "--noheader --all --format=%L --jobs 17" ] || exit 2\n{says}\n'
     )
     (tmp_path / "squeue").chmod(0o755)
     assert discovery.slot_seconds_left({"SLURM_JOB_ID": "17", "PATH": str(tmp_path)}, now=0) == left

@@ -82,16 +82,46 @@ def test_the_smallest_limit_of_the_cgroups_counts(root: Path, line: str, directo
     assert slot_limits.measure_limits({}, root).max_ram == 300
 
 
+@pytest.mark.parametrize(
+    ("said", "directory", "files"),
+    [
+        ("0::/job\n", "job", {"cpu.max": "250000 100000"}),
+        (
+            "3:cpu,cpuacct:/job\n0::/\n",
+            "cpu,cpuacct/job",
+            {"cpu.cfs_quota_us": "250000", "cpu.cfs_period_us": "100000"},
+        ),
+        # In a container that sees its own cgroups only, whatever their names are outside.
+        (
+            "3:cpu,cpuacct:/docker/7\n",
+            "cpu,cpuacct",
+            {"cpu.cfs_quota_us": "125000", "cpu.cfs_period_us": "50000"},
+        ),
+    ],
+)
 def test_a_quota_of_the_processors_time_counts_as_so_many(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, said: str, directory: str, files: dict[str, str]
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
     monkeypatch.setattr("os.cpu_count", lambda: 64)
-    (root / "proc/self/cgroup").write_text("0::/job\n")
-    (root / "sys/fs/cgroup/job").mkdir(parents=True)
-    (root / "sys/fs/cgroup/job/cpu.max").write_text("250000 100000\n")
+    (root / "proc/self/cgroup").write_text(said)
+    cgroup = root / "sys/fs/cgroup" / directory
+    cgroup.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (cgroup / name).write_text(f"{text}\n")
 
     assert slot_limits.measure_limits({}, root).processors == 3
+
+
+def test_a_cgroup_without_a_quota_limits_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    (root / "proc/self/cgroup").write_text("3:cpu,cpuacct:/\n0::/\n")
+    (root / "sys/fs/cgroup/cpu,cpuacct").mkdir(parents=True)
+    (root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us").write_text("-1\n")
+    (root / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+
+    assert slot_limits.measure_limits({}, root).processors is None
 
 
 def offered(slot: Slot, parameters: dict[str, object]) -> dict[str, object]:
