@@ -41,7 +41,7 @@ from requirements import canonical
 from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
-from requirements.errors import InvalidInput
+from requirements.errors import InvalidInput, format_count
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
@@ -220,8 +220,7 @@ def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, 
     if found.eligible_queues or not found.changes:
         return not found.eligible_queues, ""
     first = found.changes[0]
-    queues = "1 queue" if first.gains == 1 else f"{first.gains} queues"
-    return True, f"; what would help: {first.change} ({queues})"
+    return True, f"; what would help: {first.change} ({format_count(first.gains, 'queue')})"
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:
