@@ -172,6 +172,15 @@ class QueueColumns:
             ("values", folded), lambda queue: tuple(self._comparable_value(queue, name) for name in folded)
         )
 
+    def count_groups(self, part: JobCondition, declarations: Declarations) -> int:
+        """How many groups of queues a condition is evaluated for."""
+        if isinstance(part, AdmissionCondition):
+            return len(self.group_by_admission())
+        if isinstance(part, RequirementCondition):
+            return len(self.group_by_values(evaluator.parameters(part.asked, declarations)))
+        column = self.refused_by_resource(part.kind.resource_fields)
+        return len(column).bit_length() if part.kind in job_conditions.CAPACITIES else len(column)
+
     def group_by_admission(self) -> Column:
         """Group by the queues' conditions on jobs."""
         return self._column("admission", lambda queue: queue.admission and queue.admission.key)
