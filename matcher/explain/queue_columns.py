@@ -354,13 +354,14 @@ class UnmetConditions:
     def _find_refusing(self, part: ClassCondition) -> int:
         """The queues that refuse a condition; in a sorted column of capacities they come first."""
         column = self._columns.refused_by_resource(part.kind.resource_fields)
-        if part.kind in job_conditions.CAPACITIES:
-            enough = bisect_left(column, 1, key=lambda each: int(not self._refused(part, each[0])))
-            return _all(column[:enough])
-        return _all(each for each in column if self._refused(part, each[0]))
+        isolated = part.isolated
 
-    def _refused(self, part: ClassCondition, queue: int) -> bool:
-        return job_conditions.is_refused(part, self._queues[queue].resource)
+        def is_refused(group: tuple[int, int]) -> bool:
+            return job_conditions.is_refused(part.kind, isolated, self._queues[group[0]].resource)
+
+        if part.kind in job_conditions.CAPACITIES:
+            return _all(column[: bisect_left(column, 1, key=lambda group: int(not is_refused(group)))])
+        return _all(each for each in column if is_refused(each))
 
     def _describe(self, part: AdmissionCondition | RequirementCondition) -> Mapping[_Wanted, _SeenValues]:
         """Reasons of a whole condition; the last ones are cached, since each failure reads them."""

@@ -90,7 +90,12 @@ class RequirementClass:
         stated = written.pop("stated", None)
         found: dict[str, Any] = {name: _from_json(value) for name, value in written.items()}
         if stated is not None:
-            found["stated"] = tuple((name, _from_json(value)) for name, value in stated)
+            # Most of what jobs state is in the class as it is: kept once, for there may be very many tags.
+            known: dict[object, object] = {
+                value: value for value in found.values() if isinstance(value, frozenset)
+            }
+            read = ((name, _from_json(value)) for name, value in stated)
+            found["stated"] = tuple((name, known.get(value, value)) for name, value in read)
         return cls(**found)
 
     def _items(self) -> list[tuple[str, object]]:

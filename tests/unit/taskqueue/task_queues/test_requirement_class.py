@@ -36,6 +36,16 @@ def test_a_class_is_read_back_as_it_was_written(one: RequirementClass) -> None:
     assert RequirementClass.from_json(one.to_json()) == one
 
 
+def test_what_is_stated_takes_no_memory_where_it_is_in_the_class_as_well() -> None:
+    """A class may have thousands of tags, and a report of a queue reads very many classes."""
+    tags, stated = frozenset({"a", "b"}), (("cpu_time", 1), ("platforms", frozenset()), ("whole_node", True))
+    one = RequirementClass(vo="lhcb", cpu_time=1, tags=tags, gpus=1, stated=(*stated, ("tags", tags)))
+    read = RequirementClass.from_json(one.to_json())
+    assert read == one
+    assert dict(read.stated)["tags"] is read.tags
+    assert dict(read.stated)["whole_node"] is True
+
+
 def test_the_digest_is_the_same_everywhere_and_in_every_release() -> None:
     simple = RequirementClass(vo="lhcb", cpu_time=86_400)
     rich = RequirementClass(
