@@ -32,7 +32,7 @@ from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.accounting import log_reader
 from taskqueue.accounting.log_reader import LogSpan
-from taskqueue.db import sql
+from taskqueue.db import clock, sql
 from taskqueue.errors import WebHookNotFound
 from taskqueue.schema.tables import hook_conditions as conditions
 from taskqueue.schema.tables import hook_deliveries as deliveries
@@ -259,8 +259,13 @@ def _add(
 
 
 def list_due(conn: Connection, *, most: int, now: datetime) -> list[tuple[WebHook, list[Delivery]]]:
-    """The hooks that have something to send now, each with at most so many deliveries, oldest first."""
-    is_due = or_(table.c.next_try_at.is_(None), table.c.next_try_at <= now)
+    """The hooks that have something to send now, each with at most so many deliveries, oldest first.
+
+    A try that is due later than any is put off was put off while the clock was ahead: it is due now.
+    """
+    latest = now + timedelta(seconds=_LONGEST_RETRY) + clock.MOST_OFFSET
+    due_at = table.c.next_try_at
+    is_due = or_(due_at.is_(None), due_at <= now, due_at > latest)
     rows = conn.execute(_ALL.where(is_due)).mappings().all()
     found = []
     for hook in (_read(row) for row in rows if row["waiting"]):
