@@ -172,7 +172,8 @@ def derive_class(
         grid_ces=names_without_any(asked.grid_ces),
         platforms=names_without_any(asked.platforms),
         job_types=frozenset({asked.job_type} - {""}),
-        tags=frozenset(asked.tags) | cores.tags,
+        # The same set as in `stated`, if nothing is added: there may be very many tags.
+        tags=frozenset(asked.tags) | cores.tags if cores.tags else frozenset(asked.tags),
         min_ram=asked.min_ram_mb,
         max_ram=asked.max_ram_mb or None,
         min_ram_per_core=asked.min_ram_per_core_mb,
