@@ -197,7 +197,7 @@ class Configuration:
         """Whether the queue is enabled, regardless of its VO lists."""
         return inheritance.is_enabled(self.levels[address], fold(vo))
 
-    def list_runnable(self, platforms: Collection[str]) -> frozenset[str]:
+    def list_runnable_platforms(self, platforms: Collection[str]) -> frozenset[str]:
         """The platforms, folded, whose software runs on nodes of these platforms.
 
         Source: DIRAC, which instead writes compatible platforms into the job before it waits.

@@ -20,7 +20,7 @@ from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.resources import list_near
+from cs_config.tree.storage import list_near
 from matcher.explain import job_conditions
 from matcher.explain.job_conditions import (
     AdmissionCondition,
@@ -118,7 +118,7 @@ def _offered(
         return _ANYTHING, "; ".join(f"{each.path}: {each.message}" for each in error.problems)
     if resource.platforms is None:
         return resource, None
-    return replace(resource, platforms=config.list_runnable(resource.platforms)), None
+    return replace(resource, platforms=config.list_runnable_platforms(resource.platforms)), None
 
 
 def describe_queue(kind: ConditionKind, queue: QueueView) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from cs_config.options import keywords
-from cs_config.tree.resources import find_common_sites
+from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import (
     NO_ELIGIBLE_QUEUE,
     ChainContext,
