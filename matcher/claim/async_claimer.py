@@ -28,8 +28,8 @@ from sqlalchemy.exc import DBAPIError
 from matcher.claim import batch_claim, claim_loop
 from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
 from requirements.values import fold
 from taskqueue.db import database

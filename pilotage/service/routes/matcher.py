@@ -22,8 +22,8 @@ from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.cache import NoMatch
 from matcher.claim import matcher as matching
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matching_task_queues import MatchingTaskQueue
-from matcher.claim.worker import ClaimWorker
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime
