@@ -20,6 +20,7 @@ from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from optimizers.chain.batch import MOST_AT_ONCE, BatchResult, Observer
 from optimizers.chain.chain import Step
+from requirements.errors import format_count
 from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 
@@ -72,7 +73,7 @@ def cycle(
             result = BatchResult()
             for crashes, some in _group_jobs(engine, job_ids, holder):
                 if crashes >= _MOST_CRASHES:
-                    reason = f"the optimizers crashed {crashes} times on this job"
+                    reason = f"the optimizers crashed {format_count(crashes, 'time')} on this job"
                     result += batch.fail_jobs(engine, config, some, reason=reason, now=now)
                     continue
                 with _record_trial(leadership, some, holder):

@@ -22,6 +22,7 @@ from agents import leader
 from agents.leader import Leadership
 from cs_config.tree.configuration import Configuration
 from matcher.limits import throttle_standings
+from requirements.errors import format_count
 from taskqueue import web_hooks
 from taskqueue.accounting import log_reader
 from taskqueue.db import database
@@ -207,7 +208,7 @@ def _serve(
             seconds = max(0.0, begun + _WAIT_SECONDS - time.monotonic())
             done, _ = wait(running, timeout=seconds, return_when=FIRST_COMPLETED)
             if not done:
-                log.error("%s: %d hooks are not waited for any more", NAME, len(running))
+                log.error("%s: no longer waiting for %s", NAME, format_count(len(running), "hook"))
                 return
             for future in done:
                 yield running.pop(future), future.result()

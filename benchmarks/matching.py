@@ -14,8 +14,8 @@ from benchmarks import lhcb, population
 from benchmarks.clients import Work
 from cs_config import gc_tuning, validate
 from matcher.claim.async_claimer import AsyncClaimer
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
 from taskqueue.db import database

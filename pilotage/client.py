@@ -153,8 +153,8 @@ class Client:
         """The jobs that pass all filters, newest first.
 
         Filters are `status`, `vo`, `owner`, `site`, `pool`, `minor_status`, `application_status`,
-        `job_name`, `job_type`, `job_group`, `submitted_since` and `submitted_before`; several values,
-        separated by commas, mean any of them.
+        `local_status` (of grid jobs), `job_name`, `job_type`, `job_group`, `submitted_since` and
+        `submitted_before`; several values, separated by commas, mean any of them.
         """
         return Pages("jobs", partial(self._service.jobs, filters), _read_job)
 
@@ -210,7 +210,8 @@ class Client:
     def follow(self, **filters: str) -> Iterator[StatusChange]:
         """Changes of jobs from this call on, as they happen, each once; endless: leave the loop by `break`.
 
-        Filters are those of `jobs`, where `status` is the new one. A service that goes away is waited for.
+        Filters are those of `jobs` but `local_status`; `status` is the new one. A service that goes away is
+        waited for.
         """
         return map(_read_change, job_commands.follow_changes(self._service, filters))
 

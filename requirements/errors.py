@@ -12,6 +12,11 @@ MOST_PROBLEMS: Final = 50
 MOST_HINTS: Final = 20
 
 
+def format_count(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun, and with its verb if both forms are given: `1 job`, `1,200 jobs wait`."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One problem of an input, with its position."""
@@ -55,7 +60,7 @@ class InvalidInput(PilotageError):
             raise ValueError("an error without a problem explains nothing")
         listed = [str(problem) for problem in problems[:MOST_PROBLEMS]]
         if more := len(problems) - len(listed):
-            listed.append(f"and {more} more problems")
+            listed.append(f"and {format_count(more, 'more problem')}")
         super().__init__("\n".join(listed))
         self.problems = tuple(problems)
         shown = [problem.as_json() for problem in problems[:MOST_PROBLEMS]]

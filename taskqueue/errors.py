@@ -1,6 +1,6 @@
 """Errors of the task queue that callers can handle."""
 
-from requirements.errors import NotFound, PilotageError
+from requirements.errors import NotFound, PilotageError, format_count
 from taskqueue.states import JobStatus, PilotStatus
 
 
@@ -82,7 +82,7 @@ class RescheduleLimit(PilotageError):
     code = "reschedule_limit"
 
     def __init__(self, job_id: int, *, maximum: int) -> None:
-        super().__init__(f"job {job_id} was already rescheduled {maximum} times, which is the maximum")
+        super().__init__(f"job {job_id} was already rescheduled {format_count(maximum, 'time')}, the maximum")
 
 
 class SecretUsed(PilotageError):

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 
 from matcher.claim.async_claimer import AsyncClaimer
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from matcher.request.match_request import MatchRequest, MatchResult
 
 Answer = TypeVar("Answer")

@@ -22,8 +22,8 @@ from sqlalchemy import Engine
 from cs_config import notifications
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from optimizers.chain import batch
 from pilotage.cli.processes import serve
 from pilotage.service.app import create_app

@@ -20,7 +20,7 @@ from cs_config.tree.admission import Admission
 from cs_config.tree.expiry import Dynamic
 from cs_config.tree.inheritance import Level, Parameter
 from cs_config.tree.throttle import Throttle
-from requirements.errors import InvalidRequest, Problem, did_you_mean
+from requirements.errors import InvalidRequest, Problem, did_you_mean, format_count
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.site_mapping import SiteMapping
 from requirements.values import Value, fold
@@ -62,7 +62,7 @@ class Configuration:
     _aged: dict[int, "Configuration"] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Configuration {self.version} of {self.file}: {len(self.levels)} queues>"
+        return f"<Configuration {self.version} of {self.file}: {format_count(len(self.levels), 'queue')}>"
 
     def at_moment(self, now: datetime) -> "Configuration":
         """This version without the values that have expired at a time; free of cost while nothing expires."""
@@ -197,7 +197,7 @@ class Configuration:
         """Whether the queue is enabled, regardless of its VO lists."""
         return inheritance.is_enabled(self.levels[address], fold(vo))
 
-    def list_runnable(self, platforms: Collection[str]) -> frozenset[str]:
+    def list_runnable_platforms(self, platforms: Collection[str]) -> frozenset[str]:
         """The platforms, folded, whose software runs on nodes of these platforms.
 
         Source: DIRAC, which instead writes compatible platforms into the job before it waits.

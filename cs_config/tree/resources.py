@@ -1,21 +1,18 @@
-"""Reader of `Resources`: the levels of every queue, compatible platforms, storage near sites, problems."""
+"""Reader of `Resources`: the levels of every queue, compatible platforms, problems."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
-from cs_config.cache import derived
 from cs_config.options import place_limits
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.source import sections
 from cs_config.source.sections import Leaf, LineOrigins, Section, as_list, model_section
 from cs_config.tree import admission, node_attributes
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
-from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import NODE_ATTRIBUTES, Level, Parameter, Settings
 from cs_config.tree.parameters import ParameterReader
 from cs_config.tree.throttle import Throttle
@@ -226,41 +223,3 @@ def read_platforms(root: Section, file: str) -> tuple[dict[str, tuple[str, ...]]
             message = "a list of the platforms that its nodes can run is needed here: [one, two]"
             problems.append(Problem(path=f"{_PLATFORMS}/{name}", message=message, file=file, line=entry.line))
     return found, problems
-
-
-@derived
-def sites_of_storage(config: Configuration) -> Mapping[str, frozenset[str]]:
-    """Map the folded name of each storage element to the sites that list it under `SE`."""
-    near: defaultdict[str, set[str]] = defaultdict(set)
-    for site, section in config.root.section("Resources").section("Sites").sections():
-        entry = section.entries.get("SE")
-        for element in as_list(entry.value) if isinstance(entry, Leaf) else ():
-            if element is not None:
-                near[fold(str(element))].add(site)
-    return {element: frozenset(names) for element, names in near.items()}
-
-
-@derived
-def _storage_of_sites(config: Configuration) -> Mapping[str, frozenset[str]]:
-    near: defaultdict[str, set[str]] = defaultdict(set)
-    for element, sites in sites_of_storage(config).items():
-        for site in sites:
-            near[fold(site)].add(element)
-    return {site: frozenset(elements) for site, elements in near.items()}
-
-
-def list_near(config: Configuration, sites: Iterable[str]) -> frozenset[str]:
-    """The sites and the storage elements near them, folded: a replica at one of these can be read there."""
-    storage = _storage_of_sites(config)
-    names = frozenset(map(fold, sites))
-    return names.union(*(storage.get(name, ()) for name in names))
-
-
-def find_common_sites(config: Configuration, replicas: Collection[frozenset[str]]) -> frozenset[str]:
-    """The sites near a replica of every file, given the places of each: storage elements or sites."""
-    sites_of = sites_of_storage(config)
-    by_file = (
-        frozenset(site for place in places for site in sites_of.get(fold(place), frozenset({place})))
-        for places in replicas
-    )
-    return frozenset.intersection(*by_file)

@@ -3,9 +3,10 @@
 Sections of other VOs are invisible.
 """
 
+import json
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
@@ -18,12 +19,13 @@ from cs_config.source.sections import Leaf, Section, Tree, to_plain
 from cs_config.tree import admission, inheritance, node_attributes, parameters
 from cs_config.tree.address import NODES, node_depth
 from cs_config.tree.configuration import Configuration
+from cs_config.tree.inheritance import Parameter
 from cs_config.tree.parameters import VoRight
 from cs_config.versions import diff, patch
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.patch import Edit
 from requirements.errors import NotAllowed
-from requirements.values import Value, fold
+from requirements.values import fold
 
 _VO_SECTION: Final = "VOs"
 _ENABLED: Final = "enabled"
@@ -64,6 +66,8 @@ _NEW_GROUP: Final = re.compile(r"(.+)_[a-z0-9.+-]+")
 _GRANTED: Final = "; there only at places that exist, and nothing that the site or the installation grants"
 #: Maximum number of paths in a message.
 _MAX_PATHS: Final = 5
+#: Characters of a value in a message.
+_MAX_SHOWN: Final = 60
 
 
 class EditNotAllowed(NotAllowed):
@@ -71,12 +75,16 @@ class EditNotAllowed(NotAllowed):
 
     code = "not_allowed"
 
-    def __init__(self, paths: Collection[str], *, reason: str, allowed: str) -> None:
-        more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
-        super().__init__(f"{', '.join(list(paths)[:_MAX_PATHS])}{more}: {reason}; {allowed}")
-        self.paths = tuple(paths)
-        self.reason = reason  #: the same for each path
-        self.details = {"paths": list(paths)}
+    def __init__(self, reasons: Mapping[str, str], *, allowed: str) -> None:
+        """The reason for each path, and what is allowed instead."""
+        paths: defaultdict[str, list[str]] = defaultdict(list)
+        for path in list(reasons)[:_MAX_PATHS]:
+            paths[reasons[path]].append(path)
+        told = [f"{', '.join(these)}: {reason}" for reason, these in paths.items()]
+        told += [f"and {len(reasons) - _MAX_PATHS} more"] if len(reasons) > _MAX_PATHS else []
+        super().__init__("; ".join([*told, allowed]))
+        self.reasons = reasons
+        self.details = {"paths": list(reasons)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,18 +225,30 @@ def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:
     _refuse(rights, (edit.path for edit in edits if not rights.may_change(edit.names)))
 
 
-def check_differences(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> None:
+def check_differences(
+    config: Configuration,
+    rights: Rights,
+    differences: Iterable[Difference],
+    *,
+    advice: str,
+) -> None:
     """Refuse differences from the current configuration beyond the permissions, with all their paths.
 
-    A VO may set values only at existing sites, CEs and queues.
+    A VO may set values only at existing sites, CEs and queues. `advice` is for values beyond the bounds of
+    what is the VO's.
     """
     if rights.everything:
         return
-    changed = list(differences)
-    _refuse(rights, _list_refused(config, rights, changed))
-    if below := list(_list_below_floor(config, rights, changed)):
-        reason = "has to be a number, no less than the default"
-        raise EditNotAllowed(below, reason=reason, allowed="an operator may set less")
+    changed = [(names, each) for each in differences for names in list_leaves(each)]
+    _refuse(rights, ("/".join(names) for names, _ in changed if not _may_set(config, rights, names)))
+    beyond = {
+        "/".join(names): reason
+        for names, difference in changed
+        if (reason := _find_excess(config, names, _value_after(names, difference)))
+        and "/".join(names) not in rights.restores
+    }
+    if beyond:
+        raise EditNotAllowed(beyond, allowed=advice)
 
 
 def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
@@ -300,63 +320,64 @@ def _sum_of_shares(groups: Mapping[str, Tree], vo: str) -> float:
     return sum(each for each in shares if isinstance(each, int | float))
 
 
-def _list_refused(config: Configuration, rights: Rights, differences: Iterable[Difference]) -> Iterator[str]:
-    for difference in differences:
-        for names in list_leaves(difference):
-            vo, _ = _values_of_vo(names)
-            is_there = vo is None or "/".join(names[: _depth_of_vos(names)]) in config.nodes
-            path = "/".join(names)
-            is_raised = path not in rights.restores and _raises(config, names, difference)
-            if not (rights.may_change(names) and is_there) or is_raised:
-                yield path
+def _may_set(config: Configuration, rights: Rights, names: tuple[str, ...]) -> bool:
+    vo, _ = _values_of_vo(names)
+    is_there = vo is None or "/".join(names[: _depth_of_vos(names)]) in config.nodes
+    return rights.may_change(names) and is_there
 
 
-def _list_below_floor(
-    config: Configuration, rights: Rights, differences: Iterable[Difference]
-) -> Iterator[str]:
-    for difference in differences:
-        for names in list_leaves(difference):
-            path = "/".join(names)
-            if path not in rights.restores and _is_below_floor(config, names, difference):
-                yield path
-
-
-def _raises(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:
-    """Whether a VO would lift a limit: enable a node, allow itself more pilots, have data kept longer."""
+def _find_excess(config: Configuration, names: tuple[str, ...], after: object) -> str | None:
+    """Why a value is beyond what a VO may set, with the bound and its path; None: it is not."""
     if names[0] == "Operations":
-        return _raises_option(config, names, difference)
+        return _find_excess_of_option(config, names, after)
     vo, rest = _values_of_vo(names)
     if vo is None or not rest or parameters.find_right(fold(rest[0])) is not VoRight.LOWER:
-        return False
-    after = _value_after(names, difference)
+        return None
     if isinstance(after, bool) or fold(rest[0]) == _ENABLED:
-        return after is not ABSENT and after is not False
+        is_lower = after is ABSENT or after is False
+        return None if is_lower else f"{_format(after)}: a VO may set only false, to use a queue no more"
+    before = _find_effective(config, names[: _depth_of_vos(names)], vo, fold(rest[0]))
     if fold(rest[0]) in _SLOT and after == 0:
-        return True
-    before = _effective_value(config, names[: _depth_of_vos(names)], vo, fold(rest[0]))
-    if not isinstance(before, int | float):
-        return False
-    return not (isinstance(after, int | float) and after <= before)
+        return "0 would be no limit: a VO may only lower it"
+    if before is None or not isinstance(before.value, int | float):
+        return None
+    return _compare_with(after, most=before.value, where=before.path)
 
 
-def _raises_option(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:
-    read = _LOWERED_OPTIONS.get(tuple(map(fold, names[2:])))
-    if read is None:
-        return False
-    after = _value_after(names, difference)
-    if after is ABSENT:
-        after = read(options_for(config, None))
-    return not (isinstance(after, int | float) and after <= read(options_for(config, names[1])))
-
-
-def _is_below_floor(config: Configuration, names: tuple[str, ...], difference: Difference) -> bool:
-    read = _FLOORED_OPTIONS.get(tuple(map(fold, names[2:]))) if names[0] == "Operations" else None
-    after = _value_after(names, difference)
-    if read is None or after is ABSENT:
-        return False
+def _find_excess_of_option(config: Configuration, names: tuple[str, ...], after: object) -> str | None:
+    option = tuple(map(fold, names[2:]))
+    own, default = options_for(config, names[1]), options_for(config, None)
+    if (read := _LOWERED_OPTIONS.get(option)) is not None:
+        after = read(default) if after is ABSENT else after
+        return _compare_with(after, most=read(own), where=_find_option(config, names[1], option))
+    if (read := _FLOORED_OPTIONS.get(option)) is None or after is ABSENT:
+        return None
     # Less than the default only if an operator has set it so.
-    floor = min(read(options_for(config, None)), read(options_for(config, names[1])))
-    return not (isinstance(after, int | float) and after >= floor)
+    least = min(read(default), read(own))
+    if isinstance(after, int | float) and after >= least:
+        return None
+    where = _find_option(config, names[1] if read(own) < read(default) else DEFAULTS, option)
+    return f"{_format(after)}: a VO sets no less than {least:g} ({where})"
+
+
+def _compare_with(after: object, *, most: float, where: str) -> str | None:
+    if isinstance(after, int | float) and after <= most:
+        return None
+    seen = "without a value it would be more" if after is ABSENT else _format(after)
+    return f"{seen}: a VO sets no more than {most:g} ({where})"
+
+
+def _format(value: object) -> str:
+    return json.dumps(value, default=str)[:_MAX_SHOWN]
+
+
+def _find_option(config: Configuration, vo: str, option: tuple[str, ...]) -> str:
+    """The path at which an option of a VO is set, folded: its own, or that of the defaults."""
+    operations = patch.find_entry(config.tree, ("Operations",))
+    entries = operations if isinstance(operations, dict) else {}
+    paths = {tuple(map(fold, names)): "/".join(names) for names, _ in diff.iterate_leaves(entries)}
+    found = (paths.get((fold(section), *option)) for section in (vo, DEFAULTS))
+    return next((f"Operations/{path}" for path in found if path is not None), "built-in default")
 
 
 def _value_after(names: tuple[str, ...], difference: Difference) -> object:
@@ -366,17 +387,17 @@ def _value_after(names: tuple[str, ...], difference: Difference) -> object:
     return after
 
 
-def _effective_value(config: Configuration, names: tuple[str, ...], vo: str, folded: str) -> Value | None:
+def _find_effective(config: Configuration, names: tuple[str, ...], vo: str, folded: str) -> Parameter | None:
     levels = tuple(config.nodes["/".join(names[:depth])] for depth in NODES if depth <= len(names))
     found = inheritance.effective_parameters(levels, vo)
-    return next((each.value for name, each in found.items() if fold(name) == folded), None)
+    return next((each for name, each in found.items() if fold(name) == folded), None)
 
 
 def _refuse(rights: Rights, paths: Iterable[str]) -> None:
     if refused := list(paths):
         is_granted = any(rights.is_of_own_vo(tuple(path.split("/"))) for path in refused)
         allowed = rights.allowed + (_GRANTED if is_granted else "")
-        raise EditNotAllowed(refused, reason="not yours to change", allowed=allowed)
+        raise EditNotAllowed(dict.fromkeys(refused, "not yours to change"), allowed=allowed)
 
 
 def visible_tree(config: Configuration, rights: Rights) -> Mapping[str, object]:

@@ -86,14 +86,23 @@ def propose_rollback(current: Configuration, older: Configuration, allowed: Righ
         if allowed.may_change(names)
     ]
     tree = patch.apply_edits(current.tree, current.tree, back, versions=(older.version, current.version))
-    return _propose_tree(current, tree, allowed, restoring=True)
+    advice = (
+        f"nothing was restored: an operator may restore these, and you the other values of version "
+        f"{older.version} by `pilotage config set` (`config diff --from {older.version}` lists them)"
+    )
+    return _propose_tree(current, tree, allowed, restoring=True, advice=advice)
 
 
 def _propose_tree(
-    current: Configuration, tree: Tree, allowed: Rights, *, restoring: bool = False
+    current: Configuration,
+    tree: Tree,
+    allowed: Rights,
+    *,
+    restoring: bool = False,
+    advice: str = "an operator may set it",
 ) -> Proposal:
     found = diff.compare(current.tree, tree)
-    permissions.check_differences(current, allowed, found)
+    permissions.check_differences(current, allowed, found, advice=advice)
     permissions.check_groups(current, allowed, tree)
     if not restoring:
         permissions.check_amount(current, allowed, tree)
@@ -200,7 +209,7 @@ def list_problems(error: PilotageError, names: tuple[str, ...], text: str | None
     if isinstance(error, InvalidInput):
         return add_lines(error.problems, names, text)
     if isinstance(error, EditNotAllowed):
-        return tuple(Problem(path=path, message=error.reason) for path in error.paths)
+        return tuple(Problem(path=path, message=reason) for path, reason in error.reasons.items())
     return (Problem(path="", message=str(error)),)
 
 

@@ -27,8 +27,8 @@ from sqlalchemy.exc import DBAPIError
 from matcher.claim import batch_claim, claim_loop
 from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
 from requirements.values import fold
 from taskqueue.db import database
@@ -155,11 +155,13 @@ class AsyncClaimer:
             self._worker.give_back(request, tuple(match.lease for match in answer.matches))
 
     async def close(self) -> None:
-        """Wait for the statements under way, and close the connections."""
-        for lane in self._lanes:
-            while lane.task is not None:
-                await asyncio.wait([lane.task])
-            await lane.server.close()
+        """Wait for the statements under way, and for those that begin at their end; close the connections."""
+        try:
+            while tasks := [lane.task for lane in self._lanes if lane.task is not None]:
+                await asyncio.wait(tasks)
+        finally:
+            for lane in self._lanes:
+                await lane.server.close()
 
     def _dispatch_soon(self) -> None:
         """Dispatch when all that the event loop has received is waiting."""

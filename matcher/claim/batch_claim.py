@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
-from matcher.claim.undelivered import InDoubtClaims
+from matcher.claim.in_doubt_claims import InDoubtClaims
 from matcher.limits import place_policy
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.limits.place_policy import PlacePolicy

@@ -14,9 +14,10 @@ from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.cache import NoMatch, QueuePoolCache
-from matcher.claim import claim_loop, undelivered
+from matcher.claim import claim_loop, in_doubt_claims
 from matcher.claim.batch_claim import BatchClaimer, Results
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim.in_doubt_claims import InDoubtClaims
 from matcher.claim.matching_task_queues import (
     DemandCount,
     MatchedPlace,
@@ -26,7 +27,6 @@ from matcher.claim.matching_task_queues import (
 )
 from matcher.claim.prepare import NODE, prepare
 from matcher.claim.snapshot import MatcherCache, Snapshot
-from matcher.claim.undelivered import InDoubtClaims
 from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import FeedFreshness, FeedRead
@@ -212,7 +212,7 @@ class Matcher:
             if jobs is None:
                 with database.writing(self._engine) as conn:
                     leases = [job.lease for job in result.claimed]
-                    undelivered.release(conn, request, leases, now=self._clock())
+                    in_doubt_claims.release(conn, request, leases, now=self._clock())
                 found[number] = ClaimResult(refused=NODE, emptied=result.emptied)
             else:
                 found[number] = replace(result, claimed=jobs)

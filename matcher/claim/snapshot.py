@@ -15,7 +15,7 @@ from cs_config.cache import Cache
 from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.resources import list_near
+from cs_config.tree.storage import list_near
 from matcher.cache import NoMatch, NoMatchCache, OpenPlaceCache
 from matcher.claim.allotment import JobSize
 from matcher.index import place_pools
@@ -288,7 +288,7 @@ def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configu
         resource,
         vos=vos,
         near=None if resource.sites is None else list_near(config, resource.sites),
-        platforms=None if resource.platforms is None else config.list_runnable(resource.platforms),
+        platforms=None if resource.platforms is None else config.list_runnable_platforms(resource.platforms),
         managed_types=managed_types(config) if resource.job_types is None else frozenset(),
         sharing_groups=_sharing_groups(config, resource),
     )

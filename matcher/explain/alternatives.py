@@ -5,14 +5,15 @@ They rewrite one condition of an expression such that some queues fulfil it, wit
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from matcher import rules
-from matcher.explain import job_conditions
+from matcher.explain import job_conditions, work_budget
 from matcher.explain.job_conditions import ClassCondition, JobDemand, RequirementCondition
 from matcher.explain.queue_columns import QueueView, UnmetCondition
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.work_budget import WorkBudget
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad import expression
@@ -40,29 +41,6 @@ def smaller_steps(values: Iterable[float | None]) -> list[float]:
     return list(dict.fromkeys([*ordered[:1], *ordered[len(ordered) // 2 :][:1], *ordered[-1:]]))
 
 
-#: Characters of expressions parsed for one explanation; parsing dominates the time.
-_CHARACTERS = 40_000
-#: Cost of a search for one similar name or value, in characters.
-SEARCH = 400
-
-
-@dataclass(slots=True)
-class ExplanationBudget:
-    """A budget of work in characters of parsed expressions: counted, not timed, so it is reproducible."""
-
-    left: int = _CHARACTERS
-
-    @property
-    def over(self) -> bool:
-        """Whether an alternative was or will be left out."""
-        return self.left < 0
-
-    def spend(self, characters: int) -> bool:
-        """Take this much; False once the budget is exceeded."""
-        self.left -= characters
-        return not self.over
-
-
 _AT_LEAST = frozenset({">", ">="})
 _AT_MOST = frozenset({"<", "<="})
 
@@ -70,9 +48,7 @@ _AT_MOST = frozenset({"<", "<="})
 Rewrite = tuple[float, str, str]
 
 
-def rewrite_condition(
-    condition: str, queues: int, survey: QueueSet, budget: ExplanationBudget
-) -> Iterator[Rewrite]:
+def rewrite_condition(condition: str, queues: int, survey: QueueSet, budget: WorkBudget) -> Iterator[Rewrite]:
     """The condition with other names and values, the likeliest intended one first.
 
     `queues` is the set of failing queues to win. Rewrites end once the budget is spent.
@@ -80,7 +56,7 @@ def rewrite_condition(
     budget.spend(2 * len(condition))
     yield from _names_of(condition, survey, budget)
     for each in expression.comparisons(condition):
-        if not budget.spend(SEARCH):
+        if not budget.spend(work_budget.SEARCH):
             return
         present = condition[each.whole.start : each.whole.end]
         for effort, changed in _values(each, queues, survey):
@@ -88,13 +64,13 @@ def rewrite_condition(
             yield effort, f"write `{changed}` instead of `{present}`", new
 
 
-def _names_of(condition: str, survey: QueueSet, budget: ExplanationBudget) -> Iterator[Rewrite]:
+def _names_of(condition: str, survey: QueueSet, budget: WorkBudget) -> Iterator[Rewrite]:
     known = {fold(name) for name in survey.names}
     for attribute, place in expression.attributes(condition):
         name = expression.unscoped_name(attribute)
         if fold(name) in known:
             continue
-        if not budget.spend(SEARCH):
+        if not budget.spend(work_budget.SEARCH):
             return
         similar = did_you_mean(name, survey.names)
         if similar:
@@ -161,7 +137,7 @@ Alternative = tuple[float, str, JobDemand]
 
 
 def list_alternatives(
-    failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, budget: ExplanationBudget
+    failure: UnmetCondition, demand: JobDemand, queues: int, survey: QueueSet, budget: WorkBudget
 ) -> Iterator[Alternative]:
     """Changed demands that remedy a failure, the smallest change first.
 
@@ -316,7 +292,7 @@ def _requirement_alternatives(
     demand: JobDemand,
     queues: int,
     survey: QueueSet,
-    budget: ExplanationBudget,
+    budget: WorkBudget,
 ) -> Iterator[Alternative]:
     requirements = demand.requirements
     if not isinstance(requirements, Record) or not isinstance(part, Record):

@@ -23,7 +23,7 @@ from matcher.limits.job_groups import JobView
 from matcher.request import node_facts
 from matcher.request.node_facts import NodeStanding
 from requirements import evaluator
-from requirements.errors import MOST_HINTS, did_you_mean
+from requirements.errors import MOST_HINTS, did_you_mean, format_count
 from requirements.values import fold
 from taskqueue.jobs.jobs import Job
 from taskqueue.pilots import pilots
@@ -88,8 +88,7 @@ def list_closures_at_queue(
         elif standing.depends_on_job:
             yield f"{scope} decides job by job ({throttles.REQUIREMENTS} of its throttle)"
         elif room.jobs is not None:
-            jobs = "1 job" if room.jobs == 1 else f"{room.jobs} jobs"
-            yield f"{scope} may take {jobs} more (throttle {policy})"
+            yield f"{scope} may take {format_count(room.jobs, 'more job')} (throttle {policy})"
 
 
 def _format_ban(ban: Ban) -> str:
@@ -197,12 +196,8 @@ def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
         drained &= ~failure.queues
     if drained and not situation.eligible:
         example = survey.first(drained).address
-        number = drained.bit_count()
-        queues = (
-            "1 queue that would be eligible is"
-            if number == 1
-            else f"{number} queues that would be eligible are"
-        )
+        one, many = "queue that would be eligible is", "queues that would be eligible are"
+        queues = format_count(drained.bit_count(), one, many)
         yield f"{queues} switched off (Enabled: false), such as {example}"
 
 
@@ -319,12 +314,12 @@ def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
     else:
         yield f"{_format_pilots(asked)} of eligible queues requested work in the last {minutes} minutes"
     if coming:
-        wait = "waits in its batch system" if coming == 1 else "wait in their batch systems"
-        yield f"{_format_pilots(coming)} for eligible queues {wait}"
+        one = "pilot for eligible queues waits in its batch system"
+        yield format_count(coming, one, "pilots for eligible queues wait in their batch systems")
 
 
 def _format_pilots(number: int) -> str:
-    return f"{number} pilot" if number == 1 else f"{number or 'no'} pilots"
+    return format_count(number, "pilot") if number else "no pilots"
 
 
 def count_recent_pilots(
@@ -352,8 +347,8 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
     texts.sort(key=lambda each: -each[0])
     yield from (text for _, text in texts[:_MOST_NAMED])
     if len(texts) > _MOST_NAMED:
-        others = len(texts) - _MOST_NAMED
-        yield f"{others} other {'place is' if others == 1 else 'places are'} closed to it as well"
+        others = format_count(len(texts) - _MOST_NAMED, "other place is", "other places are")
+        yield f"{others} closed to it as well"
     if closed:
         yield _format_closures(closed.bit_count(), eligible.bit_count())
 

@@ -15,10 +15,11 @@ from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
 from matcher.explain import alternatives
-from matcher.explain.alternatives import Alternative, ExplanationBudget
+from matcher.explain.alternatives import Alternative
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_columns import UnmetCondition
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.work_budget import WorkBudget
 from requirements.classad import evaluation
 from requirements.values import format_value, lookup
 
@@ -162,14 +163,14 @@ class SuggestedChange:
 
 
 def suggest_changes(
-    survey: QueueSet, vo: str, demand: JobDemand, budget: ExplanationBudget | None = None, *, closed: int = 0
+    survey: QueueSet, vo: str, demand: JobDemand, budget: WorkBudget | None = None, *, closed: int = 0
 ) -> list[SuggestedChange]:
     """Changes that make queues eligible, the smallest change first.
 
     If the budget is exceeded afterwards, better changes may exist. `closed` is the set of queues that block
     the job now; they count as gain only if no others are left.
     """
-    budget = budget or ExplanationBudget()
+    budget = budget or WorkBudget()
     failures = survey.failures(demand)
     eligible = survey.eligible(demand)
     lost = survey.candidates & ~eligible
@@ -215,7 +216,7 @@ def _combine_alternatives(
     demand: JobDemand,
     queues: int,
     survey: QueueSet,
-    budget: ExplanationBudget,
+    budget: WorkBudget,
 ) -> Iterator[Alternative]:
     """Combined alternatives for all failures; at least one, whatever the budget."""
     first, *others = failures

@@ -66,9 +66,9 @@ class ClassCondition:
         """Cache key."""
         return self.kind.requirement, self.asked
 
-    @cached_property
+    @property
     def isolated(self) -> RequirementClass:
-        """A class with this condition only."""
+        """A class with this condition only; not kept, since a class may have thousands of conditions."""
         asked: dict[str, Any] = {"vo": "", "cpu_time": 0}
         return RequirementClass(**asked | dict(zip(self.kind.class_fields, self.asked, strict=True)))
 
@@ -151,9 +151,9 @@ def waiting_conditions(waiting: WaitingClass, jobs: JobAds) -> tuple[JobConditio
     return found if job is None else (*found, AdmissionCondition(job=job))
 
 
-def is_refused(condition: ClassCondition, resource: Resource) -> bool:
-    """Whether the resource fails one of the condition's rules."""
-    return any(rules.refuses(rule, condition.isolated, resource) for rule in condition.kind.rules)
+def is_refused(kind: ConditionKind, isolated: RequirementClass, resource: Resource) -> bool:
+    """Whether the resource fails one of the rules of a condition, given as a class with this one only."""
+    return any(rules.refuses(rule, isolated, resource) for rule in kind.rules)
 
 
 def _near_data(asked: RequirementClass) -> str:

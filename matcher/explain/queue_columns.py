@@ -20,7 +20,7 @@ from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.resources import list_near
+from cs_config.tree.storage import list_near
 from matcher.explain import job_conditions
 from matcher.explain.job_conditions import (
     AdmissionCondition,
@@ -118,7 +118,7 @@ def _offered(
         return _ANYTHING, "; ".join(f"{each.path}: {each.message}" for each in error.problems)
     if resource.platforms is None:
         return resource, None
-    return replace(resource, platforms=config.list_runnable(resource.platforms)), None
+    return replace(resource, platforms=config.list_runnable_platforms(resource.platforms)), None
 
 
 def describe_queue(kind: ConditionKind, queue: QueueView) -> str | None:
@@ -171,6 +171,15 @@ class QueueColumns:
         return self._column(
             ("values", folded), lambda queue: tuple(self._comparable_value(queue, name) for name in folded)
         )
+
+    def count_groups(self, part: JobCondition, declarations: Declarations) -> int:
+        """How many groups of queues a condition is evaluated for."""
+        if isinstance(part, AdmissionCondition):
+            return len(self.group_by_admission())
+        if isinstance(part, RequirementCondition):
+            return len(self.group_by_values(evaluator.parameters(part.asked, declarations)))
+        column = self.refused_by_resource(part.kind.resource_fields)
+        return len(column).bit_length() if part.kind in job_conditions.CAPACITIES else len(column)
 
     def group_by_admission(self) -> Column:
         """Group by the queues' conditions on jobs."""
@@ -345,13 +354,14 @@ class UnmetConditions:
     def _find_refusing(self, part: ClassCondition) -> int:
         """The queues that refuse a condition; in a sorted column of capacities they come first."""
         column = self._columns.refused_by_resource(part.kind.resource_fields)
-        if part.kind in job_conditions.CAPACITIES:
-            enough = bisect_left(column, 1, key=lambda each: int(not self._refused(part, each[0])))
-            return _all(column[:enough])
-        return _all(each for each in column if self._refused(part, each[0]))
+        isolated = part.isolated
 
-    def _refused(self, part: ClassCondition, queue: int) -> bool:
-        return job_conditions.is_refused(part, self._queues[queue].resource)
+        def is_refused(group: tuple[int, int]) -> bool:
+            return job_conditions.is_refused(part.kind, isolated, self._queues[group[0]].resource)
+
+        if part.kind in job_conditions.CAPACITIES:
+            return _all(column[: bisect_left(column, 1, key=lambda group: int(not is_refused(group)))])
+        return _all(each for each in column if is_refused(each))
 
     def _describe(self, part: AdmissionCondition | RequirementCondition) -> Mapping[_Wanted, _SeenValues]:
         """Reasons of a whole condition; the last ones are cached, since each failure reads them."""

@@ -6,9 +6,8 @@ Computed from the configuration tree alone, without bans, limits and throttles.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field
 
@@ -16,7 +15,6 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.explain import job_conditions, queue_set
-from matcher.explain.alternatives import ExplanationBudget
 from matcher.explain.explanation import FAULTY, MEANINGFUL, queues_failing_one
 from matcher.explain.job_conditions import PROCESSORS, AdmissionCondition, JobAds, RequirementCondition
 from matcher.explain.queue_columns import QueueView, UnmetCondition
@@ -26,19 +24,6 @@ from requirements.bitset import list_positions
 from requirements.record import Record
 from requirements.values import as_number, fold, format_value, lookup
 from taskqueue.task_queues.listing import WaitingClass
-
-# Bounds of what one request evaluates, in characters of requirements: parsing and evaluating take about as
-# long for each, whatever they are, and a count is reproducible.
-#: For one queue: well below a second of processor time.
-QUEUE_REPORT: Final = 250_000
-#: The same for a preview, which administrators ask for now and then: some seconds.
-PREVIEWED: Final = 2_000_000
-#: A class without requirements, and each of its tags, which are conditions of their own and are cached, in
-#: characters.
-_CLASS: Final = 10
-_TAG: Final = 24
-#: Queues of different values that cost as much as parsing.
-_QUEUES: Final = 32
 
 #: Suggestions that are returned.
 _MOST_SUGGESTIONS = 10
@@ -339,44 +324,3 @@ def count_runnable(config: Configuration, waiting: Iterable[WaitingClass], jobs:
             if queues & there:
                 by_site[site] += number
     return RunnableJobs(config=config, eligible=eligible, by_site=by_site)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenClasses:
-    """The classes that a request evaluates, and the others."""
-
-    chosen: Sequence[WaitingClass]
-    left: Sequence[WaitingClass]
-
-
-def choose_classes(
-    waiting: Iterable[WaitingClass], *, queues: int = 1, characters: int = QUEUE_REPORT
-) -> ChosenClasses:
-    """Choose the classes of each VO with the most jobs, as many as one request can evaluate for some queues.
-
-    What a VO with few classes does not need is left to the others.
-    """
-    by_vo: defaultdict[str, list[WaitingClass]] = defaultdict(list)
-    for each in waiting:
-        by_vo[each.asked.vo].append(each)
-    remaining = int(characters / (1 + max(queues - 1, 0) / _QUEUES))
-    chosen: list[WaitingClass] = []
-    left: list[WaitingClass] = []
-    by_size = sorted(by_vo.values(), key=lambda classes: sum(map(class_size, classes)))
-    for number, classes in enumerate(by_size):
-        ordered = sorted(classes, key=lambda each: (-each.jobs, class_size(each), each.first_job))
-        these = _take(ordered, remaining // (len(by_size) - number))
-        remaining -= sum(map(class_size, these))
-        chosen += these
-        left += ordered[len(these) :]
-    return ChosenClasses(chosen=chosen, left=left)
-
-
-def _take(ordered: Sequence[WaitingClass], characters: int) -> list[WaitingClass]:
-    budget = ExplanationBudget(left=characters)
-    return list(takewhile(lambda each: budget.spend(class_size(each)), ordered))
-
-
-def class_size(waiting: WaitingClass) -> int:
-    """The work for a class, in characters."""
-    return _CLASS + len(waiting.requirements or "") + _TAG * len(waiting.asked.tags)

@@ -15,8 +15,8 @@ from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import job_conditions, queue_columns
-from matcher.explain.job_conditions import JobCondition, JobDemand, RequirementCondition
+from matcher.explain import job_conditions, queue_columns, work_budget
+from matcher.explain.job_conditions import ClassCondition, JobCondition, JobDemand, RequirementCondition
 from matcher.explain.queue_columns import QueueColumns, QueueView, UnmetCondition, UnmetConditions
 from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
@@ -72,6 +72,16 @@ class QueueSet:
         for part in asked:
             found &= self._fulfilled(part)
         return found
+
+    def measure_work(self, asked: Iterable[JobCondition]) -> int:
+        """The work for those of these conditions whose results are not cached, as of `work_budget`."""
+        work = 0
+        for part in asked:
+            if part not in self.failed and self._fulfilling.find(part.key) is None:
+                size = work_budget.CLASS if isinstance(part, ClassCondition) else len(str(part.key))
+                groups = self._columns.count_groups(part, self.declarations)
+                work += size * (1 + groups // work_budget.QUEUES)
+        return work
 
     def _fulfilled(self, part: JobCondition) -> int:
         """The queues that fulfil a condition. Reasons for failures of requirements are not computed here."""

@@ -21,6 +21,7 @@ from cs_config.options.place_limits import LimitKey, MatchingDelay, RunningLimit
 from cs_config.source.sections import model_section
 from cs_config.tree.configuration import Configuration
 from matcher.limits.job_groups import JobView
+from requirements.errors import format_count
 from requirements.values import fold
 from taskqueue.db import clock
 from taskqueue.sites import occupancy, scope_rules, scopes
@@ -136,7 +137,8 @@ class RunningLimitState:
     @property
     def why(self) -> str:
         """Reason, as text for people."""
-        has = f"has {self.there} jobs with {self.rule.about}, its {self.rule.option} is {self.limit.most}"
+        jobs = format_count(self.there, "job")
+        has = f"has {jobs} with {self.rule.about}, its {self.rule.option} is {self.limit.most}"
         if self.bucket is None or self.there >= self.limit.most:
             return has
         wait = f"{self.limit.interval:g} s, the next in {self.bucket.wait} s"

@@ -19,7 +19,7 @@ from cs_config.versions.permissions import Rights
 from cs_config.versions.reverts import Revert
 from cs_config.versions.show import ShownLine
 from cs_config.versions.store import Version
-from matcher.explain import job_conditions, queue_report
+from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.queue_report import ParameterImpact
 from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
@@ -228,7 +228,7 @@ def _list_impacts(
     config = editor.live.current
     names = show.split_path(config, path)
     address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
-    waiting = queue_report.choose_classes(editor.list_waiting(conn, [vo])).chosen
+    waiting = work_budget.choose_classes(editor.list_waiting(conn, [vo])).chosen
     needed = config.admission(address, vo) is not None
     ads = job_conditions.read_job_ads(conn, config, waiting, needed=needed)
     return queue_report.parameter_impacts(config, address, waiting, ads)

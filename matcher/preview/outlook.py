@@ -22,9 +22,10 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.diff import ABSENT, Difference, list_leaves
 from cs_config.versions.proposals import Proposal
-from matcher.explain import job_conditions, queue_report
+from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.job_conditions import JobCondition
-from matcher.explain.queue_report import ChosenClasses, WaitingWork
+from matcher.explain.queue_report import WaitingWork
+from matcher.explain.work_budget import ChosenClasses
 from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
@@ -228,24 +229,36 @@ def compute_outlook(
         for each in (proposal.before, proposal.after)
     )
     ads = ComparedAds(before=before, after=after)
-    left_out = queue_report.sum_work(split.left)
     looked_at = {each.asked.submit_pool for each in split.chosen}
+    left = [*split.left]
+    with_left = {each.asked.vo for each in left}
     classes: dict[str, list[ClassShift]] = {}
     shifted: list[PoolShift] = []
     useless: dict[str, tuple[UselessParameter, ...]] = {}
-    for vo in sorted({*waiting, *stored}):
-        if queues := changed.from_differences(vo):
-            here = VersionComparison(proposal.before, proposal.after, vo, queues)
-            these = waiting.get(vo, [])
-            classes[vo] = list(shifts.class_shifts(here, these, ads))
-            of_vo = {pool: asked for pool, asked in stored.get(vo, {}).items() if pool in looked_at}
-            shifted += shifts.pool_shifts(here, vo, of_vo, these)
-            if vo in left_out:
-                continue  # a class that was left out may need the parameter
-            names = list_set_parameters(proposal.differences, changed, vo)
-            new = [here.derive_classes(each)[1] for each in these]
-            if found := tuple(list_useless_parameters(here, new, names)):
-                useless[vo] = found
+    affected = [
+        (vo, queues) for vo in sorted({*waiting, *stored}) if (queues := changed.from_differences(vo))
+    ]
+    for (vo, queues), budget in zip(affected, work_budget.share(len(affected)), strict=True):
+        here = VersionComparison(proposal.before, proposal.after, vo, queues, budget)
+        these = waiting.get(vo, [])
+        of_classes = list(shifts.class_shifts(here, these, ads))
+        asked = {pool: asked for pool, asked in stored.get(vo, {}).items() if pool in looked_at}
+        of_pools = list(shifts.pool_shifts(here, vo, asked, these))
+        classes[vo] = [each for each in of_classes if each.shift.is_complete]
+        shifted += [each for each in of_pools if each.shift.is_complete]
+        left += [each.waiting for each in of_classes if not each.shift.is_complete]
+        in_left = {each.asked.submit_pool for each in left}
+        left += [
+            _without_jobs(vo, each.pool_id, asked[each.pool_id])
+            for each in of_pools
+            if not each.shift.is_complete and each.pool_id not in in_left
+        ]
+        if vo in with_left:
+            continue  # a class that was left out may need the parameter
+        names = list_set_parameters(proposal.differences, changed, vo)
+        new = [here.derive_classes(each)[1] for each in these]
+        if found := tuple(list_useless_parameters(here, new, names)):
+            useless[vo] = found
     old_queues, new_queues = set(proposal.before.levels), set(proposal.after.levels)
     return Outlook(
         new=tuple(sorted(new_queues - old_queues)),
@@ -259,7 +272,7 @@ def compute_outlook(
         lost_work=tuple(list_lost_work(conn, proposal, vos=vos)),
         closed_places=tuple(list_closed_places(conn, proposal, vos=vos, now=now)),
         useless_parameters=useless,
-        left_out=left_out,
+        left_out=queue_report.sum_work(left),
     )
 
 
@@ -272,19 +285,19 @@ def _choose_classes(
     }
     in_use = {each.asked.submit_pool for each in waiting}
     unused = (
-        WaitingClass(
-            asked=RequirementClass(vo=vo, cpu_time=0, submit_pool=pool_id),
-            requirements=requirements,
-            jobs=0,
-            first_job=0,
-        )
+        _without_jobs(vo, pool_id, requirements)
         for vo, of_vo in stored.items()
         for pool_id, requirements in of_vo.items()
         if pool_id not in in_use
     )
     concerned = (each for each in chain(waiting, unused) if affected[each.asked.vo])
     queues = 2 * max(affected.values(), default=0)  # in both versions
-    return queue_report.choose_classes(concerned, queues=queues, characters=queue_report.PREVIEWED)
+    return work_budget.choose_classes(concerned, queues=queues, characters=work_budget.PREVIEWED)
+
+
+def _without_jobs(vo: str, pool_id: str, requirements: str) -> WaitingClass:
+    asked = RequirementClass(vo=vo, cpu_time=0, submit_pool=pool_id)
+    return WaitingClass(asked=asked, requirements=requirements, jobs=0, first_job=0)
 
 
 def _sum_jobs(waiting: int, shifted: Sequence[ClassShift]) -> VoJobs:

@@ -16,6 +16,7 @@ from cs_config.versions.proposals import Proposal
 from matcher.explain import job_conditions, queue_set
 from matcher.explain.job_conditions import JobAds, JobCondition, RequirementCondition
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.work_budget import WorkBudget
 from requirements.values import fold
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -31,6 +32,7 @@ class Shift:
     lost: _Queues
     had: bool  #: whether any queue fulfilled them
     has: bool  #: whether any queue will
+    is_complete: bool = True  #: False: the other queues were not evaluated, since the budget was spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,12 @@ class ClassShift:
 class VersionComparison:
     """Two versions of the changed queues as one VO gets them."""
 
-    def __init__(self, before: Configuration, after: Configuration, vo: str, changed: _Queues) -> None:
+    def __init__(
+        self, before: Configuration, after: Configuration, vo: str, changed: _Queues, budget: WorkBudget
+    ) -> None:
+        """The budget is for the queues that do not change."""
         self._after = after
+        self._budget = budget
         self.vo = vo
         self._options = options_for(before, vo), options_for(after, vo)
         self._changed = changed
@@ -83,8 +89,19 @@ class VersionComparison:
         new = self.new.addresses(self.new.fulfilling(asked))
         if old == new:
             return None
-        elsewhere = bool(old and new) or bool(self._elsewhere.fulfilling(asked))
-        return Shift(gained=new - old, lost=old - new, had=bool(old) or elsewhere, has=bool(new) or elsewhere)
+        elsewhere = True if old and new else self._is_fulfilled_elsewhere(asked)
+        return Shift(
+            gained=new - old,
+            lost=old - new,
+            had=bool(old or elsewhere),
+            has=bool(new or elsewhere),
+            is_complete=elsewhere is not None,
+        )
+
+    def _is_fulfilled_elsewhere(self, asked: Sequence[JobCondition]) -> bool | None:
+        """Whether a queue that does not change fulfils the conditions; None: the budget is spent."""
+        work = self._elsewhere.measure_work(asked)
+        return bool(self._elsewhere.fulfilling(asked)) if not work or self._budget.spend(work) else None
 
     def derive_classes(self, waiting: WaitingClass) -> tuple[WaitingClass, WaitingClass]:
         """A class of waiting jobs as it is in the old version and in the new one."""

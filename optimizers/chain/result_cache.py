@@ -152,7 +152,9 @@ def decide(
     decided: list[list[ChainResult | None]] = []
     for group in groups:
         is_shared = group.members[0].parameters is not None
-        kind = _description_key(group.body, group.vo, context, shared=is_shared)
+        # The result of a long one is not kept, and its key takes as much memory as the description.
+        is_alone = len(group.body) > _SHORT and len(group.members) == 1
+        kind = None if is_alone else _description_key(group.body, group.vo, context, shared=is_shared)
         if kind is None:
             decided.append([decide_one(group, member, None) for member in group.members])
         else:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cs_config.tree.resources import find_common_sites
+from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome
 from optimizers.steps.replica_catalogue import CatalogueUnavailableError
 

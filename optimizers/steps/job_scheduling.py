@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from cs_config.options import keywords
-from cs_config.tree.resources import find_common_sites
+from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import (
     NO_ELIGIBLE_QUEUE,
     ChainContext,
@@ -25,7 +25,7 @@ from optimizers.chain.chain import (
 )
 from optimizers.description.description import JobDescription
 from requirements import canonical
-from requirements.errors import did_you_mean
+from requirements.errors import did_you_mean, format_count
 from requirements.values import fold
 from taskqueue.task_queues.requirement_class import (
     CLASSIFIED,
@@ -126,7 +126,8 @@ def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
     if candidate.description.requirements is not None and candidate.pool is None:
         return Hold(reason="it has Requirements, but no optimizer has set a pool for them")
     if delay := _delay(candidate, context):
-        return Hold(reason=f"rescheduled {candidate.reschedules} times, continues after a delay", delay=delay)
+        times = format_count(candidate.reschedules, "time")
+        return Hold(reason=f"rescheduled {times}, continues after a delay", delay=delay)
     chosen = choose_sites(candidate, context)
     if isinstance(chosen, Failed | Hold):
         return chosen

@@ -29,7 +29,7 @@ from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter
-from requirements.errors import InvalidJob, PilotageError, Problem
+from requirements.errors import InvalidJob, PilotageError, Problem, format_count
 from taskqueue import blobs
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
@@ -97,9 +97,8 @@ def submit(
     except Exception as error:  # of any kind: a result that cannot be stored is no reason to refuse the jobs
         if not isinstance(new, _NewJobs) or not any(new.results) or _refuses_jobs(error):
             raise
-        log.exception(
-            "%d jobs could not be stored with their results, the optimizers get them", len(new.jobs)
-        )
+        jobs = format_count(len(new.jobs), "job")
+        log.exception("%s could not be stored with results, the optimizers decide on them", jobs)
         return _store_once(engine, replace(new, results=[None] * len(new.jobs)), idempotency, now)
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from optimizers.chain.batch import MOST_AT_ONCE, Observer
+from requirements.errors import format_count
 from taskqueue.db import database
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class InlineOptimizer:
         try:
             batch.optimize(self._engine, self._current(), job_ids, now=self._clock(), observe=self._observe)
         except database.UNAVAILABLE as error:
-            log.warning("the database is unavailable, %d jobs wait for the sweep: %s", len(job_ids), error)
+            jobs = format_count(len(job_ids), "job waits", "jobs wait")
+            log.warning("the database is unavailable, %s for the sweep: %s", jobs, error)
         except Exception:
-            log.exception("the optimizers failed, %d jobs wait for the sweep", len(job_ids))
+            jobs = format_count(len(job_ids), "job waits", "jobs wait")
+            log.exception("the optimizers failed, %s for the sweep", jobs)

@@ -34,6 +34,7 @@ from sqlalchemy import Engine
 from cs_config.versions.store import LiveConfiguration
 from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
+from requirements.errors import format_count
 from taskqueue.db import clock, database
 from taskqueue.db.notify import RedisTransport, make_publisher
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
@@ -80,12 +81,14 @@ def optimize_jobs(job_ids: list[int]) -> None:
             now = clock.read_time(conn, clock.utc_now())
         result = batch.optimize(context.engine, context.live.current, job_ids, now=now)
     except database.UNAVAILABLE as error:
-        log.warning("the database is unavailable, %d jobs wait for the sweep: %s", len(job_ids), error)
+        jobs = format_count(len(job_ids), "job waits", "jobs wait")
+        log.warning("the database is unavailable, %s for the sweep: %s", jobs, error)
         return
     log.info(
-        "optimized %d jobs: %d waiting, %d held, %d failed, %d left",
-        len(job_ids), len(result.waiting), len(result.held), len(result.failed), len(result.left),
-    )  # fmt: skip
+        "optimized %s: %d waiting, %d held, %d failed, %d left",
+        format_count(len(job_ids), "job"),
+        *map(len, (result.waiting, result.held, result.failed, result.left)),
+    )
     if context.redis is not None:
         _count_outcomes(context.redis, result.outcomes)
 
@@ -176,13 +179,14 @@ class RQNotifier:
                 self._enqueue(list(job_ids[start : start + MOST_AT_ONCE]))
         except RedisError as error:
             self._retry_at = time.monotonic() + _RETRY_PAUSE
-            log.warning("Redis is unavailable, %d jobs wait for the sweep: %s", len(job_ids), error)
+            jobs = format_count(len(job_ids), "job waits", "jobs wait")
+            log.warning("Redis is unavailable, %s for the sweep: %s", jobs, error)
 
     def _enqueue(self, job_ids: list[int]) -> None:
         self._queue.enqueue(
             optimize_jobs,
             job_ids,
-            description=f"{_VERB}{len(job_ids)} jobs from {job_ids[0]}",
+            description=f"{_VERB}{format_count(len(job_ids), 'job')} from {job_ids[0]}",
             ttl=_WAITING,
             job_timeout=_LONGEST,
             result_ttl=0,

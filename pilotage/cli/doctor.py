@@ -30,7 +30,7 @@ from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Publish
 from pilotage.service.auth.oidc.issuer import Issuer
 from pilotage.service.auth.oidc.issuers import LEEWAY
 from pilotage.service.services import utc_now
-from requirements.errors import PilotageError
+from requirements.errors import PilotageError, format_count
 from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
@@ -173,7 +173,7 @@ def _configuration(engine: Engine) -> Finding:
         except ConfigError as error:
             message = f"version {version} cannot be read: {one_line(str(error))}"
             return Finding("configuration", Health.BAD, message)
-    message = f"version {version}, {output.numbered(len(config.addresses), 'queue')}"
+    message = f"version {version}, {format_count(len(config.addresses), 'queue')}"
     return Finding("configuration", Health.GOOD, message)
 
 
@@ -199,8 +199,10 @@ def _counters(engine: Engine) -> Finding:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         message = f"{scope_counters.describe(found[0])}{more}; the agent {scope_counters.NAME} mends it"
         return Finding("counters", Health.BAD, message)
-    message = "limits count what runs" + (f"; {mended} counters were mended so far" if mended else "")
-    return Finding("counters", Health.WARNING if mended else Health.GOOD, message)
+    if mended:
+        counters = format_count(mended, "counter was", "counters were")
+        return Finding("counters", Health.WARNING, f"limits count what runs; {counters} mended so far")
+    return Finding("counters", Health.GOOD, "limits count what runs")
 
 
 def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
@@ -217,7 +219,7 @@ def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
     for each in found:
         for slot in each.too_small if each not in late else ():
             message = (
-                f"{output.numbered(slot.jobs, 'job')} of {each.vo} {'fits' if slot.jobs == 1 else 'fit'} "
+                f"{format_count(slot.jobs, f'job of {each.vo} fits', f'jobs of {each.vo} fit')} "
                 f"{slot.queue}, but not the slots of the director "
                 f"{each.name}: {slot.slot}"
             )
@@ -281,7 +283,8 @@ def _time_left(chain: list[x509.Certificate], now: datetime) -> tuple[Health, st
     if now >= until:
         return Health.BAD, f"{name} is over since {until.isoformat()}: nobody connects any more; renew it"
     if until - now < _SOON:
-        return Health.WARNING, f"{name} is over in {(until - now).days} days, {until.isoformat()}: renew it"
+        left = format_count((until - now).days, "day")
+        return Health.WARNING, f"{name} is over in {left}, {until.isoformat()}: renew it"
     return Health.GOOD, f"good until {until.isoformat()}"
 
 
@@ -443,7 +446,7 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
 
 def _check_workers(state: OptimizerQueueState) -> Finding:
     """Check that workers listen and that no batch failed."""
-    waiting = "1 batch of jobs waits" if state.waiting == 1 else f"{state.waiting} batches of jobs wait"
+    waiting = format_count(state.waiting, "batch of jobs waits", "batches of jobs wait")
     numbers = f"{waiting}, {state.failed} failed in the last hour"
     if not state.is_heard:
         message = f"no worker listens: {numbers}, jobs wait for the sweep; run `pilotage worker`"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from typer.exceptions import TyperException
 
-from requirements.errors import InvalidInput, PilotageError
+from requirements.errors import InvalidInput, PilotageError, format_count
 
 REFUSED = 1  #: refused or not found
 WRONG = 2  #: wrong usage or configuration
@@ -119,7 +119,7 @@ def _join_equal(lines: Sequence[str]) -> list[str]:
     for number, line in enumerate(lines):
         found.setdefault(line[of_job.end() :] if (of_job := _JOB.match(line)) else number, []).append(line)
     return [
-        first if not more else f"{first} (and {len(more)} more {'job' if len(more) == 1 else 'jobs'})"
+        first if not more else f"{first} (and {format_count(len(more), 'more job')})"
         for first, *more in found.values()
     ]
 

@@ -112,6 +112,14 @@ class JobFilters:
     application_status: Annotated[
         str | None, option("TEXT", "Only jobs with this application status.", "--application-status")
     ] = None
+    local_status: Annotated[
+        str | None,
+        option(
+            "S1,S2",
+            "Only grid jobs whose local jobs are together unsubmitted, active, done or error.",
+            "--local-status",
+        ),
+    ] = None
     submitted_since: Annotated[
         str | None, option("TIME", "Only jobs submitted then or later; UTC without a zone.", "--since")
     ] = None

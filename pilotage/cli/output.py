@@ -84,11 +84,6 @@ def _separate_by_tabs(rendered: Table) -> Iterator[str]:
         yield "\t".join(" ".join(text.split()) for text in row) + "\n"
 
 
-def numbered(count: int, noun: str) -> str:
-    """A number of things: `1 job`, `3 jobs`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 #: Characters of the longest word that is never broken, such as the shortened id of a pool.
 _LONGEST_WHOLE = 16
 #: Characters between two columns.

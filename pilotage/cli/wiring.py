@@ -18,8 +18,8 @@ from cs_config import notifications
 from cs_config.errors import ConfigError
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from optimizers.workers.inline import InlineOptimizer
 from pilotage.cli import engine as cli_engine
 from pilotage.cli.engine import LastSeen

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pilotage.fabric.client import ApiError
+from requirements.errors import format_count
 
 #: Characters of a problem, and numbers of problems and too small slots, in one report.
 _LONGEST, _MOST_PROBLEMS, MOST_SLOTS = 500, 50, 1000
@@ -142,7 +143,7 @@ class DirectorSummary(CycleProblems):
 
     def __str__(self) -> str:
         told = [
-            "1 job waits" if self.jobs == 1 else f"{self.jobs} jobs wait",
+            format_count(self.jobs, "job waits", "jobs wait"),
             f"pilots: {self.waiting} waiting, {self.running} running, {self.submitted} of {self.wanted} new",
         ]
         counts = {
@@ -164,7 +165,7 @@ class DirectorSummary(CycleProblems):
             "down in their batch systems": self.closed,
             "systems skipped": self.skipped,
             "slots too small": [
-                f"{'1 job fits' if jobs == 1 else f'{jobs} jobs fit'} {where}"
+                f"{format_count(jobs, 'job fits', 'jobs fit')} {where}"
                 for where, jobs in self.unserved.items()
             ],
         }

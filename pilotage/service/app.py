@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from typing import Any, Final
 
@@ -168,15 +168,16 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
         store_contacts: _CONTACTS,
     }
     watching = [asyncio.create_task(repeatedly(action, every=every)) for action, every in actions.items()]
-    try:
-        yield
-    finally:
-        for each in watching:
-            each.cancel()
-            with suppress(asyncio.CancelledError):
-                await each
-        await store_contacts()
-        await parts.claims.close()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(parts.claims.close)  # whatever happens before
+        stack.push_async_callback(store_contacts)
+        try:
+            yield
+        finally:
+            for each in watching:
+                each.cancel()
+                with suppress(asyncio.CancelledError):
+                    await each
 
 
 async def repeatedly(action: Callable[[], Awaitable[object]], *, every: float) -> None:

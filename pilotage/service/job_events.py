@@ -25,7 +25,15 @@ from starlette.types import Receive, Scope, Send
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import CursorExpired, LogBusy, TooManyRequests
-from pilotage.service.models.jobs import ChangeCursor, ChangeLine, ChangePageAnswer, ChangeQuery, EventQuery
+from pilotage.service.models.jobs import (
+    ChangeCursor,
+    ChangeLine,
+    ChangePageAnswer,
+    ChangeQuery,
+    EventQuery,
+    JobFilter,
+)
+from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.jobs.log import ChangePage, JobChange, LogFeed
 from taskqueue.jobs.search import JobSelector
@@ -96,7 +104,7 @@ class JobEvents:
 
     def read_page(self, caller: Caller, query: ChangeQuery) -> ChangePageAnswer:
         """The changes behind the cursor of a query; without one none, but where they begin."""
-        wanted = visibility.visible_jobs(caller, query)
+        wanted = _select(caller, query)
         cursor = self.start_of(query.after)
         end = self._log.read_end()
         page = self._log.read_page(cursor.log_id, upto=end, most=PAGE_ROWS)
@@ -138,7 +146,7 @@ class JobEvents:
         """
         if self._streams[caller.subject] >= self._most_of_caller or self._streams.total() >= self._most:
             raise TooManyRequests(_RETRY)
-        wanted = visibility.visible_jobs(caller, query)
+        wanted = _select(caller, query)
         self._streams[caller.subject] += 1
         uncount = partial(self._uncount, caller.subject)
         try:
@@ -237,3 +245,10 @@ class JobEvents:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _select(caller: Caller, query: JobFilter) -> JobSelector:
+    if query.local_status is not None:
+        message = "a change is of the status of the job itself: leave local_status out"
+        raise InvalidRequest([Problem(path="local_status", message=message)])
+    return visibility.visible_jobs(caller, query)

@@ -11,8 +11,8 @@ from sqlalchemy import Engine
 from cs_config.cache import CountCache
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from pilotage.service.auth.rate_limits import RateLimiter, WorkLimiter

@@ -175,17 +175,20 @@ class AutocommitRunner:
 
     def _connect(self) -> _Driver:
         conn = self._engine.connect()
-        driver = _get_driver(conn)
-        self._is_pooled = postgresql_settings.is_pooled(conn)
-        conn.detach()
         try:
+            driver = _get_driver(conn)
+            self._is_pooled = postgresql_settings.is_pooled(conn)
+            conn.detach()
             driver.autocommit = True
             if not self._is_pooled:
                 driver.execute(_PLAN_SETTINGS)
         except psycopg.Error as error:
             translated = _translate(self._engine.dialect, driver, _PLAN_SETTINGS, error)
-            driver.close()
+            conn.close()
             raise translated from error
+        except BaseException:
+            conn.close()  # also if it is detached already
+            raise
         self._process = os.getpid()
         self._closing = weakref.finalize(self, partial(_close, driver, self._process))
         return driver

@@ -1,13 +1,13 @@
 """Grid jobs of job managers, with the progress of their local jobs. Source: SAM-Grid."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, bindparam, false, func, or_, select
 
 from taskqueue import ownership
 from taskqueue.db import sql
@@ -88,6 +88,17 @@ def _match_status(status: LocalJobsStatus) -> ColumnElement[bool]:
         LocalJobsStatus.DONE: and_(has(_DONE), ~has(*_ENDED_BADLY), ~is_active),
         LocalJobsStatus.ERROR: and_(has(*_ENDED_BADLY), ~is_active),
     }[status]
+
+
+def match_latest(of: FromClause, wanted: Collection[LocalJobsStatus]) -> ColumnElement[bool]:
+    """The condition on jobs, by the local jobs of the latest attempt; jobs of pilots do not match.
+
+    As a scalar it is a look-up by primary key for each row that is scanned; an EXISTS might be planned as a
+    scan of all attempts.
+    """
+    latest = and_(attempts.c.job_id == of.c.job_id, attempts.c.epoch == of.c.epoch, _MANAGED)
+    found = select(or_(false(), *map(_match_status, sorted(wanted)))).where(latest)
+    return found.correlate(of).scalar_subquery().is_(True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

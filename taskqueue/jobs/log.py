@@ -160,6 +160,7 @@ class JobChange:
     from_status: JobStatus | None  #: None: the job was stored
     status: JobStatus  #: the new one
     minor_status: str
+    application_status: str
     epoch: int
     vo: str
     owner: str
@@ -182,7 +183,8 @@ _span = (
 CHANGES = (
     select(
         *(_span.c.log_id, _span.c.job_id, _span.c.at, _span.c.from_status),
-        *(_span.c.to_status.label("status"), _span.c.minor_status, _span.c.epoch),
+        *(_span.c.to_status.label("status"), _span.c.minor_status),
+        *(_span.c.application_status, _span.c.epoch),
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.site, jobs.c.submit_pool),
         *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.submitted_at),
     )

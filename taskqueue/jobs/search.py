@@ -30,7 +30,8 @@ from sqlalchemy import (
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem, require_names
 from taskqueue import ownership
-from taskqueue.jobs import jobs
+from taskqueue.jobs import grid_jobs, jobs
+from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import JobChange
 from taskqueue.ownership import OwnershipFilter
@@ -55,6 +56,7 @@ class JobSelector:
     statuses: frozenset[JobStatus] | None = None
     minor_status: Words = None
     application_status: Words = None
+    local_statuses: frozenset[LocalJobsStatus] | None = None  #: of grid jobs; changes do not have it
     sites: frozenset[str] | None = None
     submit_pool: str | None = None
     job_name: Words = None
@@ -69,7 +71,7 @@ class JobSelector:
     @property
     def is_met_by_none(self) -> bool:
         """Whether an empty set excludes every job."""
-        return frozenset() in (self.job_ids, self.vos, self.statuses, self.sites)
+        return frozenset() in (self.job_ids, self.vos, self.statuses, self.local_statuses, self.sites)
 
     def includes(self, job: JobChange) -> bool:
         """Whether a job fulfils the conditions with the status that it changed to."""
@@ -79,7 +81,8 @@ class JobSelector:
         )
         values: tuple[tuple[Words, str | None], ...] = (
             *((self.owner, job.owner), (self.owner_group, job.owner_group)),
-            *((self.minor_status, job.minor_status), (self.submit_pool, job.submit_pool)),
+            *((self.minor_status, job.minor_status), (self.application_status, job.application_status)),
+            (self.submit_pool, job.submit_pool),
             *((self.job_name, job.job_name), (self.job_type, job.job_type), (self.job_group, job.job_group)),
         )
         return (
@@ -118,6 +121,8 @@ class JobSelector:
                 clauses.append(column >= since)
             if before is not None:
                 clauses.append(column < before)
+        if self.local_statuses is not None:
+            clauses.append(grid_jobs.match_latest(of, self.local_statuses))
         return clauses + ownership.match_any(self.any_of, vo=of.c.vo, at=of.c.site.in_, owner=of.c.owner)
 
 

@@ -95,12 +95,12 @@ def select_claimable(
     task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
 ) -> Select[int]:
     """Jobs of a task queue that may be assigned to a location, in claim order."""
-    return select_ordered(task_queue_id).where(
+    return select_in_claim_order(task_queue_id).where(
         is_eligible(*outer, site=site, ce=ce, queue=queue, checked=checked)
     )
 
 
-def select_ordered(task_queue_id: Any) -> Select[int]:
+def select_in_claim_order(task_queue_id: Any) -> Select[int]:
     """Waiting jobs of a task queue in claim order: user's priority, then first in, first out."""
     return (
         select(waiting_jobs.c.job_id)

@@ -58,7 +58,7 @@ from taskqueue.leases.assignment import (
     is_eligible,
     next_epoch,
     select_claimable,
-    select_ordered,
+    select_in_claim_order,
 )
 from taskqueue.pilots import slots
 from taskqueue.schema.tables import (
@@ -309,7 +309,7 @@ def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
     waiting = (
         select_claimable(request["task_queue_id"], **here)
         if pooled
-        else select_ordered(request["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
+        else select_in_claim_order(request["task_queue_id"]).where(jobs.c.submit_pool.is_(None))
     )
     refusal = select(request["number"].label("number"), _refusal(request, keyed=keyed).label("refusal"))
     decided = refusal.cte("decided")
@@ -407,7 +407,7 @@ def _assign_jobs(requests: CTE) -> CTE:
         select(free.c.task_queue_id, func.count().label("count")).group_by(free.c.task_queue_id).cte("wanted")
     )
     first = (
-        select_ordered(wanted.c.task_queue_id)
+        select_in_claim_order(wanted.c.task_queue_id)
         .add_columns(waiting_jobs.c.priority, jobs.c.epoch, jobs.c.vo)
         .limit(wanted.c.count)
         .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)

@@ -90,7 +90,12 @@ class RequirementClass:
         stated = written.pop("stated", None)
         found: dict[str, Any] = {name: _from_json(value) for name, value in written.items()}
         if stated is not None:
-            found["stated"] = tuple((name, _from_json(value)) for name, value in stated)
+            # Most of what jobs state is in the class as it is: kept once, for there may be very many tags.
+            known: dict[object, object] = {
+                value: value for value in found.values() if isinstance(value, frozenset)
+            }
+            read = ((name, _from_json(value)) for name, value in stated)
+            found["stated"] = tuple((name, known.get(value, value)) for name, value in read)
         return cls(**found)
 
     def _items(self) -> list[tuple[str, object]]:
@@ -167,7 +172,8 @@ def derive_class(
         grid_ces=names_without_any(asked.grid_ces),
         platforms=names_without_any(asked.platforms),
         job_types=frozenset({asked.job_type} - {""}),
-        tags=frozenset(asked.tags) | cores.tags,
+        # The same set as in `stated`, if nothing is added: there may be very many tags.
+        tags=frozenset(asked.tags) | cores.tags if cores.tags else frozenset(asked.tags),
         min_ram=asked.min_ram_mb,
         max_ram=asked.max_ram_mb or None,
         min_ram_per_core=asked.min_ram_per_core_mb,

@@ -11,6 +11,7 @@ from pilotage.cli import home_directory, output, settings
 from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import keys
+from requirements.errors import format_count
 from taskqueue.db import clock, database, incarnation
 from taskqueue.db.database import SchemaState
 from taskqueue.db.incarnation import RecoveryResult
@@ -66,9 +67,10 @@ def recover(
 
 def _recovery_lines(done: RecoveryResult) -> str:
     last = done.last_commit.isoformat(timespec="seconds") if done.last_commit else "unknown"
+    open_ones = format_count(done.quarantined, "open attempt is", "open attempts are")
     return (
         f"incarnation {done.incarnation}; last commit that survived: {last}\n"
-        f"{done.quarantined} open attempts are left alone until their pilots report; those that never began "
+        f"{open_ones} left alone until their pilots report; those that never began "
         f"are given up after {done.until.isoformat(timespec='seconds')}\n"
         f"{done.left_out} ids of each kind are left out; configuration: version {done.config_version}"
     )

@@ -23,6 +23,7 @@ from pilotage.cli.options import JobFilters
 from pilotage.cli.output import Entry
 from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 from pilotage.fabric.pilot.payload import archives
+from requirements.errors import format_count
 from taskqueue.states import FINAL, JobStatus
 
 
@@ -115,7 +116,7 @@ def wait(
         statuses = until_final(client, wanted, timeout=timeout)
     counts = Counter(statuses.values())
     summary = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    jobs = output.numbered(len(statuses), "job")
+    jobs = format_count(len(statuses), "job")
     service.emit({"jobs": statuses, "counts": counts}, lambda: f"{jobs}: {summary}" if summary else "no jobs")
     if set(counts) - {JobStatus.DONE}:
         raise typer.Exit(REFUSED)
@@ -276,7 +277,7 @@ class WaitingBars:
             TimeElapsedColumn(),
         )
         self._progress = Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal)
-        self._all = self._progress.add_task("Waiting", total=total, note=f"0 of {total} jobs")
+        self._all = self._progress.add_task("Waiting", total=total, note=f"0 of {format_count(total, 'job')}")
         self._job = job
         self._clock = clock
         self._updated_at: float | None = None
@@ -294,7 +295,7 @@ class WaitingBars:
 
     def show(self, *, ended: int, total: int, running: Sequence[int]) -> None:
         """Update the number of ended jobs, and the phases of running grid jobs."""
-        self._progress.update(self._all, completed=ended, note=f"{ended:,} of {total:,} jobs")
+        self._progress.update(self._all, completed=ended, note=f"{ended:,} of {format_count(total, 'job')}")
         now = self._clock()
         if self._progress.disable or (self._updated_at is not None and now - self._updated_at < _EVERY):
             return

@@ -15,6 +15,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry, PagedList
 from pilotage.fabric.client import ApiError, ServiceClient
+from requirements.errors import format_count
 from taskqueue.states import FINAL
 
 #: Characters of an expression or a proposed change in a table.
@@ -26,7 +27,7 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     eligible, candidates = found["eligible_queues"], found["candidate_queues"]
     status = output.cell(found["status"])
     job = "Not submitted" if found["job_id"] is None else f"Job {found['job_id']} is {status}"
-    parts: list[RenderableType] = [f"{job}: {eligible} of {candidates} queues are eligible."]
+    parts: list[RenderableType] = [f"{job}: {_format_eligible(eligible, candidates)} eligible."]
     if found["reasons"]:
         parts.append(output.list_table(_REASONS_OF_JOB, found["reasons"]))
     if found.get("changes"):
@@ -36,6 +37,11 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     if found.get("forwarding") is not None:
         parts.append(_forwarding(found["forwarding"]))
     return Group(*parts)
+
+
+def _format_eligible(eligible: int, candidates: int) -> str:
+    verb = "is" if 1 in (eligible, candidates) else "are"
+    return f"{eligible:,} of {format_count(candidates, 'queue')} {verb}"
 
 
 def _forwarding(decisions: list[Mapping[str, Any]]) -> RenderableType:
@@ -57,7 +63,9 @@ def explain_queue(found: Mapping[str, Any]) -> RenderableType:
     """A table of the response of `GET /resources/queues/{Site}/{CE}/{Queue}/explain`."""
     waiting, serves = found["waiting"], found["serves"]
     total, served = (sum(work["jobs"] for work in each.values()) for each in (waiting, serves))
-    parts: list[RenderableType] = [f"{found['queue']} may run {served} of {total} waiting jobs."]
+    parts: list[RenderableType] = [
+        f"{found['queue']} may run {served:,} of {format_count(total, 'waiting job')}."
+    ]
     if waiting:
         rows = ((vo, serves.get(vo, {}).get("jobs", 0), work["jobs"]) for vo, work in waiting.items())
         parts.append(output.table(("VO", "#May run", "#Wait"), rows))
@@ -345,7 +353,7 @@ def _details(job: Entry) -> RenderableType:
 def _local_jobs(job: Entry) -> Iterator[RenderableType]:
     yield output.list_table(output.LOCAL_JOBS, job["local_jobs"])
     if job["more_local_jobs"]:
-        yield f"The first {len(job['local_jobs'])} local jobs; --local-jobs N shows more."
+        yield f"The first {format_count(len(job['local_jobs']), 'local job')}; --local-jobs N shows more."
 
 
 def _attempt(attempt: Entry) -> list[RenderableType]:

@@ -23,6 +23,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
 from requirements.classad.classad_files import Unevaluated
+from requirements.errors import format_count
 
 #: Descriptions in one request; the service takes no more.
 BATCH = 1000
@@ -278,7 +279,7 @@ def submit(
     if service.as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
         service.emit({"job_ids": ids}, lambda: "\n".join(map(str, ids)))
     else:
-        output.console().print(f"{len(ids)} jobs: {options.format_ids(ids)}")
+        output.console().print(f"{format_count(len(ids), 'job')}: {options.format_ids(ids)}")
 
 
 def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:

@@ -13,6 +13,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.output import Column, Entry
 from pilotage.fabric.client import ServiceClient
+from requirements.errors import format_count
 
 #: Digits of an id in tables, enough to identify a pool.
 _SHORT = 12
@@ -125,5 +126,5 @@ def _details(pool: Entry) -> RenderableType:
 def _eligible(pool: Entry) -> str:
     """Heading of the list of queues; of other VOs' pools, only queues at the caller's sites are listed."""
     shown, every = len(pool["queues"]), pool["eligible_queues"]
-    number = f"{shown} of {every}" if shown < every else str(every)
-    return f"{number} eligible queue{'' if every == 1 else 's'}"
+    number = f"{shown:,} of " if shown < every else ""
+    return number + format_count(every, "eligible queue")

@@ -294,13 +294,13 @@ def _repeat_in_thread(
 ) -> AbstractContextManager[None]:
     """Run a step periodically in its own thread; after `stop` not again, while others still end theirs."""
 
-    def turn() -> float | None:
+    def run_step() -> float | None:
         if stop.is_set():
             return None
         _isolate_errors(name, step)
         return every
 
-    return heartbeat.call_periodically(turn, name=name)
+    return heartbeat.call_periodically(run_step, name=name)
 
 
 def _isolate_errors(name: str, step: Callable[[], object]) -> None:

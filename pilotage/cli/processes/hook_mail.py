@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from agents.web_hooks import TRY_SECONDS, SendResult
+from requirements.errors import format_count
 
 SCHEME: Final = "mailto:"
 #: Entries of a message that are listed.
@@ -98,7 +99,7 @@ def _summary(sent: Mapping[str, Any]) -> str:
     if "jobs" not in data:
         return str(sent["type"])
     counts = Counter(str(job["status"]) for job in data["jobs"])
-    jobs = "1 job" if len(data["jobs"]) == 1 else f"{len(data['jobs'])} jobs"
+    jobs = format_count(len(data["jobs"]), "job")
     return f"{jobs} ended: {', '.join(f'{number} {status}' for status, number in sorted(counts.items()))}"
 
 

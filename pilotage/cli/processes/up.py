@@ -22,7 +22,7 @@ from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
 from pilotage.service.auth import callers
 from pilotage.service.services import Services
-from requirements.errors import did_you_mean
+from requirements.errors import did_you_mean, format_count
 
 
 def show_banner(chosen: Settings, parts: Services, url: str, *, as_json: bool) -> None:
@@ -45,15 +45,15 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
     config = parts.live.current
     lines = [f"{url}  (interface: {url}/docs)", f"home: {chosen.home}"]
     if config.addresses:
-        queues = output.numbered(len(config.addresses), "queue")
-        sites = output.numbered(len(config.sites), "site")
+        queues = format_count(len(config.addresses), "queue")
+        sites = format_count(len(config.sites), "site")
         lines.append(f"configuration: version {config.version}, {queues} of {sites}")
     else:
         lines.append("no queues yet: pilotage config apply FILE, or start with --resources FILE")
     if chosen.redis_url is not None:
         lines.append(_describe_optimizers(chosen.redis_url, parts))
     if chosen.site is not None:
-        lines.append(f"up to {output.numbered(chosen.pilots, 'pilot')} at {chosen.site} as jobs need them")
+        lines.append(f"up to {format_count(chosen.pilots, 'pilot')} at {chosen.site} as jobs need them")
         if os.getuid() == 0:
             lines.append("their jobs run as root and can change this machine: start it as another user")
     home = "" if chosen.home == home_directory.default_home(os.environ) else f" --home {chosen.home}"

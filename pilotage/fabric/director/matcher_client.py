@@ -1,8 +1,9 @@
 """Demand for pilots from the matcher: waiting jobs of a VO that pilots of each queue could run.
 
-The service computes it, since only its matcher implements the rules; all queues are in one request.
+The service computes it, since only its matcher implements the rules; one request has as many queues as fit.
 """
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,8 +20,11 @@ from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 Groups = Mapping[tuple[str, ...], tuple[str, ...]]
 #: The broker, empty for none, and the flags.
 Way = tuple[str, tuple[str, ...]]
-#: Resources and queues in one request.
+#: Resources and queues in one request; bytes of resources, and values in their JSON: less than the service
+#: takes.
 _MOST = 1000
+_MOST_BYTES = 3_000_000
+_MOST_VALUES = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +272,7 @@ def _fetch_demand(
     """The task queues that each resource may serve, and the ranks of its queue for them."""
     begin = 0
     while begin < len(resources):
-        answer = client.demand(resources[begin : begin + _MOST])
+        answer = client.demand(resources[begin : begin + _count_fitting(resources[begin : begin + _MOST])])
         begin += len(answer["resources"]) or len(resources)
         known = {
             each["task_queue"]: TaskQueueWork(
@@ -285,6 +289,18 @@ def _fetch_demand(
         for numbers, ranks in zip(answer["resources"], answer["ranks"], strict=True):
             ranked = {number: rank for number, rank in zip(numbers, ranks, strict=False) if rank is not None}
             yield tuple(known[number] for number in numbers), ranked
+
+
+def _count_fitting(resources: Sequence[Mapping[str, object]]) -> int:
+    """How many of these resources, from the first on, one request may have; at least one."""
+    size = values = 0
+    for number, each in enumerate(resources):
+        text = json.dumps(each)
+        size += len(text) + 1
+        values += sum(map(text.count, ",:[{")) + 1
+        if number and (size > _MOST_BYTES or values > _MOST_VALUES):
+            return number
+    return len(resources)
 
 
 def _list_too_small(

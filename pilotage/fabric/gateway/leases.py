@@ -29,6 +29,7 @@ from pilotage.fabric.pilot.service.heartbeat import KILL, elapsed_time
 from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away, Refused
 from pilotage.fabric.runner.status_files import Progress
+from requirements.errors import format_count
 
 #: Larger numbers are not exact in every JSON reader; the service refuses them.
 _LARGEST = 2**53
@@ -58,7 +59,8 @@ def _phase(phase: Progress, taken: PulledGridJob) -> Mapping[str, object]:
 
 def _progress_text(grid_job: GridJob) -> str:
     said = [f"{grid_job.phase}, {grid_job.aggregate}"]
-    said += [f"{number} local jobs {state}" for state, number in sorted(grid_job.local.items()) if number]
+    local = sorted(grid_job.local.items())
+    said += [f"{format_count(number, 'local job')} {state}" for state, number in local if number]
     said += [str(each) for each in grid_job.progress]
     return "; ".join([*said, *filter(None, [grid_job.problem])])
 

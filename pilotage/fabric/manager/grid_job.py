@@ -16,6 +16,7 @@ from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import Report
 from pilotage.fabric.runner import status_files
 from pilotage.fabric.runner.status_files import Progress
+from requirements.errors import format_count
 from requirements.values import fold
 
 
@@ -295,7 +296,7 @@ _SHOWN = 5
 def job_outcome(entry: GridJobEntry, jobs: Sequence[LocalJob]) -> Report:
     """The final report on a grid job whose local jobs have all ended."""
     done = sum(each.state is LocalState.DONE for each in jobs)
-    counted = f"{done} of {len(jobs)} local jobs done"
+    counted = f"{done} of {format_count(len(jobs), 'local job')} done"
     if done == len(jobs):
         said = Report(payload.DONE, payload.COMPLETE, counted, 0)
         lacking = [each.message for each in jobs if each.message]

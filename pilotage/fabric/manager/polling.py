@@ -15,6 +15,7 @@ from pilotage.fabric.pilot.payload import payload
 from pilotage.fabric.pilot.payload.payload import DONE, Report
 from pilotage.fabric.runner import status_files
 from pilotage.fabric.runner.status_files import PAYLOAD, SITE
+from requirements.errors import format_count
 
 
 def retry_or_give_up(
@@ -192,7 +193,7 @@ def cancel_local_jobs(context: ManagerContext, entry: GridJobEntry) -> None:
     system, jobs = context.system_of(entry).system, context.journal.local_jobs(entry.key)
     never = [replace(each, state=LocalState.KILLED) for each in jobs if each.state is LocalState.UNSUBMITTED]
     if never:
-        log = [f"{len(never)} local jobs are not submitted any more"]
+        log = [f"{format_count(len(never), 'local job is', 'local jobs are')} not submitted any more"]
         context.journal.write(entry.key, local_jobs=never, log=log)
     if not jobs:
         ended = replace(entry, outcome=payload.failure_report(payload.KILLED))

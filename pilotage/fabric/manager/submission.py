@@ -31,6 +31,7 @@ from pilotage.fabric.pilot.service.heartbeat import elapsed_time
 from pilotage.fabric.pilot.service.transport import TooLarge
 from pilotage.fabric.runner.local_job import JobSpec
 from pilotage.fabric.runner.status_files import SITE
+from requirements.errors import format_count
 
 #: All VOs' jobs run as one account and could change the archive; the batch system protects the script.
 _FETCH = """\
@@ -69,7 +70,8 @@ def submit_local_jobs(
 def _plan(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
     jobs = plan_local_jobs(context, entry)
     planned = replace(entry, number=len(jobs))
-    log = [f"to be {len(jobs)} local jobs of {entry.taken.queue}, {_requested(context, planned)}"]
+    count = format_count(len(jobs), "local job")
+    log = [f"to be {count} of {entry.taken.queue}, {_requested(context, planned)}"]
     context.journal.write(entry.key, entry=planned, local_jobs=jobs, log=log)
     return planned
 
@@ -77,7 +79,7 @@ def _plan(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
 def _requested(context: ManagerContext, entry: GridJobEntry) -> str:
     """What each local job requests, for the log."""
     asked = context.resources_of(entry)
-    words = [f"{asked.cores} cores"]
+    words = [format_count(asked.cores, "core")]
     words += [f"{asked.memory} MB"] if asked.memory else []
     words += [f"{asked.wall_time} s"] if asked.wall_time else []
     words += [f"{asked.gpus} GPUs"] if asked.gpus else []

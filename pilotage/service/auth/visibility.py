@@ -138,6 +138,7 @@ def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelecto
         statuses=None if wanted.status is None else frozenset(wanted.status),
         minor_status=wanted.minor_status,
         application_status=wanted.application_status,
+        local_statuses=None if wanted.local_status is None else frozenset(wanted.local_status),
         sites=every.sites,
         submit_pool=wanted.pool,
         job_name=wanted.job_name,

@@ -105,11 +105,11 @@ class AttemptAnswer(AnswerModel):
     phases: list[PhaseBody] = Field(description="Of a grid job, in their order.")
     local_jobs: dict[str, int] = Field(description="Numbers of a grid job's local jobs by state.")
 
-    @computed_field(description="Overall status of a grid job's local jobs; null: there are none.")  # type: ignore[prop-decorator]
+    @computed_field(description="Overall status of a grid job's local jobs; null: it is no grid job.")  # type: ignore[prop-decorator]
     @property
     def local_status(self) -> LocalJobsStatus | None:
         """As the numbers by state imply."""
-        return aggregate_status(self.local_jobs) if self.local_jobs else None
+        return aggregate_status(self.local_jobs) if self.local_jobs or self.phases else None
 
     @field_validator("phases", "local_jobs", mode="before")
     @classmethod
@@ -284,6 +284,7 @@ def _ids(value: object) -> object:
 _Most = Field(max_length=MOST)
 Words = Annotated[Annotated[list[str], _Most] | None, BeforeValidator(words)]
 Statuses = Annotated[Annotated[list[JobStatus], _Most] | None, BeforeValidator(words)]
+LocalStatuses = Annotated[Annotated[list[LocalJobsStatus], _Most] | None, BeforeValidator(words)]
 JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 
 
@@ -303,6 +304,9 @@ class JobFilter(StrictInput):
     pool: str | None = Field(default=None, description="Id of the SubmitPool.")
     minor_status: str | None = None
     application_status: str | None = None
+    local_status: LocalStatuses = Field(
+        default=None, description="Overall statuses of a grid job's local jobs, of its latest attempt."
+    )
     job_name: str | None = None
     job_type: str | None = None
     job_group: str | None = None

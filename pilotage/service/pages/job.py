@@ -23,6 +23,7 @@ from pilotage.service.models.explain import JobExplanation
 from pilotage.service.models.jobs import LOCAL_STATE, AttemptAnswer, JobFilter, JobIdPath
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, jobs
+from requirements.errors import format_count
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs, groups
 from taskqueue.jobs import jobs as stored_jobs
@@ -197,7 +198,7 @@ class ExplainedJob:
             why = f"each of the {candidates:,} that its VO may use fails a requirement"
             return f"No queue fits: {why}.", "bad"
         fits = "fits" if eligible == 1 else "fit"
-        return f"{eligible:,} of the {candidates:,} queues that its VO may use {fits}.", "good"
+        return f"{eligible:,} of the {format_count(candidates, 'queue')} that its VO may use {fits}.", "good"
 
 
 @router.get("/jobs/{job_id}/why")

@@ -66,6 +66,7 @@ FIELDS = (
     FilterField(name="submitted_before", title="Submitted before (UTC)", is_rare=True),
     FilterField(name="minor_status", title="Minor status", hint="No eligible queue"),
     FilterField(name="application_status", title="Application status", is_rare=True),
+    FilterField(name="local_status", title="Local jobs", hint="active, error", is_rare=True),
 )
 
 
@@ -202,7 +203,8 @@ async def follow(
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> EventStream:
     """Send the changes after which a page is to refresh, also of jobs that leave a status which it shows."""
-    query = query.model_copy(update={"status": None, "minor_status": None})
+    changing = ("status", "minor_status", "application_status", "local_status")
+    query = query.model_copy(update=dict.fromkeys(changing))
     return await page.parts.job_events.open_stream(page.caller, query, last_event_id)
 
 

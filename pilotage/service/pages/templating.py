@@ -22,6 +22,7 @@ from cs_config.versions import diff
 from cs_config.versions.diff import ABSENT
 from pilotage.service.http_errors import NotHere
 from requirements import canonical
+from requirements.errors import format_count
 
 _ASSETS = Path(__file__).parent / "assets"
 _FOREVER = "public, max-age=31536000, immutable"
@@ -142,9 +143,9 @@ def count(value: float | None) -> str:
     return text.replace(",", _GROUP)
 
 
-def numbered(value: int, noun: str) -> str:
-    """Format a number of things: `1 job`, `3 jobs`."""
-    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+def numbered(value: int, one: str, many: str | None = None) -> str:
+    """Format a number of things as `format_count`, in groups of three digits as `count`."""
+    return format_count(value, one, many).replace(",", _GROUP)
 
 
 def hours(seconds: float) -> str:

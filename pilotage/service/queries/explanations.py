@@ -15,13 +15,21 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, eligible_queues, explanation, job_conditions, queue_report, queue_set
-from matcher.explain.alternatives import ExplanationBudget
+from matcher.explain import (
+    blockers,
+    eligible_queues,
+    explanation,
+    job_conditions,
+    queue_report,
+    queue_set,
+    work_budget,
+)
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
+from matcher.explain.work_budget import WorkBudget
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
 from optimizers.description import description
@@ -41,7 +49,7 @@ from requirements import canonical
 from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
-from requirements.errors import InvalidInput
+from requirements.errors import InvalidInput, format_count
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
@@ -152,7 +160,7 @@ def explain_job(
         config=config,
         now=now,
     )
-    effort = ExplanationBudget()
+    effort = WorkBudget()
     closed = blockers.closed_queues(conn, config, question.applicant, whole, now)
     better = explanation.suggest_changes(whole, vo, demand, effort, closed=closed)
     helpless = found.candidate_queues and not found.eligible_queues and not better
@@ -220,8 +228,7 @@ def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, 
     if found.eligible_queues or not found.changes:
         return not found.eligible_queues, ""
     first = found.changes[0]
-    queues = "1 queue" if first.gains == 1 else f"{first.gains} queues"
-    return True, f"; what would help: {first.change} ({queues})"
+    return True, f"; what would help: {first.change} ({format_count(first.gains, 'queue')})"
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:
@@ -238,7 +245,7 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         waiting = classes(parts, conn, vos)
         now = list(blockers.list_closures_at_queue(conn, config, address, parts.clock(), vos=vos))
         now += blockers.count_recent_pilots(conn, address, {each.asked.vo for each in waiting}, parts.clock())
-        split = queue_report.choose_classes(waiting)
+        split = work_budget.choose_classes(waiting)
         jobs = _read_job_ads(conn, config, [address], split.chosen)
     found = queue_report.report_queue(config, address, split.chosen, jobs)
     return QueueExplanation(
@@ -266,7 +273,7 @@ def suggest_offers(
     config = parts.live.current
     with database.reading(parts.engine) as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
-        split = queue_report.choose_classes(waiting, queues=len(queues))
+        split = work_budget.choose_classes(waiting, queues=len(queues))
         jobs = _read_job_ads(conn, config, queues, split.chosen)
     found = queue_report.suggest_offers(config, queues, split.chosen, jobs)
     return [(queue, each) for queue in queues for each in found.get(queue, ())], len(split.left)

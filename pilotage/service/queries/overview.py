@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from agents import leader
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
-from matcher.explain import job_conditions, queue_report
+from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.queue_report import RunnableJobs
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
@@ -297,7 +297,7 @@ def _count_runnable(parts: Services, vos: frozenset[str] | None) -> RunnableJobs
     def count() -> RunnableJobs | SampledJobs:
         with database.reading(parts.engine) as conn:
             waiting = explanations.classes(parts, conn, vos)
-            if sum(map(queue_report.class_size, waiting)) > _COUNTED:
+            if sum(map(work_budget.class_size, waiting)) > _COUNTED:
                 latest = depths.read_latest(conn)
                 if latest is not None and parts.clock() - latest <= 2 * depths.INTERVAL:
                     return SampledJobs(jobs=depths.read_sample(conn, vos))

@@ -22,8 +22,8 @@ from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.cache import NoMatch
 from matcher.claim import matcher as matching
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matching_task_queues import MatchingTaskQueue
-from matcher.claim.worker import ClaimWorker
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime
@@ -48,7 +48,7 @@ from pilotage.service.models.matching import (
 )
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, NotAllowed, Problem
+from requirements.errors import InvalidRequest, NotAllowed, Problem, format_count
 from taskqueue.db import clock
 from taskqueue.jobs import descriptions
 from taskqueue.leases.opening import ClaimedJob
@@ -82,7 +82,7 @@ def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQue
     if caller.role is Role.PILOT and len(set(names)) > 1:
         raise NotAllowed("a pilot may only request its own queue")
     if caller.role in (Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN) and len(set(names)) > _QUEUES_OF_PERSON:
-        message = f"has {len(set(names))} queues, allowed at a time are {_QUEUES_OF_PERSON}"
+        message = f"has {format_count(len(set(names)), 'queue')}, allowed at a time are {_QUEUES_OF_PERSON}"
         raise InvalidRequest([Problem(path="queues", message=message)])
     known, unknown = place_pools.find_queues(names, parts.live.current)
     queues = frozenset(known.values())

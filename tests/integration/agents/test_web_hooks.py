@@ -301,6 +301,26 @@ def test_the_log_is_deleted_also_where_nobody_runs_the_agent(
     assert get(engine, hook)[1] == [], "deliveries that have ended are kept for three days"
 
 
+def test_what_failed_while_the_clock_was_ahead_is_sent_again_at_once_after_that(
+    engine: Engine, now: datetime, receiver: Receiver
+) -> None:
+    hook, ahead = make(engine, now - MINUTE), now + 30 * DAY
+    end_jobs(engine, now)
+    receiver.answers = [500] * 8
+    late = ahead
+    for _ in range(7):  # until the pause is the longest
+        cycle(engine, late, receiver)
+        late += timedelta(hours=1)
+    put_off, _ = get(engine, hook)
+    assert put_off.next_try_at is not None
+    assert put_off.next_try_at > ahead
+    tries = len(receiver.got)
+    cycle(engine, late - timedelta(hours=1), receiver)
+    assert len(receiver.got) == tries, "the clock is right there: the pause lasts"
+    cycle(engine, now, receiver)
+    assert len(receiver.got) == tries + 1
+
+
 def test_an_event_of_a_later_release_is_left_alone(engine: Engine, now: datetime, receiver: Receiver) -> None:
     hook = make(engine, now)
     with database.writing(engine) as conn:

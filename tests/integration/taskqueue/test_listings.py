@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text, update
+from sqlalchemy import Connection, Engine, event, text, update
 
 from cs_config.tree.address import QueueAddress
 from matcher.explain import queue_report, queue_set
@@ -15,8 +15,9 @@ from optimizers.chain import batch
 from optimizers.submit.submitter import Submitter
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
+from taskqueue.jobs import search as job_search
 from taskqueue.jobs.grid_jobs import LocalJobsStatus
-from taskqueue.jobs.search import JobCount
+from taskqueue.jobs.search import JobCount, JobSelector
 from taskqueue.ownership import EVERY_ROW, OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.pools import listing
@@ -166,7 +167,30 @@ def test_grid_jobs_are_found_by_the_status_of_their_local_jobs(
             ]
             for each in LocalJobsStatus
         }
+        listed = {each: _list_by_local_status(conn, each) for each in LocalJobsStatus}
+        assert _list_by_local_status(conn, *LocalJobsStatus) == [job_id]
     assert {each: jobs for each, jobs in found.items() if jobs} == {status: [status]}
+    assert {each: jobs for each, jobs in listed.items() if jobs} == {status: [job_id]}
+
+
+def _list_by_local_status(conn: Connection, *wanted: LocalJobsStatus) -> list[int]:
+    which = JobSelector(local_statuses=frozenset(wanted))
+    return [job.job_id for job in job_search.list_jobs(conn, which, limit=10)]
+
+
+def test_jobs_are_found_by_the_local_jobs_of_the_latest_attempt_only(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        grid, again, of_pilot = (stored.job_in(conn, now, JobStatus.RUNNING) for _ in range(3))
+        for job_id in (grid, again, of_pilot):
+            stored.open_attempt(conn, job_id, now)
+        managed = attempts.c.job_id.in_([grid, again])
+        failed = {"closed_at": now, "closed_as": "finished", "local_jobs": '{"failed": 1}'}
+        conn.execute(update(attempts).where(managed).values(**failed))
+        stored.open_attempt(conn, again, now, epoch=2)
+    with database.reading(engine) as conn:
+        assert _list_by_local_status(conn, LocalJobsStatus.ERROR) == [grid], "also when it is over"
+        assert _list_by_local_status(conn, LocalJobsStatus.UNSUBMITTED) == []
+        assert _list_by_local_status(conn) == [], "an empty set excludes every job"
 
 
 def test_the_waiting_jobs_of_one_vo_are_counted_without_reading_those_of_others(

@@ -25,7 +25,7 @@ from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
-from requirements.errors import InvalidInput, InvalidRequest
+from requirements.errors import InvalidInput, InvalidRequest, format_count
 
 #: A response of the service.
 Answer = dict[str, Any]
@@ -220,7 +220,7 @@ def _confirm(client: ServiceClient, wanted: ConfigChange) -> None:
     output.progress_console().print(render_with_effects(preview["changes"], preview))
     if not sys.stdin.isatty():
         raise WrongUsage("a change of many places needs --yes; nothing is changed")
-    typer.confirm(f"Change {len(preview['changes'])} values?", abort=True, err=True)
+    typer.confirm(f"Change {format_count(len(preview['changes']), 'value')}?", abort=True, err=True)
 
 
 def _edit(
@@ -319,19 +319,19 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
         yield f"  {pool['pool'][:12]} of {pool['vo']}, {pool['waiting']} waiting: {_queues(pool)}"
     for each in answer["classes"][:_MOST]:
         example = "" if each["example_job"] is None else f", such as {each['example_job']},"
-        become = "becomes" if each["jobs"] == 1 else "become"
-        words = f"{become} stuck without" if each["becomes"] == "stuck" else f"{become} free with"
-        jobs = output.numbered(each["jobs"], "job")
-        yield f"{jobs} of {each['vo']}{example} {words} {_format_queues(each['queues'])}"
+        words = "stuck without" if each["becomes"] == "stuck" else "free with"
+        about = f"of {each['vo']}{example}"
+        jobs = format_count(each["jobs"], f"job {about} becomes", f"jobs {about} become")
+        yield f"{jobs} {words} {_format_queues(each['queues'])}"
     for each in answer["running"][:_MOST]:
         yield (
             f"{each['queue']} goes for {each['vo']}, {each['why']}: "
-            f"{output.numbered(each['jobs'], 'job')} and {output.numbered(each['pilots'], 'pilot')} are there"
+            f"{format_count(each['jobs'], 'job')} and {format_count(each['pilots'], 'pilot')} are there"
         )
     yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
     yield from (_useless_line(each) for each in answer["in_vain"][:_MOST])
     for vo, work in answer["left_out"].items():
-        jobs, sets = output.numbered(work["jobs"], "job"), output.numbered(work["classes"], "set")
+        jobs, sets = format_count(work["jobs"], "job"), format_count(work["classes"], "set")
         yield f"{vo}: of {jobs} with {sets} of requirements nothing was computed"
 
 
@@ -357,5 +357,8 @@ def _queues(pool: Answer) -> str:
 
 def _useless_line(each: Answer) -> str:
     if each["jobs"]:
-        return f"{each['name']}: {each['jobs']} waiting jobs of {each['vo']} require it, all miss it there"
+        one, many = "waiting job requires it and lacks", "waiting jobs require it and lack"
+        return (
+            f"{each['name']}: of {each['vo']}, {format_count(each['jobs'], one, many)} it there all the same"
+        )
     return f"{each['name']}: no waiting job of {each['vo']} requires it"

@@ -13,13 +13,14 @@ from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.diff import ABSENT
 from cs_config.versions.proposals import Proposal
-from pilotage.cli import dirac_server, options, output
+from pilotage.cli import dirac_server, options
 from pilotage.cli.commands.config import edit, show
 from pilotage.cli.commands.config.edit import Answer, ConfigChange, Guards
 from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
 from pilotage.fabric.client import ApiError, ServiceClient
+from requirements.errors import format_count
 
 _FORBIDDEN = 403
 
@@ -102,8 +103,8 @@ def _show_changes(found: ImportedConfiguration, outcome: ImportOutcome, service:
     service.emit(data, lambda: edit.render_with_effects(changes, outcome.preview))
     if not service.as_json:
         notes = len(found.notes)
-        left = f"; {output.numbered(notes, 'thing')} {'was' if notes == 1 else 'were'} not carried over"
-        number = f"{output.numbered(len(changes), 'change')}{left if notes else ''}; {_stored(outcome)}"
+        left = f"; {format_count(notes, 'thing was', 'things were')} not carried over"
+        number = f"{format_count(len(changes), 'change')}{left if notes else ''}; {_stored(outcome)}"
         typer.echo(number if changes else f"nothing changes{left if notes else ''}")
 
 

@@ -18,6 +18,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
+from requirements.errors import format_count
 
 if TYPE_CHECKING:
     from cs_config.tree.configuration import Configuration
@@ -131,7 +132,7 @@ def check(
 def _count_nodes(config: "Configuration") -> str:
     ces = {(address.site, address.ce) for address in config.addresses}
     sizes = {"site": config.sites, "CE": ces, "queue": config.addresses, "VO": config.vos}
-    return ", ".join(output.numbered(len(each), noun) for noun, each in sizes.items())
+    return ", ".join(format_count(len(each), noun) for noun, each in sizes.items())
 
 
 def diff(

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.pilot.service import transport as service_transport
+from requirements.errors import format_count
 
 #: What an object of an answer holds: A-REX knows texts only.
 Item = Mapping[str, Any]
@@ -109,8 +110,8 @@ class ArcRest:
             found.update((str(item.get("id")), item) for item in self._items(response))
         if unanswered := [each for each in references if each not in found]:
             raise BatchSystemAway(
-                f"{self.url}: {action} of {len(references)} jobs is answered for all but {len(unanswered)},"
-                f" such as {unanswered[0]}"
+                f"{self.url}: {action} of {format_count(len(references), 'job')} is answered for all but "
+                f"{len(unanswered)}, such as {unanswered[0]}"
             )
         return found
 

@@ -121,13 +121,13 @@ class TokenRenewal:
 
     def going_on(self) -> AbstractContextManager[None]:
         """Renew the token while in a `with` block."""
-        return heartbeat.call_periodically(self.turn, name="token")
+        return heartbeat.call_periodically(self.renew_if_due, name="token")
 
     def refusal(self) -> str:
         """Why the token cannot be renewed any more; empty while it can."""
         return self._refusal
 
-    def turn(self) -> float | None:
+    def renew_if_due(self) -> float | None:
         """Renew the token if due; return the seconds until the next check, None: never."""
         if self._due is None or self._refusal:
             return None

@@ -15,7 +15,7 @@ from pilotage.fabric.pilot.service.transport import Away, Refused
 
 @contextmanager
 def call_periodically(
-    turn: Callable[[], float | None], *, name: str, first: float | None = 0.0
+    action: Callable[[], float | None], *, name: str, first: float | None = 0.0
 ) -> Iterator[None]:
     """Call a function in a thread while in a `with` block, at first after `first` seconds.
 
@@ -26,7 +26,7 @@ def call_periodically(
     def run() -> None:
         pause = first
         while pause is not None and not stop.wait(pause):
-            pause = turn()
+            pause = action()
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()

@@ -156,6 +156,43 @@ def test_a_statement_that_waits_for_a_lock_holds_up_no_others(
     run(work, process)
 
 
+def test_no_connection_is_left_open_where_requests_wait_at_the_end(
+    engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of them is served by a connection that is idle while another statement is waited for."""
+    monkeypatch.setattr(async_claimer, "_SLOW", 60.0)
+    _put(engine, now, 20)
+    sent: list[asyncio.Task[MatchResult]] = []
+
+    async def send(*requests: MatchRequest, statements: int) -> None:
+        sent.extend(asyncio.create_task(process.ask(each)) for each in requests)
+        while await asyncio.to_thread(_count_waiting_claims, engine) < statements:
+            await asyncio.sleep(0)
+
+    async def work() -> None:
+        await process.ask(_ask())
+        with ExitStack() as stack:
+            locks = []
+            for number in (1, 2):
+                rival = stack.enter_context(engine.connect())
+                locks.append(stack.enter_context(rival.begin()))
+                key = {"subject": f"pilot{number}", "request_id": "r", "at": now, "matches": "[]"}
+                rival.execute(insert(match_requests), key)
+            await send(_ask(1, request_id="r"), statements=1)
+            await send(_ask(2, request_id="r"), _ask(3), statements=2)
+            await send(_ask(4), statements=2)
+            locks[0].rollback()
+            await sent[0]
+            closing = asyncio.create_task(process.claimer.close())
+            await asyncio.sleep(0)
+            locks[1].rollback()
+            await asyncio.gather(*sent)
+            await closing
+        assert [lane.server._driver for lane in process.claimer._lanes] == [None, None]
+
+    asyncio.run(work())
+
+
 def test_a_repeated_request_gets_the_same_job(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:

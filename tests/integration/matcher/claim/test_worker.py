@@ -12,10 +12,10 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
 
 from cs_config.errors import QueueNotFound
-from matcher.claim import worker as claimer_module
+from matcher.claim import claim_thread as claimer_module
 from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker, PendingRequest
 from matcher.request.match_request import Busy, MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
 from taskqueue.db import database

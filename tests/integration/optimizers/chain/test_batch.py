@@ -260,7 +260,7 @@ def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, n
     with database.writing(engine) as conn:
         control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)
     batch.optimize(engine, grid(), [job_id], now=now)
-    assert job(engine, job_id).application_status.startswith("rescheduled 1 times")
+    assert job(engine, job_id).application_status.startswith("rescheduled 1 time,")
     batch.optimize(engine, grid(), [job_id], now=now + timedelta(seconds=60))
     assert way(engine, job_id) == ["Received", "Waiting", "Rescheduled", "Checking", "Waiting"]
     assert waiting(engine) == [job_id]

@@ -146,7 +146,7 @@ def test_an_absent_database_is_one_warning_and_the_jobs_wait_for_the_sweep(
     rq.connect_worker(f"sqlite:///{tmp_path / 'absent' / 'no.db'}")
     rq.optimize_jobs(ids)
     assert [record.exc_info for record in caplog.records] == [None]
-    assert "1 jobs wait for the sweep" in caplog.text
+    assert "1 job waits for the sweep" in caplog.text
     assert waiting(engine) == []
 
 

@@ -1,5 +1,6 @@
 """Connections and transactions: what the two databases must do, and the traps of SQLite."""
 
+import gc
 import multiprocessing
 import os
 import sqlite3
@@ -11,7 +12,8 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from taskqueue.db import database, sql
+from taskqueue.db import compiled_sql, database, sql
+from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.schema.tables import jobs
 from tests import stored
 from tests.postgres import Postgres
@@ -121,6 +123,19 @@ def test_postgresql_is_read_committed_and_does_not_wait_for_ever(postgres_url: s
         "idle_in_transaction_session_timeout": "1min",
         "synchronous_commit": "on",
     }
+
+
+def test_a_connection_of_ones_own_is_closed_if_it_cannot_be_prepared(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = database.connect(postgres_url)
+    monkeypatch.setattr(compiled_sql, "_PLAN_SETTINGS", 5)
+    with pytest.raises(Exception, match="int") as caught:
+        AutocommitRunner(engine).rows("SELECT 1", ())
+    assert not isinstance(caught.value, DBAPIError)
+    del caught
+    gc.collect()  # a connection that is open would be warned of
+    engine.dispose()
 
 
 def test_what_the_url_says_of_a_connection_goes_before_our_settings(postgres_url: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
-from matcher.claim.worker import ClaimWorker
+from matcher.claim.claim_thread import ClaimWorker
 from matcher.request.match_request import MatchCaller
 from requirements.errors import PilotageError
 from taskqueue.db import database, incarnation

@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications
 from cs_config.versions import store
-from matcher.claim import worker as claimer_module
-from matcher.claim.worker import ClaimWorker
+from matcher.claim import claim_thread as claimer_module
+from matcher.claim.claim_thread import ClaimWorker
 from pilotage.cli import wiring
 from taskqueue.db import database, postgresql
 from taskqueue.db.notify import (

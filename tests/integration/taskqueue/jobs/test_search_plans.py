@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, event, select, text
+from sqlalchemy import Connection, Engine, event, select, text, update
 
 from taskqueue.db import database
 from taskqueue.jobs import search
+from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.jobs.search import JobCount, JobSelector, SearchPage
 from taskqueue.ownership import OwnershipFilter
-from taskqueue.schema.tables import jobs
+from taskqueue.schema.tables import attempts, jobs
 from taskqueue.states import FINAL, JobStatus
 from tests import stored
 
@@ -36,6 +37,11 @@ def _fill(conn: Connection, now: datetime, count: int) -> None:
             job_name=f"n{number % 5}",
             submit_pool=POOL if number % 7 == 0 else None,
         )
+        if number % 4:
+            stored.open_attempt(conn, job_id, now)
+        if number % 4 == 1:
+            local = '{"failed": 1}' if number % 3 else '{"running": 2}'
+            conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(local_jobs=local))
 
 
 @pytest.fixture
@@ -73,6 +79,7 @@ FILTERS = st.builds(
     sites=some_of(SITES),
     job_name=one_of("n1", "n9"),
     submit_pool=one_of(POOL, "none"),
+    local_statuses=some_of([LocalJobsStatus.ACTIVE, LocalJobsStatus.ERROR]),
     job_ids=st.none() | st.frozensets(st.integers(1, 40)),
 )
 
@@ -174,6 +181,7 @@ LOOKS = [
     JobSelector(submit_pool=POOL, vos=frozenset({"cms"})),
     JobSelector(statuses=frozenset(JobStatus) - FINAL),
     JobSelector(statuses=frozenset({JobStatus.FAILED}), job_name="n1"),
+    JobSelector(vos=frozenset({"cms"}), local_statuses=frozenset({LocalJobsStatus.ERROR})),
 ]
 
 
@@ -190,6 +198,9 @@ def test_looks_and_counts_read_no_table_whole_and_sort_nothing(engine: Engine, c
         assert "->  Sort  (" not in plan, plan
         assert "Seq Scan on jobs" not in plan, plan
         assert "SCAN jobs\n" not in plan, plan
+        assert "Seq Scan on attempts" not in plan, plan
+        assert "SCAN attempts\n" not in plan, plan
+        assert "Hash" not in plan, plan
 
 
 class _Plans:

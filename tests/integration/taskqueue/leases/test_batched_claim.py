@@ -22,8 +22,8 @@ from sqlalchemy.exc import OperationalError
 from cs_config.tree.address import QueueAddress
 from matcher.claim import snapshot
 from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
-from matcher.claim.worker import ClaimWorker, PendingRequest
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import PilotageError
 from taskqueue.db import database

@@ -57,7 +57,7 @@ def test_the_platforms_whose_software_runs_on_a_node() -> None:
     config = validate.parse(
         "Resources: {Computing: {OSCompatibility: {el9: [el9, el8], el8: [EL8, el7], sl6: sl6}}}"
     )
-    assert config.list_runnable(["EL9"]) == {"el9", "el8"}
-    assert config.list_runnable(["el8"]) == {"el8", "el7"}
-    assert config.list_runnable(["unheard"]) == {"unheard"}
-    assert config.list_runnable([]) == frozenset()
+    assert config.list_runnable_platforms(["EL9"]) == {"el9", "el8"}
+    assert config.list_runnable_platforms(["el8"]) == {"el8", "el7"}
+    assert config.list_runnable_platforms(["unheard"]) == {"unheard"}
+    assert config.list_runnable_platforms([]) == frozenset()

@@ -224,9 +224,63 @@ def test_a_vo_has_work_done_again_no_more_often_than_by_default(path: str, defau
         assert proposals.propose_edits(longer.after, longer.after, edits, CMS).differences
     with pytest.raises(EditNotAllowed) as caught:
         proposals.propose_edits(longer.after, longer.after, patch.read_edits({option: 1}, ()), CMS)
-    reason = "has to be a number, no less than the default"
-    assert str(caught.value) == f"{option}: {reason}; an operator may set less"
+    where = f"Operations/Defaults/{path}" if "HoldTime" in path else "built-in default"
+    reason = f"1: a VO sets no less than {default:g} ({where})"
+    assert str(caught.value) == f"{option}: {reason}; an operator may set it"
     assert [each.message for each in proposals.list_problems(caught.value, (), None)] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("values", "removed", "message"),
+    [
+        (
+            {f"{SITE}/CEs/ce1/Queues/limited/VOs/cms/MaxTotalJobs": 4},
+            (),
+            f"4: a VO sets no more than 3 ({SITE}/CEs/ce1/Queues/limited/VOs/cms/MaxTotalJobs)",
+        ),
+        ({f"{LONG}/VOs/cms/MaxTotalJobs": 8}, (), f"8: a VO sets no more than 7 ({SITE}/MaxTotalJobs)"),
+        (
+            {},
+            (f"{SITE}/CEs/ce1/Queues/limited/VOs/cms/MaxTotalJobs",),
+            "without a value it would be more: a VO sets no more than 3",
+        ),
+        ({f"{LONG}/VOs/cms/GPUs": 0}, (), "0 would be no limit: a VO may only lower it"),
+        ({f"{LONG}/VOs/cms/Enabled": True}, (), "true: a VO may set only false, to use a queue no more"),
+        ({"Operations/cms/Retention/Jobs": 31}, (), "31: a VO sets no more than 30 (built-in default)"),
+        (
+            {"Operations/CMS/JobScheduling": {"HoldTime": 4}},
+            (),
+            "4: a VO sets no less than 5 (Operations/Defaults/JobScheduling/HoldTime)",
+        ),
+    ],
+)
+def test_a_value_beyond_a_bound_is_refused_with_the_bound_and_where_it_is_set(
+    values: dict[str, object], removed: tuple[str, ...], message: str
+):
+    with pytest.raises(EditNotAllowed) as caught:
+        proposed(CMS, values, *removed)
+    assert f": {message}" in str(caught.value)
+    assert str(caught.value).endswith("; an operator may set it")
+
+
+def test_a_rollback_names_each_value_that_is_beyond_a_bound_now():
+    older = validate.parse(
+        TEXT.replace(
+            "Operations:\n", "Operations:\n  cms: {Leases: {Time: 60}, Retention: {Jobs: 365, Logs: 9}}\n"
+        ),
+        "test.yaml",
+        2,
+    )
+    with pytest.raises(EditNotAllowed) as caught:
+        proposals.propose_rollback(CONFIG, older, CMS)
+    least = f"{VoOptions().leases.time:g}"
+    assert str(caught.value) == (
+        f"Operations/cms/Leases/Time: 60: a VO sets no less than {least} (built-in default); "
+        "Operations/cms/Retention/Jobs: 365: a VO sets no more than 30 (built-in default); "
+        "nothing was restored: an operator may restore these, and you the other values of version 2 by "
+        "`pilotage config set` (`config diff --from 2` lists them)"
+    )
+    assert caught.value.details == {"paths": ["Operations/cms/Leases/Time", "Operations/cms/Retention/Jobs"]}
 
 
 def test_a_floor_is_what_the_operator_has_set():
@@ -257,7 +311,7 @@ def test_a_vo_admin_changes_nothing_else_and_is_told_the_path(path):
     for asked in ({"values": {path: "x"}, "removed": ()}, {"values": {}, "removed": (path,)}):
         with pytest.raises(EditNotAllowed, match="Operations/cms and VOs/cms") as caught:
             proposed(CMS, asked["values"], *asked["removed"])
-        assert caught.value.paths == (path,)
+        assert tuple(caught.value.reasons) == (path,)
 
 
 def test_what_is_refused_inside_a_section_of_ones_own_is_refused_with_the_section():
@@ -265,7 +319,7 @@ def test_what_is_refused_inside_a_section_of_ones_own_is_refused_with_the_sectio
         proposed(
             CMS, {f"{LONG}/VOs/cms": {"MaxRAM": 1, "VO": ["cms"]}, "Operations/cms": {"Limits": {"X": 1}}}
         )
-    assert caught.value.paths == (f"{LONG}/VOs/cms/VO", "Operations/cms/Limits/X")
+    assert tuple(caught.value.reasons) == (f"{LONG}/VOs/cms/VO", "Operations/cms/Limits/X")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +355,7 @@ def test_a_vo_makes_no_site_ce_or_queue_by_saying_something_of_it():
     path = "Resources/Sites/LCG.B.org/CEs/new/VOs/cms/MaxRAM"
     with pytest.raises(EditNotAllowed) as caught:
         proposed(CMS, {path: 1})
-    assert caught.value.paths == (path,)
+    assert tuple(caught.value.reasons) == (path,)
 
 
 @pytest.mark.parametrize(
@@ -329,14 +383,14 @@ NOT_OF_A = [
 def test_a_site_admin_changes_no_other_site_and_no_values_of_vos(path):
     with pytest.raises(EditNotAllowed) as caught:
         proposed(AT_A, {path: "x"})
-    assert caught.value.paths == (path,)
+    assert tuple(caught.value.reasons) == (path,)
 
 
 def test_a_site_admin_does_not_remove_or_replace_a_queue_that_has_values_of_vos():
     for asked in (((), (LONG,)), (((LONG, {"CPUTime": 5}),), ()), (((SITE, None),), ())):
         with pytest.raises(EditNotAllowed) as caught:
             proposed(AT_A, dict(asked[0]), *asked[1])
-        assert f"{LONG}/VOs/dune/MaxRAM" in caught.value.paths
+        assert f"{LONG}/VOs/dune/MaxRAM" in tuple(caught.value.reasons)
 
 
 def test_an_operator_changes_all_and_comments_stay():

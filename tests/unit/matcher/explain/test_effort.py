@@ -6,9 +6,9 @@ import pytest
 
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set
-from matcher.explain.alternatives import ExplanationBudget
 from matcher.explain.explanation import explain, suggest_changes
 from matcher.explain.job_conditions import JobDemand
+from matcher.explain.work_budget import WorkBudget
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.classad import evaluation
@@ -106,14 +106,14 @@ def test_names_that_no_queue_has_tell_none_from_another(osg: Configuration, work
 def test_the_work_for_changes_is_bounded_and_what_is_left_out_is_known(
     osg: Configuration, work: Counter[str], text: str
 ):
-    effort = ExplanationBudget()
+    effort = WorkBudget()
     told = suggest_changes(queue_set.some_queues(osg, VO, osg.addresses), VO, asking(text), effort)
     assert (effort.over, work["read"] < 100_000) == (True, True), work
     assert [each.text[:9] for each in told] == ["leave out"]
 
 
 def test_of_a_short_expression_nothing_is_left_out(osg: Configuration):
-    effort = ExplanationBudget()
+    effort = WorkBudget()
     text = 'other.MaxRAM > 9999999 && other.Platfrom == "x"'
     assert suggest_changes(queue_set.some_queues(osg, VO, osg.addresses), VO, asking(text), effort)
     assert not effort.over

@@ -165,7 +165,7 @@ def test_all_parts_together_are_the_rules(
     taken_apart = [
         part
         for part in job_conditions.list_conditions(JobDemand(asked=asked))
-        if job_conditions.is_refused(part, resource)  # type: ignore[arg-type]
+        if job_conditions.is_refused(part.kind, part.isolated, resource)  # type: ignore[arg-type]
     ]
     assert bool(taken_apart) == bool(rules.refusals(asked, resource, ()))
 

@@ -1,8 +1,10 @@
 """What a preview says of pools is what their mapping will be: the two ways to the evaluator agree."""
 
 import json
+from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +15,12 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions import patch, proposals
 from cs_config.versions.permissions import Rights
 from cs_config.versions.proposals import Proposal
+from matcher.explain import work_budget
+from matcher.explain.work_budget import WorkBudget
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, VersionComparison
-from requirements import canonical
+from requirements import canonical, evaluator
+from requirements.classad.expression import Expression
 
 BEFORE = validate.parse(
     """
@@ -90,7 +95,7 @@ def test_pools_gain_and_lose_what_their_mapping_will(changes, options, asked, vo
     touched = ChangedQueues(found).from_differences(vo)
     old, new = eligible(found.before, vo, asked), eligible(found.after, vo, asked)
     assert (old ^ new) <= touched
-    here = VersionComparison(found.before, found.after, vo, touched)
+    here = VersionComparison(found.before, found.after, vo, touched, WorkBudget())
     [*told] = shifts.pool_shifts(here, vo, {"pool": json.dumps({"record": asked})}, [])
     if old == new:
         assert told == []
@@ -98,3 +103,48 @@ def test_pools_gain_and_lose_what_their_mapping_will(changes, options, asked, vo
         [pool] = told
         assert (pool.shift.gained, pool.shift.lost) == (new - old, old - new)
         assert (pool.shift.had, pool.shift.has) == (bool(old), bool(new))
+
+
+MANY = 1_000
+
+
+@pytest.fixture(scope="module")
+def freed() -> VersionComparison:
+    """A change of one queue of a thousand, all of different values, that frees jobs; with its budget."""
+    queues = {f"q{n}": {"Memory": n, "Local": f"x{n}"} for n in range(MANY)}
+    tree = {"Resources": {"Sites": {"A.org": {"VO": ["cms"], "CEs": {"c": {"Queues": queues}}}}}}
+    before = validate.parse(json.dumps(tree), "before.yaml", 1)
+    edits = patch.read_edits({"Resources/Sites/A.org/CEs/c/Queues/q0/Odd": 1})
+    change = proposals.propose_edits(before, before, edits, Rights(everything=True))
+    touched = ChangedQueues(change).from_differences("cms")
+    assert len(touched) == 1
+    return VersionComparison(change.before, change.after, "cms", touched, WorkBudget(left=60_000))
+
+
+def asking(number: int, length: int = 200) -> str:
+    text = f'other.Odd == 1 || (other.Memory == -{number + 1} && other.Local == "y")'.ljust(length)
+    return canonical.to_json(Expression(text=text))
+
+
+def test_jobs_that_only_a_changed_queue_fits_are_evaluated_elsewhere_as_far_as_the_budget_allows(
+    freed: VersionComparison, monkeypatch: pytest.MonkeyPatch
+):
+    """Each is evaluated at all other queues, whose values differ: that is most of the work."""
+    done: Counter[str] = Counter()
+    fits = evaluator.eligible
+    monkeypatch.setattr(evaluator, "eligible", lambda *about: done.update(evaluated=1) or fits(*about))
+    pools = {f"pool{n:03}": asking(n) for n in range(200)}
+    found = list(shifts.pool_shifts(freed, "cms", pools, []))
+    complete = [each for each in found if each.shift.is_complete]
+    assert len(found) == 200
+    assert 0 < len(complete) <= 60_000 // (200 * MANY // 32)
+    assert done["evaluated"] <= (len(complete) + 1) * MANY + 2 * 200
+    assert all(each.shift.has and not each.shift.had for each in complete)
+
+
+def test_a_vo_leaves_what_it_does_not_spend_to_the_others():
+    left = []
+    for spent, budget in zip((0, 1_000, 10), work_budget.share(3, 300), strict=True):
+        left.append(budget.left)
+        budget.spend(spent)
+    assert left == [100, 150, 150]

@@ -9,6 +9,9 @@ from cs_config import validate
 from optimizers.chain import chain, result_cache
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, Hold, Outcome
 from optimizers.chain.eligibility_cache import Eligibility
+from optimizers.chain.result_cache import UndecidedJobs
+from optimizers.description import description
+from optimizers.description.parametric import JobMember
 from taskqueue.jobs.optimizer_queue import PreparingJob
 from taskqueue.states import JobStatus
 from tests.submitted import grid
@@ -68,3 +71,23 @@ def test_a_job_fails_where_it_is_wrong_by_itself(now: datetime) -> None:
     found = _outcome({"MaxRAM": 2000, "MinRAM": 3000}, "MinRAM: {default: 4000}", now)
     assert isinstance(found, Failed)
     assert "3000 MB is more than MaxRAM" in found.reason
+
+
+@pytest.mark.parametrize(("files", "members", "is_parsed"), [(1000, 1, False), (1000, 2, True), (1, 1, True)])
+def test_a_long_description_of_one_new_job_is_not_copied_for_a_key(
+    files: int, members: int, is_parsed: bool, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would be found by it; it would take as much memory as the description, which may be 3.5 MB."""
+    config = grid()
+    context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
+    stated = {"Executable": "x", "CPUTime": 3600, "InputSandbox": [f"{n:030}" for n in range(files)]}
+    read = description.parse_description(stated, context.operations("lhcb"))
+    member = JobMember(description=read, parameters=None)
+    parsed = []
+    for name in ("_cached_short", "_cached_long"):
+        monkeypatch.setattr(result_cache, name, lambda body: parsed.append(1) or body)
+    group = UndecidedJobs(
+        vo="lhcb", owner="ann", owner_group="lhcb_user", body=json.dumps(stated), members=[member] * members
+    )
+    [decided] = result_cache.decide([group], chain.installed_steps(), context)
+    assert (len(decided), bool(parsed)) == (members, is_parsed)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cs_config.tree.resources import find_common_sites
+from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome
 from optimizers.steps import replica_catalogue
 from optimizers.steps.input_data import input_data

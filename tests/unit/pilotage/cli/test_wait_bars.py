@@ -25,7 +25,7 @@ def test_a_grid_job_shows_how_far_each_of_its_phases_is() -> None:
         bars.show(ended=0, total=1, running=[7])
     assert "generated" in _shown(console)
     assert "117 of 250 events" in _shown(console)
-    assert "0 of 1 jobs" in _shown(console)
+    assert "0 of 1 job" in _shown(console)
 
 
 def test_phases_are_asked_for_again_only_after_a_while() -> None:

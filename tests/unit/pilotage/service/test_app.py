@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,3 +24,30 @@ def test_a_look_that_breaks_is_told_and_not_the_last(caplog: pytest.LogCaptureFi
         asyncio.run(app.repeatedly(look, every=0))
     assert looks == 2
     assert "no such table: revoked_tokens" in caplog.text
+
+
+def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
+    closed = []
+
+    async def fail() -> None:
+        raise RuntimeError("no such table: contacts")
+
+    async def close() -> None:
+        closed.append(True)
+
+    nothing = SimpleNamespace(refresh=lambda: None)
+    parts: Any = SimpleNamespace(
+        revoked=nothing,
+        tokens=nothing,
+        issuers=(),
+        places=SimpleNamespace(store_contacts=fail),
+        claims=SimpleNamespace(close=close),
+    )
+
+    async def run() -> None:
+        async with app.keep_running(parts):
+            pass
+
+    with pytest.raises(RuntimeError, match="contacts"):
+        asyncio.run(run())
+    assert closed == [True]

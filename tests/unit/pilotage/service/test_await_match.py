@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from matcher.claim.worker import PendingRequest
+from matcher.claim.claim_thread import PendingRequest
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime, read_resource
 from pilotage.service.http_errors import ClientGone
 from pilotage.service.routes.matcher import await_match

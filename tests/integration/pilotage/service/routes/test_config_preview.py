@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from matcher.explain import queue_report
+from matcher.explain import work_budget
 from matcher.preview.outlook import NAMES
 from tests.running_service import Service
 
@@ -54,7 +54,7 @@ def test_a_preview_evaluates_the_classes_with_most_jobs_and_no_guard_holds_for_t
 ):
     for memory in range(10):
         submit(service, "cms", {"Memory": 20000 + memory}, 1 + memory)
-    monkeypatch.setattr(queue_report, "PREVIEWED", 150)
+    monkeypatch.setattr(work_budget, "PREVIEWED", 150)
     change = {f"{CE}/Queues/long/VOs/cms/MaxRAM": 32000}
     found = preview(cms, change)
     assert found["jobs"]["cms"]["waiting"] == 55
@@ -68,7 +68,7 @@ def test_a_preview_evaluates_the_classes_with_most_jobs_and_no_guard_holds_for_t
     assert "change fewer queues at once" in refused.text
     queue = service.operator().get("/api/v1/resources/queues/LCG.A.org/ce1/long/explain")
     assert queue.json()["left_out"] == {}
-    monkeypatch.setattr(queue_report, "PREVIEWED", 100_000)
+    monkeypatch.setattr(work_budget, "PREVIEWED", 100_000)
     assert cms.patch("/api/v1/config", json=body, headers={"If-Match": "1"}).status_code == 200
 
 
@@ -126,7 +126,7 @@ def test_a_site_admin_limits_kinds_of_jobs_at_the_own_site_after_a_preview(servi
     pilot = service.pilot("LCG.A.org/ce1/long")
     pilot.post("/api/v1/matcher/requestJob", json=queue)
     change = {f"{SITE}/RunningLimit": {"VO": {"cms": 1}}}
-    why = "LCG.A.org has 1 jobs with VO cms, its own RunningLimit is 1"
+    why = "LCG.A.org has 1 job with VO cms, its own RunningLimit is 1"
     [closed] = preview(admin, change)["closed"]
     assert (closed["scope"], f"LCG.A.org {closed['why']}") == ("LCG.A.org", why)
     headers = {"If-Match": "1"}

@@ -17,6 +17,7 @@ pytestmark = databases.BOTH
 
 QUEUE = "LCG.A.org/ce1/long"
 OTHER = "LCG.B.org/ce2/all"
+PHASE = {"name": "generated", "done": 0, "of": 2}
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
 
 
@@ -132,6 +133,31 @@ def test_a_grid_job_shows_its_phases_and_local_jobs_and_keeps_them(service: Serv
     attempt = service.user().get(f"/api/v1/jobs/{job_id}").json()["attempt"]
     assert attempt["phases"] == [phases[0], {**phases[1], "unit": ""}]
     assert attempt["local_jobs"] == {"running": 3, "done": 1}
+
+
+def test_jobs_are_listed_counted_and_killed_by_the_status_of_their_local_jobs(service: Service):
+    grid, _, unsplit = submit(service, JOB, JOB, JOB)
+    manager, user = service.as_role("gateway", vo="cms", site="LCG.A.org"), service.user()
+    found = {match["job_id"]: match["lease"] for match in (take(manager) for _ in range(3))}
+    for job_id, said in ((grid, {"local_jobs": {"failed": 1}}), (unsplit, {"phases": [PHASE]})):
+        lease = f"/api/v1/leases/{found[job_id]}"
+        manager.post(f"{lease}/start").raise_for_status()
+        manager.post(f"{lease}/heartbeat", json=said).raise_for_status()
+
+    def listed(wanted: str) -> list[int]:
+        answer = user.get("/api/v1/jobs", params={"local_status": wanted}).raise_for_status().json()
+        for job in answer["jobs"]:
+            assert user.get(f"/api/v1/jobs/{job['job_id']}").json()["attempt"]["local_status"] in wanted
+        return [job["job_id"] for job in answer["jobs"]]
+
+    assert (listed("error"), listed("unsubmitted")) == ([grid], [unsplit])
+    assert (listed("error,unsubmitted"), listed("active,done")) == ([unsplit, grid], [])
+    counted = user.get("/api/v1/jobs/summary", params={"local_status": "error"}).json()["summary"]
+    assert [row["count"] for row in counted] == [1]
+    assert user.get("/api/v1/jobs", params={"local_status": "broken"}).status_code == 400
+    assert user.post("/api/v1/jobs/kill", json={"local_status": ["error"]}).json()["job_ids"] == [grid]
+    refused = user.get("/api/v1/jobs/changes", params={"local_status": "error"})
+    assert (refused.status_code, "leave local_status out" in refused.text) == (400, True)
 
 
 def test_a_lease_of_a_gateway_is_good_for_gateways_of_its_site_and_vo_only(service: Service):

@@ -31,14 +31,14 @@ class Clock:
 def test_a_token_is_renewed_when_half_of_its_life_is_over() -> None:
     clock, service = Clock(), Renewing(Token("t2", life=100), Token("t3", life=100))
     renewing = TokenRenewal(service, life=1000, clock=clock)
-    assert renewing.turn() == 300  # looked at again, since the host may sleep
+    assert renewing.renew_if_due() == 300  # looked at again, since the host may sleep
     clock.seconds = 499
-    assert renewing.turn() == 1
+    assert renewing.renew_if_due() == 1
     assert len(service.answers) == 2
     clock.seconds = 500
-    assert renewing.turn() == 50
+    assert renewing.renew_if_due() == 50
     clock.seconds = 550
-    renewing.turn()
+    renewing.renew_if_due()
     assert not service.answers
     assert not renewing.refusal()
 
@@ -47,9 +47,9 @@ def test_while_the_service_is_away_it_is_tried_again() -> None:
     clock, service = Clock(), Renewing(Away("gone"), Token("t2", life=1000))
     renewing = TokenRenewal(service, life=100, clock=clock)
     clock.seconds = 50
-    assert renewing.turn() == 30
+    assert renewing.renew_if_due() == 30
     clock.seconds = 80
-    assert renewing.turn() == 300
+    assert renewing.renew_if_due() == 300
     assert not renewing.refusal()
 
 
@@ -58,10 +58,10 @@ def test_a_pilot_that_was_not_heard_tries_again_since_its_next_heartbeat_is_hear
     service = Renewing(Refused(403, "not_heard", "not heard for 1800 s"), Token("t2", life=1000))
     renewing = TokenRenewal(service, life=100, clock=clock)
     clock.seconds = 50
-    assert renewing.turn() == 30
+    assert renewing.renew_if_due() == 30
     assert not renewing.refusal()
     clock.seconds = 80
-    assert renewing.turn() == 300
+    assert renewing.renew_if_due() == 300
     assert not service.answers
 
 
@@ -69,13 +69,13 @@ def test_after_a_refusal_it_is_not_tried_again() -> None:
     clock, service = Clock(), Renewing(Refused(403, "not_allowed", "the pilot is Deleted"))
     renewing = TokenRenewal(service, life=100, clock=clock)
     clock.seconds = 50
-    renewing.turn()
-    assert renewing.turn() is None
+    renewing.renew_if_due()
+    assert renewing.renew_if_due() is None
     assert "the pilot is Deleted" in renewing.refusal()
 
 
 def test_what_cannot_be_renewed_is_left() -> None:
-    assert TokenRenewal(Renewing(), life=None).turn() is None
+    assert TokenRenewal(Renewing(), life=None).renew_if_due() is None
     assert credentials.life_left({"role": "operator", "exp": 100}, now=40) is None
     assert credentials.life_left({}, now=40) is None
     assert credentials.life_left({"role": "pilot", "exp": 100}, now=40) == 60

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from matcher.claim import in_doubt_claims
 from matcher.claim import matcher as matching
-from matcher.claim import undelivered
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime, Unserved
@@ -225,7 +225,7 @@ class ClaimWorker:
     @database.retry_on_conflict
     def _release(self, request: MatchRequest, leases: tuple[str, ...]) -> None:
         with database.writing(self._engine) as conn:
-            undelivered.release(conn, request, leases, now=self._matcher.now())
+            in_doubt_claims.release(conn, request, leases, now=self._matcher.now())
 
     def _release_doubtful(self) -> None:
         """Release claims in doubt, before anything else is claimed."""
@@ -237,7 +237,7 @@ class ClaimWorker:
     @database.retry_on_conflict
     def _release_if_claimed(self, request: MatchRequest, leases: tuple[str, ...]) -> bool:
         with database.writing(self._engine) as conn:
-            return undelivered.release_if_claimed(conn, request, leases, now=self._matcher.now())
+            return in_doubt_claims.release_if_claimed(conn, request, leases, now=self._matcher.now())
 
 
 def _list_wanted(batch: Sequence[PendingRequest]) -> list[PendingRequest]:
