@@ -515,6 +515,17 @@ def test_the_portal_gets_the_values_of_the_most_jobs(ask: Ask, monkeypatch: pyte
     assert counters == [[{"JobGroup": "b", "Status": "Waiting"}, 2], [more, 2]]
 
 
+def test_conditions_of_the_portal_have_a_bounded_number_of_values_and_each_attribute_once(ask: Ask):
+    value(ask("ada", MANAGER, "submitJob", JDL))
+    for many in ({"JobID": list(range(1, 1002))}, {"JobName": [f"n{n}" for n in range(1001)]}):
+        answer = ask("ada", WEB, "getJobPageSummaryWeb", many, [], 0, 25).json()
+        assert "1001 values, allowed are 1000" in answer["Message"]
+    twice = ask("ada", WEB, "getJobsCounters", ["Owner"] * 2000).json()
+    assert twice["Message"] == "attributes: names a column twice"
+    beyond = {"FromDate": "0001-01-01T00:00:00+14:00", "ToDate": "9999-12-31T23:59:59-14:00"}
+    assert value(ask("ada", WEB, "getJobPageSummaryWeb", beyond, [], 0, 25))["TotalRecords"] == 1
+
+
 def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may_see(ask: Ask):
     grouped = f"{JDL}; JobGroup = 7; JobName = n1"
     ids = [value(ask("ada", MANAGER, "submitJob", each)) for each in (JDL, grouped, grouped)]
