@@ -102,6 +102,8 @@ DIRAC_SANDBOX: Final = 10 << 20
 #: Requests with such sandboxes that one process has in memory at once, of all and of one DN.
 DIRAC_SANDBOXES: Final = 8
 DIRAC_SANDBOXES_OF_ONE: Final = 4
+#: Calls of clients of DIRAC of one VO that one process has in its threads at once, of four times as many.
+DIRAC_CALLS_OF_VO: Final = 10
 #: Pilots that a client of DIRAC registers, and reads, in one call.
 DIRAC_PILOTS: Final = 100
 DIRAC_PILOTS_READ: Final = 10_000

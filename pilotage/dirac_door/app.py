@@ -93,7 +93,7 @@ _LONGEST: Final[Mapping[str, int]] = {
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
 _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
-#: Requests of one DN that wait until fewer of its sandboxes are at work.
+#: Requests of one VO that wait for a place, and of one DN that wait until fewer of its sandboxes are at work.
 _MOST_WAITING: Final = 1_000
 
 
@@ -145,6 +145,7 @@ def create_door(
     door.state.parts = parts
     door.state.configuration = configuration
     door.state.sandboxes = _SandboxPlaces()
+    door.state.vos = WorkLimiter(at_work=bounds.DIRAC_CALLS_OF_VO, waiting=_MOST_WAITING)
     for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
         door.add_route(path, answer, methods=["POST"])
     for path, report in diracx.ROUTES.items():
@@ -169,6 +170,8 @@ async def _answer(
         if request.url.path == _SANDBOXES:
             await place.enter_async_context(request.app.state.sandboxes.place(identity.dn))
         await request.read(_LONGEST.get(request.url.path, SMALL))
+        # One DN at many addresses, or many DNs, must not take the threads of other VOs.
+        await place.enter_async_context(request.app.state.vos.place(peers.find_vo(identity, registry)))
         # Forms and results may be large: neither is read or written in the event loop.
         call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
         method = SERVICES[request.url.path].get(form.method)

@@ -253,6 +253,16 @@ def find_peer(
     )
 
 
+def find_vo(identity: Identity, registry: Registry) -> str:
+    """The VO of the group in a proxy; without a group, such as of a host, its DN.
+
+    `NotAuthenticated` as for `find_peer`, if it is no group of its owner.
+    """
+    if identity.group is None:
+        return identity.dn
+    return _find_member(registry, identity.dn, identity.group).vo
+
+
 def find_bearer(claims: Mapping[str, object], config: Configuration, *, address: str) -> Peer:
     """The peer with a verified token of DiracX; `NotAuthenticated` says what the registry has not.
 
