@@ -99,8 +99,9 @@ ALL_FILLED: Final = 50_000_000
 
 #: Bytes of one sandbox that a client of DIRAC sends in a form, as DIRAC's own store has it.
 DIRAC_SANDBOX: Final = 10 << 20
-#: Requests with such sandboxes that one process has in memory at once, of all and of one DN.
+#: Requests with such sandboxes that one process has in memory at once, of all, of one VO and of one DN.
 DIRAC_SANDBOXES: Final = 8
+DIRAC_SANDBOXES_OF_VO: Final = 6
 DIRAC_SANDBOXES_OF_ONE: Final = 4
 #: Calls of clients of DIRAC of one VO that one process has in its threads at once, of four times as many.
 DIRAC_CALLS_OF_VO: Final = 10
