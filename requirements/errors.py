@@ -84,7 +84,7 @@ class InvalidRequest(InvalidInput):
 
 
 def require_names(path: str, given: Sequence[str], known: Iterable[str]) -> None:
-    """Raise `InvalidRequest` unless there are names at `path`, and all of them are known."""
+    """Raise `InvalidRequest` unless there are names at `path`, all of them known, and none twice."""
     allowed = list(known)
     listed = ", ".join(allowed)
     problems = [
@@ -96,6 +96,8 @@ def require_names(path: str, given: Sequence[str], known: Iterable[str]) -> None
     ]
     if not given:
         problems = [Problem(path=path, message=f"names no column; {listed} are allowed")]
+    elif not problems and len(set(given)) < len(given):
+        problems = [Problem(path=path, message="names a column twice")]
     if problems:
         raise InvalidRequest(problems)
 

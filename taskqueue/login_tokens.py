@@ -67,7 +67,9 @@ DEVICE_LIFETIME = timedelta(minutes=15)
 _LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 _ADD_DEVICE = insert(devices)
 _EXPIRED_DEVICES = delete(devices).where(devices.c.expires_at <= bindparam("now"))
-_COUNT_DEVICES = select(func.count()).where(devices.c.expires_at > bindparam("now"))
+_COUNT_DEVICES = select(
+    func.count(), func.count().filter(devices.c.address == bindparam("of_address"))
+).where(devices.c.expires_at > bindparam("now"))
 _FIND_DEVICE = select(devices.c.address, devices.c.expires_at).where(
     devices.c.user_code == bindparam("code"), devices.c.expires_at > bindparam("now")
 )
@@ -89,9 +91,13 @@ class WaitingDevice:
     begun_at: datetime
 
 
-def is_room_for_device(conn: Connection, *, now: datetime) -> bool:
-    """Whether fewer command lines wait than may; read-only, so that strangers cause no writes beyond that."""
-    return conn.execute(_COUNT_DEVICES, {"now": now}).scalar_one() < bounds.DEVICE_LOGINS
+def is_room_for_device(conn: Connection, *, address: str, now: datetime) -> bool:
+    """Whether fewer command lines wait than may, of all and of an address.
+
+    Read-only, so that strangers cause no writes beyond that.
+    """
+    of_all, of_address = conn.execute(_COUNT_DEVICES, {"now": now, "of_address": address}).one()
+    return bool(of_all < bounds.DEVICE_LOGINS and of_address < bounds.DEVICE_LOGINS_OF_ADDRESS)
 
 
 def begin_device(conn: Connection, *, address: str, now: datetime) -> tuple[str, str, datetime]:

@@ -63,6 +63,8 @@ LIMITS_OF_PLACE: Final = 100
 EDITED_VALUES: Final = 3_000
 EDITED_TEXT: Final = 250_000
 OWN_VALUES: Final = 20_000
+#: Values that queues inherit from the own ones, each counted for each queue: every process stores them all.
+INHERITED_VALUES: Final = 500_000
 #: Values of the configuration that one author may have changed temporarily at a time.
 TEMPORARY_VALUES: Final = 1000
 
@@ -97,9 +99,12 @@ ALL_FILLED: Final = 50_000_000
 
 #: Bytes of one sandbox that a client of DIRAC sends in a form, as DIRAC's own store has it.
 DIRAC_SANDBOX: Final = 10 << 20
-#: Requests with such sandboxes that one process has in memory at once, of all and of one DN.
+#: Requests with such sandboxes that one process has in memory at once, of all, of one VO and of one DN.
 DIRAC_SANDBOXES: Final = 8
+DIRAC_SANDBOXES_OF_VO: Final = 6
 DIRAC_SANDBOXES_OF_ONE: Final = 4
+#: Calls of clients of DIRAC of one VO that one process has in its threads at once, of four times as many.
+DIRAC_CALLS_OF_VO: Final = 10
 #: Pilots that a client of DIRAC registers, and reads, in one call.
 DIRAC_PILOTS: Final = 100
 DIRAC_PILOTS_READ: Final = 10_000
@@ -131,8 +136,13 @@ DIRAC_NOTES: Final = 50
 #: Groups in one summary of jobs: less than a second of processor time.
 SUMMARY_GROUPS: Final = 10_000
 
-#: Command lines that wait for a login: anybody may begin one.
+#: Command lines that wait for a login, of all and of one address: anybody may begin one.
 DEVICE_LOGINS: Final = 10_000
+DEVICE_LOGINS_OF_ADDRESS: Final = 500
+
+#: Directors and gateways of one VO, and characters of all their reports: lists of processes read them whole.
+SITE_PROCESSES: Final = 1_000
+SITE_REPORTS: Final = 4_000_000
 
 #: Web hooks of one VO: an agent sends to each of them.
 WEB_HOOKS: Final = 100

@@ -17,7 +17,7 @@ from cs_config.options.operations import DEFAULTS, options_for
 from cs_config.options.registry import DEFAULT_SHARE, Registry
 from cs_config.source.sections import Leaf, Section, Tree, to_plain
 from cs_config.tree import admission, inheritance, node_attributes, parameters
-from cs_config.tree.address import NODES, node_depth
+from cs_config.tree.address import NODES, SITES, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
 from cs_config.tree.parameters import VoRight
@@ -64,6 +64,9 @@ _GROUPS: Final = ("Registry", "Groups")
 _NEW_GROUP: Final = re.compile(r"(.+)_[a-z0-9.+-]+")
 #: Why a value in a section of an own VO is refused.
 _GRANTED: Final = "; there only at places that exist, and nothing that the site or the installation grants"
+#: What the parts of an administrator consist of, each with a bound of its own.
+_OWN: Final = "values in the configuration"
+_INHERITED: Final = "values that queues inherit, each counted for each queue"
 #: Maximum number of paths in a message.
 _MAX_PATHS: Final = 5
 #: Characters of a value in a message.
@@ -279,19 +282,40 @@ def check_amount(config: Configuration, rights: Rights, tree: Tree) -> None:
     if rights.everything:
         return
     before, after = (_count_values(each, rights) for each in (config.tree, tree))
-    for owner, number in after.items():
-        if number > max(bounds.OWN_VALUES, before[owner]):
-            message = f"{owner} would have {number} values in the configuration, allowed are"
-            raise NotAllowed(f"{message} {bounds.OWN_VALUES}")
+    for (owner, what), number in after.items():
+        most = bounds.OWN_VALUES if what is _OWN else bounds.INHERITED_VALUES
+        if number > max(most, before[owner, what]):
+            raise NotAllowed(f"{owner} would have {number} {what}, allowed are {most}")
 
 
-def _count_values(tree: Tree, rights: Rights) -> Counter[str]:
-    """The number of values of each site and VO of the author."""
-    found = Counter[str]()
+def _count_values(tree: Tree, rights: Rights) -> Counter[tuple[str, str]]:
+    """The numbers of values of each site and VO of the author, and of those that queues inherit from them."""
+    queues, found = _count_queues(tree), Counter[tuple[str, str]]()
     for names, value in diff.iterate_leaves(tree):
-        if (owner := rights.owner_of(names)) is not None:
-            found[owner] += diff.count_values(value)
+        number, owner, depth = diff.count_values(value), rights.owner_of(names), node_depth(names)
+        if owner is not None:
+            found[owner, _OWN] += number
+        if owner is None and depth and names[2] in rights.sites:
+            owner = f"the site {names[2]}"  # values of VOs, which the site's queues inherit as well
+        if owner is not None and (below := queues[names[:depth]]):
+            found[owner, _INHERITED] += number * below
     return found
+
+
+def _count_queues(tree: Tree) -> Counter[tuple[str, ...]]:
+    """The number of queues below each site and CE, by its path."""
+    found = Counter[tuple[str, ...]]()
+    for site, node in _list_below(tree, SITES):
+        for ce, below in _list_below(node, ("CEs",)):
+            number = len(_list_below(below, ("Queues",)))
+            found.update({(*SITES, site): number, (*SITES, site, "CEs", ce): number})
+    return found
+
+
+def _list_below(tree: object, names: tuple[str, ...]) -> Collection[tuple[str, object]]:
+    """The names in a section with what they have; none if it is no section."""
+    listed = patch.find_entry(tree, names) if isinstance(tree, dict) else None
+    return listed.items() if isinstance(listed, dict) else ()
 
 
 def _groups(tree: Tree) -> Mapping[str, Tree]:

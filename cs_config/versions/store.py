@@ -23,15 +23,17 @@ from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications, validate
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound, VersionRemoved
+from cs_config.options import bounds
 from cs_config.source.sections import LineOrigins
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import diff, reverts
 from cs_config.versions.tables import config_imports, config_reverts, config_versions
 
-#: Maximum number of changed paths stored with a version; otherwise versions are compared on demand.
-_MAX_CHANGED_PATHS = 1000
+#: Maximum number of changed paths stored with a version; otherwise each request that needs them reads and
+#: compares both versions. No change of an administrator has more: so none slows the pages of others.
+_MAX_CHANGED_PATHS = bounds.OWN_VALUES + bounds.EDITED_VALUES
 #: Versions per query.
-_PAGE = 200
+_PAGE = 50
 
 _ABOUT = (
     config_versions.c.version,

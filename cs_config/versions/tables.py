@@ -4,7 +4,7 @@ This metadata is that of the whole database; `taskqueue.schema.tables` adds to i
 """
 
 import zlib
-from datetime import UTC, datetime
+from datetime import MINYEAR, UTC, datetime
 
 from sqlalchemy import Column, DateTime, Dialect, Integer, LargeBinary, MetaData, String, Table, Text
 from sqlalchemy.types import TypeDecorator
@@ -21,6 +21,9 @@ metadata = MetaData(
 )
 
 
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
 class UtcTime(TypeDecorator[datetime]):
     """An aware time in UTC, also on SQLite, which has no time zones."""
 
@@ -33,7 +36,7 @@ class UtcTime(TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
-        utc = value.astimezone(UTC)
+        utc = _convert_to_utc(value)
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  (SQLAlchemy names it)
@@ -41,6 +44,14 @@ class UtcTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _convert_to_utc(value: datetime) -> datetime:
+    """The time in UTC; of one that is beyond the calendar there, the calendar's first or last."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        return _FIRST if value.year == MINYEAR else _LAST
 
 
 class CompressedText(TypeDecorator[str]):

@@ -93,7 +93,7 @@ _LONGEST: Final[Mapping[str, int]] = {
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
 _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
-#: Requests of one DN that wait until fewer of its sandboxes are at work.
+#: Requests of one VO that wait for a place, and of one DN that wait until fewer of its sandboxes are at work.
 _MOST_WAITING: Final = 1_000
 
 
@@ -102,12 +102,13 @@ class _SandboxPlaces:
 
     def __init__(self) -> None:
         self._subjects = WorkLimiter(at_work=bounds.DIRAC_SANDBOXES_OF_ONE, waiting=_MOST_WAITING)
+        self._vos = WorkLimiter(at_work=bounds.DIRAC_SANDBOXES_OF_VO, waiting=_MOST_WAITING)
         self._all = asyncio.Semaphore(bounds.DIRAC_SANDBOXES)
 
     @asynccontextmanager
-    async def place(self, subject: str) -> AsyncIterator[None]:
+    async def place(self, subject: str, vo: str) -> AsyncIterator[None]:
         """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
-        async with self._subjects.place(subject), self._all:
+        async with self._subjects.place(subject), self._vos.place(vo), self._all:
             yield
 
 
@@ -145,6 +146,7 @@ def create_door(
     door.state.parts = parts
     door.state.configuration = configuration
     door.state.sandboxes = _SandboxPlaces()
+    door.state.vos = WorkLimiter(at_work=bounds.DIRAC_CALLS_OF_VO, waiting=_MOST_WAITING)
     for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
         door.add_route(path, answer, methods=["POST"])
     for path, report in diracx.ROUTES.items():
@@ -163,12 +165,15 @@ async def _answer(
             raise NotAuthenticated("this needs a certificate or a proxy")
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     access.count(parts, f"dirac:{identity.dn}@{address}")
+    vo = peers.find_vo(identity, registry)
     async with AsyncExitStack() as place:
         # Before the body is read: bodies of waiting requests would fill the memory.
         await place.enter_async_context(parts.work.place(f"{identity.dn}@{address}"))
         if request.url.path == _SANDBOXES:
-            await place.enter_async_context(request.app.state.sandboxes.place(identity.dn))
+            await place.enter_async_context(request.app.state.sandboxes.place(identity.dn, vo))
         await request.read(_LONGEST.get(request.url.path, SMALL))
+        # One DN at many addresses, or many DNs, must not take the threads of other VOs.
+        await place.enter_async_context(request.app.state.vos.place(vo))
         # Forms and results may be large: neither is read or written in the event loop.
         call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
         method = SERVICES[request.url.path].get(form.method)

@@ -23,6 +23,7 @@ from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.job_monitoring import COLUMNS, read_date, summarise_job
 from pilotage.dirac_door.peers import DiracCall, Method
 from pilotage.service.auth import visibility
+from pilotage.service.models import MOST
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem, require_names
 from requirements.values import fold
@@ -61,8 +62,8 @@ _COUNTED: Final = 100_000
 
 
 def _read_ids(ids: frozenset[str]) -> frozenset[int]:
-    if len(ids) > bounds.SUBMITTED_JOBS or not all(each.isdecimal() and len(each) < 19 for each in ids):
-        message = f"{len(ids)} values: allowed are {bounds.SUBMITTED_JOBS} ids of jobs, of at most 18 digits"
+    if not all(each.isdecimal() and len(each) < 19 for each in ids):
+        message = "allowed are ids of jobs, of at most 18 digits"
         raise InvalidRequest([Problem(path="JobID", message=message)])
     return frozenset(map(int, ids))
 
@@ -94,13 +95,21 @@ def _select(call: DiracCall, given: Selection | None) -> JobSelector:
         return _NO_JOB
     for name, value in wanted.items():
         field, read = _FIELDS[name]
-        words = read(frozenset(map(str, value if isinstance(value, list) else [value])))
+        words = read(_read_words(name, value))
         most = getattr(visible, field)
         fields[field] = words if most is None else words & ({most} if isinstance(most, str) else most)
     if not all(fields.values()):
         return _NO_JOB
     chosen: dict[str, Any] = dict(fields)
     return replace(visible, **chosen, updated_since=since, updated_before=before)
+
+
+def _read_words(name: str, value: object) -> frozenset[str]:
+    """The values of a condition: no more than our own lists take, since each status is counted with them."""
+    words = frozenset(map(str, value if isinstance(value, list) else [value]))
+    if len(words) > MOST:
+        raise InvalidRequest([Problem(path=name, message=f"{len(words)} values, allowed are {MOST}")])
+    return words
 
 
 def _find_visible(call: DiracCall) -> JobSelector | None:

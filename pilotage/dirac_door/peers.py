@@ -253,6 +253,16 @@ def find_peer(
     )
 
 
+def find_vo(identity: Identity, registry: Registry) -> str:
+    """The VO of the group in a proxy; without a group, such as of a host, its DN.
+
+    `NotAuthenticated` as for `find_peer`, if it is no group of its owner.
+    """
+    if identity.group is None:
+        return identity.dn
+    return _find_member(registry, identity.dn, identity.group).vo
+
+
 def find_bearer(claims: Mapping[str, object], config: Configuration, *, address: str) -> Peer:
     """The peer with a verified token of DiracX; `NotAuthenticated` says what the registry has not.
 
@@ -272,15 +282,21 @@ def find_bearer(claims: Mapping[str, object], config: Configuration, *, address:
 
 
 def _find_member(registry: Registry, dn: str, group: str | None) -> Peer:
-    """A user with a group that it is a member of; a proxy without a group has the first default one."""
+    """A user with a group that it is a member of; a proxy without a group has the default one.
+
+    With default groups of several VOs it has none: an administrator of one VO could put users of others into
+    its group, and so take over what they do without stating a group.
+    """
     user = registry.users_by_dn.get(dn)
     if user is None:
         raise NotAuthenticated(f"{dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     if group is None:
-        defaults = (each.default_group for each in registry.vo.values())
-        group = next((each for each in defaults if each and _has_member(registry, each, user)), None)
-        if group is None:
-            raise NotAuthenticated(f"the proxy of {user} names no group, and it has no default one")
+        defaults = {each.default_group for each in registry.vo.values() if each.default_group is not None}
+        found = sorted(each for each in defaults if _has_member(registry, each, user))
+        if len(found) != 1:
+            several = f"one of {', '.join(found)} is needed" if found else "it has no default one"
+            raise NotAuthenticated(f"the proxy of {user} names no group, and {several}")
+        [group] = found
     return _find_group(registry, user, group, dn)
 
 

@@ -593,6 +593,7 @@ LAST_AT_NODE = (
     .where(
         table.c.site == bindparam("the_site"),
         table.c.node == bindparam("the_node"),
+        table.c.vo == bindparam("the_vo"),
         table.c.updated_at >= bindparam("since"),
         or_(table.c.host_trouble, ENDED_JOBS > 0),
     )
@@ -619,11 +620,14 @@ def store_process(conn: Connection, stamp: str, process: str, *, now: datetime) 
 
 
 def store_node(conn: Connection, stamp: str, node: str, *, now: datetime) -> NodeExclusion | None:
-    """Store the node of a pilot; why it is to take no jobs there, if the last pilots ended because of it."""
+    """Store the node of a pilot; why it is to take no jobs there, if the last pilots ended because of it.
+
+    Those of its VO: what pilots of others state about a node excludes only theirs.
+    """
     conn.execute(STORE_NODE, {"the_stamp": stamp, "the_node": node})
-    site = get_pilot(conn, stamp).site
-    values = {"the_site": site, "the_node": node, "since": now - EXCLUDED_FOR}
-    found = conn.execute(LAST_AT_NODE, values).all() if site and node else []
+    pilot = get_pilot(conn, stamp)
+    values = {"the_site": pilot.site, "the_node": node, "the_vo": pilot.vo, "since": now - EXCLUDED_FOR}
+    found = conn.execute(LAST_AT_NODE, values).all() if pilot.site and node else []
     if len(found) < _MOST_TROUBLES or not all(row.host_trouble for row in found):
         return None
     return NodeExclusion(until=found[0].updated_at + EXCLUDED_FOR, reason=found[0].status_reason)

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, or_, select
+from sqlalchemy import Connection, and_, bindparam, delete, func, or_, select
 from sqlalchemy.sql.dml import Insert
 
+from cs_config.options import bounds
+from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import clock
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import OtherProcess
@@ -24,6 +26,8 @@ FORGOTTEN = timedelta(days=7)
 #: Reports that may be missed until a process is overdue, and the time in addition.
 _MISSED, _MARGIN = 3, timedelta(minutes=1)
 
+_LISTS = ("sites", "problems", "too_small")
+_TOO_LARGE = "the reports of the VO's directors and gateways are too large together: this one was left out"
 _REPORTED = ("holder", "reported_by", "expires_at", "seen_at", "every", "sites", "problems", "too_small")
 
 
@@ -44,6 +48,11 @@ def _store(insert: DialectInsert) -> Insert:
 
 
 STORE = Upsert(table, _store)
+_is_other = and_(
+    table.c.vo == bindparam("vo"), or_(table.c.kind != bindparam("kind"), table.c.name != bindparam("name"))
+)
+_CHARACTERS = func.length(table.c.sites) + func.length(table.c.problems) + func.length(table.c.too_small)
+OTHERS = select(func.count(), func.coalesce(func.sum(_CHARACTERS), 0)).where(_is_other)
 GET_HOLDER = select(table.c.holder).where(
     table.c.kind == bindparam("kind"), table.c.name == bindparam("name"), table.c.vo == bindparam("vo")
 )
@@ -87,9 +96,10 @@ class SiteProcess:
 def report(
     conn: Connection, process: SiteProcess, *, lease: timedelta, replaces: str = "", now: datetime
 ) -> None:
-    """Store a report, and extend the lease.
+    """Store a report, and extend the lease; with neither slots nor problems if those of its VO are too large.
 
     Raises:
+        InvalidRequest: The VO would have too many processes.
         OtherProcess: The lease is held by another process, which is not the one that is replaced, or by the
             bearer of another token.
     """
@@ -101,9 +111,17 @@ def report(
         "problems": json.dumps(list(process.problems)),
         "too_small": json.dumps([asdict(each) for each in process.too_small]),
     }
-    others = {"replaced": replaces, "latest": now + clock.MOST_OFFSET}
-    if conn.execute(STORE.to_statement(conn), {**row, **others}).first() is None:
-        key = {"kind": process.kind, "name": process.name, "vo": process.vo}
+    key = {"kind": process.kind, "name": process.name, "vo": process.vo}
+    others, characters = conn.execute(OTHERS, key).one()
+    if others >= bounds.SITE_PROCESSES:
+        message = (
+            f"{process.vo} may have {bounds.SITE_PROCESSES} directors and gateways: forget those that ended"
+        )
+        raise InvalidRequest([Problem(path="name", message=message)])
+    if characters + sum(len(str(row[name])) for name in _LISTS) > bounds.SITE_REPORTS:
+        row |= {"problems": json.dumps([_TOO_LARGE]), "too_small": "[]"}
+    values = {**row, "replaced": replaces, "latest": now + clock.MOST_OFFSET}
+    if conn.execute(STORE.to_statement(conn), values).first() is None:
         holder = conn.execute(GET_HOLDER, key).scalar_one()
         raise OtherProcess(f"{process.kind} {process.name}", holder=holder)
 

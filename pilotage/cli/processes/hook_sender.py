@@ -30,9 +30,12 @@ _PIECE: Final = 16 << 10
 #: The part of IPv6 that is assigned to the internet. Source: IANA, IPv6 Global Unicast Address Assignments.
 _INTERNET_6: Final = ip_network("2000::/3")
 #: Its networks that are not of the internet, or contain other addresses: protocol assignments with Teredo,
-#: documentation, 6to4. Those for translation (NAT64) are outside. The last one is the relays of 6to4.
+#: documentation, 6to4. Those for translation (NAT64) are outside. Of IPv4 the relays of 6to4, and protocol
+#: assignments, of which Python's versions know different parts.
 _SPECIAL: Final[Sequence[Network]] = tuple(
-    map(ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24"))
+    map(
+        ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24", "192.0.0.0/24")
+    )
 )
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
+from cs_config.options import bounds
 from cs_config.options.place_limits import ALL_SITES
 from matcher.limits import running_limits, throttle_standings
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLimitState
@@ -118,6 +119,9 @@ def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datet
         is_over = f"is over, it is {now.replace(microsecond=0)}"
         problem = "has no time zone" if until.tzinfo is None else is_over
         raise InvalidRequest([Problem(path="until", message=f"{until} {problem}")])
+    if until is not None and until.timestamp() > bounds.MOMENT:
+        # Read in a time zone ahead of UTC, the last moments of the calendar are beyond it.
+        raise InvalidRequest([Problem(path="until", message=f"{until} is too late, leave it out for no end")])
     new = Ban(site=site, reason=reason, author=caller.subject, at=now, until=until)
     with database.writing(parts.engine) as conn:
         scopes.set_ban(conn, new)

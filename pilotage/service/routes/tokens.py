@@ -188,13 +188,13 @@ class DeviceToken(BaseModel):
 @device_router.post("", status_code=201)
 def begin_device(parts: PartsOf, request: Request) -> DeviceLogin:
     """Begin a login of a command line, without a token: a person who is signed in confirms its code."""
-    now = parts.clock()
+    now, address = parts.clock(), access.address(request)
     with database.reading(parts.engine) as conn:
-        is_room = login_tokens.is_room_for_device(conn, now=now)
+        is_room = login_tokens.is_room_for_device(conn, address=address, now=now)
     if not is_room:
         raise TooManyLogins("too many command lines wait for a login, try again in a minute")
     with database.writing(parts.engine) as conn:
-        secret, code, expires_at = login_tokens.begin_device(conn, address=access.address(request), now=now)
+        secret, code, expires_at = login_tokens.begin_device(conn, address=address, now=now)
     return DeviceLogin(
         device_code=secret,
         user_code=code,

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
+from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import proposals, show
 from cs_config.versions import store as versions_store
@@ -225,3 +226,19 @@ def test_an_edit_keeps_the_origins_of_all_other_values(engine: Engine, now: date
 
 def origins_of(config: Configuration) -> list[str]:
     return [f"{line.path} {line.origin}" for line in show.list_lines(config, "A.B.c/ce/q", "")]
+
+
+def test_no_version_of_an_administrator_is_read_again_to_find_what_it_changed(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(engine, TEXT % 1, now)
+    changed = [f"Resources/Sites/S/P{number}" for number in range(bounds.EDITED_VALUES)]
+    with database.writing(engine) as conn:
+        config = versions_store.load_version(conn)
+        versions_store.store_checked(
+            conn, config, author="ann", message="", expected=1, now=now, changed=changed
+        )
+    monkeypatch.setattr(versions_store, "load_version", lambda *_: pytest.fail("read again"))
+    with database.reading(engine) as conn:
+        found = versions_store.find_blame(conn, ["Resources/Sites/S/P7"], newest=2)
+    assert found["Resources/Sites/S/P7"].version == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +20,12 @@ from starlette.types import Receive, Scope, Send
 
 from cs_config.options import bounds
 from examples.servers.certificates import Authority, make_proxy
+from pilotage.dirac_door import jencode
 from pilotage.dirac_door.app import SERVICES, create_door
 from pilotage.dirac_door.configuration_server import ConfigurationFile
 from pilotage.dirac_door.former import FormerServices
+from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.peers import CheckedMethod, DiracCall
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests.running_service import running
@@ -513,6 +517,49 @@ def test_the_portal_gets_the_values_of_the_most_jobs(ask: Ask, monkeypatch: pyte
     more = {"JobGroup": "and 2 more", "Status": "and 2 more"}
     counters = value(ask("ada", WEB, "getJobsCounters", ["JobGroup", "Status"], {}))
     assert counters == [[{"JobGroup": "b", "Status": "Waiting"}, 2], [more, 2]]
+
+
+def test_calls_of_one_vo_from_many_addresses_leave_threads_to_others(
+    engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounds, "DIRAC_CALLS_OF_VO", 1)
+    begun, may_end = list[str](), threading.Event()
+
+    def work(call: DiracCall) -> Result:
+        begun.append(call.peer.vo)
+        assert call.peer.vo == "dune" or may_end.wait(60)
+        return jencode.ok()
+
+    monkeypatch.setitem(SERVICES[MONITORING], "work", CheckedMethod(work))  # type: ignore[arg-type]
+
+    async def call() -> None:
+        ask = asking_async(door, chains)
+        of_lhcb = [
+            asyncio.create_task(ask(peer, MONITORING, "work", address=address))
+            for peer, address in (("ada", "10.0.0.1"), ("ada", "10.0.0.2"), ("bob", "10.0.0.3"))
+        ]
+        while not begun:
+            await asyncio.sleep(0.01)
+        value(await ask("bea", MONITORING, "work"))
+        assert begun == ["lhcb", "dune"]
+        may_end.set()
+        for each in of_lhcb:
+            value(await each)
+        assert sorted(begun) == ["dune", "lhcb", "lhcb", "lhcb"]
+
+    with opened_door(engine, tmp_path) as door:
+        asyncio.run(call())
+
+
+def test_conditions_of_the_portal_have_a_bounded_number_of_values_and_each_attribute_once(ask: Ask):
+    value(ask("ada", MANAGER, "submitJob", JDL))
+    for many in ({"JobID": list(range(1, 1002))}, {"JobName": [f"n{n}" for n in range(1001)]}):
+        answer = ask("ada", WEB, "getJobPageSummaryWeb", many, [], 0, 25).json()
+        assert "1001 values, allowed are 1000" in answer["Message"]
+    twice = ask("ada", WEB, "getJobsCounters", ["Owner"] * 2000).json()
+    assert twice["Message"] == "attributes: names a column twice"
+    beyond = {"FromDate": "0001-01-01T00:00:00+14:00", "ToDate": "9999-12-31T23:59:59-14:00"}
+    assert value(ask("ada", WEB, "getJobPageSummaryWeb", beyond, [], 0, 25))["TotalRecords"] == 1
 
 
 def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may_see(ask: Ask):

@@ -14,7 +14,9 @@ from cs_config.options import bounds
 from pilotage.dirac_door import former, jencode, routing
 from pilotage.dirac_door.former import FormerServices
 from pilotage.dirac_door.jencode import Result
+from pilotage.service.auth import access
 from pilotage.service.http_errors import SenderSilent
+from pilotage.service.routing import StrictRequest
 from tests.integration.pilotage.dirac_door.test_app import (
     JDL,
     MANAGER,
@@ -106,6 +108,36 @@ def test_so_many_sandboxes_are_in_memory_at_once(door: AskDoor, monkeypatch: pyt
         assert len(begun) == bounds.DIRAC_SANDBOXES
         ended.set()
         assert {each.status_code for each in await asyncio.gather(*calls)} == {408}
+
+    asyncio.run(check())
+
+
+def test_slow_sandboxes_of_one_vo_keep_none_of_another_waiting(
+    door: AskDoor, monkeypatch: pytest.MonkeyPatch
+):
+    async def check() -> None:
+        begun, ended = [], asyncio.Event()
+
+        async def read(request: StrictRequest, _: int) -> None:
+            begun.append(1)
+            if access.address(request) != "10.1.1.1":
+                await ended.wait()
+            raise SenderSilent
+
+        monkeypatch.setattr("pilotage.service.routing.StrictRequest.read", read)
+        path = "/WorkloadManagement/SandboxStore"
+        slow = [
+            asyncio.create_task(door(peer, path, "ping", address=f"10.0.0.{number}"))
+            for peer in ("ada", "pia")
+            for number in range(6)
+        ]
+        async with asyncio.timeout(20):
+            while len(begun) < bounds.DIRAC_SANDBOXES_OF_VO:
+                await asyncio.sleep(0.01)
+            await asyncio.wait(slow, timeout=0.1)
+            assert (await door("bea", path, "ping", address="10.1.1.1")).status_code == 408
+        ended.set()
+        await asyncio.gather(*slow)
 
     asyncio.run(check())
 

@@ -553,6 +553,27 @@ def test_the_parts_of_an_administrator_grow_up_to_a_bound(
     assert proposed(rights, {}, removed).differences, "what is there already may be made less"
 
 
+@pytest.mark.parametrize(("rights", "place"), [(CMS, f"{SITE}/VOs/cms"), (AT_A, SITE)], ids=["VO", "site"])
+def test_values_count_for_each_queue_that_inherits_them(
+    rights: Rights, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process has them in memory: thousands at a site of thousands of queues stopped the service."""
+    monkeypatch.setattr(bounds, "INHERITED_VALUES", 60)
+    assert proposed(rights, {f"{place}/P{n}": n for n in range(10)}).differences
+    with pytest.raises(NotAllowed, match="values that queues inherit, each counted for each queue"):
+        proposed(rights, {f"{place}/P{n}": n for n in range(21)})
+    monkeypatch.setattr(bounds, "INHERITED_VALUES", 0)
+    below = f"{LONG}/VOs/cms" if rights is CMS else LONG
+    assert proposed(rights, {f"{below}/P{n}": n for n in range(9)}).differences, "nothing inherits these"
+
+
+def test_a_site_that_adds_queues_does_not_multiply_the_values_of_vos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "INHERITED_VALUES", 60)
+    queues = {f"{SITE}/CEs/ce1/Queues/q{n}/CPUTime": 1 for n in range(60)}
+    with pytest.raises(NotAllowed, match=r"the site LCG.A.org would have \d+ values that queues inherit"):
+        proposed(AT_A, queues)
+
+
 def test_each_site_and_vo_of_an_administrator_has_its_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "OWN_VALUES", 30)
     both = Rights(sites=frozenset({"LCG.A.org", "LCG.B.org"}))

@@ -24,7 +24,13 @@ def group_of(user: str) -> str:
     return peers.find_peer(identity, None, CONFIG, address="10.0.0.1").group
 
 
-def test_a_proxy_without_a_group_has_the_first_default_group_of_its_user():
-    assert (group_of("ada"), group_of("bea")) == ("lhcb_user", "dune_user")
-    with pytest.raises(NotAuthenticated, match="names no group"):
+def test_a_proxy_without_a_group_has_the_default_group_of_its_user():
+    assert group_of("bea") == "dune_user"
+    with pytest.raises(NotAuthenticated, match="names no group, and it has no default one"):
         group_of("cid")
+
+
+def test_a_proxy_without_a_group_has_none_of_several_default_ones():
+    """Admins of each of these VOs put users into its group: none takes over those of the others."""
+    with pytest.raises(NotAuthenticated, match="names no group, and one of dune_user, lhcb_user is needed"):
+        group_of("ada")

@@ -73,6 +73,7 @@ def test_only_2xx_is_success_and_nobody_is_led_elsewhere(status: int, is_deliver
             "[3fff::1]",
         ),
         *("[2001:db8::1]", "[2001::1]", "[200::1]", "[fec0::1]", "[::ffff:0:a00:1]", "192.88.99.1"),
+        "192.0.0.8",
     ],
 )
 def test_addresses_that_are_not_of_the_internet_are_refused_before_any_connection(

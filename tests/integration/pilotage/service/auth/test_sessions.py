@@ -276,6 +276,18 @@ def test_so_many_command_lines_wait_and_no_more(service: Service, monkeypatch: p
     assert answer.headers["Retry-After"] == "60"
 
 
+def test_command_lines_of_one_address_take_no_places_of_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounds, "DEVICE_LOGINS_OF_ADDRESS", 1)
+    addresses = ("192.0.2.1", "192.0.2.1", "192.0.2.2")
+    answers = [
+        service.client().post("/api/v1/device-logins", headers={"X-Forwarded-For": each})
+        for each in addresses
+    ]
+    assert [each.status_code for each in answers] == [201, 503, 201]
+
+
 def test_wrong_secrets_of_a_command_line_refuse_no_other(service: Service):
     begun = service.client().post("/api/v1/device-logins").json()
     wrong = service.client("wrong")

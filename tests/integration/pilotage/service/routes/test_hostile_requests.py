@@ -100,6 +100,27 @@ QUERIES = [
 ]
 
 
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_beyond_the_calendar_in_utc_selects_all_or_nothing(service: Service, moment: str):
+    operator = service.operator()
+    operator.post("/api/v1/jobs", json={"vo": "cms", "jobs": [{"Executable": "x"}]})
+    for query in (
+        "jobs?submitted_since=",
+        "jobs?submitted_before=",
+        "pilots?since=",
+        "pilots/summary?since=",
+    ):
+        answer = operator.get(f"/api/v1/{query}{moment}")
+        assert answer.status_code == 200, (query, answer.text)
+
+
+@pytest.mark.parametrize("path", ["jobs/summary", "pilots/summary"])
+def test_a_summary_names_each_column_once(service: Service, path: str):
+    answer = service.operator().get(f"/api/v1/{path}?by={','.join(['status'] * 2000)}")
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["message"] == "by: names a column twice"
+
+
 def test_no_query_makes_a_list_fail(service: Service):
     operator = service.operator()
     for path, query in product(LISTS, QUERIES):

@@ -200,6 +200,17 @@ def test_a_node_is_excluded_after_three_pilots_in_a_row_ended_because_of_it(serv
     assert (shown["node"], shown["host_trouble"]) == ("n1", True)
 
 
+def test_pilots_of_another_vo_exclude_no_node(service: Service):
+    for number in range(3):
+        report_end(service, number)
+    stamp = "north.any.7"
+    body = {"stamp": stamp, "queue": LONG, "vo": "dune"}
+    service.as_role("director", vo="dune").post("/api/v1/pilots", json=body).raise_for_status()
+    pilot = service.as_role("pilot", vo="dune", queue=LONG, stamp=stamp)
+    answer = pilot.post(f"/api/v1/pilots/{stamp}/node", json={"node": "n1"})
+    assert answer.json() == {"excluded_until": None, "reason": ""}
+
+
 def test_a_summary_leaves_out_what_ended_before_and_other_peoples_pilots(service: Service):
     director = service.as_role("director", vo="cms")
     for stamp in ("ended", "lives"):

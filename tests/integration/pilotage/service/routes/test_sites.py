@@ -9,6 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
+from cs_config.options import bounds
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.schema.tables import site_processes
@@ -286,6 +287,9 @@ def test_only_who_looks_after_the_site_bans_it(throttled: Service, gateway: http
 
 def test_a_ban_that_would_be_over_is_refused(throttled: Service) -> None:
     operator = throttled.operator()
+    # Read in a time zone ahead of UTC, it would be beyond the calendar, and no ban could be read any more.
+    last = {"reason": "x", "until": "9999-12-31T23:59:59+00:00"}
+    assert operator.post(f"/api/v1/sites/{SITE}/ban", json=last).status_code == 400
     over = {"reason": "x", "until": "2001-01-01T00:00:00+00:00"}
     answer = operator.post(f"/api/v1/sites/{SITE}/ban", json=over)
     assert answer.status_code == 400
@@ -367,3 +371,32 @@ def test_a_director_is_reported_with_its_own_token_only_and_forgotten_when_it_is
         conn.execute(update(site_processes).values(seen_at=utc_now() - timedelta(hours=1)))
     assert [each["name"] for each in forget(other).json()["processes"]] == ["own"]
     assert forget(other).json()["processes"] == []
+
+
+def test_a_vo_has_so_many_directors_and_gateways_and_no_more(
+    throttled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "SITE_PROCESSES", 2)
+    director = throttled.as_role("director", vo="cms", site=SITE)
+
+    def report(name: str, vo: str = "cms") -> httpx.Response:
+        body = {"kind": "director", "name": name, "vo": vo, "holder": "h:1:2", "every": 60}
+        sender = director if vo == "cms" else throttled.as_role("director", vo=vo)
+        return sender.post("/api/v1/site-processes", json=body)
+
+    assert [report(name).status_code for name in ("a", "b", "a", "c")] == [204, 204, 204, 400]
+    assert "cms may have 2 directors and gateways" in report("c").json()["error"]["message"]
+    assert report("c", vo="dune").status_code == 204
+
+
+def test_reports_that_are_too_large_for_a_vo_extend_the_lease_and_are_left_out(
+    throttled: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "SITE_REPORTS", 1500)
+    director = throttled.as_role("director", vo="cms", site=SITE)
+    large = {"kind": "director", "holder": "h:1:2", "every": 60, "sites": [SITE], "problems": ["x" * 400] * 2}
+    for name in ("a", "b", "a"):
+        director.post("/api/v1/site-processes", json={**large, "name": name}).raise_for_status()
+    found = director.get("/api/v1/site-processes").json()["processes"]
+    assert [len(each["problems"]) for each in found] == [2, 1]
+    assert "too large together" in found[1]["problems"][0]
