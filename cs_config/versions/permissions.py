@@ -27,8 +27,10 @@ from requirements.values import Value, fold
 
 _VO_SECTION: Final = "VOs"
 _ENABLED: Final = "enabled"
+#: Two names of one parameter.
+_GPUS, _OTHER_GPUS = "gpus", "numberofgpus"
 #: Parameters of slots, folded: there 0 states that the number is not known.
-_SLOT: Final = frozenset({"numberofprocessors", "numberofgpus", "gpus"})
+_SLOT: Final = frozenset({"numberofprocessors", _GPUS, _OTHER_GPUS})
 #: Names below `VOs/<vo>`, folded, that are the site's: access, which a VO cannot give itself, and the use of
 #: its batch system.
 _SITE_PATHS: Final = (
@@ -324,7 +326,10 @@ def _raises(config: Configuration, names: tuple[str, ...], difference: Differenc
         return after is not ABSENT and after is not False
     if fold(rest[0]) in _SLOT and after == 0:
         return True
-    before = _effective_value(config, names[: _depth_of_vos(names)], vo, fold(rest[0]))
+    node = names[: _depth_of_vos(names)]
+    before = _effective_value(config, node, vo, fold(rest[0]))
+    if before is None and fold(rest[0]) == _GPUS:
+        before = _effective_value(config, node, vo, _OTHER_GPUS)
     if not isinstance(before, int | float):
         return False
     return not (isinstance(after, int | float) and after <= before)

@@ -233,6 +233,8 @@ class _Reader:
             self._problem(path, f"{_format_seen(value)}, allowed is a text or a number")
             return ""
         shown = _format_text(value)
+        if isinstance(value, float) and float(shown) != value:
+            shown = repr(value)  # as stated: only the steps of a progression are rounded
         if fault := text_fault(shown):
             self._problem(path, fault)
         return shown

@@ -14,8 +14,10 @@ from cs_config.versions import patch, proposals
 from cs_config.versions.permissions import Rights
 from cs_config.versions.proposals import Proposal
 from matcher.preview import shifts
-from matcher.preview.shifts import ChangedQueues, VersionComparison
+from matcher.preview.shifts import ChangedQueues, ComparedAds, VersionComparison
 from requirements import canonical
+from taskqueue.task_queues.listing import WaitingClass
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 BEFORE = validate.parse(
     """
@@ -98,3 +100,18 @@ def test_pools_gain_and_lose_what_their_mapping_will(changes, options, asked, vo
         [pool] = told
         assert (pool.shift.gained, pool.shift.lost) == (new - old, old - new)
         assert (pool.shift.had, pool.shift.has) == (bool(old), bool(new))
+
+
+def test_a_job_type_that_job_managers_get_shifts_its_jobs():
+    before = validate.parse(
+        "Resources: {Sites: {A: {JobType: [other], CEs: {c: {Queues: {q: {}}}}}}}\n"
+        "Operations: {cms: {JobDescription: {Extra: [Note]}}}\n"
+    )
+    edits = patch.read_edits({"Operations/cms/JobTypes": {"merge": {"manager": True}}})
+    found = proposals.propose_edits(before, before, edits, Rights(everything=True))
+    touched = ChangedQueues(found).from_differences("cms")
+    here = VersionComparison(found.before, found.after, "cms", touched)
+    asked = RequirementClass(vo="cms", cpu_time=0, job_types=frozenset({"merge"}))
+    waiting = WaitingClass(asked=asked, requirements=None, jobs=3, first_job=1)
+    [shift] = shifts.class_shifts(here, [waiting], ComparedAds(before={}, after={}))
+    assert shift.stuck == 3
