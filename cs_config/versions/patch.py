@@ -361,7 +361,7 @@ def _fulfils(config: Configuration, names: tuple[str, ...], where: Mapping[str, 
 
 
 def _value_in_force(config: Configuration, names: tuple[str, ...]) -> object:
-    """What holds at a place without a value of its own; ABSENT: nothing.
+    """What holds at a place without a value of its own, or with an empty one; ABSENT: nothing.
 
     Sets are united with those of the levels above, so of these only the value of the level itself counts.
     """
@@ -397,7 +397,7 @@ def _changed_list(config: Configuration, names: tuple[str, ...], before: object,
 
     A value replaces what is inherited, so an addition starts from that.
     """
-    if before is ABSENT and edit.operator == "+=":
+    if edit.operator == "+=" and (before is ABSENT or before is None):
         before = _value_in_force(config, names)
     if isinstance(before, dict):
         message = f"is a section; {edit.operator} is for lists of values"

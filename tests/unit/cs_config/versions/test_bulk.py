@@ -90,7 +90,7 @@ Resources:
       CEs: {ce: {Tag: [x], RequiredTag: [r], NodeAttributes: {OS: [el8, null]}, Queues: {q: {}}}}
 Operations:
   Defaults: {JobDescription: {Extra: [Note]}}
-  cms: {JobScheduling: {HoldTime: 600}}
+  cms: {JobScheduling: {HoldTime: 600, RescheduleDelays: null}}
 """)
 
 
@@ -127,6 +127,8 @@ def test_an_addition_to_an_option_starts_from_the_value_in_force() -> None:
     assert expand_spelled(chain, "Mine") == {
         chain: ["JobSanity", "InputData", "Requirements", "JobScheduling", "Mine"]
     }
+    delays = "Operations/cms/JobScheduling/RescheduleDelays"
+    assert expand_spelled(delays, 900) == {delays: [60, 180, 300, 600, 900]}
     assert expand_spelled("Registry/Groups/cms_user/Users", "ada") == {
         "Registry/Groups/cms_user/Users": ["ada"]
     }
