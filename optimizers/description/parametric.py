@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from cs_config.options import keywords
@@ -22,6 +23,7 @@ from optimizers.description import jdl
 from optimizers.description.description import JobDescription
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
+from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob, Problem
 from requirements.values import MAX_INTEGER, Scalar, as_number, fold, normal_number, text_fault
 from taskqueue.jobs import placeholders
@@ -432,12 +434,20 @@ def expand_description(
             raise InvalidJob([Problem(path="InputSandbox", message=message) for message in wrong])
         if unfit := list(descriptions.grid_job_problems(member.description, member.arguments, options)):
             raise InvalidJob(unfit)
-    return [
-        SharedDescription(
-            body=body, sandbox=_sandbox_digest(some[0].description, archive), whose=whose, members=some
-        )
+    shared = [
+        (body, groupby(some, key=lambda each: _stored_with(each, archive)))
         for body, some in _bundles(template, members, options)
     ]
+    return [
+        SharedDescription(body=body, sandbox=sandbox, whose=whose, members=list(alike))
+        for body, groups in shared
+        for (sandbox, _), alike in groups
+    ]
+
+
+def _stored_with(member: JobMember, archive: str | None) -> tuple[str | None, Expression | None]:
+    """Sandbox and rank of a job, which are stored with the description that jobs share."""
+    return _sandbox_digest(member.description, archive), member.description.rank
 
 
 def _ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:

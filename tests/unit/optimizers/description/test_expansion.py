@@ -5,9 +5,10 @@ import pytest
 from cs_config.options.operations import options_for
 from optimizers.description import description, jdl, parametric
 from optimizers.description.parametric import JobMember
+from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from taskqueue.jobs import placeholders
-from tests.submitted import grid
+from tests.submitted import ANN, grid
 
 OPTIONS = options_for(grid(), "lhcb")
 VALUES = 'Parameters = {"5", "", "7 8"};\nParameters.F = {"a", "b", "c"};\n'
@@ -74,3 +75,23 @@ def test_the_first_that_is_wrong_is_named() -> None:
     assert problem.path == "Seed"
     assert "-2 is too small" in problem.message
     assert "(in the job with F=-2, n=1, s=1)" in problem.message
+
+
+def test_jobs_share_a_stored_description_only_with_one_sandbox_and_one_rank() -> None:
+    one, two = ("a" * 64, "b" * 64)
+    raw = {
+        "Executable": "run.sh",
+        "InputSandbox": "SB:sha256:%(S)s",
+        "Rank": 'other.OS == "%(R)s" ? 1 : 0',
+        "Parameters.S": [one, one, two, one],
+        "Parameters.R": ["el8", "el8", "el8", "el9"],
+    }
+    found = parametric.expand_description(raw, ANN, grid(), None)
+    ranks = [Expression(text=f'other.OS == "{system}" ? 1 : 0') for system in ("el8", "el9")]
+    assert [(each.sandbox, [member.whole.rank for member in each.members]) for each in found] == [
+        (one, [ranks[0]] * 2),
+        (two, [ranks[0]]),
+        (one, [ranks[1]]),
+    ]
+    numbers = [dict(member.parameters or {})["n"] for each in found for member in each.members]
+    assert numbers == ["0", "1", "2", "3"]
