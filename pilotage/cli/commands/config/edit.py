@@ -282,8 +282,9 @@ def preview(
         else:
             wanted = change_from_words(client, edits or (), removed or (), where or ())
         if not wanted.changed:
-            typer.echo(f"nothing would change in version {wanted.version}", err=True)
-            raise typer.Exit
+            same = f"nothing would change in version {wanted.version}"
+            service.emit({"version": wanted.version, "changes": []}, lambda: same)
+            return
         answer = client.preview_config(wanted.body)
     service.emit(
         answer, lambda: Group(render_with_effects(answer["changes"], answer), "nothing is changed yet")
