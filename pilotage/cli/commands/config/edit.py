@@ -282,8 +282,10 @@ def preview(
         else:
             wanted = change_from_words(client, edits or (), removed or (), where or ())
         if not wanted.changed:
-            same = f"nothing would change in version {wanted.version}"
-            service.emit({"version": wanted.version, "changes": []}, lambda: same)
+            if service.as_json:
+                service.emit({"version": wanted.version, "changes": []}, str)
+            else:
+                typer.echo(f"nothing would change in version {wanted.version}", err=True)
             return
         answer = client.preview_config(wanted.body)
     service.emit(

@@ -218,7 +218,6 @@ def test_one_command_changes_many_places_after_a_preview(service: Service, run: 
     assert run("config", "set", everywhere, "--where", "MaxRAM=4001")[0] == 2
     assert run("config", "set", everywhere, "--where", "MaxRAM=4000", "--yes")[0] == 0
     assert "nothing changed, version 2" in run("config", "set", everywhere)[1]
-    assert "nothing would change in version 2" in run("config", "preview", "--set", everywhere)[1]
     assert in_json(run, "config", "preview", "--set", everywhere) == {"version": 2, "changes": []}
     assert "[v7, v8]" in run("config", "set", everywhere.replace("=v7", "=v8"), "--yes")[1]
 
