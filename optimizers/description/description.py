@@ -74,9 +74,15 @@ def list_expressions(raw: Mapping[str, object]) -> list[str]:
 
 def expression(value: object) -> object:
     """Convert a value to an expression where one is required: a text is the expression's source."""
-    if isinstance(value, str):
-        return Unevaluated(value)
-    return further_value(value, "") if _is_expression(value) else value
+    text = value[_EXPRESSION] if _is_expression(value) else value  # type: ignore[index]
+    return Unevaluated(text) if isinstance(text, str) else value
+
+
+def as_record(value: object) -> object:
+    """Convert an expression with a percent sign to its form in JSON, in which placeholders are filled."""
+    if isinstance(value, Unevaluated) and "%" in value.text:
+        return {_EXPRESSION: value.text}
+    return value
 
 
 def further_value(value: object, name: str) -> object:

@@ -146,8 +146,12 @@ def is_parametric(raw: Mapping[str, object]) -> bool:
 
 
 def without_parameters(raw: Mapping[str, object]) -> dict[str, object]:
-    """Return the description that all members share, with its placeholders."""
-    return {name: value for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS}}
+    """Return the description that all members share, with its placeholders, also those in expressions."""
+    shared = ((name, value) for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS})
+    return {
+        name: descriptions.as_record(value) if keywords.find_keyword(name) is None else value
+        for name, value in shared
+    }
 
 
 def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberValues]:

@@ -344,3 +344,8 @@ def test_what_is_wrong_with_a_value_is_told_with_its_place(text: str, place: tup
         of_jdl(text)
     [problem] = refused.value.problems
     assert (problem.file, problem.line, problem.column) == ("job.jdl", *place)
+
+
+def test_a_wrong_expression_is_named_beside_other_problems() -> None:
+    found = problems(Requirements={"expression": "other.X >="}, Priority=99)
+    assert found.keys() == {"Requirements", "Priority"}

@@ -95,3 +95,39 @@ def test_jobs_share_a_stored_description_only_with_one_sandbox_and_one_rank() ->
     ]
     numbers = [dict(member.parameters or {})["n"] for each in found for member in each.members]
     assert numbers == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        (
+            'Executable = "a"; Requirements = other.OS == "%(F)s"; Rank = other.OS == "%s" ? 1 : 0;\n'
+            'Parameters = {"el8", "el9"}; Parameters.F = {"b", "c"};'
+        ),
+        (
+            'Executable = a\nRequirements = other.OS == "%(F)s"\nRank = other.OS == "%s" ? 1 : 0\n'
+            "Parameters = el8, el9\nParameters.F = b, c\n"
+        ),
+        (
+            'Executable: a\nRequirements: other.OS == "%(F)s"\nRank: "other.OS == \\"%s\\" ? 1 : 0"\n'
+            "Parameters: [el8, el9]\nParameters.F: [b, c]\n"
+        ),
+    ],
+    ids=["JDL", "CFG", "YAML"],
+)
+def test_placeholders_of_expressions_are_filled_in_every_language(text: str) -> None:
+    [raw] = jdl.read_descriptions(text)
+    members = [
+        each for some in parametric.expand_description(raw, ANN, grid(), None) for each in some.members
+    ]
+    assert [(each.whole.requirements, each.whole.rank) for each in members] == [
+        (Expression(text=f'other.OS == "{f}"'), Expression(text=f'other.OS == "{s}" ? 1 : 0'))
+        for f, s in (("b", "el8"), ("c", "el9"))
+    ]
+
+
+def test_a_placeholder_of_an_expression_needs_no_quotes_where_the_language_has_none() -> None:
+    [raw] = jdl.read_descriptions("Executable = a\nRequirements = other.Memory >= %s\nParameters = 5, 6\n")
+    found = parametric.expand_description(raw, ANN, grid(), None)
+    asked = [each.whole.requirements for some in found for each in some.members]
+    assert asked == [Expression(text=f"other.Memory >= {number}") for number in (5, 6)]
