@@ -375,6 +375,8 @@ class _Reader:
         is_rank = _EVALUATED[fold(name)] == "rank"
         if is_rank and isinstance(value, int | float) and not isinstance(value, bool):
             value = Unevaluated(repr(value))
+        if isinstance(value, bool) and not is_rank:
+            value = Unevaluated(str(value).lower())
         if isinstance(value, Mapping) and not is_rank:
             return parse_record(value, self.operations.job_description.declarations, name)
         if isinstance(value, Unevaluated):
