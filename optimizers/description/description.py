@@ -182,6 +182,8 @@ _CONTRADICTING = (
     *("min_processors", "max_processors", "processors", "min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"),
     *("input_data", "job_type"),
 )
+#: Keywords, folded, of descriptions that make many jobs.
+_OF_PARAMETERS = frozenset(map(fold, keywords.PARAMETRIC))
 #: Keywords whose values are expressions, by folded spelling.
 _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
 
@@ -341,6 +343,10 @@ class _Reader:
     def _unknown(self, name: str) -> None:
         if fold(name) == "submitpool":
             self.problem(name, "is set by the system, from the Requirements")
+            return
+        head, dot, parameter = name.partition(".")
+        if fold(head) in _OF_PARAMETERS:
+            self.problem(name, f"has no effect without Parameters{dot}{parameter}")
             return
         options = self.operations.job_description
         if any(fold(name) == fold(each) for each in options.declarations.names()):

@@ -360,6 +360,21 @@ def test_requirements_may_be_the_expression_true_or_false(value: bool) -> None: 
     assert description.stored_body(parse(Requirements=value))["Requirements"] == text
 
 
+@pytest.mark.parametrize("name", ["ParameterStart", "parameterstep.A"])
+def test_a_start_or_step_without_parameters_is_no_unknown_keyword(name: str) -> None:
+    suffix = name.removeprefix("ParameterStart").removeprefix("parameterstep")
+    assert problems(**{name: 1})[name] == f"{name}: has no effect without Parameters{suffix}"
+
+
+def test_a_problem_behind_an_own_value_has_the_place_of_its_keyword() -> None:
+    text = 'Executable = "a";\nRequirements = other.X > MY.CPUTime && foo(3);'
+    with pytest.raises(InvalidJob) as caught:
+        description.parse_description(jdl.read_jdl(text, "job.jdl"), options())
+    [problem] = caught.value.problems
+    assert (problem.line, problem.column) == (2, 16)
+    assert "foo is not allowed" in problem.message
+
+
 def test_an_expression_in_a_record_is_shown_as_written() -> None:
     found = problems(Requirements={"Memory": Unevaluated("2 * 1000")})
     assert found["Requirements/Memory"].startswith("Requirements/Memory: 2 * 1000 (Unevaluated; as text")
