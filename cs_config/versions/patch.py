@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Final
 
 from pydantic import BaseModel
@@ -295,7 +296,8 @@ def expand_edits(
     Raises InvalidRequest for a pattern without any place, and for a condition that is no selection.
     """
     values: dict[str, object] = {}
-    is_reverted = frozenset(map(fold, temporary)).__contains__
+    # With the sections around them.
+    reverted = {each for path in temporary for each in accumulate(fold(path).split("/"), "{}/{}".format)}
     for edit in edits:
         places = [names for names in _find_places(config, edit.pattern) if _fulfils(config, names, where)]
         if not places:
@@ -305,7 +307,7 @@ def expand_edits(
             path = "/".join(names)
             before = values.get(path, find_entry(config.tree, names))
             after = edit.value if edit.operator == "=" else _changed_list(config, names, before, edit)
-            if after is not ABSENT and (is_reverted(fold(path)) or not is_equal(before, after)):
+            if after is not ABSENT and (fold(path) in reverted or not is_equal(before, after)):
                 values[path] = after
     return values
 

@@ -149,6 +149,10 @@ def test_a_temporary_value_is_set_again_as_it_is() -> None:
     edits = [BulkEdit(pattern=f"{SITES}/*/SoftwareTag", value="v7", operator="+=")]
     assert path not in patch.expand_edits(CONFIG, edits)
     assert patch.expand_edits(CONFIG, edits, temporary=[path])[path] == ["v7"]
+    node = f"{SITES}/LCG.B.org/CEs/ce2/Queues/all"
+    again = [BulkEdit(pattern=f"{SITES}/*.B.org/CEs/ce2/Queues/all", value={"MaxRAM": 4000})]
+    assert patch.expand_edits(CONFIG, again) == {}
+    assert [*patch.expand_edits(CONFIG, again, temporary=[f"{node}/MaxRAM"])] == [node]
 
 
 @pytest.mark.parametrize(
