@@ -14,9 +14,11 @@ from requirements.record import (
     Declarations,
     MatchRule,
     Reason,
+    ReasonKind,
     Record,
     ValueKind,
     compared_parameter,
+    kind_of,
     mismatch,
 )
 from requirements.values import Value, deduplicate, format_value, lookup, normal
@@ -147,7 +149,7 @@ def _record_reasons(
             yield Reason(
                 requirement=name,
                 wanted=_format_wanted(wanted, declaration),
-                has=None if has is None else format_value(has),
+                has=None if has is None else _format_present(wanted, has, kind),
                 kind=kind,
             )
     for name, wanted, kind in residual.impossible(record, declarations, nodes):
@@ -158,6 +160,16 @@ def _record_reasons(
             has=nodes.describe(compared_parameter(name, declaration)),
             kind=kind,
         )
+
+
+def _format_present(wanted: Value, has: Value, kind: ReasonKind) -> str:
+    """Format a value of a resource; with its kind if that is why it does not do: `4000 (string)`."""
+    is_list = isinstance(has, tuple)
+    is_number = kind is ReasonKind.NOT_AMONG and is_list and kind_of(normal(wanted)) is ValueKind.NUMBER
+    if kind is not ReasonKind.TYPE and not is_number:
+        return format_value(has)
+    kinds = sorted({kind_of(item) for item in (has if isinstance(has, tuple) else (has,))})
+    return f"{format_value(has)} ({'list of ' if is_list else ''}{' and '.join(kinds)})"
 
 
 def _format_wanted(wanted: Value, declaration: Declaration | None) -> str:

@@ -279,7 +279,8 @@ class _Writer:
         """Record what is left out, and the node that loses a restriction, unless the value enables it."""
         self.left_out.append(f"{'/'.join(path)}: {why}")
         node = importers.node_of(path)
-        if node is not None and entry is not None and importers.is_restriction(path[-1], self.checks):
+        inside = path[len(node) :] if node is not None else ()
+        if node and entry is not None and any(importers.is_restriction(each, self.checks) for each in inside):
             self.restricted.add(node)
             self.left_out.append(
                 f"{'/'.join(node)}/{importers.ENABLED}: {_OFF}, because {path[-1]} is left out"

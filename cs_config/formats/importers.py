@@ -32,7 +32,7 @@ ENABLED: Final = "Enabled"
 #: Folded names of parameters and sections that restrict access.
 _ACCESS: Final = admission.ACCESS | {"vos", "enabled", "requiredtag"}
 #: Folded names of those that limit a rate or a number.
-_AMOUNTS: Final = frozenset({"throttle", "maxtotaljobs", "maxwaitingjobs"})
+_AMOUNTS: Final = frozenset({"throttle", "runninglimit", "matchingdelay", "maxtotaljobs", "maxwaitingjobs"})
 #: Options, folded, by which other systems restrict access and which our tree does not have.
 _FOREIGN: Final = frozenset(
     {

@@ -39,7 +39,15 @@ _OneOrMore = BeforeValidator(_as_tuple)
 
 def _section_of(read: Callable[[Mapping[str, object]], Iterable[object]]) -> BeforeValidator:
     """Values read from a section; those that are read already stay as they are."""
-    return BeforeValidator(lambda raw: tuple(read(raw)) if isinstance(raw, Mapping) else raw)
+
+    def find_values(raw: object) -> object:
+        if isinstance(raw, Mapping):
+            return tuple(read(raw))
+        if isinstance(raw, tuple) and all(isinstance(each, RunningLimit | MatchingDelay) for each in raw):
+            return raw
+        raise ValueError("a section is needed here: {LCG.CERN.ch: {JobType: {Merge: 50}}}")
+
+    return BeforeValidator(find_values)
 
 
 Texts = Annotated[tuple[str, ...], _OneOrMore, Field(max_length=bounds.LISTED)]

@@ -30,12 +30,16 @@ class _VO(Options):
     """Of those who do not state their group."""
 
 
+def _read_vo(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not allowed here, allowed are {NAME_ALLOWED}")
+    return fold(name)
+
+
 class Group(Options):
     """`Registry/Groups/<group>`: an owner group. Source: DIRAC."""
 
-    vo: Annotated[
-        Annotated[str, Field(pattern=f"^{NAME.pattern}$"), AfterValidator(fold)] | None, Field(alias="VO")
-    ] = None
+    vo: Annotated[Annotated[str, AfterValidator(_read_vo)] | None, Field(alias="VO")] = None
     """The VO that the group belongs to; without it the VO of the token."""
     users: Texts = ()
     """Its members."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.inheritance import as_tuple
+from requirements.classad.classad_files import value_of
 from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import Ad, ListOf, Literal, SourceText, render
 from requirements.errors import InvalidInput
@@ -147,15 +148,17 @@ def nested_values(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
 def _read_nested(text: str) -> Mapping[str, tuple[Scalar, ...]]:
     """The values of an ad, or of the ads in a list, by name; empty if the text is neither."""
     found: dict[str, tuple[Scalar, ...]] = {}
+    source = SourceText(text=text, path="")
     try:
-        node = read_expression(SourceText(text=text, path=""))
+        node = read_expression(source)
     except InvalidInput:
         return found
     for ad in node.items if isinstance(node, ListOf) else (node,):
         for name, value in ad.entries if isinstance(ad, Ad) else ():
+            said = value_of(value, source)
             # Names of hosts often stand without quotation marks.
-            said = value.value if isinstance(value, Literal) else render(value)
-            if isinstance(said, str | int | float):
+            said = said if isinstance(said, Scalar) or isinstance(value, Literal) else render(value)
+            if isinstance(said, Scalar):
                 found[name] = (*found.get(name, ()), said)
     return found
 

@@ -129,7 +129,10 @@ KNOWN = (
     ),
     *_counts(VoRight.LOWER, bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
     *_counts(
-        VoRight.LOWER, bounds.GPUS, NumberOfGPUs="GPUs that a job may use", GPUs="GPUs that a job may use"
+        VoRight.LOWER,
+        bounds.GPUS,
+        NumberOfGPUs="the same as GPUs, which comes before it",
+        GPUs="GPUs that a job may use",
     ),
     *_counts(
         VoRight.LOWER,

@@ -1,5 +1,6 @@
 """Differences between two trees, path by path."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -140,6 +141,20 @@ def format_entry(entry: Entry) -> str:
         return f"{{{', '.join(f'{name}: {format_entry(below)}' for name, below in entry.items())}}}"
     if isinstance(entry, list | tuple):
         return f"[{', '.join(map(format_entry, entry))}]"
-    if entry is None:
-        return "null"
-    return str(entry).lower() if isinstance(entry, bool) else str(entry)
+    if isinstance(entry, str):
+        return json.dumps(entry, ensure_ascii=False) if _is_quoted(entry) else entry
+    return json.dumps(entry) if entry is None or isinstance(entry, bool) else str(entry)
+
+
+def format_line(path: str, entry: Entry) -> str:
+    """The value at a path, or alone where the path is that of the value itself."""
+    return f"{path} = {format_entry(entry)}" if path else format_entry(entry)
+
+
+def _is_quoted(text: str) -> bool:
+    """Whether a text needs quotes to be told from another value: `"8000"`, `"true"`."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -8,7 +8,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Final
+
+from pydantic import BaseModel
 
 from cs_config.errors import ConfigError, EditConflict, PathNotFound, one_problem
 from cs_config.options.operations import options_for
@@ -24,7 +27,7 @@ from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from requirements.record import parse_record
-from requirements.values import fold
+from requirements.values import Scalar, fold
 
 #: VO sections: removed together with their last entry.
 _VOS = "VOs"
@@ -281,14 +284,20 @@ def has_wildcard(path: str) -> bool:
 
 
 def expand_edits(
-    config: Configuration, edits: Sequence[BulkEdit], where: Mapping[str, object] | str = ""
+    config: Configuration,
+    edits: Sequence[BulkEdit],
+    where: Mapping[str, object] | str = "",
+    temporary: Iterable[str] = (),
 ) -> dict[str, object]:
-    """The values by path that the edits set; places that have them already are left out.
+    """The values by path that the edits set; places that have them already, not temporarily, are left out.
 
-    `where` selects sites, CEs and queues by effective parameters, as required values or an expression.
+    `where` selects sites, CEs and queues by effective parameters, as required values or an expression;
+    `temporary` has the paths of values that would be reverted.
     Raises InvalidRequest for a pattern without any place, and for a condition that is no selection.
     """
     values: dict[str, object] = {}
+    # With the sections around them.
+    reverted = {each for path in temporary for each in accumulate(fold(path).split("/"), "{}/{}".format)}
     for edit in edits:
         places = [names for names in _find_places(config, edit.pattern) if _fulfils(config, names, where)]
         if not places:
@@ -298,23 +307,23 @@ def expand_edits(
             path = "/".join(names)
             before = values.get(path, find_entry(config.tree, names))
             after = edit.value if edit.operator == "=" else _changed_list(config, names, before, edit)
-            if after is not ABSENT and (before is ABSENT or before != after):
+            if after is not ABSENT and (fold(path) in reverted or not is_equal(before, after)):
                 values[path] = after
     return values
 
 
 def _find_places(config: Configuration, pattern: str) -> Iterator[tuple[str, ...]]:
-    """The paths of a pattern: up to its last wildcard there are such entries, what follows may be new."""
+    """The paths of a pattern, spelled as in the tree: names after its last wildcard may be new."""
     parts = tuple(pattern.strip("/").split("/"))
     last = max((position for position, part in enumerate(parts) if _WILD.search(part)), default=-1)
 
     def walk(here: object, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if len(names) > last:
-            yield (*names, *parts[len(names) :])
+            yield _respell(config.tree, (*names, *parts[len(names) :]), {})
         elif isinstance(here, dict):
             part = parts[len(names)]
             for name, below in here.items():
-                if fnmatchcase(fold(name), fold(part)) if _WILD.search(part) else name == part:
+                if fnmatchcase(fold(name), fold(part)) if _WILD.search(part) else fold(name) == fold(part):
                     yield from walk(below, (*names, name))
 
     return walk(config.tree, ())
@@ -353,17 +362,45 @@ def _fulfils(config: Configuration, names: tuple[str, ...], where: Mapping[str, 
     return evaluator.eligible(asked, glue.build_ad(alike), declarations, nodes)
 
 
+def _value_in_force(config: Configuration, names: tuple[str, ...]) -> object:
+    """What holds at a place without a value of its own, or with an empty one; ABSENT: nothing.
+
+    Sets are united with those of the levels above, so of these only the value of the level itself counts.
+    """
+    depth, vo = _place(names)
+    if not depth:
+        return _option_in_force(config, names)
+    inner = fold("/".join(names[depth + (2 if vo else 0) :]))
+    if inner in inheritance.UNITED:
+        level = config.nodes.get("/".join(names[:depth]))
+        found = None if level is None else level.settings(vo).get(inner)
+    else:
+        effective = _effective(config, names).items()
+        found = next((each for name, each in effective if fold(name) == inner), None)
+    if found is None or found.forwarding is not None:
+        return ABSENT
+    nodes = found.node_attribute
+    options = nodes and nodes.options(nodes.names[0])
+    return found.value if options is None else options
+
+
+def _option_in_force(config: Configuration, names: tuple[str, ...]) -> object:
+    """The list that an option of the operations has by the defaults; ABSENT: it is no option with a list."""
+    here: object = options_for(config, names[1]) if names[0] == "Operations" and len(names) > 2 else None
+    for name in names[2:]:
+        fields = type(here).model_fields.items() if isinstance(here, BaseModel) else ()
+        here = next((getattr(here, field) for field, each in fields if each.alias == name), None)
+    is_list = isinstance(here, tuple) and all(isinstance(each, Scalar) for each in here)
+    return here if is_list else ABSENT
+
+
 def _changed_list(config: Configuration, names: tuple[str, ...], before: object, edit: BulkEdit) -> object:
     """The list after an addition or removal; ABSENT: nothing is there to be removed.
 
-    A value replaces what is inherited, so an addition starts from that, but for sets that are united anyway.
+    A value replaces what is inherited, so an addition starts from that.
     """
-    name = fold(names[-1])
-    if before is ABSENT and edit.operator == "+=" and name not in inheritance.UNITED:
-        found = (
-            each for each in _effective(config, names).values() if fold(each.name) == name and each.is_own
-        )
-        before = next((each.value for each in found), ABSENT)
+    if edit.operator == "+=" and (before is ABSENT or before is None):
+        before = _value_in_force(config, names)
     if isinstance(before, dict):
         message = f"is a section; {edit.operator} is for lists of values"
         raise InvalidRequest([Problem(path="/".join(names), message=message)])
@@ -371,5 +408,9 @@ def _changed_list(config: Configuration, names: tuple[str, ...], before: object,
     items = [] if before is ABSENT or before is None else listed
     changed = as_list(edit.value)
     if edit.operator == "+=":
-        return [*items, *(each for each in changed if each not in items)]
-    return ABSENT if before is ABSENT else [each for each in items if each not in changed]
+        return [*items, *(each for each in changed if not _is_among(each, items))]
+    return ABSENT if before is ABSENT else [each for each in items if not _is_among(each, changed)]
+
+
+def _is_among(value: object, items: Iterable[object]) -> bool:
+    return any(is_equal(value, each) for each in items)

@@ -25,7 +25,7 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level, Parameter
 from cs_config.tree.throttle import Throttle
 from cs_config.versions import patch
-from cs_config.versions.diff import ABSENT, format_entry
+from cs_config.versions.diff import ABSENT, format_line
 from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean
 from requirements.values import Value, fold
@@ -44,7 +44,7 @@ class ShownLine:
     places: tuple[str, ...] = ()  #: paths from the top where it is written; several for a united set
 
     def __str__(self) -> str:
-        return f"{self.path} = {format_entry(self.value)}"
+        return format_line(self.path, self.value)
 
     def as_json(self) -> Mapping[str, object]:
         """The line as JSON."""

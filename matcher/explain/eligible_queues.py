@@ -17,7 +17,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.classes.queue_classes import find_class
-from cs_config.tree import admission
+from cs_config.tree import admission, glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain.job_conditions import JobDemand
@@ -95,7 +95,7 @@ class DemandRanks:
         """The rank of a queue for each of these task queues of a VO, in their order."""
         place = address, vo
         if (ad := self._ads.get(place)) is None:
-            ad = self._ads[place] = self._config.ad(address, vo)
+            ad = self._ads[place] = glue.build_ad(self._config.values(address, vo), address)
         own = self._rank_by_queue(ad, [each for each in task_queues if each not in self._texts])
         return [
             self._rank_by_job(place, text) if (text := self._texts.get(each)) is not None else own.get(each)

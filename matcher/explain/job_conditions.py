@@ -287,7 +287,7 @@ _READ = {
     "cpu_time": ("cputime", "maxwallclocktime", "cpunormalizationfactor"),
     "max_ram": ("maxram",),
     "processors": ("numberofprocessors",),
-    "gpus": ("gpus",),
+    "gpus": ("gpus", "numberofgpus"),
     "platforms": ("platform",),
     "near": ("se",),
     "tags": ("tag",),

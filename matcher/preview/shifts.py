@@ -160,8 +160,8 @@ def pool_shifts(
 
 
 _VOS: Final = "VOs"
-#: Options that affect requirements or their evaluation.
-_COMPARED_BY: Final = frozenset({"jobdescription", "pools"})
+#: Options that affect requirements, their evaluation, or what queues offer.
+_COMPARED_BY: Final = frozenset({"jobdescription", "jobtypes", "pools"})
 _SEGMENTS: Final = ("jobscheduling", "taskqueuecputimeintervals")
 
 _Scope = tuple[str, ...]

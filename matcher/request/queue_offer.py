@@ -21,8 +21,8 @@ CPU_TIME = 259_200
 
 #: Parameters from which an offer is computed; queues with equal values have equal offers.
 READ = (
-    *("cputime", "maxwallclocktime", "cpunormalizationfactor", "maxram", "numberofprocessors", "gpus"),
-    *("platform", "tag", "requiredtag", "wholenode", "jobtype"),
+    *("cputime", "maxwallclocktime", "cpunormalizationfactor", "maxram", "numberofprocessors"),
+    *("gpus", "numberofgpus", "platform", "tag", "requiredtag", "wholenode", "jobtype"),
 )
 
 
@@ -40,7 +40,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
         "CPUTime": _cpu_time(known),
         "MaxRAM": _read_number(known, "maxram"),
         "NumberOfProcessors": _read_number(known, "numberofprocessors") or 1,
-        "GPUs": _read_number(known, "gpus"),
+        "GPUs": _read_gpus(known),
         "Platform": _read_texts(known, "platform"),
         # A required tag is also offered.
         "Tag": [*_read_texts(known, "tag"), *required],
@@ -88,7 +88,7 @@ def read_bounds(values: Mapping[str, Value]) -> SlotBounds:
     return SlotBounds(
         processors=_read_number(known, "numberofprocessors"),
         max_ram=_read_number(known, "maxram"),
-        gpus=_read_number(known, "gpus"),
+        gpus=_read_gpus(known),
     )
 
 
@@ -107,6 +107,10 @@ def _cpu_power(known: Mapping[str, Value]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 1.0
     return float(value) if 0 < value <= bounds.POWER else 1.0
+
+
+def _read_gpus(known: Mapping[str, Value]) -> int | None:
+    return _read_number(known, "gpus") or _read_number(known, "numberofgpus")
 
 
 def _read_number(known: Mapping[str, Value], name: str) -> int | None:

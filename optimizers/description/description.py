@@ -74,9 +74,15 @@ def list_expressions(raw: Mapping[str, object]) -> list[str]:
 
 def expression(value: object) -> object:
     """Convert a value to an expression where one is required: a text is the expression's source."""
-    if isinstance(value, str):
-        return Unevaluated(value)
-    return further_value(value, "") if _is_expression(value) else value
+    text = value[_EXPRESSION] if _is_expression(value) else value  # type: ignore[index]
+    return Unevaluated(text) if isinstance(text, str) else value
+
+
+def as_record(value: object) -> object:
+    """Convert an expression with a percent sign to its form in JSON, in which placeholders are filled."""
+    if isinstance(value, Unevaluated) and "%" in value.text:
+        return {_EXPRESSION: value.text}
+    return value
 
 
 def further_value(value: object, name: str) -> object:
@@ -176,6 +182,8 @@ _CONTRADICTING = (
     *("min_processors", "max_processors", "processors", "min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"),
     *("input_data", "job_type"),
 )
+#: Keywords, folded, of descriptions that make many jobs.
+_OF_PARAMETERS = frozenset(map(fold, keywords.PARAMETRIC))
 #: Keywords whose values are expressions, by folded spelling.
 _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "rank": "rank"}
 
@@ -336,6 +344,10 @@ class _Reader:
         if fold(name) == "submitpool":
             self.problem(name, "is set by the system, from the Requirements")
             return
+        head, dot, parameter = name.partition(".")
+        if fold(head) in _OF_PARAMETERS:
+            self.problem(name, f"has no effect without Parameters{dot}{parameter}")
+            return
         options = self.operations.job_description
         if any(fold(name) == fold(each) for each in options.declarations.names()):
             self.problem(name, f"is no keyword: it belongs into the Requirements = [ {name} = … ]")
@@ -369,6 +381,8 @@ class _Reader:
         is_rank = _EVALUATED[fold(name)] == "rank"
         if is_rank and isinstance(value, int | float) and not isinstance(value, bool):
             value = Unevaluated(repr(value))
+        if isinstance(value, bool) and not is_rank:
+            value = Unevaluated(str(value).lower())
         if isinstance(value, Mapping) and not is_rank:
             return parse_record(value, self.operations.job_description.declarations, name)
         if isinstance(value, Unevaluated):

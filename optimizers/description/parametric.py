@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from cs_config.options import keywords
@@ -22,6 +23,7 @@ from optimizers.description import jdl
 from optimizers.description.description import JobDescription
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
+from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob, Problem
 from requirements.values import MAX_INTEGER, Scalar, as_number, fold, normal_number, text_fault
 from taskqueue.jobs import placeholders
@@ -144,8 +146,12 @@ def is_parametric(raw: Mapping[str, object]) -> bool:
 
 
 def without_parameters(raw: Mapping[str, object]) -> dict[str, object]:
-    """Return the description that all members share, with its placeholders."""
-    return {name: value for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS}}
+    """Return the description that all members share, with its placeholders, also those in expressions."""
+    shared = ((name, value) for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS})
+    return {
+        name: descriptions.as_record(value) if keywords.find_keyword(name) is None else value
+        for name, value in shared
+    }
 
 
 def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberValues]:
@@ -233,6 +239,8 @@ class _Reader:
             self._problem(path, f"{_format_seen(value)}, allowed is a text or a number")
             return ""
         shown = _format_text(value)
+        if isinstance(value, float) and float(shown) != value:
+            shown = repr(value)  # as stated: only the steps of a progression are rounded
         if fault := text_fault(shown):
             self._problem(path, fault)
         return shown
@@ -430,12 +438,20 @@ def expand_description(
             raise InvalidJob([Problem(path="InputSandbox", message=message) for message in wrong])
         if unfit := list(descriptions.grid_job_problems(member.description, member.arguments, options)):
             raise InvalidJob(unfit)
-    return [
-        SharedDescription(
-            body=body, sandbox=_sandbox_digest(some[0].description, archive), whose=whose, members=some
-        )
+    shared = [
+        (body, groupby(some, key=lambda each: _stored_with(each, archive)))
         for body, some in _bundles(template, members, options)
     ]
+    return [
+        SharedDescription(body=body, sandbox=sandbox, whose=whose, members=list(alike))
+        for body, groups in shared
+        for (sandbox, _), alike in groups
+    ]
+
+
+def _stored_with(member: JobMember, archive: str | None) -> tuple[str | None, Expression | None]:
+    """Sandbox and rank of a job, which are stored with the description that jobs share."""
+    return _sandbox_digest(member.description, archive), member.description.rank
 
 
 def _ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:

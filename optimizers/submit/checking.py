@@ -21,7 +21,7 @@ from optimizers.steps.job_scheduling import job_scheduling
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
-from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.requirement_class import RequirementClass, names_without_any
 
 #: One description: its text, or an object from a JSON body.
 Source = str | Mapping[str, object]
@@ -266,8 +266,8 @@ def _compute_class(candidate: JobContext, context: ChainContext) -> RequirementC
     """Compute the class from the description alone, without its data, even if it bans all its own sites."""
     stated = candidate.description
     places: dict[str, Any] = {
-        "sites": frozenset(stated.sites),
-        "banned_sites": frozenset(stated.banned_sites),
+        "sites": names_without_any(stated.sites),
+        "banned_sites": names_without_any(stated.banned_sites),
     }
     # Requirements are checked separately; the job has no pool.
     anywhere = replace(

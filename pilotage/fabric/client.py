@@ -174,7 +174,7 @@ class ServiceClient:
         body: Json = {"jdls": list(jdls)} if jdls else {"jobs": list(jobs)}
         if sandbox is not None:
             body["sandbox"] = sandbox
-        answer = self._call("POST", "/jobs", json=body, headers={"Idempotency-Key": idempotency_key})
+        answer = self._call_keyed("/jobs", idempotency_key, json=body)
         for warning in answer.get("warnings", ()):
             warn(warning)
         return [int(job_id) for job_id in answer["job_ids"]]
@@ -276,8 +276,7 @@ class ServiceClient:
         self, job_id: int, *, idempotency_key: str, warn: Callable[[str], object] = lambda _: None
     ) -> list[int]:
         """Submit a copy of a job; `idempotency_key` and `warn` as for `submit`."""
-        headers = {"Idempotency-Key": idempotency_key}
-        answer = self._call("POST", f"/jobs/{job_id}/resubmit", headers=headers)
+        answer = self._call_keyed(f"/jobs/{job_id}/resubmit", idempotency_key)
         for warning in answer["warnings"]:
             warn(warning)
         return [int(each) for each in answer["job_ids"]]
@@ -522,6 +521,14 @@ class ServiceClient:
     def _call(self, method: str, path: str, **request: Any) -> Json:
         answer: Json = self._request(method, path, **request).json()
         return answer
+
+    def _call_keyed(self, path: str, key: str, **request: Any) -> Json:
+        """Repeat a request once if its answer is lost: with the same key nothing is stored twice."""
+        headers = {"Idempotency-Key": key}
+        try:
+            return self._call("POST", path, headers=headers, **request)
+        except ServiceAway:
+            return self._call("POST", path, headers=headers, **request)
 
     def _rows(self, method: str, path: str, key: str, **request: Any) -> list[Json]:
         rows: list[Json] = self._call(method, path, **request)[key]

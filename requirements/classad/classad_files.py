@@ -35,6 +35,9 @@ class Unevaluated:
     line: int = field(default=1, compare=False)  #: of its start in the file
     column: int = field(default=1, compare=False)
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Attributes(dict[str, object]):
     """The attributes of an ad, with their positions in the text."""

@@ -169,8 +169,16 @@ def parse_expression(
     evaluated = text
     if own is not None and any(map(_is_own, parts_of(read_expression(source)))):
         evaluated = _Resolution(own=own).text(source, (path,))
-    evaluation.read(replace(source, text=evaluated))
-    return Expression(text=evaluated, written=None if evaluated == text else text)
+    if evaluated == text:
+        evaluation.read(source)
+        return Expression(text=text)
+    try:
+        evaluation.read(SourceText(text=evaluated, path=path))
+    except InvalidInput as error:
+        # With values put in, columns are not those of the file.
+        problems = [replace(each, file=file, line=None, column=None) for each in error.problems]
+        raise InvalidInput(problems) from None
+    return Expression(text=evaluated, written=text)
 
 
 def _is_own(part: Node) -> bool:

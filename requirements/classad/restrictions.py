@@ -6,6 +6,7 @@ Integer operations on constants that exceed 64 bits are refused, as the library 
 depth of trees is limited, as the library fails, or crashes the process, on deeper ones.
 """
 
+import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -76,8 +77,9 @@ def refusal(pattern: str, options: str) -> str | None:
 
 
 def _text(argument: object) -> str | None:
+    """The text of a literal in NFC, as the values of resources are."""
     if isinstance(argument, Literal) and type(argument.value) is str:
-        return argument.value
+        return unicodedata.normalize("NFC", argument.value)
     return None
 
 

@@ -287,9 +287,10 @@ def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:
     wanted = options.parse_ids(ids)
     if not wanted:
         raise WrongUsage("give at least one job id")
-    key = str(uuid.uuid4())
-    with service.connect() as client:
-        new = [job_id for old in wanted for job_id in client.resubmit(old, idempotency_key=key, warn=_warn)]
+    key, new = str(uuid.uuid4()), list[int]()
+    with service.connect() as client, _report_if_broken(new):
+        for old in wanted:
+            new += client.resubmit(old, idempotency_key=key, warn=_warn)
     service.emit({"job_ids": new}, lambda: "\n".join(map(str, new)))
 
 
@@ -307,7 +308,8 @@ def send(client: ServiceClient, requests: Sequence[list[JobDraft]]) -> list[int]
     digests: dict[Sandbox, str | None] = {((), None): None}
     columns = (TextColumn("Submitting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = output.progress_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with _report_if_broken(ids), progress as bar:
         task = bar.add_task("jobs", total=sum(draft.jobs for drafts in requests for draft in drafts))
         for drafts in requests:
             sandbox = drafts[0].sandbox
@@ -316,6 +318,18 @@ def send(client: ServiceClient, requests: Sequence[list[JobDraft]]) -> list[int]
             ids += _post(client, drafts, digests[sandbox])
             bar.update(task, completed=len(ids))
     return ids
+
+
+@contextmanager
+def _report_if_broken(ids: Sequence[int]) -> Iterator[None]:
+    """Print the ids of the jobs that are submitted already, if an error or Ctrl-C keeps back the others."""
+    try:
+        yield
+    except BaseException:
+        if ids:
+            jobs = f"{format_count(len(ids), 'job')} submitted before: {options.format_ids(ids)}"
+            typer.echo(f"pilotage: {jobs}", err=True)
+        raise
 
 
 def _upload(client: ServiceClient, wanted: Sandbox) -> str:

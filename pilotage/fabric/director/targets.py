@@ -166,7 +166,7 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "cores": ("NumberOfProcessors",),
     "memory": ("MaxRAM",),
     "wall_time": ("maxWallClockTime", "CPUTime"),
-    "gpus": ("GPUs",),
+    "gpus": ("GPUs", "NumberOfGPUs"),
 }
 
 

@@ -116,6 +116,7 @@ def make_offer(
     processors = _least(slot.processors or _number(known, "numberofprocessors") or 1, slot.limits.processors)
     max_ram = slot.max_ram or _number(known, "maxram") or _share_of_memory(slot, processors)
     max_ram = _least(max_ram, slot.limits.max_ram)
+    gpus = _number(known, "gpus") or _number(known, "numberofgpus")
     rest: dict[str, object] = {
         "Platform": slot.platform or known.get("platform"),
         "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
@@ -134,7 +135,7 @@ def make_offer(
         lifetime=lifetime,
         max_ram=max_ram,
         processors=processors,
-        gpus=(_number(known, "gpus") or 0) if slot.gpus is None else slot.gpus,
+        gpus=(gpus or 0) if slot.gpus is None else slot.gpus,
         whole_node=slot.whole_node or _is_whole_by_queue(slot, known),
         cpu_power=slot.cpu_power or _power(known),
         tags=(*slot.tags, *_list(known.get("tag"))),

@@ -6,7 +6,6 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 from random import Random
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -59,8 +58,6 @@ from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.requirement_class import RequirementClass
 
-#: DIRAC's name for "no restriction".
-_ANY = "any"
 _NOT_ALL_TRIED = "its Requirements are long: not every change of them was tried, another may help more"
 _TOO_MANY_AT_ONCE = f"changes of more than {explanation.TOGETHER} requirements at once; none of fewer helps"
 
@@ -193,14 +190,9 @@ def _with_job(config: Configuration, demand: JobDemand, applicant: JobView) -> J
 
 
 def _demand(foreseen: DryRun) -> JobDemand:
-    asked = foreseen.requirement_class
-    named: dict[str, Any] = {
-        field: frozenset(name for name in getattr(asked, field) if name.lower() != _ANY)
-        for field in ("sites", "banned_sites", "grid_ces", "platforms")
-    }
     stated = foreseen.description.requirements
     requirements = None if stated is None else canonical.pool_form(stated)
-    return JobDemand(asked=replace(asked, **named), requirements=requirements)
+    return JobDemand(asked=foreseen.requirement_class, requirements=requirements)
 
 
 #: Pools of one submission that are looked at.

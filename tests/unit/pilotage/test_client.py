@@ -103,6 +103,25 @@ def test_jobs_are_changed_by_ids_or_by_filters_but_not_by_both(name: str) -> Non
         assert [len(each["ids"].split(",")) for each in client.filters[2:]] == [1000, 1000, 500]
 
 
+def test_a_submission_whose_answer_is_lost_is_repeated_once_with_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[str, object]] = []
+
+    def answer(_: object, _method: str, path: str, *, headers: Mapping[str, str], **_more: object) -> object:
+        seen.append((path, headers["Idempotency-Key"]))
+        if len(seen) in (1, 3, 4):
+            raise ServiceAway("http://127.0.0.1:9 does not answer in time")
+        return {"job_ids": [7], "warnings": []}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with ServiceClient("http://127.0.0.1:9", "x") as client:
+        assert client.submit(jdls=["Executable = 1;"], idempotency_key="k") == [7]
+        with pytest.raises(ServiceAway):
+            client.resubmit(7, idempotency_key="l")
+    assert seen == [("/jobs", "k")] * 2 + [("/jobs/7/resubmit", "l")] * 2
+
+
 def test_the_requests_for_many_jobs_go_on_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [{"job_ids": [9, 8], "refused": [], "next": 8}, {"job_ids": [5], "refused": [], "next": None}]
     sent: list[object] = []

@@ -131,6 +131,23 @@ def test_a_name_may_be_compared_with_a_parameter_of_another_name() -> None:
     assert failing(asks, {"Memory": 9000}, memory)[0].kind is ReasonKind.ABSENT
 
 
+@pytest.mark.parametrize(
+    ("wanted", "has", "shown"),
+    [
+        (4000, "4000", "4000 (string)"),
+        ("4000", 4000, "4000 (number)"),
+        (True, 1, "1 (number)"),
+        (2000, (4000,), "4000 (list of number)"),
+        (4000, ("4000", True), "4000, true (list of boolean and string)"),
+        (4000, 2000, "2000"),
+        ("a", ("b",), "b"),
+    ],
+)
+def test_a_value_of_another_kind_is_shown_with_its_kind(wanted: Value, has: Value, shown: str) -> None:
+    [reason] = failing(Record(values=(("Memory", wanted),)), {"Memory": has}, Declarations())
+    assert reason.has == shown
+
+
 def test_every_failing_requirement_is_a_reason() -> None:
     asks = Record(values=(("CPUModel", "Intel Xeon"), ("Memory", 4000), ("SoftwareTag", ("A", "B"))))
     reasons = failing(asks, {"cpumodel": "intel xeon", "Memory": 2000}, NOTHING_DECLARED)

@@ -35,7 +35,7 @@ Answer = dict[str, Any]
 class ConfigChange:
     """A change, and the version that it starts from."""
 
-    body: Mapping[str, object]  #: `text` with `source`, or `set` and `remove`
+    body: Mapping[str, Any]  #: `text` with `source`, or `set` and `remove`
     version: int
     changed: bool
     differences: tuple[Difference, ...] = ()
@@ -75,8 +75,11 @@ def change_from_words(
     if where or not all(each.is_plain for each in edits):
         if removed:
             raise WrongUsage("--remove takes single paths; do not combine it with *, += or --where")
+        temporary = [each["path"] for each in client.config_temporary()]
         try:
-            values = patch.expand_edits(_configuration(answer), edits, queue.parse_selection(where))
+            values = patch.expand_edits(
+                _configuration(answer), edits, queue.parse_selection(where), temporary
+            )
         except InvalidInput as error:
             raise WrongUsage(str(error)) from error
         body: dict[str, object] = {"set": values, "remove": []}
@@ -220,7 +223,8 @@ def _confirm(client: ServiceClient, wanted: ConfigChange) -> None:
     output.progress_console().print(render_with_effects(preview["changes"], preview))
     if not sys.stdin.isatty():
         raise WrongUsage("a change of many places needs --yes; nothing is changed")
-    typer.confirm(f"Change {format_count(len(preview['changes']), 'value')}?", abort=True, err=True)
+    # Also those that have the value now, but would be reverted.
+    typer.confirm(f"Set {format_count(len(wanted.body['set']), 'value')}?", abort=True, err=True)
 
 
 def _edit(
@@ -278,8 +282,11 @@ def preview(
         else:
             wanted = change_from_words(client, edits or (), removed or (), where or ())
         if not wanted.changed:
-            typer.echo(f"nothing would change in version {wanted.version}", err=True)
-            raise typer.Exit
+            if service.as_json:
+                service.emit({"version": wanted.version, "changes": []}, str)
+            else:
+                typer.echo(f"nothing would change in version {wanted.version}", err=True)
+            return
         answer = client.preview_config(wanted.body)
     service.emit(
         answer, lambda: Group(render_with_effects(answer["changes"], answer), "nothing is changed yet")

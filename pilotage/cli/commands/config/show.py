@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 from cs_config.errors import ConfigError
 from cs_config.versions import diff as diffs
-from cs_config.versions.diff import format_entry
+from cs_config.versions.diff import format_entry, format_line
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
@@ -68,7 +68,7 @@ def show(
     elif origin:
         service.emit(values, lambda: output.list_table(_VALUES, values))
     else:
-        texts = (f"{each['path']} = {format_entry(each['value'])}" for each in values)
+        texts = (format_line(each["path"], each["value"]) for each in values)
         data = {each["path"]: each["value"] for each in values}
         service.emit(data, lambda: "\n".join(texts))
 

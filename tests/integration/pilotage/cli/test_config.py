@@ -218,6 +218,7 @@ def test_one_command_changes_many_places_after_a_preview(service: Service, run: 
     assert run("config", "set", everywhere, "--where", "MaxRAM=4001")[0] == 2
     assert run("config", "set", everywhere, "--where", "MaxRAM=4000", "--yes")[0] == 0
     assert "nothing changed, version 2" in run("config", "set", everywhere)[1]
+    assert in_json(run, "config", "preview", "--set", everywhere) == {"version": 2, "changes": []}
     assert "[v7, v8]" in run("config", "set", everywhere.replace("=v7", "=v8"), "--yes")[1]
 
 
@@ -238,3 +239,14 @@ def test_a_change_for_some_hours_says_when_it_reverts_and_is_listed(service: Ser
     assert in_json(run, "config", "history")["versions"][0]["reverts_at"] == row["reverts_at"]
     status, _, err = run("config", "set", f"{CE}/MaxRAM=9000", "--for", "6 hours")
     assert (status, "'6 hours' is no duration; allowed are 90s, 30m, 6h, 2d" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("service")
+def test_one_command_keeps_temporary_values_of_many_places(run: Run) -> None:
+    run("config", "set", f"{CE}/MaxRAM=8000", "--for", "6h")
+    everywhere = "Resources/Sites/*/CEs/*/MaxRAM=8000"
+    status, out, _ = run("config", "set", everywhere, "--yes", "--for", "12h")
+    assert (status, "reverts at " in out) == (0, True)
+    assert len(in_json(run, "config", "temporary")["values"]) == 1
+    assert "nothing changed" in run("config", "set", everywhere, "--yes")[1]
+    assert in_json(run, "config", "temporary")["values"] == []

@@ -79,6 +79,8 @@ def test_lists_of_vos_are_carried_over(text: str, allowed: set[str]):
         "Requirements = other.A ==",
         "Checks = Mine\nMine = other.A ==",
         "Throttle {\nPolicy = level99\n}",
+        "RunningLimit {\nJobType {\nMerge = few\n}\n}",
+        "MatchingDelay {\nJobType {\nMerge = long\n}\n}",
         "BannedVO = cms",
         "AllowedVOs = lhcb",
         "OwnerGroup = lhcb_mc",
@@ -395,3 +397,11 @@ def test_a_node_with_two_restrictions_named_twice_is_closed() -> None:
         "VO": "alice",
         "Enabled": False,
     }
+
+
+def test_a_node_that_loses_a_limit_in_an_export_is_disabled_there():
+    inside = "{RunningLimit: {JobName: {a=b: 5}}, CEs: {ce1: {Queues: {q: {}}}}}"
+    config = validate.parse(f"Resources: {{Sites: {{LCG.A.ch: {inside}}}}}\n", "x")
+    exported = dirac_text.export_dirac(config.tree, with_disabled=True)
+    assert admitted(cfg(exported.text).proposal.after) == {Q1: set()}
+    assert any("Enabled = False" in each for each in exported.left_out)

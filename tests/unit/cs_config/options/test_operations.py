@@ -247,3 +247,13 @@ def test_a_default_of_everybody_is_refused_again_where_a_vo_has_other_bounds() -
         " atlas: {JobDescription: {MinRAM: {min: 20}}}}"
     )
     assert [each.partition(":")[0] for each in found] == ["Operations/atlas/JobDescription/MinRAM/default"]
+
+
+@pytest.mark.parametrize("name", ["RunningLimit", "MatchingDelay"])
+@pytest.mark.parametrize("value", ["5", "[a]", "[]"])
+def test_limits_are_a_section_and_nothing_else(name: str, value: str) -> None:
+    found = errors(f"{{Defaults: {{JobScheduling: {{{name}: {value}}}}}}}")
+    if value == "[]":
+        assert not found
+    else:
+        assert [f"{name}: a section is needed here: {{LCG.CERN.ch:" in each for each in found] == [True]

@@ -61,3 +61,8 @@ def test_the_platforms_whose_software_runs_on_a_node() -> None:
     assert config.list_runnable_platforms(["el8"]) == {"el8", "el7"}
     assert config.list_runnable_platforms(["unheard"]) == {"unheard"}
     assert config.list_runnable_platforms([]) == frozenset()
+
+
+def test_the_vo_of_a_group_is_a_name() -> None:
+    [problem] = validate.report("Registry: {Groups: {g: {VO: a b}}}", "r.yaml").errors
+    assert problem.message.startswith("'a b' is not allowed here, allowed are letters, digits and")

@@ -151,7 +151,7 @@ def test_values_of_nested_ads_can_be_required_by_the_names_of_both() -> None:
     ad = glue.build_ad(
         {
             "CloseStorageElements": '{ [ mount = "/mn/SE2"; name = gridftp05.cern.ch ] }',
-            "Disks": "[size = 10; fast = true]",
+            "Disks": "[size = 10; fast = true; free = -1; gone = undefined]",
             "Disks_size": 20,
             "Broken": "[size = ",
         }
@@ -159,6 +159,7 @@ def test_values_of_nested_ads_can_be_required_by_the_names_of_both() -> None:
     assert ad["CloseStorageElements_mount"] == ("/mn/SE2",)
     assert ad["CloseStorageElements_name"] == ("gridftp05.cern.ch",)
     assert (ad["Disks_fast"], ad["Disks_size"]) == ((True,), 20), "its own value is never replaced"
-    assert not [name for name in ad if name.startswith("Broken_")]
+    assert ad["Disks_free"] == (-1,)
+    assert not [name for name in ad if name.startswith("Broken_") or name == "Disks_gone"]
     own = {"Disks": "[Size = 10]", "disks_size": 20}
     assert not dict(glue.nested_values(own)), "in whatever letters its own value is"

@@ -79,6 +79,82 @@ def test_a_condition_is_about_the_effective_parameters_of_the_node(where: object
     assert list(expand(f"{SITES}/L*/MaxRAM", 1, where={"Country": "fr"})) == [f"{SITES}/LCG.B.org/MaxRAM"]
 
 
+SPELLED = validate.parse("""\
+Resources:
+  Sites:
+    LCG.A.org:
+      tag: [a, b]
+      Flag: true
+      Number: 4000.0
+      VOs: {CMS: {Soft: own}}
+      CEs: {ce: {Tag: [x], RequiredTag: [r], NodeAttributes: {OS: [el8, null]}, Queues: {q: {}}}}
+Operations:
+  Defaults: {JobDescription: {Extra: [Note]}}
+  cms: {JobScheduling: {HoldTime: 600, RescheduleDelays: null}}
+""")
+
+
+def expand_spelled(pattern: str, value: Any, operator: str = "+=") -> dict[str, object]:
+    return patch.expand_edits(SPELLED, [BulkEdit(pattern=pattern, value=value, operator=operator)])
+
+
+def test_names_are_those_of_the_tree_in_any_case_of_letters() -> None:
+    assert expand_spelled(f"{SITES}/*/Tag", "c") == {f"{SITES}/LCG.A.org/tag": ["a", "b", "c"]}
+    assert expand_spelled(f"{SITES}/*/Tag", "a", "-=") == {f"{SITES}/LCG.A.org/tag": ["b"]}
+    assert expand_spelled("resources/sites/*/vos/cms/soft", "s") == {
+        f"{SITES}/LCG.A.org/VOs/CMS/Soft": ["own", "s"]
+    }
+
+
+def test_a_vo_keeps_the_tags_of_its_level_since_its_own_take_their_place() -> None:
+    ce = f"{SITES}/LCG.A.org/CEs/ce"
+    assert expand_spelled(f"{ce}/VOs/cms/Tag", "y") == {f"{ce}/VOs/cms/Tag": ["x", "y"]}
+    assert expand_spelled(f"{ce}/VOs/cms/RequiredTag", "y") == {f"{ce}/VOs/cms/RequiredTag": ["r", "y"]}
+
+
+def test_an_addition_to_the_options_of_nodes_starts_from_the_inherited_ones() -> None:
+    queue = f"{SITES}/LCG.A.org/CEs/ce/Queues/q"
+    assert expand_spelled(f"{queue}/NodeAttributes/OS", "el9") == {
+        f"{queue}/NodeAttributes/OS": ["el8", None, "el9"]
+    }
+
+
+def test_an_addition_to_an_option_starts_from_the_value_in_force() -> None:
+    chain = "Operations/cms/JobPath/Chain"
+    assert expand_spelled("Operations/cms/JobDescription/Extra", "Mine") == {
+        "Operations/cms/JobDescription/Extra": ["Note", "Mine"]
+    }
+    assert expand_spelled(chain, "Mine") == {
+        chain: ["JobSanity", "InputData", "Requirements", "JobScheduling", "Mine"]
+    }
+    delays = "Operations/cms/JobScheduling/RescheduleDelays"
+    assert expand_spelled(delays, 900) == {delays: [60, 180, 300, 600, 900]}
+    assert expand_spelled("Registry/Groups/cms_user/Users", "ada") == {
+        "Registry/Groups/cms_user/Users": ["ada"]
+    }
+
+
+@pytest.mark.parametrize(("name", "value"), [("Flag", 1), ("Number", 4000)])
+def test_a_value_of_another_type_is_another_value(name: str, value: object) -> None:
+    path = f"{SITES}/LCG.A.org/{name}"
+    assert repr(expand_spelled(f"{SITES}/*/{name}", value, "=")) == repr({path: value})
+    assert expand_spelled(f"{SITES}/*/{name}", value)[path] == [
+        patch.find_entry(SPELLED.tree, path.split("/")),
+        value,
+    ]
+
+
+def test_a_temporary_value_is_set_again_as_it_is() -> None:
+    path = f"{SITES}/OSG.C.org/SoftwareTag"
+    edits = [BulkEdit(pattern=f"{SITES}/*/SoftwareTag", value="v7", operator="+=")]
+    assert path not in patch.expand_edits(CONFIG, edits)
+    assert patch.expand_edits(CONFIG, edits, temporary=[path])[path] == ["v7"]
+    node = f"{SITES}/LCG.B.org/CEs/ce2/Queues/all"
+    again = [BulkEdit(pattern=f"{SITES}/*.B.org/CEs/ce2/Queues/all", value={"MaxRAM": 4000})]
+    assert patch.expand_edits(CONFIG, again) == {}
+    assert [*patch.expand_edits(CONFIG, again, temporary=[f"{node}/MaxRAM"])] == [node]
+
+
 @pytest.mark.parametrize(
     ("pattern", "operator", "where", "said"),
     [

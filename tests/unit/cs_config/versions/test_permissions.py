@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -119,6 +120,14 @@ def test_a_vo_does_not_make_the_slots_of_its_pilots_unlimited():
     for name in ("NumberOfProcessors", "GPUs"):
         with pytest.raises(EditNotAllowed):
             proposed(CMS, {f"{LONG}/VOs/cms/{name}": 0})
+
+
+def test_a_vo_does_not_raise_the_number_of_gpus_by_its_other_name():
+    config = validate.parse("Resources: {Sites: {A: {NumberOfGPUs: 2, CEs: {ce: {Queues: {q: {}}}}}}}")
+    for number, is_allowed in ((2, True), (3, False)):
+        edits = patch.read_edits({"Resources/Sites/A/VOs/cms/GPUs": number})
+        with nullcontext() if is_allowed else pytest.raises(EditNotAllowed):
+            proposals.propose_edits(config, config, edits, CMS)
 
 
 def test_the_number_of_pilots_access_and_the_batch_system_are_the_sites():

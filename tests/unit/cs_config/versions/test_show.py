@@ -90,3 +90,13 @@ def test_what_is_not_there_is_named_with_a_suggestion() -> None:
         list_lines(CONFIG, "Resources/Sites/LCG.CERM.ch")
     with pytest.raises(PathNotFound):
         list_lines(CONFIG, "LCG.CERN.ch/ce01/lon", "cms")
+
+
+def test_a_single_value_is_shown_alone_and_a_text_that_looks_like_a_number_in_quotes() -> None:
+    config = validate.parse('Resources: {Sites: {A: {Old: "8000", New: 8000, Soft: [el9, "9", true]}}}')
+    assert [str(line) for line in list_lines(config, "Resources/Sites/A")] == [
+        'Old = "8000"',
+        "New = 8000",
+        'Soft = [el9, "9", true]',
+    ]
+    assert [str(line) for line in list_lines(config, "Resources/Sites/A/New")] == ["8000"]

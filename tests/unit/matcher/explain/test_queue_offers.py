@@ -15,6 +15,7 @@ parameters = st.fixed_dictionaries(
         "CPUNormalizationFactor": st.floats(0, 100) | st.integers(0, 10**7) | st.just("fast"),
         "NumberOfProcessors": st.integers(0, 64),
         "GPUs": st.integers(0, 8),
+        "NumberOfGPUs": st.integers(0, 8),
         "Platform": st.sampled_from(["el9", ("el8", "el9")]),
         "Tag": st.sampled_from(["gpu", ("gpu", "Fast")]),
         "WholeNode": st.booleans(),
@@ -32,3 +33,4 @@ def test_a_queue_offers_what_its_pilot_will(values):
         {key: value for key, value in said.items() if key not in ("Site", "GridCE", "Queue")}
     )
     assert queue_offer.build_resource(values) == pilots.resource
+    assert pilots.resource.gpus == (values.get("GPUs") or values.get("NumberOfGPUs", 0))

@@ -18,9 +18,11 @@ from cs_config.versions.proposals import Proposal
 from matcher.explain import work_budget
 from matcher.explain.work_budget import WorkBudget
 from matcher.preview import shifts
-from matcher.preview.shifts import ChangedQueues, VersionComparison
+from matcher.preview.shifts import ChangedQueues, ComparedAds, VersionComparison
 from requirements import canonical, evaluator
 from requirements.classad.expression import Expression
+from taskqueue.task_queues.listing import WaitingClass
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 BEFORE = validate.parse(
     """
@@ -148,3 +150,18 @@ def test_a_vo_leaves_what_it_does_not_spend_to_the_others():
         left.append(budget.left)
         budget.spend(spent)
     assert left == [100, 150, 150]
+
+
+def test_a_job_type_that_job_managers_get_shifts_its_jobs():
+    before = validate.parse(
+        "Resources: {Sites: {A: {JobType: [other], CEs: {c: {Queues: {q: {}}}}}}}\n"
+        "Operations: {cms: {JobDescription: {Extra: [Note]}}}\n"
+    )
+    edits = patch.read_edits({"Operations/cms/JobTypes": {"merge": {"manager": True}}})
+    found = proposals.propose_edits(before, before, edits, Rights(everything=True))
+    touched = ChangedQueues(found).from_differences("cms")
+    here = VersionComparison(found.before, found.after, "cms", touched, WorkBudget(left=1_000))
+    asked = RequirementClass(vo="cms", cpu_time=0, job_types=frozenset({"merge"}))
+    waiting = WaitingClass(asked=asked, requirements=None, jobs=3, first_job=1)
+    [shift] = shifts.class_shifts(here, [waiting], ComparedAds(before={}, after={}))
+    assert shift.stuck == 3

@@ -10,6 +10,7 @@ from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from optimizers.description import description, jdl
 from optimizers.description.description import JobDescription
+from requirements.classad.classad_files import Unevaluated
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from requirements.record import Record
@@ -344,3 +345,36 @@ def test_what_is_wrong_with_a_value_is_told_with_its_place(text: str, place: tup
         of_jdl(text)
     [problem] = refused.value.problems
     assert (problem.file, problem.line, problem.column) == ("job.jdl", *place)
+
+
+def test_a_wrong_expression_is_named_beside_other_problems() -> None:
+    found = problems(Requirements={"expression": "other.X >="}, Priority=99)
+    assert found.keys() == {"Requirements", "Priority"}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_requirements_may_be_the_expression_true_or_false(value: bool) -> None:  # a parameter
+    text = str(value).lower()
+    assert parse(Requirements=value).requirements == Expression(text=text)
+    assert of_jdl(f"Requirements = {text};").requirements == Expression(text=text)
+    assert description.stored_body(parse(Requirements=value))["Requirements"] == text
+
+
+@pytest.mark.parametrize("name", ["ParameterStart", "parameterstep.A"])
+def test_a_start_or_step_without_parameters_is_no_unknown_keyword(name: str) -> None:
+    suffix = name.removeprefix("ParameterStart").removeprefix("parameterstep")
+    assert problems(**{name: 1})[name] == f"{name}: has no effect without Parameters{suffix}"
+
+
+def test_a_problem_behind_an_own_value_has_the_place_of_its_keyword() -> None:
+    text = 'Executable = "a";\nRequirements = other.X > MY.CPUTime && foo(3);'
+    with pytest.raises(InvalidJob) as caught:
+        description.parse_description(jdl.read_jdl(text, "job.jdl"), options())
+    [problem] = caught.value.problems
+    assert (problem.line, problem.column) == (2, 16)
+    assert "foo is not allowed" in problem.message
+
+
+def test_an_expression_in_a_record_is_shown_as_written() -> None:
+    found = problems(Requirements={"Memory": Unevaluated("2 * 1000")})
+    assert found["Requirements/Memory"].startswith("Requirements/Memory: 2 * 1000 (Unevaluated; as text")

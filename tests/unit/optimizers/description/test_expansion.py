@@ -5,9 +5,10 @@ import pytest
 from cs_config.options.operations import options_for
 from optimizers.description import description, jdl, parametric
 from optimizers.description.parametric import JobMember
+from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from taskqueue.jobs import placeholders
-from tests.submitted import grid
+from tests.submitted import ANN, grid
 
 OPTIONS = options_for(grid(), "lhcb")
 VALUES = 'Parameters = {"5", "", "7 8"};\nParameters.F = {"a", "b", "c"};\n'
@@ -74,3 +75,59 @@ def test_the_first_that_is_wrong_is_named() -> None:
     assert problem.path == "Seed"
     assert "-2 is too small" in problem.message
     assert "(in the job with F=-2, n=1, s=1)" in problem.message
+
+
+def test_jobs_share_a_stored_description_only_with_one_sandbox_and_one_rank() -> None:
+    one, two = ("a" * 64, "b" * 64)
+    raw = {
+        "Executable": "run.sh",
+        "InputSandbox": "SB:sha256:%(S)s",
+        "Rank": 'other.OS == "%(R)s" ? 1 : 0',
+        "Parameters.S": [one, one, two, one],
+        "Parameters.R": ["el8", "el8", "el8", "el9"],
+    }
+    found = parametric.expand_description(raw, ANN, grid(), None)
+    ranks = [Expression(text=f'other.OS == "{system}" ? 1 : 0') for system in ("el8", "el9")]
+    assert [(each.sandbox, [member.whole.rank for member in each.members]) for each in found] == [
+        (one, [ranks[0]] * 2),
+        (two, [ranks[0]]),
+        (one, [ranks[1]]),
+    ]
+    numbers = [dict(member.parameters or {})["n"] for each in found for member in each.members]
+    assert numbers == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        (
+            'Executable = "a"; Requirements = other.OS == "%(F)s"; Rank = other.OS == "%s" ? 1 : 0;\n'
+            'Parameters = {"el8", "el9"}; Parameters.F = {"b", "c"};'
+        ),
+        (
+            'Executable = a\nRequirements = other.OS == "%(F)s"\nRank = other.OS == "%s" ? 1 : 0\n'
+            "Parameters = el8, el9\nParameters.F = b, c\n"
+        ),
+        (
+            'Executable: a\nRequirements: other.OS == "%(F)s"\nRank: "other.OS == \\"%s\\" ? 1 : 0"\n'
+            "Parameters: [el8, el9]\nParameters.F: [b, c]\n"
+        ),
+    ],
+    ids=["JDL", "CFG", "YAML"],
+)
+def test_placeholders_of_expressions_are_filled_in_every_language(text: str) -> None:
+    [raw] = jdl.read_descriptions(text)
+    members = [
+        each for some in parametric.expand_description(raw, ANN, grid(), None) for each in some.members
+    ]
+    assert [(each.whole.requirements, each.whole.rank) for each in members] == [
+        (Expression(text=f'other.OS == "{f}"'), Expression(text=f'other.OS == "{s}" ? 1 : 0'))
+        for f, s in (("b", "el8"), ("c", "el9"))
+    ]
+
+
+def test_a_placeholder_of_an_expression_needs_no_quotes_where_the_language_has_none() -> None:
+    [raw] = jdl.read_descriptions("Executable = a\nRequirements = other.Memory >= %s\nParameters = 5, 6\n")
+    found = parametric.expand_description(raw, ANN, grid(), None)
+    asked = [each.whole.requirements for some in found for each in some.members]
+    assert asked == [Expression(text=f"other.Memory >= {number}") for number in (5, 6)]

@@ -19,6 +19,17 @@ def test_a_list_makes_a_member_of_each_value() -> None:
     ]
 
 
+def test_numbers_of_a_list_keep_their_digits_and_those_of_a_progression_are_rounded() -> None:
+    stated = [0.1234567890123456, 1234567890123.5, 2.0]
+    assert [member["s"] for member in expand(Parameters=stated)] == [
+        "0.1234567890123456",
+        "1234567890123.5",
+        "2",
+    ]
+    members = expand(Parameters=4, ParameterStep=0.1)
+    assert [member["s"] for member in members] == ["0", "0.1", "0.2", "0.3"]
+
+
 def test_a_count_makes_members_from_zero_in_steps_of_one() -> None:
     assert [member["s"] for member in expand(Parameters=3)] == ["0", "1", "2"]
 

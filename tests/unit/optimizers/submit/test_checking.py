@@ -3,10 +3,12 @@
 import difflib
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from cs_config import validate
 from cs_config.options import bounds
 from optimizers.description import jdl, parametric
 from optimizers.submit import checking
@@ -263,3 +265,11 @@ def test_who_may_not_submit_is_told_so_with_the_index() -> None:
         checking.check_sources(grid(), ANN, [{"Executable": "a"}, {"Executable": "a", "Owner": "eve"}])
     named = {"Executable": "a", "VO": "lhcb", "Owner": "eve"}
     assert checking.check_sources(grid(), OPERATOR, [named])
+
+
+def test_any_site_is_no_condition_of_a_job_that_would_be_held_either() -> None:
+    config = validate.parse("Resources: {Sites: {A: {}, B: {}}}")
+    source = {"Executable": "a", "Site": ["ANY", "A"], "InputData": ["/vo/file"]}
+    found = checking.dry_run_source(config, ANN, source, now=datetime.now(UTC))
+    assert "no replica catalogue" in str(found.trouble)
+    assert found.requirement_class.sites == frozenset()

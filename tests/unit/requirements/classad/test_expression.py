@@ -261,6 +261,7 @@ def test_what_is_accepted_is_never_too_deep_for_the_library(text: str) -> None:
         ('regexpMember("^L", other.Site)', classad2.Value.Error),
         ('other.regexp_0 =?= undefined && regexp("CERN", other.Site)', True),
         ('regexp("\u00e9", "caf\u00e9")', True),
+        ('regexp("^cafe\u0301$", "caf\u00e9")', True),
     ],
 )
 def test_regular_expressions_are_matched(text: str, expected: object) -> None:

@@ -1,12 +1,16 @@
 """Which role may see and do what on the pages; asked without a browser."""
 
+import html
 import logging
+import re
 from collections.abc import Iterable, Iterator
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 from starlette.routing import BaseRoute
 
+from cs_config.source import yaml_writer
 from pilotage.service.pages import ROUTERS, sessions
 from pilotage.service.pages.page import PageRoute
 from tests.access import TOKENS
@@ -138,6 +142,25 @@ def _all(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from _all(inner.routes) if inner is not None else (route,)
+
+
+def test_the_form_for_a_value_has_it_as_it_is_read_again(service: Service):
+    queue = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long"
+    values = {"Old": "8000", "Model": "a: b", "Soft": ["one, two", "null"]}
+    operator = service.as_role("operator")
+    body = {"set": {f"{queue}/{name}": value for name, value in values.items()}, "message": ""}
+    before = {"If-Match": str(service.parts.live.current.version)}
+    assert operator.patch("/api/v1/config", json=body, headers=before).status_code == 200
+    with session(service, "vo_admin", vo="cms", user="ada") as browser:
+        page = html.unescape(browser.get("/configuration", params={"path": queue, "vo": "cms"}).text)
+    links = [
+        parse_qs(urlsplit(each).query)
+        for each in re.findall(r'href="(/configuration[^"]*&value=[^"]*)"', page)
+    ]
+    shown = {
+        each["set"][0].rpartition("/")[2]: yaml_writer.read_value(each["value"][0], "") for each in links
+    }
+    assert {name: shown[name] for name in values} == values
 
 
 def test_without_a_session_every_page_leads_to_the_login(service: Service):

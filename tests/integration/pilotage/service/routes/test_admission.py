@@ -109,7 +109,10 @@ def test_queues_come_in_the_order_of_the_rank(service: Service):
     assert stranger.status_code == 404
 
 
-def test_directors_get_the_ranks_by_job_and_queue(service: Service):
+@pytest.mark.parametrize(
+    "rank", ["other.GlueHostBenchmarkSI00 - MY.CPUTime", 'other.GlueCEUniqueID == "ce/slow" ? 7 : 3']
+)
+def test_directors_get_the_ranks_by_job_and_queue(service: Service, rank: str):
     def demand() -> dict[str, list[float | None]]:
         queues = {each["queue"]: each["queue"].split("/") for each in listed}
         resources = [
@@ -120,7 +123,7 @@ def test_directors_get_the_ranks_by_job_and_queue(service: Service):
         assert answer.status_code == 200, answer.text
         return dict(zip(queues, answer.json()["ranks"], strict=True))
 
-    first = submit(service, CPUTime=500, Rank="other.GlueHostBenchmarkSI00 - MY.CPUTime")
+    first = submit(service, CPUTime=500, Rank=rank)
     submit(service, CPUTime=500)  # of the same task queue, where the first counts
     listed = service.user().get(f"/api/v1/jobs/{first}/queues").json()["queues"]
     assert demand() == {each["queue"]: [each["rank"]] if each["rank"] is not None else [] for each in listed}

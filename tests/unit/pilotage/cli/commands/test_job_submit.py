@@ -11,6 +11,7 @@ from optimizers.submit import checking
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
+from pilotage.fabric.client import ServiceAway, ServiceClient
 from pilotage.service import routing
 from requirements.errors import InvalidJob
 from tests.submitted import ANN, grid
@@ -231,3 +232,22 @@ def test_a_long_parametric_description_goes_out_in_pieces_that_make_the_same_job
     assert {tuple(parametric.without_parameters(each).items()) for each in pieces} == {
         tuple(parametric.without_parameters(draft.content).items())
     }
+
+
+@pytest.mark.parametrize("error", [ServiceAway("it is away"), KeyboardInterrupt()], ids=str)
+def test_jobs_that_are_submitted_before_an_error_are_named(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = iter([[5, 6], error])
+
+    def post(*_: object) -> list[int]:
+        answer = next(answers)
+        if isinstance(answer, list):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(job_submit, "_post", post)
+    two = drafts("- {Executable: a}\n- {Executable: b}\n", tmp_path)
+    with ServiceClient("http://127.0.0.1:9", "x") as client, pytest.raises(type(error)):
+        job_submit.send(client, [two, two])
+    assert capsys.readouterr().err == "pilotage: 2 jobs submitted before: 5-6\n"
