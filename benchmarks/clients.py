@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from benchmarks.quantiles import quantile
+from benchmarks.results import quantile
 
 #: Works for so many seconds, but for no more than so many jobs; the seconds that each job took.
 Work = Callable[[float, int], Sequence[float]]

@@ -17,8 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import nothing, population, servers, services
-from benchmarks.quantiles import quantile
-from benchmarks.results import Result
+from benchmarks.results import Result, quantile
 from examples.servers.certificates import Authority, make_proxy
 from taskqueue.db import database
 from tests.dirac_wire import WireClient

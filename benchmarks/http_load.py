@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import httptools
 import uvloop
 
-from benchmarks.quantiles import quantile
+from benchmarks.results import quantile
 from requirements.errors import PilotageError
 
 #: Loads at the same time; one more waits until one of them is over.

@@ -18,8 +18,7 @@ from sqlalchemy import Engine, text
 
 from benchmarks import checks, copies, http_load, lhcb, population, servers, services
 from benchmarks.http_load import Conversation, Load
-from benchmarks.quantiles import quantile
-from benchmarks.results import Point, Result
+from benchmarks.results import Point, Result, quantile
 from benchmarks.services import Service
 from taskqueue.db import database
 from taskqueue.task_queues.requirement_class import RequirementClass

@@ -1,4 +1,4 @@
-"""One line of a benchmark, the table of all, and the file that keeps them."""
+"""One line of a benchmark, the table of all, the file that keeps them, and quantiles of times."""
 
 import json
 import time
@@ -102,3 +102,8 @@ def _read(kept: dict[str, Any]) -> Result:
 
 def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the values does not go beyond; 0 of none."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0

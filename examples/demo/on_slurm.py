@@ -10,17 +10,19 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from examples.demo import grid_job, slurm_site
-from examples.demo.bars import Bars
-from examples.demo.grid_job import GridJob, Standing
+from examples.demo.grid_job import EVENTS, GridJob, Standing
 from examples.demo.installation import Installation, console
 from examples.demo.mortal import Mortal
 from examples.demo.slurm_site import FACTS
@@ -188,3 +190,28 @@ def _ended(client: ServiceClient) -> int:
 def _is_right(ran: Ran) -> bool:
     allowed = ALLOWED.get(ran.name)
     return allowed is None or (ran.queue, ran.node) in allowed
+
+
+class Bars:
+    """Jobs, and events of the grid job; used with `with`."""
+
+    def __init__(self, *, jobs: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console)
+        self._jobs = self._bars.add_task("Jobs done", total=jobs)
+        self._events = self._bars.add_task("Events of the grid job", total=EVENTS)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def show(self, done: int, grid: Standing) -> None:
+        """Draw them anew."""
+        states = Counter(grid.local_jobs)
+        said = ", ".join(f"{number} {state}" for state, number in sorted(states.items()) if number)
+        self._bars.update(self._jobs, completed=done)
+        about = f"Events of the grid job ({said or grid.status})"
+        self._bars.update(self._events, completed=grid.generated, description=about)
