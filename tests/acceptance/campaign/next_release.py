@@ -14,7 +14,7 @@ _MIGRATION = '''"""A column and a table of the next release."""
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0004", "0003", None, None
+revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
 
 
 def upgrade() -> None:
@@ -82,7 +82,7 @@ def make(directory: Path) -> Path:
     """Make it in `directory`, to be the first of `PYTHONPATH`."""
     for package in _PACKAGES:
         shutil.copytree(_PROJECT / package, directory / package)  # with what is compiled
-    (directory / "taskqueue/migrations/versions/0004_next_release.py").write_text(_MIGRATION)
+    (directory / "taskqueue/migrations/versions/0003_next_release.py").write_text(_MIGRATION)
     for name, old, new in _CHANGES:
         file = directory / name
         text = file.read_text()

@@ -1,11 +1,17 @@
-"""A reservation stays when an attempt is rescheduled before its start: it may be on its way to the site."""
+"""An attempt that is rescheduled before its start may be on its way to the site.
 
+Its reservation stays, and an index finds it: a new throttle counts it as well.
+"""
+
+import sqlalchemy as sa
 from alembic import op
 
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
+
+_IS_TAKEN = sa.text("closed_as = 'rescheduled' AND started_at IS NULL")
 
 _STATEMENTS = {
     "postgresql": (
@@ -46,5 +52,13 @@ END""",
 
 
 def upgrade() -> None:
-    for statement in _STATEMENTS[op.get_bind().dialect.name]:
+    dialect = op.get_bind().dialect.name
+    for statement in _STATEMENTS[dialect]:
         op.get_bind().exec_driver_sql(statement)
+    collation = ' COLLATE "C"' if dialect == "postgresql" else ""
+    at: list[sa.ColumnClause[str]] = [
+        sa.literal_column(f"lower({name}{collation})") for name in ("site", "ce")
+    ]
+    op.create_index(
+        "ix_attempts_taken_at", "attempts", at, postgresql_where=_IS_TAKEN, sqlite_where=_IS_TAKEN
+    )
