@@ -85,9 +85,9 @@ class EditNotAllowed(NotAllowed):
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for path in list(reasons)[:_MAX_PATHS]:
             paths[reasons[path]].append(path)
-        told = [f"{', '.join(these)}: {reason}" for reason, these in paths.items()]
-        told += [f"and {len(reasons) - _MAX_PATHS} more"] if len(reasons) > _MAX_PATHS else []
-        super().__init__("; ".join([*told, allowed]))
+        shown = [f"{', '.join(these)}: {reason}" for reason, these in paths.items()]
+        shown += [f"and {len(reasons) - _MAX_PATHS} more"] if len(reasons) > _MAX_PATHS else []
+        super().__init__("; ".join([*shown, allowed]))
         self.reasons = reasons
         self.details = {"paths": list(reasons)}
 
