@@ -67,6 +67,13 @@ _FEWEST_TEXTS: Final = 1_000
 _MOST_TEXTS: Final = 10_000
 
 
+@dataclass(slots=True)
+class RetentionState:
+    """When the search for old logs of each VO last found all; empty in a new process."""
+
+    logs: dict[str, datetime] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult:
     """Number of deleted rows and files of each kind."""
@@ -79,12 +86,19 @@ class RetentionResult:
 
 
 def cycle(
-    engine: Engine, config: Configuration, *, now: datetime, holder: str, store: BlobStore | None = None
+    engine: Engine,
+    config: Configuration,
+    *,
+    now: datetime,
+    holder: str,
+    store: BlobStore | None = None,
+    memory: RetentionState | None = None,
 ) -> RetentionResult | None:
     """Delete data older than the settings of its VO; None while another process is the leader.
 
-    Without `store` only rows are deleted, no files.
+    Without `store` only rows are deleted, no files. `memory` is the same object in each cycle of a process.
     """
+    searched = RetentionState() if memory is None else memory
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
@@ -94,7 +108,7 @@ def cycle(
             web_hooks.collect(engine, now=now, holder=f"{holder} {NAME}")
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
-        of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store))
+        of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store, searched))
         removed = sum(of_vos.values(), Counter[str]())
         for kind, table, age in _REMOVALS:
             removed[kind] += _repeat_step(
@@ -110,26 +124,23 @@ def cycle(
         )
         removed["configuration texts"] += _remove_config_texts(leadership, config)
         removed["uptime"] += _remove_uptime(leadership, config, vos)
-        if _is_first_of_day(leadership):
+        if leadership.last is None or leadership.last.date() != now.date():
             removed += _remove_task_queues(leadership)
             if store is not None:
                 removed["stray files"] += _remove_stray(leadership, store)
         return RetentionResult(removed=+removed, broken=tuple(sorted(leadership.broken)))
 
 
-def _is_first_of_day(leadership: Leadership) -> bool:
-    """Whether no cycle was completed today."""
-    return leadership.last is None or leadership.last.date() != leadership.now.date()
-
-
 def _remove_of_vo(
-    leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None
+    leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None, searched: RetentionState
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
     keep = options_for(config, vo).retention
-    # Once a day those of all jobs: jobs whose log is gone are read as well, and may be very many.
-    last = None if _is_first_of_day(leadership) else leadership.last
-    since = retention.LONG_AGO if last is None else last - timedelta(days=keep.logs) - _LATE
+    # All jobs once a day, until none is left: those whose log is gone are read, too, and may be very many.
+    last = searched.logs.get(vo)
+    since = retention.LONG_AGO
+    if last is not None and last.date() == leadership.now.date():
+        since = last - timedelta(days=keep.logs) - _LATE
     logs = partial(retention.remove_logs, since=since)
     for kind, step, days in (
         ("outputs", retention.detach_outputs, keep.outputs),
@@ -139,6 +150,8 @@ def _remove_of_vo(
     ):
         before = leadership.now - timedelta(days=days)
         removed[kind] += _repeat_step(leadership, partial(step, vo=vo, before=before, limit=_LIMIT))
+    if removed["logs"] < _LIMIT * _ROUNDS:
+        searched.logs[vo] = leadership.now
     before = leadership.now - min(_DELETED, timedelta(days=keep.jobs))
     remove_deleted = partial(retention.remove_jobs, vo=vo, before=before, limit=_LIMIT, is_deleted=True)
     removed["jobs"] += _repeat_step(leadership, remove_deleted)

@@ -155,11 +155,11 @@ def _read_nested(text: str) -> Mapping[str, tuple[Scalar, ...]]:
         return found
     for ad in node.items if isinstance(node, ListOf) else (node,):
         for name, value in ad.entries if isinstance(ad, Ad) else ():
-            said = value_of(value, source)
+            stated = value_of(value, source)
             # Names of hosts often stand without quotation marks.
-            said = said if isinstance(said, Scalar) or isinstance(value, Literal) else render(value)
-            if isinstance(said, Scalar):
-                found[name] = (*found.get(name, ()), said)
+            stated = stated if isinstance(stated, Scalar) or isinstance(value, Literal) else render(value)
+            if isinstance(stated, Scalar):
+                found[name] = (*found.get(name, ()), stated)
     return found
 
 

@@ -29,10 +29,10 @@ from requirements.values import fold
 
 _VO_SECTION: Final = "VOs"
 _ENABLED: Final = "enabled"
-#: Two names of one parameter.
-_GPUS, _OTHER_GPUS = "gpus", "numberofgpus"
+#: The other name of a parameter that has two, folded.
+_OTHER_NAME: Final = {"gpus": "numberofgpus", "numberofgpus": "gpus"}
 #: Parameters of slots, folded: there 0 states that the number is not known.
-_SLOT: Final = frozenset({"numberofprocessors", _GPUS, _OTHER_GPUS})
+_SLOT: Final = frozenset({"numberofprocessors", *_OTHER_NAME})
 #: Names below `VOs/<vo>`, folded, that are the site's: access, which a VO cannot give itself, and the use of
 #: its batch system.
 _SITE_PATHS: Final = (
@@ -85,9 +85,9 @@ class EditNotAllowed(NotAllowed):
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for path in list(reasons)[:_MAX_PATHS]:
             paths[reasons[path]].append(path)
-        told = [f"{', '.join(these)}: {reason}" for reason, these in paths.items()]
-        told += [f"and {len(reasons) - _MAX_PATHS} more"] if len(reasons) > _MAX_PATHS else []
-        super().__init__("; ".join([*told, allowed]))
+        shown = [f"{', '.join(these)}: {reason}" for reason, these in paths.items()]
+        shown += [f"and {len(reasons) - _MAX_PATHS} more"] if len(reasons) > _MAX_PATHS else []
+        super().__init__("; ".join([*shown, allowed]))
         self.reasons = reasons
         self.details = {"paths": list(reasons)}
 
@@ -365,8 +365,8 @@ def _find_excess(config: Configuration, names: tuple[str, ...], after: object) -
     before = _find_effective(config, names[: _depth_of_vos(names)], vo, fold(rest[0]))
     if fold(rest[0]) in _SLOT and after == 0:
         return "0 would be no limit: a VO may only lower it"
-    if before is None and fold(rest[0]) == _GPUS:
-        before = _find_effective(config, names[: _depth_of_vos(names)], vo, _OTHER_GPUS)
+    if before is None and (other := _OTHER_NAME.get(fold(rest[0]))) is not None:
+        before = _find_effective(config, names[: _depth_of_vos(names)], vo, other)
     if before is None or not isinstance(before.value, int | float):
         return None
     return _compare_with(after, most=before.value, where=before.path)

@@ -120,8 +120,14 @@ def read_standing(
     advertised, more = scope.advertised or {}, reserved
     if rule is Stale.DERIVED:
         # Our own job states include every match; an advertised number of matches would stay as it is.
-        kept = {name: value for name, value in advertised.items() if not _is_start(name, value)}
-        advertised, more = {**kept, **_derived_counters(conn, scope.scope, now)}, 0
+        ours = _derived_counters(conn, scope.scope, now)
+        replaced = frozenset(map(fold, ours))
+        kept = {
+            name: value
+            for name, value in advertised.items()
+            if fold(name) not in replaced and not _is_start(name, value)
+        }
+        advertised, more = {**kept, **ours}, 0
     throttled = ThrottleState(throttle=throttle, advertised=advertised, reserved=more)
     return ThrottleStanding(scope=scope, stale=not fresh, rule=rule, throttled=throttled, reserved=reserved)
 
@@ -241,7 +247,7 @@ def _is_fresh(scope: Scope, lifetime: float, now: datetime) -> bool:
 
 
 def _is_start(name: str, value: Value) -> bool:
-    return name == throttles.CUR_MATCHES and not isinstance(value, str)
+    return fold(name) == fold(throttles.CUR_MATCHES) and not isinstance(value, str)
 
 
 def _derived_counters(conn: Connection, scope: str, now: datetime) -> Mapping[str, int]:

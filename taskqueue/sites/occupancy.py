@@ -39,7 +39,10 @@ OCCUPANCY = (
     select(
         func.count().label("jobs"),
         func.count().filter(_NOT_BEGUN).label("submitting"),
-        func.count().filter(jobs.c.status == JobStatus.COMPLETING.value).label("gathering"),
+        # The job of an attempt that was taken away may be completing elsewhere.
+        func.count()
+        .filter(attempts.c.closed_at.is_(None), jobs.c.status == JobStatus.COMPLETING.value)
+        .label("gathering"),
     )
     .join(jobs, jobs.c.job_id == attempts.c.job_id)
     .where(

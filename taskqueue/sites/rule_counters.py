@@ -73,18 +73,19 @@ CLAIMS = text("""
 """)
 
 _site, _ce, _queue = ATTEMPT_AT
-#: Attempts that are open, may be reopened, or may be on their way to a throttled place: the reservations of
-#: those that were given up end with the next advertisement. As text, so that the planner finds the partial
-#: indexes.
-_MAY_COUNT = or_(text("attempts.closed_at IS NULL OR attempts.closed_as = 'lost'"), WAS_ON_ITS_WAY)
+#: Attempts that are open or may be reopened; as text, so that the planner finds the partial indexes.
+_MAY_COUNT = text("(attempts.closed_at IS NULL OR attempts.closed_as = 'lost')")
+#: For a throttle also those that may be on their way: the reservations of those that were given up end with
+#: the next advertisement.
+_MAY_BE_RESERVED = or_(_MAY_COUNT, WAS_ON_ITS_WAY)
 
 
-def _select_countable(value: ColumnElement[str]) -> Select[*tuple[object, ...]]:
+def _select_countable(attribute: str, value: ColumnElement[str]) -> Select[*tuple[object, ...]]:
     return (
         select(attempts.c.lease, attempts.c.counted_by, jobs.c.vo, value.label("value"))
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
         .where(
-            _MAY_COUNT,
+            _MAY_COUNT if attribute else _MAY_BE_RESERVED,
             or_(bindparam("vo") == "", jobs.c.vo == bindparam("vo")),
             # A value with other letters than ASCII may be equal by rules that the database does not have.
             or_(bindparam("value") == "", func.lower(value) == bindparam("value"), sql.is_not_ascii(value)),
@@ -95,7 +96,8 @@ def _select_countable(value: ColumnElement[str]) -> Select[*tuple[object, ...]]:
 
 #: At all sites, by attribute of the rule; a throttle has none.
 COUNTABLE_IN_GRID = {
-    attribute: _select_countable(value) for attribute, value in {**ATTRIBUTE_COLUMNS, "": literal("")}.items()
+    attribute: _select_countable(attribute, value)
+    for attribute, value in {**ATTRIBUTE_COLUMNS, "": literal("")}.items()
 }
 #: At one site, CE or queue.
 COUNTABLE = {
@@ -108,7 +110,7 @@ COUNTABLE = {
 }
 LOCK = (
     select(attempts.c.lease, attempts.c.counted_by, attempts.c.closed_at, attempts.c.job_id, attempts.c.epoch)
-    .where(attempts.c.lease.in_(sql.IDS), _MAY_COUNT)
+    .where(attempts.c.lease.in_(sql.IDS), _MAY_BE_RESERVED)
     .order_by(attempts.c.job_id, attempts.c.epoch)
     .with_for_update(key_share=True)
 )

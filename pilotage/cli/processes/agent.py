@@ -55,6 +55,7 @@ class AgentContext:
     send_traces: traces.Send | None = None  #: to a collector, if one is configured
     traced: traces.TracesState = field(default_factory=traces.TracesState)
     looked: web_hooks.WebHooksState = field(default_factory=web_hooks.WebHooksState)
+    retained: retention.RetentionState = field(default_factory=retention.RetentionState)
     sender: HookSender = field(default_factory=HookSender)
 
 
@@ -79,7 +80,7 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
         own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
     ),
     "retention": lambda own, now: retention.cycle(
-        own.engine, own.current(), now=now, holder=own.holder, store=own.blobs
+        *(own.engine, own.current()), now=now, holder=own.holder, store=own.blobs, memory=own.retained
     ),
 }
 

@@ -128,16 +128,34 @@ def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
 
 def test_jobs_that_ended_long_ago_are_searched_for_logs_once_a_day(engine: Engine, now: datetime) -> None:
     config = waiting.grid(waiting.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
-    found = []
+    found, memory = [], agent.RetentionState()
     for later in (timedelta(), timedelta(minutes=10), timedelta(minutes=20), DAY):
         with database.writing(engine) as conn:
             _old(conn, JobStatus.DONE, now + later)
             if later == timedelta(minutes=20):
                 _old(conn, JobStatus.DONE, now + later, age=DAY + timedelta(minutes=5))
-        result = agent.cycle(engine, config, now=now + later, holder="me")
+        result = agent.cycle(engine, config, now=now + later, holder="me", memory=memory)
         assert result is not None
         found.append(result.removed.get("logs", 0))
     assert found == [1, 0, 1, 3]
+
+
+def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "_LIMIT", 1)
+    monkeypatch.setattr(agent, "_ROUNDS", 2)
+    config = waiting.grid(waiting.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
+    with database.writing(engine) as conn:
+        for _ in range(5):
+            _old(conn, JobStatus.DONE, now)
+    found, memory = [], agent.RetentionState()
+    for minutes in (0, 10, 20, 30):
+        later = now + timedelta(minutes=minutes)
+        result = agent.cycle(engine, config, now=later, holder="me", memory=memory)
+        assert result is not None
+        found.append(result.removed.get("logs", 0))
+    assert found == [2, 2, 1, 0]
 
 
 def _blob(conn: Connection, store: BlobStore, content: bytes, now: datetime) -> str:

@@ -18,7 +18,7 @@ from matcher.request.match_request import MatchCaller
 from requirements.errors import InvalidResource, PilotageError
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.schema.tables import scope_returns
+from taskqueue.schema.tables import attempts, scope_returns
 from taskqueue.sites import scopes
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from taskqueue.sites.scopes import Ban
@@ -196,6 +196,19 @@ def test_a_new_throttle_counts_a_job_that_was_rescheduled_on_its_way_until_its_l
     _advertise(engine, later, 0)
     assert len(_claim(_matcher(engine, later, tree, version=2)).claimed) == 1
     assert not _cycle(engine, now, tree).mended
+
+
+def test_a_new_limit_does_not_count_a_job_that_was_rescheduled_on_its_way(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now)
+    [first, _] = _claim(_matcher(engine, now, waiting.GRID), count=2).claimed
+    with database.writing(engine) as conn:
+        control.reschedule_job(conn, first.job_id, source="ann", now=now, maximum=1)
+    assert len(_claim(_matcher(engine, now, waiting.GRID + LIMIT, version=2)).claimed) == 1
+    with database.reading(engine) as conn:
+        marked = conn.execute(select(attempts.c.job_id).where(attempts.c.counted_by.is_not(None))).scalars()
+        assert first.job_id not in set(marked)
 
 
 def test_an_advertisement_of_before_the_clock_was_set_back_is_not_fresh(

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,7 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from cs_config.tree.throttle import Policy
 from matcher.claim import claim_loop
@@ -28,8 +29,10 @@ from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.reports import Note, NoteReport, PayloadResult
-from taskqueue.sites import reservations, scopes
-from tests import reporting, waiting
+from taskqueue.schema.tables import attempts
+from taskqueue.sites import occupancy, reservations, scopes
+from taskqueue.states import JobStatus
+from tests import reporting, stored, waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 
 SUBMITTING_AT_MOST, BUSY_AT_MOST, JOBS_AT_MOST = 2, 3, 4
@@ -363,19 +366,43 @@ def test_our_own_states_count_a_job_that_is_rescheduled_on_its_way_until_its_lea
     assert machine._room() == SUBMITTING_AT_MOST
 
 
+def test_a_job_that_was_taken_away_on_its_way_does_not_complete_there(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_id = stored.job_in(conn, now, JobStatus.COMPLETING)
+        stored.open_attempt(conn, job_id, now)
+        conn.execute(update(attempts).values(site="A.B.ch", closed_at=now, closed_as=occupancy.TAKEN_AWAY))
+        stored.open_attempt(conn, job_id, now, epoch=2)
+        found = occupancy.count_jobs(conn, "A.B.ch", now=now)
+    assert found == occupancy.Occupancy(jobs=1, submitting=1, gathering=0)
+
+
+@pytest.mark.parametrize("name", ["CurMatches", "curmatches"])
 def test_an_advertised_number_of_matches_bounds_nothing_once_our_own_states_count(
-    engine: Engine, now: datetime
+    engine: Engine, now: datetime, name: str
 ) -> None:
     machine = _derive(engine, now)()
     machine.begin(policy=Policy.LEVEL0)
     derived = TREE.replace("Lifetime: 300000000", "Lifetime: 60\n        Stale: derived")
     machine.config = waiting.grid(derived.format(site=machine.site, policy=Policy.EXPRESSION), 2)
     machine.restart()
-    advertised = {"CurMatches": 1, "MaxJobs": 3, "Requirements": "CurMatches < MaxJobs"}
+    advertised = {name: 1, "MaxJobs": 3, "Requirements": "CurMatches < MaxJobs"}
     assert machine._advertise(reservations.Advertisement(attributes=advertised))
     assert [len(machine._ask(0, 1).claimed) for _ in range(3)] == [1, 1, 0]
     machine.now += LEASE
     assert [len(machine._ask(0, 1).claimed) for _ in range(3)] == [1, 0, 0]
+
+
+def test_our_own_states_replace_advertised_numbers_in_any_spelling(engine: Engine, now: datetime) -> None:
+    machine = _derive(engine, now)()
+    machine.begin(policy=Policy.LEVEL0)
+    derived = TREE.replace("Lifetime: 300000000", "Lifetime: 60\n        Stale: derived")
+    machine.config = waiting.grid(derived.format(site=machine.site, policy=Policy.EXPRESSION), 2)
+    machine.restart()
+    advertised = {"currentsubmittingjobs": 9, "Requirements": "currentsubmittingjobs < 2"}
+    assert machine._advertise(reservations.Advertisement(attributes=advertised))
+    assert not machine._ask(0, 1).claimed
+    machine.now += LEASE
+    assert [len(machine._ask(0, 1).claimed) for _ in range(3)] == [1, 1, 0]
 
 
 def test_the_throttle_is_never_exceeded_and_never_closed_without_need(engine: Engine, now: datetime) -> None:

@@ -122,10 +122,13 @@ def test_a_vo_does_not_make_the_slots_of_its_pilots_unlimited():
             proposed(CMS, {f"{LONG}/VOs/cms/{name}": 0})
 
 
-def test_a_vo_does_not_raise_the_number_of_gpus_by_its_other_name():
-    config = validate.parse("Resources: {Sites: {A: {NumberOfGPUs: 2, CEs: {ce: {Queues: {q: {}}}}}}}")
-    for number, is_allowed in ((2, True), (3, False)):
-        edits = patch.read_edits({"Resources/Sites/A/VOs/cms/GPUs": number})
+@pytest.mark.parametrize(("stated", "other"), [("NumberOfGPUs: 2", "GPUs"), ("GPUs: 0", "NumberOfGPUs")])
+def test_a_vo_does_not_raise_the_number_of_gpus_by_its_other_name(stated: str, other: str):
+    config = validate.parse(
+        f"Resources: {{Sites: {{A: {{{stated}, CEs: {{ce: {{Queues: {{q: {{}}}}}}}}}}}}}}"
+    )
+    for number, is_allowed in ((2, stated.endswith("2")), (3, False)):
+        edits = patch.read_edits({f"Resources/Sites/A/VOs/cms/{other}": number})
         with nullcontext() if is_allowed else pytest.raises(EditNotAllowed):
             proposals.propose_edits(config, config, edits, CMS)
 
@@ -332,23 +335,23 @@ def test_what_is_refused_inside_a_section_of_ones_own_is_refused_with_the_sectio
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "is_own"),
+    ("path", "value", "is_granted"),
     [
         ("Operations/cms/Limits/WebHooks", 20, True),
-        ("Operations/cms/Retention/Jobs", 60, True),
-        (f"{LONG}/VOs/cms/Enabled", True, True),
+        ("Operations/cms/Retention/Jobs", 60, False),  # the bound is the reason
+        (f"{LONG}/VOs/cms/Enabled", True, False),
         ("Resources/Sites/LCG.Nowhere.org/VOs/cms/MaxRAM", 1, True),
         ("Operations/dune/Limits/WebHooks", 20, False),
         (f"{LONG}/MaxRAM", 1, False),
     ],
 )
 def test_what_others_grant_in_the_sections_of_a_vo_is_refused_with_that_reason(
-    path: str, value: object, is_own: bool
+    path: str, value: object, is_granted: bool
 ):
     with pytest.raises(EditNotAllowed) as caught:
         proposed(CMS, {path: value})
     reason = "; there only at places that exist, and nothing that the site or the installation grants"
-    assert str(caught.value).endswith(reason) == is_own
+    assert str(caught.value).endswith(reason) == is_granted
 
 
 def test_a_vo_switches_a_queue_off_for_itself_but_not_on():
