@@ -89,6 +89,16 @@ class Registry(Options):
         """Host by name in a certificate."""
         return {dn: name for name, host in self.hosts.items() for dn in host.dn}
 
+    @cached_property
+    def vos_by_user(self) -> Mapping[str, frozenset[str]]:
+        """The VOs whose groups a user is in, by user."""
+        found: dict[str, set[str]] = {}
+        for group in self.groups.values():
+            if group.vo is not None:
+                for user in group.users:
+                    found.setdefault(user, set()).add(fold(group.vo))
+        return {user: frozenset(vos) for user, vos in found.items()}
+
     def find_group(self, name: str, vo: str) -> Group:
         """An owner group; one that is not configured has the defaults and the given VO."""
         known = self.groups.get(name, Group())

@@ -254,13 +254,15 @@ def find_peer(
 
 
 def find_vo(identity: Identity, registry: Registry) -> str:
-    """The VO of the group in a proxy; without a group, such as of a host, its DN.
+    """What places at work are counted for: the VO of the group in a proxy, without a group that of its user.
 
-    `NotAuthenticated` as for `find_peer`, if it is no group of its owner.
+    A host and a user of several VOs count by their DN. `NotAuthenticated` as for `find_peer`, if the group is
+    none of its owner.
     """
-    if identity.group is None:
-        return identity.dn
-    return _find_member(registry, identity.dn, identity.group).vo
+    if identity.group is not None:
+        return _find_member(registry, identity.dn, identity.group).vo
+    vos = registry.vos_by_user.get(registry.users_by_dn.get(identity.dn, ""), ())
+    return identity.dn if identity.dn in registry.hosts_by_dn or len(vos) != 1 else next(iter(vos))
 
 
 def find_bearer(claims: Mapping[str, object], config: Configuration, *, address: str) -> Peer:

@@ -287,7 +287,9 @@ def list_queues(
     service.show(
         lambda client: client.queues_of_job(job_id, limit=limit),
         lambda found: output.list_table(
-            columns, found["queues"], title=f"{found['eligible']} queues are eligible"
+            columns,
+            found["queues"],
+            title=format_count(found["eligible"], "queue is eligible", "queues are eligible"),
         ),
     )
 

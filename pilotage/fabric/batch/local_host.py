@@ -34,6 +34,7 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas, is_stamp
+from requirements.errors import format_count
 
 #: The only queue.
 QUEUE = "local"
@@ -174,8 +175,9 @@ class LocalHost:
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
         if asked.cores > self.cores or (asked.memory or 0) > self.memory or asked.gpus:
             raise SubmissionRefused(
-                f"{job.stamp}: requires {asked.cores} cores, {asked.memory or 0} MB and {asked.gpus} GPUs;"
-                f" the host gives {self.cores} cores, {self.memory} MB and no GPU"
+                f"{job.stamp}: requires {format_count(asked.cores, 'core')}, {asked.memory or 0} MB and "
+                f"{format_count(asked.gpus, 'GPU')}; the host gives {format_count(self.cores, 'core')}, "
+                f"{self.memory} MB and no GPU"
             )
 
     @contextmanager

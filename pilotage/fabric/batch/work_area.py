@@ -33,8 +33,12 @@ _WRAPPER = """\
 umask 077
 cd {area} || exit 70
 # After a signal the job does not start; one that comes while it starts is passed on when it is there.
+# The mark is made first: a signal that the job's shell gets just after its fork may be lost.
 child= early=
-pass_on() {{ if test "$child"; then kill -$1 $child 2>/dev/null; else early=$1; : >signalled; fi; }}
+pass_on() {{
+    test -e signalled || true 2>/dev/null >signalled
+    if test "$child"; then kill -$1 $child 2>/dev/null; else early=$1; fi
+}}
 for signal in TERM INT HUP USR1; do trap "pass_on $signal" $signal; done
 trap "pass_on TERM" USR2
 mkdir started 2>/dev/null || exit {twice}
@@ -46,6 +50,10 @@ test "$early" && kill -$early $child 2>/dev/null
 while :; do wait $child; status=$?; kill -0 $child 2>/dev/null || break; done
 # What ends the job may go to all processes: the mark is still made.
 trap '' TERM INT HUP USR1 USR2
+# A signal that came with the end of the job may have ended the wait, with a status of its own. That of the
+# job can be read again, but of a shell that has forgotten it (127, bash also -1).
+wait $child 2>/dev/null; last=$?
+case $last in -* | 127) ;; *) status=$last ;; esac
 echo $status >exit.new && mv exit.new exit
 exit $status
 """

@@ -82,7 +82,7 @@ def _requested(context: ManagerContext, entry: GridJobEntry) -> str:
     words = [format_count(asked.cores, "core")]
     words += [f"{asked.memory} MB"] if asked.memory else []
     words += [f"{asked.wall_time} s"] if asked.wall_time else []
-    words += [f"{asked.gpus} GPUs"] if asked.gpus else []
+    words += [format_count(asked.gpus, "GPU")] if asked.gpus else []
     return f"each with {', '.join([*words, *entry.taken.flags])}"
 
 

@@ -39,6 +39,7 @@ from pilotage.fabric.batch.work_area import (
     job_report,
     wrapper,
 )
+from requirements.errors import format_count
 from requirements.nodes import lrms_vocabulary
 
 _NAMESPACE = "http://www.eu-emi.eu/es/2010/12/adl"
@@ -78,8 +79,8 @@ def describe(job: BatchJob, environments: Sequence[str]) -> bytes:
 def _ask(resources: Xml.Element, asked: JobResources, stamp: str) -> None:
     if asked.gpus:
         raise SubmissionRefused(
-            f"{stamp}: requires {asked.gpus} GPUs; ARC has no word for it: name a runtime environment of the"
-            " CE in the flags, such as 'ENV/GPU 1', or a queue that has them"
+            f"{stamp}: requires {format_count(asked.gpus, 'GPU')}; ARC has no word for it: name a "
+            "runtime environment of the CE in the flags, such as 'ENV/GPU 1', or a queue that has them"
         )
     if asked.memory is not None:
         each = math.ceil(asked.memory / asked.cores)

@@ -10,6 +10,7 @@ CONFIG = validate.parse(
 Registry:
   VO: {lhcb: {DefaultGroup: lhcb_user}, cms: {}, dune: {DefaultGroup: dune_user}}
   Users: {ada: {DN: /CN=ada}, bea: {DN: /CN=bea}, cid: {DN: /CN=cid}}
+  Hosts: {door: {DN: /CN=door}}
   Groups:
     lhcb_user: {VO: lhcb, Users: [ada]}
     dune_user: {VO: dune, Users: [ada, bea]}
@@ -19,9 +20,12 @@ Registry:
 )
 
 
+def identify(user: str, group: str | None = None) -> Identity:
+    return Identity(dn=f"/CN={user}", group=group, is_limited=False, fingerprint="a" * 64)
+
+
 def group_of(user: str) -> str:
-    identity = Identity(dn=f"/CN={user}", group=None, is_limited=False, fingerprint="a" * 64)
-    return peers.find_peer(identity, None, CONFIG, address="10.0.0.1").group
+    return peers.find_peer(identify(user), None, CONFIG, address="10.0.0.1").group
 
 
 def test_a_proxy_without_a_group_has_the_default_group_of_its_user():
@@ -34,3 +38,12 @@ def test_a_proxy_without_a_group_has_none_of_several_default_ones():
     """Admins of each of these VOs put users into its group: none takes over those of the others."""
     with pytest.raises(NotAuthenticated, match="names no group, and one of dune_user, lhcb_user is needed"):
         group_of("ada")
+
+
+def test_users_without_a_group_count_for_their_only_vo():
+    """A VO would otherwise have as many places at work as users with plain certificates."""
+    assert peers.find_vo(identify("bea"), CONFIG.registry) == "dune"
+    assert peers.find_vo(identify("cid"), CONFIG.registry) == "cms"
+    assert peers.find_vo(identify("ada", "lhcb_user"), CONFIG.registry) == "lhcb"
+    assert peers.find_vo(identify("ada"), CONFIG.registry) == "/CN=ada"
+    assert peers.find_vo(identify("door"), CONFIG.registry) == "/CN=door"

@@ -156,7 +156,7 @@ def test_a_ce_whose_authority_is_not_known_is_not_believed(connected: Connected,
     [
         ({"queue": "a&<b>"}, "a&<b>"),
         ({"flags": ("--constraint=x",)}, "no runtime environment"),
-        ({"resources": JobResources(gpus=1)}, "requires 1 GPUs"),
+        ({"resources": JobResources(gpus=1)}, "requires 1 GPU;"),
     ],
 )
 def test_what_will_never_be_taken_is_refused(

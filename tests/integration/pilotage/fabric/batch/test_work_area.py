@@ -275,3 +275,46 @@ def test_a_signal_that_comes_before_its_job_is_passed_on_to_it(tmp_path: Path) -
     subprocess.run(["sh", "-c", wrapper(str(area))], env=environment, check=False)
 
     assert (area / "exit").read_text() == "143\n"
+
+
+def run_wrapper(shell: str, area: Path, job: str, prelude: str) -> str:
+    """The mark of the end of a job in whose wrapper functions stand for what is a matter of moments."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    area.mkdir()
+    (area / "job").write_text(f"#!/bin/sh\n{job}\n")
+    (area / "job").chmod(0o700)
+    subprocess.run([shell, "-c", f"{prelude}\n{wrapper(str(area))}"], check=False)
+    return (area / "exit").read_text()
+
+
+#: The shell of the job gets no signal before its first command, as between its fork and the reset of traps.
+LOSES_SIGNAL = """\
+test() {
+    if [ "$1" != -e ]; then : >../waiting
+    elif mkdir ../sent 2>/dev/null; then  # in the shell of the job: its first command
+        until [ -e ../waiting ]; do sleep 0.01; done
+        command kill -TERM $$
+        until [ -e ../lost ]; do sleep 0.01; done
+    fi
+    [ "$@" ]
+}
+kill() { if [ "$1" = -0 ]; then command kill "$@"; else : >../lost; fi; }
+"""
+#: The wait ends by a signal at the moment at which the job ends.
+ENDS_WITH_SIGNAL = """\
+once=
+wait() { command wait "$@"; set -- $?; test "$once" || set -- 143; once=1; return $1; }
+"""
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_job_whose_shell_lost_a_signal_does_not_start(tmp_path: Path, shell: str) -> None:
+    assert run_wrapper(shell, tmp_path / "test-lost", "exit 3", LOSES_SIGNAL) == "143\n"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_the_mark_is_the_status_of_the_job_though_a_signal_comes_with_its_end(
+    tmp_path: Path, shell: str
+) -> None:
+    assert run_wrapper(shell, tmp_path / "test-ended", "exit 9", ENDS_WITH_SIGNAL) == "9\n"

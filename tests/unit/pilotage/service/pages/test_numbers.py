@@ -9,7 +9,9 @@ from pilotage.service.pages import templating
 
 _ROOT = Path(__file__).parents[5]
 _THINGS = "jobs|queues|pools|pilots|sites|sets|kinds"
-_FOR_MANY = re.compile(rf"(?:\| (?:count|length)|\blength|\bjobs) \}}\}} (?:more )?(?:{_THINGS})\b")
+_FOR_MANY = re.compile(
+    rf"(?:\| (?:count|length)|\blength|\bjobs|_queues|excluded) \}}\}} (?:more )?(?:{_THINGS})\b"
+)
 _BY_HAND = re.compile(r"""(?:["'] ?(?:job|queue|pool|pilot|site|path|set|time)s?["']|["']s["']) if""")
 
 
@@ -38,6 +40,7 @@ _PACKAGES = ("agents", "cs_config", "matcher", "optimizers", "pilotage", "requir
 #: A count of jobs, queues and the like in a text, with a plural whatever its number.
 _ANY_NUMBER = re.compile(
     r"(?:%d|\{len\([^{}]*\)(?::,)?\}) (?:[a-z]+ )?(?:jobs|queues|sites|pilots|hooks)\b"
+    r"|\{[^{}]*\} (?:GPUs|queues are)\b"
     r'|"1 (?:job|queue|pilot|site|batch)\b[^"]*" if'
 )
 
