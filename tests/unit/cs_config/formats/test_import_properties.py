@@ -87,10 +87,10 @@ CES = st.dictionaries(st.sampled_from(["ce1", "ce2"]), st.tuples(OPTIONS, OPTION
 
 
 def below_site(site: Options, of_ces: Options, defaults: Options, ce: Options, queue: Options) -> set[str]:
-    """The VOs of a queue in today's layout: what a CE says itself takes the place of its defaults."""
+    """The VOs of a queue in today's layout: what a CE or its site says takes the place of its defaults."""
     own = {name.lower() for name, _ in ce}
-    default = [each for each in defaults if each[0].lower() not in own]
     of_all = [each for each in of_ces if each[0].lower() not in own]
+    default = [each for each in defaults if each[0].lower() not in own | {name.lower() for name, _ in of_ces}]
     found = allowed([site, ce, queue])
     if own_list(ce) is None and own_list(queue) is None:
         for options in (of_all, default):
@@ -100,6 +100,7 @@ def below_site(site: Options, of_ces: Options, defaults: Options, ce: Options, q
 
 
 @given(site=OPTIONS, of_ces=OPTIONS, defaults=OPTIONS, ces=CES)
+@example(site=[], of_ces=[("VO", "cms")], defaults=[("VO", "alice")], ces={"ce1": ([], [])})
 def test_an_import_of_todays_layout_lets_in_no_vo_that_the_source_keeps_out(
     site: Options, of_ces: Options, defaults: Options, ces: dict[str, tuple[Options, Options]]
 ):
