@@ -150,16 +150,11 @@ def queues() -> tuple[Mapping[str, object], ...]:
     )
 
 
-#: Sites with limits that no pilot is at, and the limits of each.
-_ELSEWHERE, _LIMITS_ELSEWHERE = 500, 10
-
-
 def tree(*, limited: int = 0) -> str:
     """The configuration of the VO's sites.
 
     Args:
-        limited: Sites at which the jobs of a type are counted in every claim; the limit is never reached. If
-            there are any, so have many sites that no pilot is at.
+        limited: Sites at which the jobs of a type are counted in every claim; the limit is never reached.
     """
     lines = ["Resources:", "  Sites:"]
     for site in SITES:
@@ -183,8 +178,6 @@ def tree(*, limited: int = 0) -> str:
     if limited:
         lines += ["    JobScheduling:", "      RunningLimit:"]
         lines += [f"        {site}: {{JobType: {{MCSimulation: 1000000}}}}" for site in SITES[:limited]]
-        limits = ", ".join(f"Type{number}: 1000000" for number in range(_LIMITS_ELSEWHERE))
-        lines += [f"        Elsewhere{number}.org: {{JobType: {{{limits}}}}}" for number in range(_ELSEWHERE)]
     lines += ["Registry:", f"  VO: {{{VO}: {{}}}}", "  Groups:"]
     lines += [
         f"    {group}: {{VO: {VO}, Properties: [NormalUser], JobShare: {share}}}"
