@@ -212,19 +212,25 @@ def test_directories_in_which_nothing_was_made_for_long_are_listed(areas: WorkAr
     assert replace(areas, directory=str(tmp_path / "none")).list_old(86_400) == frozenset()
 
 
-def test_the_mark_of_the_end_is_made_though_a_signal_goes_to_all_processes_meanwhile(tmp_path: Path) -> None:
-    area, programs = tmp_path / "test-ended", tmp_path / "bin"
-    for directory in (area, programs):
-        directory.mkdir()
-    (area / "job").write_text("#!/bin/sh\nexit 3\n")
-    (programs / "mv").write_text('#!/bin/sh\nkill -TERM 0\nPATH="${PATH#*:}" exec mv "$@"\n')
-    for script in (area / "job", programs / "mv"):
+def run_with_signal(directory: Path, job: str, program: str, target: str, *, new_session: bool) -> str:
+    """The mark of the end of a job during whose wrapper a program sends TERM to a target before its work."""
+    area, programs = directory / "test-signalled", directory / "bin"
+    for each in (area, programs):
+        each.mkdir()
+    (area / "job").write_text(f"#!/bin/sh\n{job}\n")
+    (programs / program).write_text(
+        f'#!/bin/sh\nkill -TERM {target}\nPATH="${{PATH#*:}}" exec {program} "$@"\n'
+    )
+    for script in (area / "job", programs / program):
         script.chmod(0o700)
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    command = ["sh", "-c", wrapper(str(area))]
+    subprocess.run(command, env=environment, start_new_session=new_session, check=False)
+    return (area / "exit").read_text()
 
-    subprocess.run(["sh", "-c", wrapper(str(area))], env=environment, start_new_session=True, check=False)
 
-    assert (area / "exit").read_text() == "3\n"
+def test_the_mark_of_the_end_is_made_though_a_signal_goes_to_all_processes_meanwhile(tmp_path: Path) -> None:
+    assert run_with_signal(tmp_path, "exit 3", "mv", "0", new_session=True) == "3\n"
 
 
 #: Called before each command of a traced script: at one of them all of its processes get the signal.
@@ -263,18 +269,7 @@ def test_a_job_that_started_leaves_the_mark_of_its_end_whenever_a_signal_comes(
 
 
 def test_a_signal_that_comes_before_its_job_is_passed_on_to_it(tmp_path: Path) -> None:
-    area, programs = tmp_path / "test-early", tmp_path / "bin"
-    for directory in (area, programs):
-        directory.mkdir()
-    (area / "job").write_text("#!/bin/sh\nexec sleep 600\n")
-    (programs / "mkdir").write_text('#!/bin/sh\nkill -TERM $PPID\nPATH="${PATH#*:}" exec mkdir "$@"\n')
-    for script in (area / "job", programs / "mkdir"):
-        script.chmod(0o700)
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
-
-    subprocess.run(["sh", "-c", wrapper(str(area))], env=environment, check=False)
-
-    assert (area / "exit").read_text() == "143\n"
+    assert run_with_signal(tmp_path, "exec sleep 600", "mkdir", "$PPID", new_session=False) == "143\n"
 
 
 def run_wrapper(shell: str, area: Path, job: str, prelude: str) -> str:

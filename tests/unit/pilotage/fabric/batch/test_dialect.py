@@ -419,8 +419,15 @@ def test_of_many_lost_jobs_the_accounting_is_queried_in_parts_and_seldom_again()
     assert sum(handles[3].stamp in word for command in shell.ran for word in command) == 1
 
 
-def test_a_record_that_comes_late_into_the_accounting_is_found_soon() -> None:
-    answers = iter([said(), said(f"17|{STAMP}|CANCELLED by 0|None\n")])
+@pytest.mark.parametrize(
+    ("before", "end", "state"),
+    [("", "CANCELLED by 0", State.KILLED), (f"17|{STAMP}|RUNNING|None\n", "NODE_FAIL", State.FAILED)],
+    ids=["late", "behind"],
+)
+def test_an_end_that_comes_late_into_the_accounting_is_found_soon(
+    before: str, end: str, state: State
+) -> None:
+    answers = iter([said(before), said(f"17|{STAMP}|{end}|None\n")])
     system, _ = speaking("slurm", squeue=said(), sacct=answers)
     now = [0.0]
     system.accounting.clock = lambda: now[0]
@@ -429,20 +436,7 @@ def test_a_record_that_comes_late_into_the_accounting_is_found_soon() -> None:
     now[0] = 5.0
     second = system.status([Handle(stamp=STAMP)])[STAMP]
 
-    assert (first.state, second.state) == (State.MISSING, State.KILLED)
-
-
-def test_a_record_of_the_accounting_that_lags_behind_does_not_keep_a_job_alive() -> None:
-    answers = iter([said(f"17|{STAMP}|RUNNING|None\n"), said(f"17|{STAMP}|NODE_FAIL|None\n")])
-    system, _ = speaking("slurm", squeue=said(), sacct=answers)
-    now = [0.0]
-    system.accounting.clock = lambda: now[0]
-    first = system.status([Handle(stamp=STAMP)])[STAMP]
-
-    now[0] = 5.0
-    second = system.status([Handle(stamp=STAMP)])[STAMP]
-
-    assert (first.state, second.state) == (State.MISSING, State.FAILED)
+    assert (first.state, second.state) == (State.MISSING, state)
 
 
 def test_the_accounting_is_queried_ever_more_seldom_for_a_job_that_it_does_not_have() -> None:
