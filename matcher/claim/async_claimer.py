@@ -311,11 +311,14 @@ def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
     limited = Counter(each.locks for each in tickets if each.locks is not None)
     if limited.total() <= _FEW:
         return tickets
-    taken = Counter[str | None]()
+    taken: set[str | None] = {None}
+    wanted = limited.total() / 2
     for site, number in limited.items():
-        if taken.total() * 2 < limited.total():
-            taken[site] = number
-    return [each for each in tickets if each.locks is None or each.locks in taken]
+        if wanted <= 0:
+            break
+        taken.add(site)
+        wanted -= number
+    return [each for each in tickets if each.locks in taken]
 
 
 def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:
