@@ -76,10 +76,11 @@ class Postgres:
         self._run("pg_dump", "-h", str(self.directory), "-U", "postgres", "-Fc", "-f", str(file), database)
 
     def restore(self, database: str, file: Path) -> None:
-        """A database in the place of another, from a backup."""
+        """A database in the place of another, from a backup; readers see all of it or nothing."""
         self.execute(f"DROP DATABASE {database} WITH (FORCE)")
         self.execute(f"CREATE DATABASE {database}")
-        self._run("pg_restore", "-h", str(self.directory), "-U", "postgres", "-d", database, str(file))
+        where = ("-h", str(self.directory), "-U", "postgres", "-d", database)
+        self._run("pg_restore", "--single-transaction", *where, str(file))
 
     def fall_behind(self) -> None:
         """Receive nothing more from the primary."""

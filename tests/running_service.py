@@ -101,6 +101,10 @@ class Service:
         self.clients.append(client)
         return client
 
+    def close_clients(self) -> None:
+        for client in self.clients:
+            client.close()
+
     def as_role(self, role: str, **wishes: Any) -> httpx.Client:
         return self.client(self.token(role, **wishes))
 
@@ -170,14 +174,13 @@ def running(
         issuers=issuers or Issuers(),
         notify_optimizers=lambda job_ids: optimize(engine, live, job_ids),
     )
-    claimer.start()
-    with served(create_app(parts)) as url:
-        service = Service(parts, url)
+    with contextlib.ExitStack() as at_end:  # a test that fails leaves nothing running beside the next one
+        claimer.start()
+        at_end.callback(claimer.stop)
+        service = Service(parts, at_end.enter_context(served(create_app(parts))))
+        at_end.callback(service.close_clients)
         service.configure(text)
         yield service
-        for client in service.clients:
-            client.close()
-    claimer.stop()
 
 
 @contextlib.contextmanager
