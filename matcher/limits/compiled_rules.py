@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from threading import RLock
 
@@ -29,8 +29,10 @@ _LOCK_WAIT = 50
 #: Seconds until the rules are compared again without a new configuration: the process that stored a rule may
 #: have ended before it opened it.
 _AGAIN = 10.0
-#: Seconds for counting in one call, since claims for other places wait meanwhile.
+#: Seconds for storing and for opening rules in one call, since claims for other places wait meanwhile.
 _AT_A_TIME = 0.1
+#: Scopes stored, and rules opened, by one transaction.
+_TOGETHER = 50
 log = logging.getLogger(__name__)
 
 
@@ -124,8 +126,8 @@ def _parse_place_rule(scope: str, kind: RuleKind, attribute: str, vo: str, defin
 class RuleFollower:
     """Keeps the rows up to date with the configuration of one process.
 
-    The rows follow the latest version that any process has. Only scopes whose rules changed are written, each
-    in a transaction of its own; one that is locked is tried again at the next call.
+    The rows follow the latest version that any process has. Only scopes whose rules changed are written, some
+    in one transaction; one that is locked is tried again at the next call.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -159,7 +161,7 @@ class RuleFollower:
                 stored, (rule for rules in wanted.values() for rule in rules)
             )
             if current < version or outdated:
-                outdated = self._store(wanted, version)
+                outdated = self._store(wanted, version, outdated, until=began + _AT_A_TIME)
         else:
             outdated = set()
         opened = self.open_new(seconds=_AT_A_TIME)
@@ -177,7 +179,7 @@ class RuleFollower:
     def _open_new(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         with database.reading(self._engine) as conn:
-            closed = [rule for rule in scope_rules.list_rules(conn) if not rule.opened and rule.known]
+            closed = scope_rules.list_closed(conn)
             if not closed:
                 return True
             ids = frozenset(rule.rule_id for rule in closed)
@@ -188,15 +190,23 @@ class RuleFollower:
         if self._unaware:
             return False
         self._counting = {each: steps for each, steps in self._counting.items() if each in ids}
+        for start in range(0, len(closed), _TOGETHER):
+            self._open_some(closed[start : start + _TOGETHER], until)
+            if time.monotonic() > until:
+                break
+        with database.reading(self._engine) as conn:
+            return not scope_rules.list_closed(conn)
+
+    def _open_some(self, closed: Sequence[StoredRule], until: float) -> None:
+        """Open the rules that have nothing to count in one transaction, then others while there is time."""
+        begun = [rule for rule in closed if rule.rule_id in self._counting]
+        new = [rule for rule in closed if rule.rule_id not in self._counting]
         locked = set[str]()
-        is_done = True
-        for number, rule in enumerate(closed):
-            if number and time.monotonic() > until:
-                return False
-            if rule.scope in locked or not self._open(rule, until):
+        for rule in (*begun, *rule_counters.open_uncounted(self._engine, new, counts)):
+            if rule.scope not in locked and not self._open(rule, until):
                 locked.add(rule.scope)
-                is_done = False
-        return is_done
+            if time.monotonic() > until:
+                break
 
     def _open(self, rule: StoredRule, until: float) -> bool:
         steps = self._counting.pop(rule.rule_id, None) or rule_counters.open_rule(self._engine, rule, counts)
@@ -210,28 +220,47 @@ class RuleFollower:
             return False
         return True
 
-    def _store(self, wanted: Mapping[str, Collection[ScopeRule]], version: tuple[int, int]) -> set[str]:
-        """Store the rules of a version; the scopes that could not be locked."""
-        with database.writing(self._engine) as conn:
-            scope_rules.raise_version(conn, version)
-        # Read again: from here on no older version is stored.
+    def _store(
+        self,
+        wanted: Mapping[str, Collection[ScopeRule]],
+        version: tuple[int, int],
+        outdated: Collection[str],
+        *,
+        until: float,
+    ) -> set[str]:
+        """Store the rules of a version; the scopes that are left: they are locked, or the time is over."""
+
+        def store_some(scopes_of_batch: Collection[str]) -> Collection[str]:
+            return self._store_scopes({scope: wanted.get(scope, ()) for scope in scopes_of_batch}, version)
+
+        # With the version: a process with an older one, which stores none itself then, has to find them.
+        store_some(sorted(outdated)[:_TOGETHER])
+        # Compared again: from here on no older version is stored.
         with database.reading(self._engine) as conn:
             stored = scope_rules.list_rules(conn)
         every = (rule for rules in wanted.values() for rule in rules)
-        return {
-            scope
-            for scope in sorted(scope_rules.list_outdated(stored, every))
-            if not self._store_scope(scope, wanted.get(scope, ()), version)
-        }
+        left = scope_rules.list_outdated(stored, every)
+        ordered = sorted(left)
+        for start in range(0, len(ordered), _TOGETHER):
+            left.difference_update(store_some(ordered[start : start + _TOGETHER]))
+            if time.monotonic() > until:
+                break
+        return left
 
-    def _store_scope(self, scope: str, wanted: Collection[ScopeRule], version: tuple[int, int]) -> bool:
+    def _store_scopes(
+        self, wanted: Mapping[str, Collection[ScopeRule]], version: tuple[int, int]
+    ) -> Collection[str]:
+        """Store the rules of scopes, in one transaction if none of them is locked; the stored scopes."""
         try:
             with database.writing(self._engine) as conn:
                 scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
-                scopes.lock_scopes(conn, [scope])
-                if scope_rules.read_version(conn, share=True) <= version:
-                    scope_rules.replace_rules(conn, scope, wanted)
+                scopes.lock_scopes(conn, wanted)
+                if scope_rules.raise_version(conn, version):
+                    scope_rules.replace_rules(conn, wanted)
         except OperationalError as error:
-            log.warning("%s: its rules could not be stored yet: %s", scope, error)
-            return False
-        return True
+            if len(wanted) > 1:
+                alone = ({scope: rules} for scope, rules in wanted.items())
+                return {scope for each in alone for scope in self._store_scopes(each, version)}
+            log.warning("%s: its rules could not be stored yet: %s", ", ".join(wanted), error)
+            return ()
+        return wanted.keys()

@@ -15,7 +15,7 @@ that was counted later does.
 The check compares all counters with their rows, and mends those that differ.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -37,6 +37,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy.exc import OperationalError
 
 from taskqueue.db import database, sql
 from taskqueue.schema.tables import (
@@ -124,6 +125,28 @@ def read_claims(conn: Connection) -> frozenset[RunningClaim]:
     return frozenset((row.virtualtransaction, row.pid) for row in conn.execute(CLAIMS))
 
 
+def open_uncounted(engine: Engine, closed: Collection[StoredRule], counts: Counts) -> list[StoredRule]:
+    """Open those of closed rules that have nothing to count, in one transaction; return the others.
+
+    All claims must see the rules already. A throttle is always returned, and all are if a scope is locked.
+    """
+    with database.reading(engine) as conn:
+        empty = [
+            rule
+            for rule in closed
+            if rule.kind is not RuleKind.THROTTLE and next(_list_countable(conn, rule, counts), None) is None
+        ]
+    if empty:
+        try:
+            with database.writing(engine) as conn:
+                scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
+                scopes.lock_scopes(conn, {rule.scope for rule in empty})
+                rules.open_rules(conn, [rule.rule_id for rule in empty])
+        except OperationalError:
+            return list(closed)
+    return [rule for rule in closed if rule not in empty]
+
+
 def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None]:
     """Count what a closed rule must count, and open it; all claims must see it already.
 
@@ -143,7 +166,7 @@ def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None
         scopes.lock_scopes(conn, [rule.scope])
         if rule.kind is RuleKind.THROTTLE:
             rules.set_count(conn, rule.rule_id, site_reservations.recount(conn, rule.scope))
-        rules.open_rule(conn, rule.rule_id)
+        rules.open_rules(conn, [rule.rule_id])
 
 
 def _list_countable(conn: Connection, rule: StoredRule, counts: Counts) -> Iterator[str]:

@@ -118,6 +118,7 @@ Counting = tuple[int, str]
 
 ALL = select(table).order_by(table.c.rule_id)
 AT_SITES = ALL.where(table.c.scope.in_(select(scopes_table.c.scope).where(scopes_table.c.site.in_(sql.IDS))))
+CLOSED = ALL.where(table.c.opened.is_(False))
 READ = select(table).where(table.c.scope.in_(sql.IDS)).order_by(table.c.rule_id)
 _RETURNED = func.sum(scope_returns.c.number).label("number")
 PENDING = (
@@ -188,7 +189,7 @@ DEFINE = (
     .values(definition=bindparam("the_definition"), format=FORMAT)
 )
 REMOVE = delete(table).where(table.c.rule_id == bindparam("the_rule"))
-OPEN = update(table).where(table.c.rule_id == bindparam("the_rule")).values(opened=True)
+OPEN = update(table).where(table.c.rule_id.in_(sql.IDS)).values(opened=True)
 ADD = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=table.c.n + bindparam("more"))
 SET = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=bindparam("the_n"))
 # Text: for a default SQLAlchemy would get the number by a statement of its own.
@@ -228,6 +229,11 @@ def list_rules(conn: Connection, sites: Collection[str] | None = None) -> list[S
     """The rules of sites (folded names; None: all) and of their CEs and queues, with stored counters."""
     rows = conn.execute(ALL) if sites is None else conn.execute(AT_SITES, {"ids": sorted(sites)})
     return [_rule_from_row(row) for row in rows]
+
+
+def list_closed(conn: Connection) -> list[StoredRule]:
+    """The rules that admit no job yet and that this program can read."""
+    return [rule for row in conn.execute(CLOSED) if (rule := _rule_from_row(row)).known]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,35 +304,43 @@ def store_counts(conn: Connection, counts: Mapping[int, int]) -> None:
         STORE_COUNTS.execute(conn, {"rule_id": list(counts), "n": list(counts.values())})
 
 
-def read_version(conn: Connection, *, share: bool = False) -> RulesVersion:
-    """The version that the rules come from; `share`: it stays so until the end of the transaction."""
-    row = conn.execute(SHARE_VERSION if share else READ_VERSION).one()
+def read_version(conn: Connection) -> RulesVersion:
+    """The version that the rules come from."""
+    row = conn.execute(READ_VERSION).one()
     return row.rules_version, row.rules_expiries
 
 
-def raise_version(conn: Connection, version: RulesVersion) -> None:
-    """Claim the rules for a version, unless they come from a later one.
+def raise_version(conn: Connection, version: RulesVersion) -> bool:
+    """Claim the rules for a version, until the end of the transaction; False: they come from a later one.
 
     Waits for transactions that store rules of an older one; later ones of that kind store nothing.
     """
     conn.execute(SET_VERSION, {"the_version": version[0], "the_expiries": version[1]})
+    row = conn.execute(SHARE_VERSION).one()
+    return (row.rules_version, row.rules_expiries) <= version
 
 
-def replace_rules(conn: Connection, scope: str, wanted: Collection[ScopeRule]) -> None:
-    """Store the rules of a locked scope, new ones closed; rows that stay the same are not touched."""
-    stored = {each.key: each for each in map(_rule_from_row, conn.execute(READ, {"ids": [scope]}))}
-    keys = {each.key for each in wanted}
-    gone = [{"the_rule": each.rule_id} for key, each in stored.items() if key not in keys and each.known]
+def replace_rules(conn: Connection, wanted: Mapping[str, Collection[ScopeRule]]) -> None:
+    """Store the rules of locked scopes, new ones closed; rows that stay the same are not touched.
+
+    Args:
+        conn: A transaction that has the locks.
+        wanted: All rules of each of these scopes, by folded name.
+    """
+    rows = conn.execute(READ, {"ids": sorted(wanted)})
+    stored = {each.key: each for each in map(_rule_from_row, rows)}
+    rules = {each.key: each for of_scope in wanted.values() for each in of_scope}
+    gone = [{"the_rule": each.rule_id} for key, each in stored.items() if key not in rules and each.known]
     if gone:
         conn.execute(REMOVE, gone)
     changed = [
-        {"the_rule": stored[each.key].rule_id, "the_definition": each.definition}
-        for each in wanted
-        if each.key in stored and not _is_same(stored[each.key], each)
+        {"the_rule": stored[key].rule_id, "the_definition": each.definition}
+        for key, each in rules.items()
+        if key in stored and not _is_same(stored[key], each)
     ]
     if changed:
         conn.execute(DEFINE, changed)
-    insert_rules(conn, [each for each in wanted if each.key not in stored])
+    insert_rules(conn, [each for key, each in rules.items() if key not in stored])
 
 
 def insert_rules(conn: Connection, rules: Iterable[ScopeRule]) -> None:
@@ -359,9 +373,9 @@ def add_count(conn: Connection, rule_id: int, more: int) -> None:
     conn.execute(ADD, {"the_rule": rule_id, "more": more})
 
 
-def open_rule(conn: Connection, rule_id: int) -> None:
-    """Let a counted rule admit jobs, under the lock of its scope."""
-    conn.execute(OPEN, {"the_rule": rule_id})
+def open_rules(conn: Connection, rule_ids: Collection[int]) -> None:
+    """Let counted rules admit jobs, under the locks of their scopes."""
+    conn.execute(OPEN, {"ids": list(rule_ids)})
 
 
 def renew_rule(conn: Connection, rule: StoredRule) -> None:

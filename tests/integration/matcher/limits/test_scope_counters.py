@@ -1,6 +1,7 @@
 """Counters of scopes are copies of rows, whatever ends an attempt and whoever changes a rule."""
 
 import contextlib
+import math
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, func, select, text
+from sqlalchemy import Connection, Engine, delete, event, func, select, text
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_loop import ClaimResult
@@ -278,6 +279,21 @@ def test_new_limits_are_opened_wherever_the_process_that_stores_them_is_killed(
     assert [each for each in found if each[1:] != ["True", "True"]] == []
 
 
+def test_an_older_version_takes_nothing_beyond_its_limits_before_the_newer_ones_are_stored(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 9)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rules, "replace_rules", die)
+        with pytest.raises(KeyboardInterrupt):
+            RuleFollower(engine).follow(_config("{JobType: {MC: 6}}", version=3))
+    assert len(_ask(_matcher(engine, now, _config("{JobType: {MC: 5}}")), count=9).claimed) == 5
+
+
 def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,9 +312,13 @@ def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
         assert [each.opened for each in rules.list_rules(conn)] == [True]
 
 
-def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(engine: Engine) -> None:
+def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_rules, "_TOGETHER", 1)
     follower, config = RuleFollower(engine), _config("{JobType: {MC: 2, Merge: 2, Test: 2}}")
-    follower._store(compiled_rules.list_rules(config), (config.version, config.expiries))
+    wanted = compiled_rules.list_rules(config)
+    follower._store(wanted, (config.version, config.expiries), wanted, until=math.inf)
 
     def count_opened() -> int:
         with database.reading(engine) as conn:
@@ -309,6 +329,44 @@ def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(engine: Engine) ->
         follower.open_new(seconds=0)
         found.append(count_opened())
     assert found == [1, 2, 3]
+
+
+def _limit_sites(sites: int) -> Configuration:
+    limits = ", ".join(f"S.{number}.org: {{JobType: {{MC: 2}}}}" for number in range(sites))
+    return waiting.grid(
+        waiting.GRID + f"Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{{limits}}}}}}}}}\n", 1
+    )
+
+
+def test_new_limits_of_many_sites_are_stored_and_opened_together(engine: Engine) -> None:
+    sites, statements = 200, list[str]()
+    event.listen(
+        engine, "before_cursor_execute", lambda _conn, _cursor, statement, *_: statements.append(statement)
+    )
+    follower, config = RuleFollower(engine), _limit_sites(sites)
+    waiting.until(lambda: follower.follow(config))
+    with database.reading(engine) as conn:
+        assert [each.opened for each in rules.list_rules(conn)] == [True] * sites
+    assert len(statements) < 2 * sites, "each is counted by a statement of its own, and little more"
+
+
+def test_a_locked_scope_keeps_only_its_own_limits_waiting(postgres_url: str) -> None:
+    engine = database.connect(postgres_url)
+    follower, config = RuleFollower(engine), _limit_sites(5)
+
+    def list_opened() -> list[str]:
+        with database.reading(engine) as conn:
+            return sorted(each.scope for each in rules.list_rules(conn) if each.opened)
+
+    with database.writing(engine) as conn:
+        scopes.lock_scopes(conn, ["S.2.org"])
+    with database.writing(engine) as conn:
+        # Not as a claim locks it: all rules would wait for the end of that.
+        conn.execute(text("UPDATE scopes SET site = site WHERE scope = 's.2.org'"))
+        waiting.until(lambda: not follower.follow(config) and len(list_opened()) == 4)
+    waiting.until(lambda: follower.follow(config))
+    assert list_opened() == [f"s.{number}.org" for number in range(5)]
+    engine.dispose()
 
 
 def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_closed(postgres_url: str, now: datetime) -> None:
