@@ -525,7 +525,7 @@ def test_calls_of_one_vo_from_many_addresses_leave_threads_to_others(
 
     def work(call: DiracCall) -> Result:
         begun.append(call.peer.vo)
-        assert call.peer.vo == "dune" or may_end.wait(60)
+        assert call.peer.vo == "dune" or may_end.wait(300)
         return jencode.ok()
 
     monkeypatch.setitem(SERVICES[MONITORING], "work", CheckedMethod(work))  # type: ignore[arg-type]

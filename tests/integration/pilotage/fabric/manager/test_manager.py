@@ -369,7 +369,7 @@ def test_a_batch_system_that_hangs_holds_up_the_grid_jobs_of_no_other(
 
     def hang(job: BatchJob) -> str:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(300)
         return submit(job)
 
     monkeypatch.setattr(batch, "submit", hang)
@@ -380,7 +380,7 @@ def test_a_batch_system_that_hangs_holds_up_the_grid_jobs_of_no_other(
     hanging = threading.Thread(target=manager.advance_system, args=("farm",))
     hanging.start()
     try:
-        assert begun.wait(60)
+        assert begun.wait(300)
         while not ended(manager.grid_jobs()[1]):
             manager.advance_system("barn")
             other.run()
