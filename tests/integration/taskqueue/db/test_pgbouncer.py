@@ -105,9 +105,11 @@ def test_a_pooler_that_was_restarted_costs_no_request_an_error(pgbouncer: Pgboun
     with db_database.reading(pooled) as conn:
         conn.execute(text("SELECT 1"))
     pgbouncer.stop()
-    with pytest.raises(db_database.UNAVAILABLE), db_database.reading(pooled):
-        pass
-    pgbouncer.start()
+    try:
+        with pytest.raises(db_database.UNAVAILABLE), db_database.reading(pooled):
+            pass
+    finally:
+        pgbouncer.start()
     with db_database.reading(pooled) as conn:
         assert postgresql.is_pooled(conn)
 
