@@ -212,7 +212,7 @@ class ArcCe:
         environment = {**self._environment, "ARC_CONFIG": str(self.directory / "arc.conf")}
         with (self.directory / "start.log").open("ab") as log:
             done = subprocess.run(
-                command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, timeout=60
+                command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, timeout=300
             )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {(self.directory / 'start.log').read_text()}")

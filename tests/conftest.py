@@ -4,8 +4,10 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,6 +63,34 @@ def pytest_collection_finish() -> None:
     """Leave the thousands of tests, and all modules, out of every later garbage collection."""
     gc.collect()
     gc.freeze()
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note which tests fail."""
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Close what a failed test left open.
+
+    Its traceback would keep it until the next test, which the warning about it would make fail as well.
+    """
+    result = yield
+    if item.stash.get(_FAILED, False):
+        for name in ("last_exc", "last_value", "last_traceback", "last_type"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    return result
 
 
 @pytest.fixture
@@ -129,6 +159,14 @@ def database_url(request: pytest.FixtureRequest) -> str:
     fixture = "sqlite_url" if request.param == "sqlite" else "postgres_url"
     url: str = request.getfixturevalue(fixture)
     return url
+
+
+@pytest.fixture
+def postgresql(postgres_url: str) -> Iterator[Engine]:
+    """A fresh, migrated database of PostgreSQL, for what SQLite does not have."""
+    engine = database.connect(postgres_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture

@@ -26,9 +26,8 @@ def main(url: str, pilots: int, count: int) -> list[int]:
     def pilot(_number: int) -> list[int]:
         mine: list[int] = []
         while True:
-            answer = claimer.submit(waiting.request(count=count, **waiting.at(waiting.LONG))).future.result(
-                60
-            )
+            ticket = claimer.submit(waiting.request(count=count, **waiting.at(waiting.LONG)))
+            answer = ticket.future.result(300)
             if answer.reason:
                 return mine
             mine += [match.job_id for match in answer.matches]

@@ -4,6 +4,7 @@ import http.client
 import select
 import socket
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 from urllib.parse import urlsplit
@@ -54,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(200, "Connection established")
             self.end_headers()
             ends = {self.connection: beyond, beyond: self.connection}
-            while ready := select.select(list(ends), [], [], 10)[0]:
+            while ready := select.select(list(ends), [], [], 300)[0]:
                 for end in ready:
                     if not (data := end.recv(65536)):
                         return
@@ -66,15 +67,14 @@ class _Handler(BaseHTTPRequestHandler):
         target = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         kept = {name: value for name, value in self.headers.items() if not name.startswith("Proxy-")}
-        connection = http.client.HTTPConnection("127.0.0.1", target.port or 80, timeout=10)
-        connection.request(self.command, target.path, body, kept)
-        answer = connection.getresponse()
-        data = answer.read()
+        with closing(http.client.HTTPConnection("127.0.0.1", target.port or 80, timeout=300)) as connection:
+            connection.request(self.command, target.path, body, kept)
+            answer = connection.getresponse()
+            data = answer.read()
         self.send_response(answer.status)
         for name, value in answer.getheaders():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
-        connection.close()
 
     do_GET = do_POST = do_PUT = _forward  # noqa: N815 - http.server wants these names

@@ -6,6 +6,7 @@ by the suite that runs against both (`test_hand_over.py`).
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -74,7 +75,10 @@ class LeaseServer:
         self._refuse: dict[str, tuple[Refusal, int | None]] = {}
         self._changed = threading.Condition()
         self._http: ThreadingHTTPServer | None = None
-        self._address = ("127.0.0.1", 0)
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._held.bind(("127.0.0.1", 0))  # it does not listen: nobody else gets the port while it is away
+        self._address: tuple[str, int] = self._held.getsockname()
 
     # What a test does.
 
@@ -84,6 +88,7 @@ class LeaseServer:
 
     def __exit__(self, *_: object) -> None:
         self.go_away()
+        self._held.close()
 
     @property
     def url(self) -> str:
@@ -93,7 +98,6 @@ class LeaseServer:
         """Listen, at the address it had before."""
         handler = type("Handler", (_Handler,), {"lease_server": self})
         self._http = _Http(self._address, handler)
-        self._address = self._http.server_address[:2]
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
     def go_away(self) -> None:
@@ -299,6 +303,7 @@ class LeaseServer:
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+    allow_reuse_port = True
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -112,8 +112,10 @@ class Postgres:
         name = f"test_{next(_numbers)}"
         # As files, not through the log: a third of the time, where the directory is in memory.
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
-        yield self.url(name)
-        self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        try:
+            yield self.url(name)
+        finally:
+            self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def start(self) -> None:
         settings = {

@@ -188,9 +188,11 @@ def running_on_sqlite(template: Path, directory: Path, text: str = CONFIG) -> It
     """The same on a database of its own, a copy of an empty one."""
     shutil.copy(template, directory / "test.db")
     engine = database.connect(f"sqlite:///{directory / 'test.db'}")
-    with running(engine, directory, text) as service:
-        yield service
-    engine.dispose()
+    try:
+        with running(engine, directory, text) as service:
+            yield service
+    finally:
+        engine.dispose()
 
 
 def optimize(engine: Engine, live: LiveConfiguration, job_ids: Any) -> None:
@@ -216,7 +218,7 @@ def served(app: FastAPI) -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(300)
         bound.close()
 
 

@@ -74,7 +74,7 @@ class SshServer:
             self._server = subprocess.Popen(
                 [program, "-D", "-e", "-f", str(self._directory / "sshd_config")], stderr=log
             )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
@@ -126,9 +126,14 @@ class SlowLine:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near: socket.socket) -> None:
+        with near, suppress(OSError), socket.create_connection(("127.0.0.1", self._target)) as far:
+            back = threading.Thread(target=self._carry, args=(far, near), daemon=True)
+            back.start()
+            self._carry(near, far)
+            back.join()
 
     def _carry(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError):

@@ -75,7 +75,7 @@ def at_once(count: int, do: Callable[[int], T]) -> list[T]:
     barrier = threading.Barrier(count)
 
     def start(number: int) -> T:
-        barrier.wait(60)
+        barrier.wait(300)
         return do(number)
 
     with ThreadPoolExecutor(count) as threads:
@@ -97,8 +97,8 @@ def meanwhile(
                 threading.Event().wait(0.3)
                 assert not future.done(), "it should have waited for us"
             else:
-                future.exception(60)
-        return future.result(60)
+                future.exception(300)
+        return future.result(300)
 
 
 def lose_output(conn: Connection, lease: str) -> None:

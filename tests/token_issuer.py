@@ -63,8 +63,10 @@ class TokenIssuer:
         """Publish this instead of its keys."""
         before = self._server.documents["/jwks"]
         self._server.documents["/jwks"] = keys
-        yield
-        self._server.documents["/jwks"] = before
+        try:
+            yield
+        finally:
+            self._server.documents["/jwks"] = before
 
     def stop(self) -> None:
         self._server.shutdown()

@@ -170,7 +170,7 @@ def request(
     caller: MatchCaller | None = None,
     count: int = 1,
     request_id: str | None = None,
-    seconds: float = 60,
+    seconds: float = 300,
     **said: object,
 ) -> MatchRequest:
     """A pilot's request; it has CPU time for everything unless it says otherwise."""
@@ -188,7 +188,7 @@ def at(address: QueueAddress) -> dict[str, object]:
     return {"Site": address.site, "GridCE": address.ce, "Queue": address.queue}
 
 
-def until(condition: Callable[[], bool], seconds: float = 300) -> None:
+def until(condition: Callable[[], object], seconds: float = 300) -> None:
     """Wait for another thread to have done something."""
     end = time.monotonic() + seconds
     while not condition():

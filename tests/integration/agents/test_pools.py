@@ -1,5 +1,6 @@
 """The pool agent: pools follow the configuration, in every interleaving, and go when nothing uses them."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -153,10 +154,11 @@ def test_a_reader_sees_the_old_mapping_or_the_new_one(engine: Engine, now: datet
             seen.add(tuple(queues(engine, 4000)))
 
     def refresh() -> None:
-        for number in range(2, 30):
-            config = changed(version=number, middle=3000) if number % 2 else changed(version=number, big=3000)
-            cycle(engine, config, now)
-        stop.set()
+        with contextlib.ExitStack() as at_end:
+            at_end.callback(stop.set)
+            for number in range(2, 30):
+                memory = {"middle": 3000} if number % 2 else {"big": 3000}
+                cycle(engine, changed(version=number, **memory), now)
 
     stored.at_once(2, lambda number: refresh() if number else read(number))
     assert seen <= {

@@ -1,6 +1,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Engine
@@ -42,6 +43,12 @@ def any_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         engine = database.connect(url)
         yield engine
         engine.dispose()
+
+
+@pytest.fixture
+def _rates_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, for the rates of callers no time goes by."""
+    monkeypatch.setattr("pilotage.service.auth.access.time", SimpleNamespace(monotonic=lambda: 1.0))
 
 
 @pytest.fixture

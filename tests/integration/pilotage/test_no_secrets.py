@@ -1,7 +1,7 @@
 """No log, no answer and no message of a command shows a secret, at the level that says most."""
 
+import contextlib
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.services import utc_now
+from tests import waiting
 from tests.acceptance.processes import PILOTAGE
 from tests.access import QUEUE, TOKENS
 from tests.postgres import Postgres
@@ -72,23 +73,25 @@ def installation(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -
             words = ["serve", "--port", "0", "--resources", str(home / "grid.yaml"), "--json"]
             process = subprocess.Popen([PILOTAGE, *words], env=environment, stdout=stream, stderr=stream)
         with process:
-            made.url = _ready(log)
-            yield made
-            process.terminate()
-
-
-def _ready(log: Path) -> str:
-    """The service's address, once it answers."""
-    for _ in range(900):
-        said = log.read_text().partition("pilotage serves ")[2].split()
-        if said:
             try:
-                if httpx.get(f"{said[0]}/readyz", trust_env=False).is_success:
-                    return said[0]
-            except httpx.TransportError:
-                pass
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
+                made.url = _ready(log, process)
+                yield made
+            finally:
+                process.terminate()
+
+
+def _ready(log: Path, process: "subprocess.Popen[bytes]") -> str:
+    """The service's address, once it answers."""
+
+    def is_ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        said = log.read_text().partition("pilotage serves ")[2].split()
+        with contextlib.suppress(httpx.TransportError):
+            return bool(said) and httpx.get(f"{said[0]}/readyz", trust_env=False, timeout=300).is_success
+        return False
+
+    waiting.until(is_ready)
+    return log.read_text().partition("pilotage serves ")[2].split()[0]
 
 
 def test_nothing_that_is_said_shows_a_secret(installation: Installation):
@@ -113,7 +116,9 @@ def _of_a_pilot(installation: Installation) -> list[str]:
     director = installation.token("director", vo="cms", site="LCG.A.org")
     body = {"stamp": "s1", "queue": QUEUE, "secret": True}
     headers = {"Authorization": f"Bearer {director}"}
-    registered = httpx.post(f"{installation.url}/api/v1/pilots", json=body, headers=headers, trust_env=False)
+    registered = httpx.post(
+        f"{installation.url}/api/v1/pilots", json=body, headers=headers, trust_env=False, timeout=300
+    )
     secret = registered.json()["secret"]
     exchange = f"{installation.url}/api/v1/pilots/s1/token"
     for shown in (secret, secret, "wrong" + secret):
@@ -122,6 +127,7 @@ def _of_a_pilot(installation: Installation) -> list[str]:
             json={"request_id": str(uuid4())},
             headers={"Authorization": f"Bearer {shown}"},
             trust_env=False,
+            timeout=300,
         )
         if answer.is_success:
             token = answer.json()["token"]
@@ -131,6 +137,7 @@ def _of_a_pilot(installation: Installation) -> list[str]:
         f"{installation.url}/api/v1/tokens/renew",
         headers={"Authorization": f"Bearer {token}"},
         trust_env=False,
+        timeout=300,
     ).json()["token"]
     return [director, secret, token, renewed]
 
@@ -138,7 +145,7 @@ def _of_a_pilot(installation: Installation) -> list[str]:
 def _strangers(installation: Installation) -> None:
     """What browsers bring in the query of a page: links and codes that are good once."""
     for path in (f"/login/link?secret={LINK}", f"/login/callback?code={LINK}&state={LINK}", f"/?a={LINK}"):
-        answer = httpx.get(installation.url + path, trust_env=False)
+        answer = httpx.get(installation.url + path, trust_env=False, timeout=300)
         installation.said.append(answer.text)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, select, text
 
+from matcher import cache
 from matcher.claim import async_claimer
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
@@ -27,6 +28,12 @@ from taskqueue.states import JobStatus
 from tests import waiting
 from tests.claiming import ClaimingProcess, claiming, run
 from tests.waiting import LONG, at, request
+
+
+@pytest.fixture(autouse=True)
+def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(cache, "_OPEN_SECONDS", 600.0)
 
 
 @pytest.fixture
@@ -114,7 +121,7 @@ def _count_waiting_claims(engine: Engine) -> int:
 def test_few_requests_wait_for_a_statement_that_is_under_way(
     engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_claimer, "_SLOW", 60.0)
+    monkeypatch.setattr(async_claimer, "_SLOW", 600.0)
     _put(engine, now, 20)
 
     async def work() -> None:
@@ -160,7 +167,7 @@ def test_no_connection_is_left_open_where_requests_wait_at_the_end(
     engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last of them is served by a connection that is idle while another statement is waited for."""
-    monkeypatch.setattr(async_claimer, "_SLOW", 60.0)
+    monkeypatch.setattr(async_claimer, "_SLOW", 600.0)
     _put(engine, now, 20)
     sent: list[asyncio.Task[MatchResult]] = []
 

@@ -43,7 +43,11 @@ def test_many_pilots_of_several_processes_drain_everything_once(
         )
         for number in range(PROCESSES)
     ]
-    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    try:
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     assert [process.returncode for process in processes] == [0] * PROCESSES
     taken = Counter(job_id for output in outputs for job_id in json.loads(output))
     with database.reading(engine) as conn:

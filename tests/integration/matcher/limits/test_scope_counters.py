@@ -242,7 +242,6 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     assert len(_ask(_matcher(engine, now, waiting.grid()), count=5).claimed) == 5
     config = _config("{JobType: {MC: 7}}", version=2)
     monkeypatch.setattr("taskqueue.sites.rule_counters._AT_ONCE", 2)
-    monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 60.0)
     marks = iter((None, None, KeyboardInterrupt))
     add_count = rules.add_count
 
@@ -496,8 +495,10 @@ def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: dat
     with ThreadPoolExecutor(5) as threads:
         watching = threads.submit(_watch, engine, over)
         claiming = [threads.submit(_claim_and_end, engine, now, held, seed) for seed in range(4)]
-        errors = [each.exception() for each in claiming]
-        over.set()
+        try:
+            errors = [each.exception() for each in claiming]
+        finally:
+            over.set()
         assert watching.result() > 0
     assert errors == [None] * 4
     assert scope_counters.agree(engine)

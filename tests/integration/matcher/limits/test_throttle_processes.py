@@ -89,17 +89,22 @@ def test_no_process_gives_what_another_has_given(engine: Engine, database_url: s
         for _ in range(PROCESSES)
     ]
     readers = [threading.Thread(target=_read, args=(process, leases)) for process in processes]
-    for reader in readers:
-        reader.start()
-    while any(reader.is_alive() for reader in readers) or not leases.empty():
-        if site.arrived > ENOUGH:
-            lasting.unlink(missing_ok=True)
-        while not leases.empty():
-            site.take(leases.get())
-        site.work()
-        site.advertise()
-        time.sleep(0.02)
-    assert [process.wait(120) for process in processes] == [0] * PROCESSES
+    try:
+        for reader in readers:
+            reader.start()
+        while any(reader.is_alive() for reader in readers) or not leases.empty():
+            if site.arrived > ENOUGH:
+                lasting.unlink(missing_ok=True)
+            while not leases.empty():
+                site.take(leases.get())
+            site.work()
+            site.advertise()
+            time.sleep(0.02)
+        assert [process.wait(300) for process in processes] == [0] * PROCESSES
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     assert site.most <= 7
     assert site.most_submitting <= 3
 

@@ -127,6 +127,7 @@ def test_an_issuer_of_one_vo_is_for_that_only(door: Door):
     assert door.report("status", {job_id: running_at(1)}).status_code == 200
 
 
+@pytest.mark.usefixtures("_rates_gain_nothing")
 def test_wrong_tokens_are_counted_and_cost_good_ones_nothing(door: Door):
     assert {door.report("heartbeat", {}, token="bad").status_code for _ in range(150)} == {401, 429}
     assert {door.report("heartbeat", {}).status_code for _ in range(150)} == {200}

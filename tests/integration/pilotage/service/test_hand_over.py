@@ -45,7 +45,9 @@ class Pretended:
     def __init__(self, server: LeaseServer) -> None:
         self._server = server
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        self.pilot = httpx.Client(base_url=f"{server.url}/api/v1", headers=headers, trust_env=False)
+        self.pilot = httpx.Client(
+            base_url=f"{server.url}/api/v1", headers=headers, trust_env=False, timeout=300
+        )
 
     def add(self) -> int:
         return self._server.add({"Executable": "true"}).job_id

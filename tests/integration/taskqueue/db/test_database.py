@@ -213,9 +213,11 @@ def test_a_server_that_was_restarted_costs_no_request_an_error(postgres: Postgre
     engine = database.connect(postgres_url)
     _write_once(engine)
     postgres.kill()
-    with pytest.raises(database.UNAVAILABLE), database.writing(engine):
-        pass
-    postgres.start()
+    try:
+        with pytest.raises(database.UNAVAILABLE), database.writing(engine):
+            pass
+    finally:
+        postgres.start()
     assert _count(engine) == 1  # and what was committed before the power went is there
     engine.dispose()
 

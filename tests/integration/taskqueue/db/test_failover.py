@@ -107,7 +107,7 @@ class _Load:
 
     def _ask(self, caller: MatchCaller) -> None:
         try:
-            answer = self._claimer.submit(request(caller=caller)).future.result(60)
+            answer = self._claimer.submit(request(caller=caller)).future.result(600)
         except (PilotageError, *database.UNAVAILABLE):
             return  # as a pilot that got a 503
         self.given.extend(answer.matches)

@@ -86,7 +86,7 @@ def _bell(wire: NotificationTransport | None) -> Iterator[NotificationHub]:
     begun = [_told(bell, topic) for topic in notifications.TOPICS]
     bell.start()
     try:
-        assert wire is None or all(each.wait(60) for each in begun)
+        assert wire is None or all(each.wait(300) for each in begun)
         yield bell
     finally:
         bell.stop()
@@ -100,7 +100,7 @@ def _told(bell: NotificationHub, topic: str = notifications.CHANGES) -> Event:
 
 def _next(told: Event) -> bool:
     """Whether it is told again; for a moment at most, if not."""
-    heard = told.wait(60)
+    heard = told.wait(300)
     told.clear()
     return heard
 

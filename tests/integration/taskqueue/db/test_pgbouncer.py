@@ -79,7 +79,11 @@ def test_pilots_of_several_processes_drain_everything_once(
         ids = [job_id for each in asked for job_id in waiting.put(conn, now, 20, asked=each)]
     command = [sys.executable, "-m", "tests.draining_process", pooled_url, "8", "2"]
     processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    try:
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     assert [process.returncode for process in processes] == [0, 0]
     taken = Counter(job_id for output in outputs for job_id in json.loads(output))
     assert (set(taken), max(taken.values())) == (set(ids), 1)
@@ -101,9 +105,11 @@ def test_a_pooler_that_was_restarted_costs_no_request_an_error(pgbouncer: Pgboun
     with db_database.reading(pooled) as conn:
         conn.execute(text("SELECT 1"))
     pgbouncer.stop()
-    with pytest.raises(db_database.UNAVAILABLE), db_database.reading(pooled):
-        pass
-    pgbouncer.start()
+    try:
+        with pytest.raises(db_database.UNAVAILABLE), db_database.reading(pooled):
+            pass
+    finally:
+        pgbouncer.start()
     with db_database.reading(pooled) as conn:
         assert postgresql.is_pooled(conn)
 

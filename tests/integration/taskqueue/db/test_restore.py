@@ -44,9 +44,11 @@ class _Installation:
     @contextmanager
     def service(self) -> Iterator[Service]:
         engine = db_database.connect(self.url)
-        with running(engine, self.home, TREE) as service:
-            yield service
-        engine.dispose()
+        try:
+            with running(engine, self.home, TREE) as service:
+                yield service
+        finally:
+            engine.dispose()
 
     @property
     def _name(self) -> str:

@@ -279,7 +279,7 @@ def test_one_request_at_several_processes_at_once_gets_one_answer(
         given = [
             [each.lease for each in look.claimed]
             for answer in answers
-            for look in answer.result(20)
+            for look in answer.result(300)
             if isinstance(look, ClaimResult)
         ]
     assert given == [given[0]] * len(matchers)
@@ -456,17 +456,19 @@ def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilo
     matcher.serve([])
     claimer = ClaimWorker(engine, matcher)
     claimer.start()
-    with engine.connect() as rival, rival.begin() as transaction:
-        # Every claim has to write here: all of them stand still until the lock goes.
-        rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
-        tickets = [claimer.submit(request(seconds=0.5)) for _ in range(10)]
-        errors = [ticket.future.exception for ticket in tickets]
-        waiting.until(lambda: all(ticket.request.deadline < time.monotonic() for ticket in tickets))
-        transaction.rollback()
-    assert all(error(20) is not None for error in errors)
-    late = claimer.submit(request())
-    [match] = late.future.result(20).matches
-    claimer.stop()
+    try:
+        with engine.connect() as rival, rival.begin() as transaction:
+            # Every claim has to write here: all of them stand still until the lock goes.
+            rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
+            tickets = [claimer.submit(request(seconds=0.5)) for _ in range(10)]
+            errors = [ticket.future.exception for ticket in tickets]
+            waiting.until(lambda: all(ticket.request.deadline < time.monotonic() for ticket in tickets))
+            transaction.rollback()
+        assert all(error(300) is not None for error in errors)
+        late = claimer.submit(request())
+        [match] = late.future.result(300).matches
+    finally:
+        claimer.stop()
     assert _open_attempts(engine) == 1
     with database.reading(engine) as conn:
         assert waiting.left(conn) == [each for each in job_ids if each != match.job_id]

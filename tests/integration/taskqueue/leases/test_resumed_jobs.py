@@ -1,5 +1,6 @@
 """A job that was taken from a silent pilot goes back to it, as long as nobody else has it."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -362,13 +363,13 @@ def test_of_holders_that_come_back_claims_and_kills_one_wins_each_job(
     doomed = chance.sample(sorted(gone.leases), 10)
 
     def come_back(_: int) -> None:
-        for job_id, lease in leases:
-            try:
-                gone.report(chance.choice(["heartbeat", "finish", "output", "start"]), lease)
-                back.add(job_id)
-            except StaleLease:
-                pass
-        stop.set()
+        try:
+            for job_id, lease in leases:
+                with contextlib.suppress(StaleLease):
+                    gone.report(chance.choice(["heartbeat", "finish", "output", "start"]), lease)
+                    back.add(job_id)
+        finally:
+            stop.set()
 
     def claim_all(number: int) -> None:
         server = AutocommitRunner(engine) if number == 2 and engine.dialect.name == "postgresql" else None

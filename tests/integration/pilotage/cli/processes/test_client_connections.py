@@ -42,7 +42,7 @@ def talk(said: _Talk, *, level: str = "error", app: Any = _app) -> None:
         task = asyncio.create_task(server.serve(sockets=[bound]))
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 await said(reader, writer, server)
         finally:
             writer.transport.abort()
@@ -67,11 +67,12 @@ async def heard(server: uvicorn.Server) -> None:
 
 
 async def look(server: uvicorn.Server, seconds: float) -> None:
-    """Have the server look, as if so much time had passed."""
+    """Have the server look, as if so much time had passed since its client said anything."""
     while not server.server_state.connections:
         await asyncio.sleep(0)
-    now = asyncio.get_running_loop().time() + seconds
-    client_connections.end_silent(server.server_state.connections, now=now)
+    [connection] = server.server_state.connections
+    now = connection._received_at + seconds  # type: ignore[union-attr]
+    client_connections.end_silent([connection], now=now)
 
 
 @pytest.mark.parametrize(

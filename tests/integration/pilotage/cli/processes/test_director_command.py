@@ -58,7 +58,7 @@ def run(service: Service, directory: Path, *words: str, **queue: Any) -> "subpro
     file = directory / "director.yaml"
     file.write_text(yaml.safe_dump(content))
     command = [str(PILOTAGE), "director", "--config", str(file), "--home", str(directory), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_one_cycle_in_which_nothing_worked_fails_and_names_the_system(
@@ -107,7 +107,7 @@ def described(service: Service, directory: Path, **selection: object) -> Directo
 def test_queues_come_from_the_tree_and_follow_it(service: Service, tmp_path: Path) -> None:
     told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
     command = [str(PILOTAGE), "director", "--config", str(file), "--home", str(tmp_path), "--check", "--json"]
-    assert json.loads(subprocess.check_output(command, timeout=120)) == [{"system": "ce1", "error": ""}]
+    assert json.loads(subprocess.check_output(command, timeout=300)) == [{"system": "ce1", "error": ""}]
 
     before = director.find_tree_queues(told, file)
     assert [(each.queue, each.system, each.batch_queue) for each in before.queues] == [
@@ -131,7 +131,7 @@ def test_a_selection_without_queues_ends_a_director_at_its_start(service: Servic
         "--home",
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
 
     assert done.returncode == 2
     assert (
@@ -163,7 +163,7 @@ def test_a_change_of_the_tree_that_contradicts_the_file_does_not_end_a_director(
         assert not statuses
     finally:
         stop.set()
-        running.join(60)
+        running.join(300)
     assert statuses == [0]
 
 
@@ -183,13 +183,16 @@ sys.exit(process_setup.run_apart(hang, patience=0.1))
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_a_process_ends_although_its_work_hangs_and_its_child_with_it(by: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _HANGING], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
+        try:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
 
-        process.send_signal(by)
+            process.send_signal(by)
 
-        assert process.wait(60) == (1 if by is signal.SIGTERM else -signal.SIGKILL)
-        assert process.stdout.read() == "", "the pipe is closed when the child has ended"
+            assert process.wait(300) == (1 if by is signal.SIGTERM else -signal.SIGKILL)
+            assert process.stdout.read() == "", "the pipe is closed when the child has ended"
+        finally:
+            process.kill()
     assert child != process.pid
 
 

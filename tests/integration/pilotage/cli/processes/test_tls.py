@@ -119,10 +119,10 @@ def test_only_a_trusted_proxy_says_where_a_request_came_from(trusted: tuple[str,
     said = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
     url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
     try:
-        assert tuple(httpx.get(url, headers=said, trust_env=False).json()) == seen
+        assert tuple(httpx.get(url, headers=said, trust_env=False, timeout=300).json()) == seen
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(300)
         bound.close()
 
 
@@ -149,20 +149,21 @@ def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
     server._ready = ready.set
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert ready.wait(60)
     trusting = ssl.create_default_context(cafile=str(authority.certificate))
     url = f"https://localhost:{bound.getsockname()[1]}/"
-    silent = [socket.create_connection(bound.getsockname()) for _ in range(30)]
+    silent: list[socket.socket] = []
     try:
+        assert ready.wait(300)
+        silent += [socket.create_connection(bound.getsockname()) for _ in range(30)]
         for each in silent[:20]:  # the oldest make room for others of their address
-            each.settimeout(60)
+            each.settimeout(300)
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
         until(lambda: len(pending._all) == 10)
         with httpx.Client(verify=trusting, trust_env=False, timeout=300) as client:
             assert [client.get(url).json() for _ in range(3)] == [["127.0.0.1", "https"]] * 3
         silent[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
-        silent[-1].settimeout(60)
+        silent[-1].settimeout(300)
         with contextlib.suppress(ConnectionResetError):
             while silent[-1].recv(100):
                 pass
@@ -175,7 +176,7 @@ def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
         for each in silent:
             each.close()
         server.should_exit = True
-        thread.join(60)
+        thread.join(300)
         bound.close()
     assert not thread.is_alive()
     assert not pending._all
@@ -200,17 +201,18 @@ def home(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
             stderr=log,
         )
     with process:
-        assert process.stdout is not None
-        assert process.stdout.readline(), (home / "log").read_text()
-        yield home
-        process.terminate()
-        process.wait(60)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline(), (home / "log").read_text()
+            yield home
+        finally:
+            process.terminate()
 
 
 def pilotage(home: Path, *words: str) -> str:
     environment = {"PILOTAGE_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)}
     done = subprocess.run(
-        [PILOTAGE, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [PILOTAGE, *words], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -227,16 +229,15 @@ def test_commands_and_pilots_believe_the_authority_that_is_named(home: Path):
 def test_nobody_speaks_without_tls_or_to_another_authority(home: Path, tmp_path: Path):
     url = home_directory.read_client_env(home)["PILOTAGE_URL"]
     with pytest.raises(httpx.TransportError):
-        httpx.get(url.replace("https:", "http:"), trust_env=False)
+        httpx.get(url.replace("https:", "http:"), trust_env=False, timeout=300)
     other = Authority(tmp_path)
     context = ssl.create_default_context(cafile=str(other.certificate))
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(f"{url}/healthz", verify=context, trust_env=False)
+        httpx.get(f"{url}/healthz", verify=context, trust_env=False, timeout=300)
 
 
 def test_answers_over_tls_say_that_it_has_to_stay_so(home: Path, authority: Authority):
     context = ssl.create_default_context(cafile=str(authority.certificate))
-    answer = httpx.get(
-        f"{home_directory.read_client_env(home)['PILOTAGE_URL']}/login", verify=context, trust_env=False
-    )
+    url = home_directory.read_client_env(home)["PILOTAGE_URL"]
+    answer = httpx.get(f"{url}/login", verify=context, trust_env=False, timeout=300)
     assert "max-age" in answer.headers["Strict-Transport-Security"]

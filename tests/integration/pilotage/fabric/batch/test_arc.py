@@ -55,7 +55,7 @@ def submit(system: Arc, job: BatchJob) -> Handle:
 
 
 def all_ended(system: Arc, handles: list[Handle]) -> dict[str, JobReport]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while True:
         found = system.status(handles)
         if {each.state for each in found.values()} <= ENDED:

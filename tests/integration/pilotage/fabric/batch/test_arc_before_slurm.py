@@ -101,7 +101,7 @@ def test_a_director_that_is_killed_fills_a_ce_with_pilots(
             arc_before_slurm.wait_until_taken(field.name)
             director.kill()
             director.start()
-            field.wait_until_done(director, 200)
+            field.wait_until_done(director, 300)
         finally:
             director.stop()
         pilots = field.pilots()

@@ -47,7 +47,7 @@ def job(script: str = "sleep 600", **asked: object) -> BatchJob:
 
 
 def until(look: Callable[[], JobReport], state: State) -> JobReport:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (report := look()).state is not state:
         assert time.monotonic() < deadline, report
         time.sleep(0.1)

@@ -179,6 +179,7 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
     engine: Engine,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     throttle: str,
     number: int,
     limits: dict[str, int],
@@ -195,11 +196,10 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
         burst = Burst(ground=Ground(service, tmp_path / "gateway", monkeypatch), chance=chance)
         record = _Record(burst.came)
         logger = logging.getLogger("pilotage.fabric.gateway.gateway")
-        logger.setLevel(logging.INFO)
-        logger.addHandler(record)
+        caplog.set_level(logging.INFO, logger.name)
+        monkeypatch.setattr(logger, "handlers", [*logger.handlers, record])
         job_ids = burst.ground.submit(number, LocalJobs=LOCAL_JOBS)
         _run_until_all_ended(burst, number)
-        logger.removeHandler(record)
     assert len(burst.came) >= number
     assert {line.split()[1] for line in burst.came} == set(map(str, job_ids))
     assert all(burst.most[what] <= limit for what, limit in limits.items()), burst.most

@@ -134,6 +134,7 @@ def test_a_pilot_that_does_not_run_does_not_renew_its_token(service: Service):
     assert service.as_role("pilot", vo="cms", queue=QUEUE).post("/api/v1/tokens/renew").status_code == 404
 
 
+@pytest.mark.usefixtures("_rates_gain_nothing")
 def test_too_many_requests_of_one_subject_are_429(service: Service, config_text: str):
     limited = config_text.replace("Defaults:", "Defaults:\n    Limits: {RequestsPerSecond: 0.1}")
     service.configure(limited)

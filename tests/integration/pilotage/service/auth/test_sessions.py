@@ -167,6 +167,7 @@ def test_the_interface_takes_no_cookie(service: Service):
     assert browser.get("/api/v1/jobs").status_code == 401
 
 
+@pytest.mark.usefixtures("_rates_gain_nothing")
 def test_who_guesses_links_is_slowed_down_and_written_down(service: Service, caplog):
     service.configure("Operations: {Defaults: {Limits: {RequestsPerSecond: 0.1}}}")
     guesser = service.client()
@@ -288,6 +289,7 @@ def test_command_lines_of_one_address_take_no_places_of_others(
     assert [each.status_code for each in answers] == [201, 503, 201]
 
 
+@pytest.mark.usefixtures("_rates_gain_nothing")
 def test_wrong_secrets_of_a_command_line_refuse_no_other(service: Service):
     begun = service.client().post("/api/v1/device-logins").json()
     wrong = service.client("wrong")

@@ -100,7 +100,7 @@ def session(service: Service, role: str, **wishes: object) -> httpx.Client:
         "Accept": "text/html",
     }
     return httpx.Client(
-        base_url=service.url, headers=headers, trust_env=False, verify=NO_AUTHORITIES, timeout=120
+        base_url=service.url, headers=headers, trust_env=False, verify=NO_AUTHORITIES, timeout=300
     )
 
 

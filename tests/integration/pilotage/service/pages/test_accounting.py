@@ -36,16 +36,16 @@ def test_the_operator_sees_all_and_looks_deeper(used: Service, signed_in: Signed
     page = signed_in(used, role="operator", user="root")
     page.goto("/")
     page.get_by_role("link", name="Accounting").click()
-    assert page.title() == "Accounting – Pilotage"
+    expect(page).to_have_title("Accounting – Pilotage")
     row = page.get_by_role("row", name="dune")
+    expect(row).to_contain_text("100.0")
     assert row.get_by_role("cell").all_text_contents()[:3] == ["3", "6.0\xa0h", "6.0\xa0h"]
-    assert "100.0" in row.text_content()
     picture(page, "accounting/jobs")
     page.get_by_role("link", name="cms", exact=True).click()
+    expect(page.get_by_role("row", name="LCG.B.org").get_by_role("cell").first).to_have_text("3")
+    expect(page.get_by_role("row", name="(none)")).to_have_count(1)  # of jobs that never ran
     assert "vo=cms" in page.url
     assert "by=site" in page.url
-    assert page.get_by_role("row", name="LCG.B.org").get_by_role("cell").first.text_content() == "3"
-    assert page.get_by_role("row", name="(none)").count() == 1, "of jobs that never ran"
 
 
 @pytest.mark.parametrize("quantity", ["core", "efficiency", "waited"])
@@ -55,10 +55,10 @@ def test_every_quantity_is_plotted_with_a_legend(used: Service, signed_in: Signe
     plot = page.get_by_role("figure")
     expected = "a pilot" if quantity == "waited" else "ada"
     plot.locator("canvas").wait_for()
-    assert plot.locator(".u-legend").get_by_text(expected).is_visible()
+    expect(plot.locator(".u-legend").get_by_text(expected)).to_be_visible()
     plot.get_by_text("Numbers").click()
-    assert plot.get_by_role("columnheader", name=expected).is_visible()
-    assert plot.get_by_role("rowheader").count() == 8
+    expect(plot.get_by_role("columnheader", name=expected)).to_be_visible()
+    expect(plot.get_by_role("rowheader")).to_have_count(8)
     picture(page, f"accounting/{quantity}")
 
 
@@ -70,6 +70,7 @@ def test_the_form_leads_to_an_address_that_says_the_same_to_a_colleague(used: Se
     page.get_by_label("Step").select_option("hour")
     page.get_by_role("textbox", name="VO").fill("dune")
     page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**vo=dune**")
     other = signed_in(used, role="operator", user="someone")
     other.goto(page.url)
     assert other.get_by_role("figure").get_by_text("CPU time hours by hour, UTC").is_visible()

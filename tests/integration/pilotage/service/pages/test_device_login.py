@@ -76,7 +76,7 @@ def test_who_has_no_token_logs_in_by_a_browser(service: Service, windows, tmp_pa
         picture(page, "login/device")
         page.get_by_role("button", name="Confirm").click()
         expect(page.get_by_text("Confirmed")).to_be_visible()
-        said, errors = process.communicate(timeout=120)
+        said, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert str(home / "client.env") in said
     assert (home / "client.env").stat().st_mode & 0o077 == 0
@@ -84,7 +84,7 @@ def test_who_has_no_token_logs_in_by_a_browser(service: Service, windows, tmp_pa
     def whoami() -> subprocess.CompletedProcess[str]:
         command = [str(PILOTAGE), "whoami", "--json"]
         return subprocess.run(
-            command, env=environment(service, home), capture_output=True, text=True, timeout=150, check=False
+            command, env=environment(service, home), capture_output=True, text=True, timeout=300, check=False
         )
 
     assert json.loads(whoami().stdout)["user"] == "ada"

@@ -1,6 +1,7 @@
 """What all pages share."""
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser import SignedIn, picture
 from tests.running_service import Service
@@ -63,7 +64,7 @@ def test_the_interface_is_described_without_a_look_elsewhere(service: Service, w
     page.goto("/docs")
     page.get_by_text("/api/v1/matcher/requestJob").click()
     page.get_by_role("link", name="JobRequest").first.click()
-    assert page.get_by_role("table", name="JobRequest").get_by_text("PilotReference").is_visible()
+    expect(page.get_by_role("table", name="JobRequest").get_by_text("PilotReference")).to_be_visible()
     assert hosts == {service.url.partition("//")[2]}
 
 

@@ -48,12 +48,12 @@ def test_failures_are_grouped_by_site_and_exit_code_and_lead_to_the_jobs(
     assert row.get_by_role("cell", name="17", exact=True).is_visible()
     picture(page, "groups/failures")
     bar = row.get_by_role("progressbar")
-    assert bar.is_visible()
+    expect(bar).to_be_visible()
     page.set_viewport_size({"width": 390, "height": 900})
-    assert not bar.is_visible()
+    expect(bar).to_be_hidden()
     page.set_viewport_size({"width": 1280, "height": 900})
     row.get_by_role("link", name="Application Finished With Errors").click()
-    assert page.get_by_role("link", name=str(failed), exact=True).is_visible()
+    expect(page.get_by_role("link", name=str(failed), exact=True)).to_be_visible()
     other = signed_in(service, role="vo_admin", vo="dune", user="kim")
     other.goto("/failures")
     assert other.get_by_text("No job failed").is_visible()
@@ -98,7 +98,7 @@ def test_a_campaign_is_one_line(service: Service, signed_in: SignedIn, failed: i
     assert [cells[2], cells[4], cells[7]] == ["3", "2", "1"], cells
     picture(page, "groups/campaigns")
     row.get_by_role("link", name="2", exact=True).click()
-    assert page.locator("#jobs tbody tr").count() == 2
+    expect(page.locator("#jobs tbody tr")).to_have_count(2)
 
 
 def test_a_failed_job_shows_its_standard_error_and_leads_to_its_pilot_and_back(
@@ -110,7 +110,7 @@ def test_a_failed_job_shows_its_standard_error_and_leads_to_its_pilot_and_back(
         expect(page.get_by_text("no such calibration file")).to_be_visible()
         page.get_by_role("link", name="walker").click()
         page.get_by_role("link", name=str(failed), exact=True).click()
-        assert page.url.endswith(f"/jobs/{failed}")
+        page.wait_for_url(f"**/jobs/{failed}")
     other = signed_in(service, role="user", vo="cms", user="bob")
     other.goto("/pilots/walker")
     assert other.get_by_role("heading", level=1).text_content() == "Not found"
@@ -165,9 +165,9 @@ def test_the_list_of_jobs_has_the_columns_and_the_order_that_are_chosen(
         assert shown == sorted("abc", reverse=bool(_))
     page.goto("/jobs?vo=cms&sort=-job_name&limit=2")
     page.get_by_role("link", name="Next page").click()
-    assert page.locator("#jobs tbody tr").count() == 1
+    expect(page.locator("#jobs tbody tr")).to_have_count(1)
     page.get_by_label("All on this page").check()
-    assert page.get_by_text("1 ticked.").is_visible()
+    expect(page.get_by_text("1 ticked.")).to_be_visible()
 
 
 def test_the_jobs_of_a_filter_are_downloaded(service: Service, signed_in: SignedIn, failed: int) -> None:

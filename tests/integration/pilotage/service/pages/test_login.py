@@ -1,4 +1,5 @@
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser import SignedIn, picture
 from tests.running_service import Service
@@ -22,7 +23,7 @@ def test_a_link_signs_in_once_and_goes_to_the_page_that_was_asked_for(service: S
     picture(page, "login/confirm")
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(f"{service.url}/")
-    assert page.get_by_role("banner").get_by_text("ada").is_visible()
+    expect(page.get_by_role("banner").get_by_text("ada")).to_be_visible()
     cookie = page.context.cookies()[0]
     assert cookie["httpOnly"]
     assert cookie["sameSite"] == "Lax"
@@ -39,8 +40,8 @@ def test_without_scripts_the_link_is_pasted(service: Service, windows):
     page.goto("/login?next=/login%3Fa=1")
     page.get_by_label("One-time link").fill(f"{service.url}{path}")
     page.get_by_role("button", name="Sign in").click()
-    assert page.url == f"{service.url}/login?a=1"
-    assert page.get_by_text("You are signed in as ada").is_visible()
+    page.wait_for_url(f"{service.url}/login?a=1")
+    expect(page.get_by_text("You are signed in as ada")).to_be_visible()
 
 
 def test_who_is_signed_in_does_not_become_somebody_else_by_opening_a_link(
@@ -53,7 +54,7 @@ def test_who_is_signed_in_does_not_become_somebody_else_by_opening_a_link(
     assert page.get_by_text("You are signed in as ada").is_visible()
     picture(page, "login/signed-in")
     page.get_by_role("button", name="Sign in").click()
-    assert page.get_by_role("banner").get_by_text("mallory").is_visible()
+    expect(page.get_by_role("banner").get_by_text("mallory")).to_be_visible()
 
 
 def test_where_to_go_next_is_never_another_host(service: Service, windows):

@@ -1,6 +1,7 @@
 from datetime import timedelta
 
 import pytest
+from playwright.sync_api import expect
 from sqlalchemy import insert
 
 from agents import accounting
@@ -75,8 +76,8 @@ def test_an_operator_sees_all_vos_and_what_needs_a_look(busy: Service, signed_in
     assert page.locator("figure canvas").count() == 2
     picture(page, "overview/operator")
     page.get_by_role("link", name="24 h").click()
-    assert page.url.endswith("/?hours=24")
-    assert page.get_by_role("figure").get_by_text("every 10 minutes").first.text_content()
+    page.wait_for_url("**/?hours=24")
+    expect(page.get_by_role("figure").get_by_text("every 10 minutes").first).not_to_be_empty()
 
 
 def test_a_user_sees_his_own_jobs_and_the_numbers_of_his_vo(busy: Service, signed_in: SignedIn):

@@ -42,11 +42,11 @@ def test_an_operator_narrows_the_pools_to_a_vo_and_turns_the_page(grid: Service,
     assert page.get_by_role("rowheader").count() == 4
     page.get_by_label("VO").select_option("dune")
     page.get_by_role("button", name="Show").click()
-    assert page.get_by_role("row").filter(has_text="Memory = 5000").count() == 1
-    assert page.get_by_role("rowheader").count() == 1
+    expect(page.get_by_role("rowheader")).to_have_count(1)
+    expect(page.get_by_role("row").filter(has_text="Memory = 5000")).to_have_count(1)
     page.goto("/pools?limit=3")
     page.get_by_role("link", name="Next page").click()
-    assert page.get_by_role("rowheader").count() == 1
+    expect(page.get_by_role("rowheader")).to_have_count(1)
     assert "limit=3" in page.url
 
 
@@ -63,7 +63,8 @@ def test_a_pool_lists_its_queues_by_site_and_leads_to_its_jobs(grid: Service, si
     assert jobs.startswith("/jobs?pool=")
     assert jobs.endswith("&status=Waiting")
     page.get_by_role("link", name="Its task queues").click()
-    assert page.get_by_role("rowheader").count() == 1
+    page.wait_for_url("**/task-queues?**")
+    expect(page.get_by_role("rowheader")).to_have_count(1)
 
 
 def test_a_pool_without_a_queue_says_so(grid: Service, signed_in: SignedIn):
@@ -118,7 +119,7 @@ def test_task_queues_show_users_their_own_and_vo_admins_those_of_the_vo(grid: Se
     assert page.get_by_role("rowheader").count() == 3
     page.get_by_label("Owner").fill("ada")
     page.get_by_role("button", name="Show").click()
-    assert page.get_by_role("rowheader").count() == 2
+    expect(page.get_by_role("rowheader")).to_have_count(2)
     picture(page, "sites/task_queues")
 
 

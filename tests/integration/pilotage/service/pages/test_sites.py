@@ -64,7 +64,7 @@ def test_sites_are_found_by_name_and_state_and_sorted_at_an_address(grid: Servic
     page.goto("/sites")
     page.get_by_label("Name").fill("b.ORG")
     page.get_by_role("button", name="Show").click()
-    assert page.get_by_role("rowheader").all_text_contents() == [OTHER]
+    expect(page.get_by_role("rowheader")).to_have_text([OTHER])
     page.goto("/sites?state=off")
     assert page.get_by_role("rowheader").all_text_contents() == ["LCG.C.org"]
     page.goto("/sites?sort=-could_run")
@@ -78,7 +78,7 @@ def test_a_vo_sees_first_where_it_may_run_and_counts_its_own_jobs(grid: Service,
     assert _row(page, SITE).endswith("1")
     page.get_by_label("Which").select_option("all")
     page.get_by_role("button", name="Show").click()
-    assert page.get_by_role("rowheader").count() == 3
+    expect(page.get_by_role("rowheader")).to_have_count(3)
     assert _row(page, OTHER).endswith("0")
 
 
@@ -142,7 +142,7 @@ def test_a_site_admin_bans_his_site_and_allows_it_again(unbanned: Service, signe
     page.goto(f"/sites/{SITE}")
     page.get_by_label("Reason").fill(HOSTILE)
     page.get_by_role("link", name="Ban…").click()
-    assert page.url.endswith("#ban")
+    page.wait_for_url("**#ban")
     page.get_by_role("button", name=f"Ban {SITE}").click()
     expect(page.get_by_text("by site_admin")).to_contain_text(HOSTILE)
     assert unbanned.operator().get(f"/api/v1/sites/{SITE}").json()["ban"]["reason"] == HOSTILE
@@ -201,7 +201,7 @@ def test_a_site_admin_looks_as_any_vo_at_his_queues(grid: Service, signed_in: Si
     page.goto(f"/sites/{SITE}/ce1/short")
     page.get_by_label("As it is for the VO").select_option("dune")
     page.get_by_role("button", name="Show").click()
-    assert page.url.endswith("?vo=dune")
+    page.wait_for_url("**?vo=dune")
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="MaxRAM", exact=True))
     expect(row).to_contain_text("8000")
 

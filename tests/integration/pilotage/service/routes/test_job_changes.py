@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from pilotage.service.models.jobs import EventQuery
 from taskqueue.db import database
 from taskqueue.db.clock import utc_now
 from taskqueue.schema.tables import installation
-from tests import stored
+from tests import stored, waiting
 from tests.databases import BOTH
 from tests.running_service import CONFIG, Service, running
 
@@ -155,16 +155,20 @@ def test_streams_that_are_opened_at_once_are_bounded_too(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events, start_of = service.parts.job_events, JobEvents.start_of
+    refused = threading.Semaphore(0)
 
-    def start_slowly(self: JobEvents, after: str | None) -> Any:
-        time.sleep(0.2)
+    def start_when_the_others_are_refused(self: JobEvents, after: str | None) -> Any:
+        assert refused.acquire(timeout=300)
         return start_of(self, after)
 
-    monkeypatch.setattr(JobEvents, "start_of", start_slowly)
+    monkeypatch.setattr(JobEvents, "start_of", start_when_the_others_are_refused)
     monkeypatch.setattr(events, "_most_of_caller", 3)
 
     def open_one(_: int) -> int:
-        return service.user().get("/api/v1/jobs/events?seconds=1").status_code
+        status = service.user().get("/api/v1/jobs/events?seconds=1").status_code
+        if status == 429:
+            refused.release()
+        return status
 
     with ThreadPoolExecutor(6) as threads:
         assert sorted(threads.map(open_one, range(6))) == [200, 200, 200, 429, 429, 429]
@@ -184,10 +188,7 @@ def test_a_stream_that_never_begins_gives_its_place_back(engine: Engine) -> None
 
 
 def _wait_until_none(events: JobEvents) -> None:
-    until = time.monotonic() + 5
-    while events._streams and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not events._streams
+    waiting.until(lambda: not events._streams)
 
 
 def test_a_stream_of_many_changes_leaves_none_out(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

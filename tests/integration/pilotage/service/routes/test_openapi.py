@@ -103,4 +103,4 @@ def _try(operation: APIOperation, mode: GenerationMode, examples: int, world: Wo
 
 
 def _ask(case: Case, token: str) -> None:
-    case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, checks=_CHECKS, timeout=120)
+    case.call_and_validate(headers={"Authorization": f"Bearer {token}"}, checks=_CHECKS, timeout=300)

@@ -109,6 +109,7 @@ def test_a_bad_exchange_uses_nothing_up(service: Service, body: dict[str, str]):
     assert exchange(service, secret).status_code == 200
 
 
+@pytest.mark.usefixtures("_rates_gain_nothing")
 def test_strangers_are_counted_by_their_address(service: Service, config_text: str):
     service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {RequestsPerSecond: 0.1}"))
     secret = register(service).json()["secret"]
