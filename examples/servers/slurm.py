@@ -60,12 +60,12 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=2
-KillWait=2
-MinJobAge=300
+KillWait=30
+MinJobAge=3600
 InactiveLimit=0
 ReturnToService=2
-SlurmdTimeout=60
-MessageTimeout=2
+SlurmdTimeout=300
+MessageTimeout=10
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
@@ -210,7 +210,7 @@ class Slurm:
             env={**os.environ, **self.environment, "PATH": PATH},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr}")

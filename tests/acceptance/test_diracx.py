@@ -136,7 +136,7 @@ def test_only_tokens_of_diracx_with_a_group_of_the_registry_are_accepted(diracx:
     def report(token: str | None, body: object = None, path: str = "status") -> int:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-        with httpx.Client(verify=context) as client:
+        with httpx.Client(verify=context, timeout=300) as client:
             return client.patch(f"{diracx.url}/api/jobs/{path}", content=content, headers=headers).status_code
 
     assert report(diracx.token()) == 200
