@@ -108,6 +108,11 @@ class Slurm:
         """Start the daemon that decides, anew."""
         self._run("slurmctld")
 
+    def end_jobs(self) -> None:
+        """End all jobs, and return when all cores are free again."""
+        self.ask("scancel", "--me")
+        wait_until(lambda: not self.ask("squeue", "--noheader"))
+
     def forget_jobs(self) -> None:
         """Start the controller anew without its records of jobs; it may give their numbers to others."""
         self.kill_controller()

@@ -101,7 +101,11 @@ def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_sto
         def client(token: str) -> httpx.Client:
             headers = {"Authorization": f"Bearer {token}"}
             return httpx.Client(
-                base_url=f"{balancer.url}/api/v1", headers=headers, verify=verify, trust_env=False, timeout=300
+                base_url=f"{balancer.url}/api/v1",
+                headers=headers,
+                verify=verify,
+                trust_env=False,
+                timeout=300,
             )
 
         seen: list[int] = []

@@ -39,7 +39,7 @@ def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
     engine = database.connect(sqlite_url)
     with running(engine, tmp_path, CONFIG) as service:
         yield Field(service, slurm, tmp_path)
-        slurm.ask("scancel", "--me")
+        slurm.end_jobs()
     engine.dispose()
 
 

@@ -70,7 +70,7 @@ class Installation:
             env={**os.environ, **self.environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

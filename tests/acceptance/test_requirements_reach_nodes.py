@@ -61,7 +61,7 @@ def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
     engine = database.connect(sqlite_url)
     with running(engine, tmp_path, CONFIG) as service:
         yield Field(service, slurm, tmp_path)
-        slurm.ask("scancel", "--me")
+        slurm.end_jobs()
     engine.dispose()
 
 
@@ -77,7 +77,7 @@ def send_to(field: Field, *queues: str, **resources: int) -> int:
 
 def wait_until_done(field: Field) -> None:
     """Until the jobs are, and the pilots, too: one that still asks would take what is submitted next."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while field.open_jobs() or any(pilot["status"] in ACTIVE for pilot in field.pilots()):
         assert time.monotonic() < deadline, (field.open_jobs(), field.pilots())
         time.sleep(0.1)
@@ -144,8 +144,13 @@ def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) 
 
 
 def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
-    sqlite_url: str, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    sqlite_url: str,
+    slurm: Slurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    request.addfinalizer(slurm.end_jobs)
     engine = database.connect(sqlite_url)
     farm = {"kind": "slurm", "directory": str(tmp_path / "shared"), "environment": slurm.environment}
     stated = {"queue": LASTING, "system": "farm", "batch_queue": PARTITION, "cores": 2, "memory": 600}
@@ -158,7 +163,7 @@ def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
         [large] = ground.submit(Requirements='other.OS == "el8"', NumberOfProcessors=2, CPUTime=300)
         queues = [{**stated, "wall_time": 600, "wall_time_per_cpu": 1.5}]
         with ground.gateway(systems={"farm": farm}, queues=queues, job_polling_time=0.1) as gateway:
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + 300
             while ground.statuses() != {"Done": 2, "Waiting": 1}:
                 jobs = [ground.job(each) for each in (small, large)]
                 assert time.monotonic() < deadline, (ground.statuses(), gateway.manager.grid_jobs())
@@ -181,5 +186,4 @@ def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
             for text in shown(job):
                 assert f"NodeList={node}" in text
                 assert all(word in text for word in words), text
-        slurm.ask("scancel", "--me")
     engine.dispose()

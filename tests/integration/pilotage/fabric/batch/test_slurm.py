@@ -38,7 +38,7 @@ def system(slurm: Cluster, tmp_path: Path) -> Iterator[DialectSystem]:
     shell = LocalShell(environment=slurm.environment)
     areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
     yield DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
-    slurm.ask("scancel", "--me")
+    slurm.end_jobs()
 
 
 def job(script: str = "sleep 600", **asked: object) -> BatchJob:
@@ -47,7 +47,7 @@ def job(script: str = "sleep 600", **asked: object) -> BatchJob:
 
 
 def until(look: Callable[[], JobReport], state: State) -> JobReport:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (report := look()).state is not state:
         assert time.monotonic() < deadline, report
         time.sleep(0.1)

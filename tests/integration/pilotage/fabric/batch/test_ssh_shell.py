@@ -104,27 +104,28 @@ def test_a_command_whose_connection_is_cut_may_have_done_its_work(
 
     def work() -> None:
         try:
-            shell.run(["sh", "-c", f"touch {started}; sleep 60"])
+            shell.run(["sh", "-c", f"touch {started}; sleep 600"], seconds=300)
         except NoAnswer as error:
             errors.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not started.exists():
-        thread.join(0.02)
+    wait_until(lambda: started.exists() or not thread.is_alive())
     server.cut_connections()
-    thread.join(30)
-    assert errors
+    thread.join(300)
+    assert "went away" in str(errors)
 
 
 def test_a_host_that_is_away_comes_back(server: SshServer) -> None:
     with closing(SshShell(server.host())) as shell:
         shell.run(["true"])
         server.stop()
-        for _ in range(2):
-            with pytest.raises(BatchSystemAway):
-                shell.run(["true"])
-        server.start()
+        try:
+            for _ in range(2):
+                with pytest.raises(BatchSystemAway):
+                    shell.run(["true"])
+        finally:
+            server.start()
         assert shell.run(["echo", "on"]).stdout == "on\n"
 
 
@@ -172,7 +173,7 @@ def test_a_transfer_to_a_host_that_takes_no_connection_is_given_up(
 
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
-        thread.join(60)
+        thread.join(300)
         assert errors
 
 
@@ -243,7 +244,7 @@ def test_slurm_behind_a_head_node_does_what_it_must(
         shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
         system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("slurm"))
-        with closing(Bench(system=system, queue="short", faults=shell)) as bench:
+        with closing(Bench(system=system, queue="short", faults=shell, patience=300)) as bench:
             CHECKS[check](bench)
 
 
@@ -254,5 +255,5 @@ def test_lsf_behind_a_head_node_does_what_it_must(server: SshServer, tmp_path: P
         shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
         system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("lsf"))
-        with closing(Bench(system=system, queue="normal", faults=shell, poll=0.05)) as bench:
+        with closing(Bench(system=system, queue="normal", faults=shell, poll=0.05, patience=300)) as bench:
             CHECKS[check](bench)

@@ -3,7 +3,6 @@
 import os
 import random
 import socket
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from examples.servers.starting import wait_until
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
@@ -188,10 +188,7 @@ class Ground:
         return Counter(path.parent.name for path in Path(self.host.directory).glob("*/entry.json"))
 
     def wait_until_ended(self) -> None:
-        deadline = time.monotonic() + 60
-        while (here := self.host.capacity()["local"]).waiting + here.running:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not (here := self.host.capacity()["local"]).waiting + here.running)
 
     def close(self) -> None:
         self.host.kill([Handle(stamp=stamp) for stamp in self.batch_jobs()])
@@ -566,6 +563,7 @@ def test_a_pilot_that_waits_too_long_is_removed(ground: Ground) -> None:
     ground.submit(3)
     director = ground.director(LONG, longest_wait=3600)
     ground.cycle(director)
+    wait_until(lambda: ground.host.capacity()["local"].running == 2)
     ground.ahead = timedelta(hours=2)
 
     first, second = ground.cycle(director), ground.cycle(director)
@@ -764,10 +762,7 @@ def test_a_batch_job_that_nobody_knows_is_ended_after_looks_that_agree(ground: G
     director = ground.director(**ORPHANS)
 
     summaries = [ground.cycle(director) for _ in range(3)]
-    deadline = time.monotonic() + 60
-    while strange in ground.host.survey((), strange).stamps:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: strange not in ground.host.survey((), strange).stamps)
     ground.cycle(director)
 
     assert [summary.killed for summary in summaries] == [0, 0, 1]
@@ -856,8 +851,5 @@ def test_a_queue_that_swallows_a_brokers_pilots_does_not_keep_the_jobs_from_anot
 
 
 def wait_until_over(ground: Ground, stamps: Sequence[str]) -> None:
-    deadline = time.monotonic() + 60
-    handles = [Handle(stamp=stamp) for stamp in stamps]
-    while {report.state for report in ground.host.status(handles).values()} - ENDED - {State.MISSING}:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    handles, over = [Handle(stamp=stamp) for stamp in stamps], ENDED | {State.MISSING}
+    wait_until(lambda: {each.state for each in ground.host.status(handles).values()} <= over)

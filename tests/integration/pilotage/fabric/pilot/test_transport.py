@@ -43,11 +43,13 @@ def answering(
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    yield f"127.0.0.1:{listener.getsockname()[1]}"
-    stop.set()
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    thread.join(60)
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        stop.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(60)
 
 
 def http(body: bytes, status: str = "200 OK", *headers: str, length: int | None = None) -> bytes:
