@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,10 +65,10 @@ def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
     engine.dispose()
 
 
-def send_to(field: Field, *queues: str, **resources: int) -> int:
+def send_to(field: Field, *queues: str, words: Sequence[str] = (), **resources: int) -> int:
     """One cycle of a director that has these queues; how many pilots it sent."""
     facts = f"--facts={field.directory}/$SLURMD_NODENAME.json"
-    field.tell(dict.fromkeys(queues, PARTITION), facts, **resources)
+    field.tell(dict.fromkeys(queues, PARTITION), facts, *words, **resources)
     said = field.once()
     assert said["wanted"] == said["submitted"], said
     submitted: int = said["submitted"]
@@ -135,7 +135,15 @@ def test_a_conditional_requirement_reaches_only_nodes_and_queues_that_fulfil_it(
 def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) -> None:
     jobs = field.submit("cms", 8, Requirements="other.Scratch > 100")
 
-    assert send_to(field, LASTING, cores=4) == 2, "a pilot fills a node, and no flag names one"
+    probes, there = field.directory / "probes", field.directory / "there"
+    probes.mkdir()
+    there.mkdir()
+    # Else the first might be over, and its node free again, before the second is there.
+    wait = f"touch {there}/$SLURM_JOB_ID; until [ $(ls {there} | wc -l) = 2 ]; do sleep 0.1; done"
+    (probes / "both").write_text(f"#!/bin/sh\n{wait}\n")
+    (probes / "both").chmod(0o755)
+    sent = send_to(field, LASTING, words=(f"--probes={probes}",), cores=4)
+    assert sent == 2, "a pilot fills a node, and no flag names one"
     wait_until_done(field)
 
     nodes = nodes_by_stamp(field)
