@@ -335,7 +335,7 @@ def _find_flaws(engine: Engine, record: Record) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_every_job_ends_once_while_doors_are_killed(postgres_url: str, tmp_path: Path) -> None:
     record = run(Kills(directory=tmp_path, database_url=postgres_url, seconds=25))
     assert not record.faults, "\n".join(record.faults)
