@@ -119,7 +119,7 @@ def end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
     """Ask a process to end; one that will not is killed with all its children."""
     process.send_signal(how)
     try:
-        process.wait(30)
+        process.wait(120)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

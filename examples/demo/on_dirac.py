@@ -74,7 +74,7 @@ initialize()
 print(gConfig.getValue("/Systems/WorkloadManagement/URLs/Matcher"))
 """
 #: Seconds that the jobs may take together, on a slow machine too.
-PATIENCE = 420
+PATIENCE = 900
 
 
 def main(*, install: bool) -> int:

@@ -43,8 +43,8 @@ ALLOWED = {
 }
 #: The part of the work after which director and gateway are killed.
 KILLED_AFTER = 1 / 3
-#: Seconds that all may take together.
-PATIENCE = 240
+#: Seconds that all may take together, on a slow machine too.
+PATIENCE = 900
 
 
 def main(*, copies: int, install: bool) -> int:

@@ -59,7 +59,7 @@ class GenuineDirac:
             env=self._environment(home, proxy),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             check=check,
         )
 

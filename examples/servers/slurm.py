@@ -60,12 +60,13 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=2
-KillWait=2
-MinJobAge=300
+# So that a machine that stands still for seconds fails no command, no launch and no last report of a job.
+KillWait=30
+MinJobAge=3600
 InactiveLimit=0
 ReturnToService=2
-SlurmdTimeout=60
-MessageTimeout=2
+SlurmdTimeout=300
+MessageTimeout=10
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
@@ -107,6 +108,11 @@ class Slurm:
     def start_controller(self) -> None:
         """Start the daemon that decides, anew."""
         self._run("slurmctld")
+
+    def end_jobs(self) -> None:
+        """End all jobs, and return when all cores are free again."""
+        self.ask("scancel", "--me")
+        wait_until(lambda: not self.ask("squeue", "--noheader"))
 
     def forget_jobs(self) -> None:
         """Start the controller anew without its records of jobs; it may give their numbers to others."""
@@ -210,7 +216,7 @@ class Slurm:
             env={**os.environ, **self.environment, "PATH": PATH},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr}")

@@ -89,7 +89,7 @@ class Supervised:
             return
         self.terminate()
         try:
-            self._process.wait(90)
+            self._process.wait(300)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

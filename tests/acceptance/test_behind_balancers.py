@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -38,7 +38,7 @@ class Pair:
 
     def token(self, role: str, *arguments: str) -> str:
         env = {**os.environ, "PILOTAGE_HOME": str(self.home)}
-        command = [str(PILOTAGE), "token", "--role", role, "--vo", site.VO, "--json", *arguments]
+        command = [str(PILOTAGE), "token", "--role", role, "--json", *arguments]
         token: str = json.loads(subprocess.run(command, env=env, capture_output=True, check=True).stdout)[
             "token"
         ]
@@ -52,6 +52,13 @@ def _is_ready(url: str, verify: ssl.SSLContext | bool = True) -> bool:
         return False
 
 
+def _has_answered(url: str, token: str) -> bool:
+    """Whether a service has answered a list of jobs since it was started."""
+    headers = {"Authorization": f"Bearer {token}"}
+    metrics = httpx.get(f"{url}/metrics", headers=headers, trust_env=False, timeout=300).text
+    return 'pilotage_http_requests_total{method="GET",route="/jobs"' in metrics
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     home = tmp_path_factory.mktemp("pair")
@@ -62,21 +69,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     )
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     services = []
-    for number, address in enumerate(addresses):
-        arguments = (
-            "serve",
-            "--port",
-            address.partition(":")[2],
-            "--resources",
-            str(home / "resources.yaml"),
-        )
-        service = Supervised(f"serve{number}", arguments, env=env, log=home / f"serve{number}.log")
-        service.start()
-        services.append(service)
-        wait_until(lambda at=address: _is_ready(f"http://{at}"))  # type: ignore[misc]
-    yield Pair(home=home, services=services, addresses=addresses)
-    for service in services:
-        service.stop()
+    with ExitStack() as stack:
+        for number, address in enumerate(addresses):
+            arguments = (
+                "serve",
+                "--port",
+                address.partition(":")[2],
+                "--resources",
+                str(home / "resources.yaml"),
+            )
+            service = Supervised(f"serve{number}", arguments, env=env, log=home / f"serve{number}.log")
+            service.start()
+            stack.callback(service.stop)
+            services.append(service)
+            wait_until(lambda at=address: _is_ready(f"http://{at}"))  # type: ignore[misc]
+        yield Pair(home=home, services=services, addresses=addresses)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +98,10 @@ def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_sto
     make: Makes, pair: Pair, tmp_path: Path
 ) -> None:
     user, pilot = (
-        pair.token("user", "--user", "ada"),
-        pair.token("pilot", "--queue", f"{site.PLAIN}/ce/q"),
+        pair.token("user", "--vo", site.VO, "--user", "ada"),
+        pair.token("pilot", "--vo", site.VO, "--queue", f"{site.PLAIN}/ce/q"),
     )
+    operator = pair.token("operator")
     with make(tmp_path, pair.addresses) as balancer:
         verify = ssl.create_default_context(cafile=str(balancer.authority))
         wait_until(lambda: _is_ready(balancer.url, verify))
@@ -101,7 +109,11 @@ def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_sto
         def client(token: str) -> httpx.Client:
             headers = {"Authorization": f"Bearer {token}"}
             return httpx.Client(
-                base_url=f"{balancer.url}/api/v1", headers=headers, verify=verify, trust_env=False, timeout=30
+                base_url=f"{balancer.url}/api/v1",
+                headers=headers,
+                verify=verify,
+                trust_env=False,
+                timeout=300,
             )
 
         seen: list[int] = []
@@ -118,7 +130,8 @@ def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_sto
                 _wait_for_more(seen)
                 service.start()
                 wait_until(lambda at=address: _is_ready(f"http://{at}"))  # type: ignore[misc]
-                _wait_for_more(seen)
+                # The balancer checks it every few seconds: before, the other one must not stop.
+                wait_until(lambda at=address: _has_answered(f"http://{at}", operator))  # type: ignore[misc]
     assert set(seen) == {200}
 
 

@@ -8,7 +8,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +43,8 @@ Registry:
   VO: {biomed: {}}
 """
 
+#: Of `job wait`: as many seconds as a slow machine needs.
+PATIENT = ("--timeout", 300)
 PYTHON_PAGE = Path(__file__).parents[2] / "docs" / "user" / "python.md"
 
 JOB = """[
@@ -75,7 +76,7 @@ class Home:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=600,
             check=False,
         )
         assert done.returncode == status, done
@@ -106,12 +107,14 @@ class Home:
             if not any("Ctrl-C" in line for line in process.stdout):
                 raise AssertionError((self.path.parent / "up.log").read_text())
             yield
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=300)
-            assert process.returncode == 0
         finally:
-            process.kill()
-            process.communicate()
+            try:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=300)
+            finally:
+                process.kill()
+                process.communicate()
+        assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +146,7 @@ def submit(home: Home, file: Path, *options: object) -> list[int]:
 
 def test_a_job_with_a_script_in_its_sandbox_runs_and_its_output_comes_back(up: Home, directory: Path) -> None:
     (job_id,) = submit(up, directory / "hello.jdl")
-    assert up.json("job", "wait", job_id, "--timeout", 60)["counts"] == {"Done": 1}
+    assert up.json("job", "wait", job_id, *PATIENT)["counts"] == {"Done": 1}
     found = up.json("job", "show", job_id)
     assert (found["status"], found["site"]) == ("Done", "LCG.Here.org")
     log = up.json("job", "log", job_id)["log"]
@@ -170,7 +173,7 @@ def test_a_job_sees_nothing_of_the_installation(up: Home, directory: Path) -> No
         " StdOutput: out, OutputSandbox: [out]}"
     )
     (job_id,) = submit(up, directory / "spy.yaml")
-    up.run("job", "wait", job_id, "--timeout", 60)
+    up.run("job", "wait", job_id, *PATIENT)
     up.run("job", "output", job_id, "--directory", directory / "spied")
     assert (directory / "spied" / str(job_id) / "out").read_text() == "spied\n"
     assert (directory / "resources.yaml").read_text() == RESOURCES
@@ -197,7 +200,7 @@ def test_the_page_for_python_runs_as_it_stands(up: Home, tmp_path: Path) -> None
     blocks = re.findall(r"^```python\n(.*?)^```", PYTHON_PAGE.read_text(), re.MULTILINE | re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
-        env=up.environment, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False,
+        env=up.environment, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "hello\n" in done.stdout
@@ -207,7 +210,7 @@ def test_the_page_for_python_runs_as_it_stands(up: Home, tmp_path: Path) -> None
 
 def test_a_job_for_each_value_of_a_parameter(up: Home, directory: Path) -> None:
     ids = submit(up, directory / "sample.jdl", "--param", "SAMPLE=data,top")
-    up.run("job", "wait", *ids, "--timeout", 60)
+    up.run("job", "wait", *ids, *PATIENT)
     up.run("job", "output", *ids, "--directory", directory / "samples")
     said = {(directory / "samples" / str(job_id) / "std.out").read_text() for job_id in ids}
     assert said == {"hello data\n", "hello top\n"}
@@ -215,7 +218,7 @@ def test_a_job_for_each_value_of_a_parameter(up: Home, directory: Path) -> None:
 
 def test_lists_are_tables_for_people_and_json_for_machines(up: Home, directory: Path) -> None:
     ids = submit(up, directory / "hello.jdl", "-n", 3)
-    up.run("job", "wait", *ids, "--timeout", 60)
+    up.run("job", "wait", *ids, *PATIENT)
     assert {job["job_id"] for job in up.json("job", "list", *ids)["jobs"]} == set(ids)
     assert "Done" in up.run("job", "list", "--status", "Done").stdout
     one = up.json("job", "list", "--limit", 1)
@@ -226,7 +229,7 @@ def test_lists_are_tables_for_people_and_json_for_machines(up: Home, directory: 
 
 
 def test_pools_show_their_requirements_and_queues(up: Home, directory: Path) -> None:
-    up.run("job", "wait", *submit(up, directory / "hello.jdl"), "--timeout", 60)
+    up.run("job", "wait", *submit(up, directory / "hello.jdl"), *PATIENT)
     pools = {tuple(each["queues"]): each for each in up.json("pool", "list")["pools"]}
     pool = pools["LCG.Here.org/ce01/long",]
     assert "Memory" in up.run("pool", "show", pool["pool_id"][:10]).stdout
@@ -249,10 +252,7 @@ def test_a_job_that_cannot_run_says_so_at_once_and_runs_when_the_configuration_i
     big = directory / "big.yaml"
     big.write_text("Executable: /bin/true\nRequirements: {Memory: 9000}\n")
     (job_id,) = submit(up, big)
-    deadline = time.monotonic() + 60
-    while up.json("job", "show", job_id)["minor_status"] != "No eligible queue":
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: up.json("job", "show", job_id)["minor_status"] == "No eligible queue")
     explained = up.json("job", "explain", job_id)
     assert up.json("job", "queues", job_id)["eligible"] == explained["eligible_queues"]
     assert (explained["eligible_queues"], explained["candidate_queues"]) == (0, 2)
@@ -262,7 +262,7 @@ def test_a_job_that_cannot_run_says_so_at_once_and_runs_when_the_configuration_i
     mended = directory / "mended.yaml"
     mended.write_text(RESOURCES.replace("MaxRAM: 4000", "MaxRAM: 10000"))
     assert up.json("config", "apply", mended, "-m", "more memory")["changed"]
-    up.run("job", "wait", job_id, "--timeout", 60)
+    up.run("job", "wait", job_id, *PATIENT)
     assert up.json("config", "history")["versions"][0]["message"] == "more memory"
     assert not up.json("config", "apply", mended)["changed"]
     assert "10000" in up.run("config", "show", "LCG.Here.org/ce01/long", "--vo", "biomed", "--origin").stdout
@@ -339,8 +339,8 @@ def test_secrets_are_for_their_owner_alone_and_the_doctor_finds_nothing(up: Home
     token = home_directory.read_client_env(up.path)["PILOTAGE_TOKEN"]
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims["exp"] - claims["iat"] <= 8 * 86_400  # `up` renews it while it runs
-    findings = up.json("doctor")["findings"]
-    assert {finding["health"] for finding in findings} == {"good"}
+    # Until each agent has had its first cycle they are not all found at work.
+    wait_until(lambda: {each["health"] for each in up.json("doctor")["findings"]} == {"good"})
 
 
 def test_the_schema_is_up_to_date(up: Home) -> None:
@@ -385,13 +385,13 @@ def test_it_goes_on_where_it_was_after_an_end_in_the_middle(tmp_path: Path) -> N
     with home.running(*arguments):
         ids = submit(home, tmp_path / "patient.yaml", "-n", 2)
         wait_until(lambda: home.json("job", "list", "--status", "Running")["jobs"])
-    assert not _processes_below(tmp_path)
+    wait_until(lambda: not _processes_below(tmp_path))  # a pilot that was killed takes its payload with it
     with sqlite3.connect(tmp_path / "home" / "pilotage.db") as conn:
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     (tmp_path / "go").touch()
     with home.running(*arguments):
         assert [each["version"] for each in home.json("config", "history")["versions"]] == [1]
-        home.run("job", "wait", *ids, "--timeout", 100)
+        home.run("job", "wait", *ids, *PATIENT)
 
 
 def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -
             wait_until(lambda: len(_workers_of(service)) == 2)  # one is enough to be ready
             before = _workers_of(service)
             before[0].kill()
-            wait_until(lambda: len(set(_workers_of(service)) - set(before)) == 1)
+            wait_until(lambda: len(_workers_of(service)) == 2 and before[0] not in _workers_of(service))
             wait_until(client.ready)
             description = '[ Executable = "/bin/true"; ]'
             assert client.submit(jdls=[description], idempotency_key="1") == [1]

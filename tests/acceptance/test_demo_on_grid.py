@@ -10,7 +10,7 @@ from tests import readers
 
 
 @pytest.mark.debian("python")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_all_jobs_that_can_run_are_done(tmp_path: Path) -> None:
     source, home = readers.clone(tmp_path / "source"), tmp_path / "home"
     home.mkdir()

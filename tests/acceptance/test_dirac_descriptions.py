@@ -42,7 +42,7 @@ def _run(directory: Path, command: str, given: list[str]) -> Any:
         input=json.dumps(given),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         cwd=directory,
         env={
             "PATH": os.environ["PATH"],
@@ -58,7 +58,7 @@ def _run(directory: Path, command: str, given: list[str]) -> Any:
 
 @pytest.mark.debian("dirac")
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_what_dirac_takes_is_taken_and_comes_back_equal(tmp_path: Path) -> None:
     made = _run(tmp_path, "make", [])
     wanted = [*made, *texts()]

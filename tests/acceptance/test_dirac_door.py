@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from examples.servers import dirac_package
+from examples.servers import dirac_package, starting
 from examples.servers.certificates import Authority, make_proxy
 from pilotage.cli.processes import dirac_door
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.genuine_dirac import GenuineClients
 
-pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(1800)]
 
 RESOURCES = """
 Resources:
@@ -60,7 +60,7 @@ RESOURCE = {
     "DIRACVersion": "v9r1p22",
 }
 #: Seconds for anything that must come to pass.
-PATIENCE = 180.0
+PATIENCE = 300.0
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,7 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
     authority = Authority(tmp_path)
     host, secret = authority.sign("host")
     (tmp_path / "resources.yaml").write_text(RESOURCES)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = starting.free_port()
     url = f"https://localhost:{port}"
     arguments = [
         *("dirac-door", "--port", str(port), "--tls-certificate", str(host), "--tls-key", str(secret)),
@@ -275,6 +273,7 @@ def test_a_killed_payload_learns_it_and_others_see_no_jobs(door: Door) -> None:
     assert (kill["Value"], kill["InvalidJobIDs"]) == ([one], [job_id])
 
     door.wait(user, job_id, "Waiting")
+    door.wait(shared, two, "Waiting")
     matches = door.clients.call(pilot, *[("MatcherClient", "requestJob", RESOURCE)] * 2)
     assert {each["Value"]["JobID"] for each in matches} == {job_id, two}
     [beat] = door.clients.call(pilot, ("JobStateUpdateClient", "sendHeartBeat", job_id, {}, {}))

@@ -191,6 +191,7 @@ def test_a_site_director_submits_pilots_that_run_the_waiting_jobs(field: Field, 
     for number in (1, 2):
         told = field.genuine.run(field.user, "dirac-wms-job-submit", "job.jdl", directory=work).stdout
         assert f"JobID = {number}" in told, told
+    starting.wait_until(lambda: _show(field).count("Status=Waiting") == 2, PATIENCE)
 
     log = field.run_director()
     pilots = field.read_pilots()

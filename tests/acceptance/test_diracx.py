@@ -6,6 +6,7 @@ import ssl
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.acceptance.test_dirac_move import opened
 from tests.genuine_dirac import GenuineClients
 from tests.token_issuer import TokenIssuer
 
-pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,11 @@ def diracx(database_url: str, tmp_path: Path) -> Iterator[DiracX]:
     issuer.start()
     trusted = [{"url": issuer.url, "kind": "diracx", "authorities": str(authority.certificate)}]
     settings = {"PILOTAGE_ISSUERS": json.dumps(trusted)}
-    with opened(tmp_path / "here", tmp_path, RESOURCES, database_url=database_url, **settings) as here:
+    with ExitStack() as stack:
+        stack.callback(issuer.stop)
+        here = stack.enter_context(
+            opened(tmp_path / "here", tmp_path, RESOURCES, database_url=database_url, **settings)
+        )
         issuer.pass_on(here.url, authority.certificate)
         clients = GenuineClients.make(tmp_path / "dirac", url=here.url, authorities=authorities)
         (tmp_path / "future").mkdir()
@@ -81,7 +86,6 @@ def diracx(database_url: str, tmp_path: Path) -> Iterator[DiracX]:
             clients, directory=tmp_path / "future", more={"DIRACX_CA_PATH": str(authority.certificate)}
         )
         yield DiracX(here.url, issuer, tmp_path, authority, clients, future)
-    issuer.stop()
 
 
 def test_a_payload_reports_by_diracx(diracx: DiracX) -> None:
@@ -136,7 +140,7 @@ def test_only_tokens_of_diracx_with_a_group_of_the_registry_are_accepted(diracx:
     def report(token: str | None, body: object = None, path: str = "status") -> int:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         content = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-        with httpx.Client(verify=context) as client:
+        with httpx.Client(verify=context, timeout=300) as client:
             return client.patch(f"{diracx.url}/api/jobs/{path}", content=content, headers=headers).status_code
 
     assert report(diracx.token()) == 200

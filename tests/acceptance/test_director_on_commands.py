@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from examples.servers.slurm import Slurm
 from taskqueue.db import database
 from tests import torque
 from tests.director_field import Field
@@ -40,7 +41,9 @@ class CommandField(Field):
 
 
 def _pbs(request: pytest.FixtureRequest, directory: Path) -> Mapping[str, object]:
-    environment = torque.environment(request.getfixturevalue("slurm"), directory / "bin")
+    slurm: Slurm = request.getfixturevalue("slurm")
+    request.addfinalizer(slurm.end_jobs)
+    environment = torque.environment(slurm, directory / "bin")
     return {"kind": "pbs", "environment": dict(environment)}
 
 

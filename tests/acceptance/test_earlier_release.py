@@ -64,15 +64,21 @@ class Installation:
 def installation(
     request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path
 ) -> Iterator[Installation]:
+    with ExitStack() as stack:
+        yield _install(stack, tmp_path, postgres if request.param == "postgresql" else None)
+
+
+def _install(stack: ExitStack, tmp_path: Path, postgres: Postgres | None) -> Installation:
     home = tmp_path / "home"
     home.mkdir()
     (home / "resources.yaml").write_text(site.RESOURCES)
-    if request.param == "sqlite":
+    if postgres is None:
         url = f"sqlite:///{home / 'pilotage.db'}"
         earlier_release.restore_sqlite(home / "pilotage.db")
     else:
         url = postgres.url("earlier")
         postgres.execute("CREATE DATABASE earlier")
+        stack.callback(postgres.execute, "DROP DATABASE earlier WITH (FORCE)")
         earlier_release.restore_postgresql(postgres, "earlier")
     both = {"PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": url}
     program = earlier_release.unpack(tmp_path / "program")
@@ -80,24 +86,21 @@ def installation(
     assert _locate_program(environments[EARLIER]).is_relative_to(program)
     found = Installation(home=home, environments=environments, clients={})
     found.run(THIS, "db", "upgrade")
-    with ExitStack() as stack:
-        # The configuration is stored by the earlier one, as it was there first.
-        for release in (EARLIER, THIS):
-            address = _start(stack, found, release)
-            found.clients[release] = {
-                role: stack.enter_context(
-                    httpx.Client(
-                        base_url=f"{address}/api/v1",
-                        headers={"Authorization": f"Bearer {_mint(found, release, role)}"},
-                        trust_env=False,
-                        timeout=300,
-                    )
+    # The configuration is stored by the earlier one, as it was there first.
+    for release in (EARLIER, THIS):
+        address = _start(stack, found, release)
+        found.clients[release] = {
+            role: stack.enter_context(
+                httpx.Client(
+                    base_url=f"{address}/api/v1",
+                    headers={"Authorization": f"Bearer {_mint(found, release, role)}"},
+                    trust_env=False,
+                    timeout=300,
                 )
-                for role in ("user", "gateway")
-            }
-        yield found
-    if request.param == "postgresql":
-        postgres.execute("DROP DATABASE earlier WITH (FORCE)")
+            )
+            for role in ("user", "gateway")
+        }
+    return found
 
 
 def _locate_program(environment: Mapping[str, str]) -> Path:

@@ -125,6 +125,8 @@ def _begin(service: Service, file: Path, tmp_path: Path) -> Iterator[Begun]:
     gateway.start()
     try:
         wait_until(lambda: _generated(client, job_id) == [(3, 60, "events")])
+        # Its log tells at the end of a round what there was.
+        wait_until(lambda: '"polling": 1' in log.read_text())
         gateway.kill()
         go.touch()
         yield Begun(client, job_id, gateway)

@@ -25,7 +25,7 @@ def test_the_image_is_built_and_runs_the_program(engine: str) -> None:
     subprocess.run(build, check=True, timeout=900)
     try:
         command = [engine, "run", "--rm", NAME, "--version"]
-        done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+        done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
         assert done.stdout.startswith("pilotage ")
     finally:
-        subprocess.run([engine, "image", "rm", "--force", NAME], check=False, timeout=120)
+        subprocess.run([engine, "image", "rm", "--force", NAME], check=False, timeout=300)

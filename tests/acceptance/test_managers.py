@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ sleep ${1:-0}
 """
 _WAIT_ONCE = """\
 #!/bin/sh
-[ -e {begun} ] || {{ touch {begun}; sleep 300 & wait; }}
+[ -e {begun} ] || {{ touch {begun}; sleep 3000 & wait; }}
 echo "$FIRST_EVENT $EVENTS" >events.txt
 """
 _COUNT = """\
@@ -62,11 +63,18 @@ def test_local_jobs_run_once_whenever_their_manager_is_killed(tmp_path: Path) ->
     assert sum(int(text.split()[1]) for text in _events(job)) == 2000
 
 
+@pytest.fixture
+def cluster(slurm: Slurm) -> Iterator[Slurm]:
+    """A real Slurm, whose jobs end with the test."""
+    yield slurm
+    slurm.end_jobs()
+
+
 @pytest.mark.debian("slurm")
 def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
-    slurm: Slurm, tmp_path: Path
+    cluster: Slurm, tmp_path: Path
 ) -> None:
-    shell = LocalShell(environment=slurm.environment)
+    shell = LocalShell(environment=cluster.environment)
     areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
     system = DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
     site = _site(tmp_path, system, shell, tmp_path / "shared", memory=200)
@@ -74,8 +82,8 @@ def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
 
 
 @pytest.mark.debian("slurm")
-def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(slurm: Slurm, tmp_path: Path) -> None:
-    shell = LocalShell(environment=slurm.environment)
+def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(cluster: Slurm, tmp_path: Path) -> None:
+    shell = LocalShell(environment=cluster.environment)
     areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
     system = DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
     site = _site(tmp_path, system, shell, tmp_path / "shared", memory=200)
@@ -85,8 +93,9 @@ def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(slurm: Slurm, tmp
     try:
         manager.journal.take(montecarlo(250, 250))
         until(manager, lambda _: begun.exists())
-        [number] = slurm.ask("squeue", "--noheader", "--me", "--states=RUNNING", "--format=%i").split()
-        slurm.ask("scancel", number)
+        [local] = manager.journal.local_jobs(AttemptKey(7, 1))
+        assert local.reference is not None
+        cluster.ask("scancel", local.reference)
         job = until(manager, ended)
     finally:
         site.close()
@@ -114,7 +123,7 @@ def _site(directory: Path, system: BatchSystem, shell: Shell, shared: Path, *, m
         shell=shell,
         shared=shared,
         batch_queue="short",
-        resources=JobResources(wall_time=300, memory=memory),
+        resources=JobResources(wall_time=600, memory=memory),
         evidence=Evidence(listings=3, seconds=20),
     )
 
@@ -124,7 +133,7 @@ def _runs_one_and_kills_another(site: Site) -> None:
     manager = site.manager()
     try:
         manager.journal.take(montecarlo(500, 250))
-        manager.journal.take(replace(montecarlo(500, 250, Arguments="300"), job_id=8))
+        manager.journal.take(replace(montecarlo(500, 250, Arguments="3000"), job_id=8))
         job = until(manager, ended)
         assert job.local == {LocalState.DONE: 2}, job.outcome
         assert sorted(_events(job)) == ["1 250\n", "251 250\n"]

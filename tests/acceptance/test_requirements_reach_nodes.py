@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,14 +61,14 @@ def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
     engine = database.connect(sqlite_url)
     with running(engine, tmp_path, CONFIG) as service:
         yield Field(service, slurm, tmp_path)
-        slurm.ask("scancel", "--me")
+        slurm.end_jobs()
     engine.dispose()
 
 
-def send_to(field: Field, *queues: str, **resources: int) -> int:
+def send_to(field: Field, *queues: str, words: Sequence[str] = (), **resources: int) -> int:
     """One cycle of a director that has these queues; how many pilots it sent."""
     facts = f"--facts={field.directory}/$SLURMD_NODENAME.json"
-    field.tell(dict.fromkeys(queues, PARTITION), facts, **resources)
+    field.tell(dict.fromkeys(queues, PARTITION), facts, *words, **resources)
     said = field.once()
     assert said["wanted"] == said["submitted"], said
     submitted: int = said["submitted"]
@@ -77,7 +77,7 @@ def send_to(field: Field, *queues: str, **resources: int) -> int:
 
 def wait_until_done(field: Field) -> None:
     """Until the jobs are, and the pilots, too: one that still asks would take what is submitted next."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while field.open_jobs() or any(pilot["status"] in ACTIVE for pilot in field.pilots()):
         assert time.monotonic() < deadline, (field.open_jobs(), field.pilots())
         time.sleep(0.1)
@@ -135,7 +135,15 @@ def test_a_conditional_requirement_reaches_only_nodes_and_queues_that_fulfil_it(
 def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) -> None:
     jobs = field.submit("cms", 8, Requirements="other.Scratch > 100")
 
-    assert send_to(field, LASTING, cores=4) == 2, "a pilot fills a node, and no flag names one"
+    probes, there = field.directory / "probes", field.directory / "there"
+    probes.mkdir()
+    there.mkdir()
+    # Else the first might be over, and its node free again, before the second is there.
+    wait = f"touch {there}/$SLURM_JOB_ID; until [ $(ls {there} | wc -l) = 2 ]; do sleep 0.1; done"
+    (probes / "both").write_text(f"#!/bin/sh\n{wait}\n")
+    (probes / "both").chmod(0o755)
+    sent = send_to(field, LASTING, words=(f"--probes={probes}",), cores=4)
+    assert sent == 2, "a pilot fills a node, and no flag names one"
     wait_until_done(field)
 
     nodes = nodes_by_stamp(field)
@@ -144,8 +152,13 @@ def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) 
 
 
 def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
-    sqlite_url: str, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    sqlite_url: str,
+    slurm: Slurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    request.addfinalizer(slurm.end_jobs)
     engine = database.connect(sqlite_url)
     farm = {"kind": "slurm", "directory": str(tmp_path / "shared"), "environment": slurm.environment}
     stated = {"queue": LASTING, "system": "farm", "batch_queue": PARTITION, "cores": 2, "memory": 600}
@@ -158,7 +171,7 @@ def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
         [large] = ground.submit(Requirements='other.OS == "el8"', NumberOfProcessors=2, CPUTime=300)
         queues = [{**stated, "wall_time": 600, "wall_time_per_cpu": 1.5}]
         with ground.gateway(systems={"farm": farm}, queues=queues, job_polling_time=0.1) as gateway:
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + 300
             while ground.statuses() != {"Done": 2, "Waiting": 1}:
                 jobs = [ground.job(each) for each in (small, large)]
                 assert time.monotonic() < deadline, (ground.statuses(), gateway.manager.grid_jobs())
@@ -181,5 +194,4 @@ def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
             for text in shown(job):
                 assert f"NodeList={node}" in text
                 assert all(word in text for word in words), text
-        slurm.ask("scancel", "--me")
     engine.dispose()

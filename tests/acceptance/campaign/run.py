@@ -122,7 +122,7 @@ class Campaign:
         self._rest()
         self.context.working.clear()
         for thread in threads:
-            thread.join(120)
+            thread.join(300)
         flaws = list(self._list_flaws())
         for flaw in flaws:
             self.context.add_flaw(flaw)
@@ -292,8 +292,8 @@ class Campaign:
         yield from self._settle(self._list_sessions)
 
     def _settle(self, look: Callable[[], Iterator[str]]) -> list[str]:
-        """Flaws that do not go away by themselves in two minutes."""
-        deadline = time.monotonic() + 120
+        """Flaws that do not go away by themselves in five minutes."""
+        deadline = time.monotonic() + 300
         while (found := list(look())) and time.monotonic() < deadline:
             time.sleep(1)
         return found

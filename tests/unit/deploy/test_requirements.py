@@ -183,7 +183,7 @@ def work():
 process_setup._run(work)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 1
     assert "pip install 'pilotage[redis]'" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import readers, tutorials
-from tests.shells import Shell
+from tests.shells import Answer, Shell
 from tests.tutorials import TutorialFailed
 
 RIGHT = """# A tutorial
@@ -91,15 +91,21 @@ def test_a_wrong_tutorial_fails_with_its_line(
     line: int,
     reason: str,
 ) -> None:
-    monkeypatch.setattr("tests.shells.PATIENCE", 1)
+    run = Shell.run
+
+    def run_impatiently(shell: Shell, command: str) -> Answer:
+        monkeypatch.setattr("tests.shells.PATIENCE", 1 if "sleep" in command else 600)
+        return run(shell, command)
+
+    monkeypatch.setattr(Shell, "run", run_impatiently)
     assert right in RIGHT
     with pytest.raises(TutorialFailed, match=rf"tutorial\.md:{line}: (.|\n)*{re.escape(reason)}"):
         follow(RIGHT.replace(right, wrong), tmp_path, here=shell)
 
 
 def test_what_is_left_running_runs_until_the_end(tmp_path: Path) -> None:
-    text = "In another terminal; leave it running:\n\n```console\n$ echo $$ up; exec sleep 60\n… up\n```\n"
-    text += "\n```sh\necho up; sleep 61  # leave it running\necho still here >there\n```\n"
+    text = "In another terminal; leave it running:\n\n```console\n$ echo $$ up; exec sleep 600\n… up\n```\n"
+    text += "\n```sh\necho up; sleep 601  # leave it running\necho still here >there\n```\n"
     with readers.at_home(tmp_path) as shell:
         assert follow(text, tmp_path, here=shell) == 3
     assert (tmp_path / "there").read_text() == "still here\n"

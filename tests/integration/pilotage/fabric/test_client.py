@@ -34,7 +34,7 @@ def test_a_token_that_is_refused_is_named_until_its_file_is_replaced(
 def test_a_director_renews_its_token_and_goes_on_with_the_given_one_if_that_is_revoked(
     service: Service, tmp_path: Path
 ) -> None:
-    first = service.token("director", vo="cms", user="dora", ttl=60)
+    first = service.token("director", vo="cms", user="dora", ttl=3600)
     shown = tokens(tmp_path, first)
     with ServiceClient(service.url, shown) as director:
         shown.clock = lambda: 4e9
@@ -45,7 +45,7 @@ def test_a_director_renews_its_token_and_goes_on_with_the_given_one_if_that_is_r
         with pytest.raises(ApiError, match="revoked"):
             director.sites()
 
-        shown.file.write_text(service.token("director", vo="cms", user="dora", ttl=60))
+        shown.file.write_text(service.token("director", vo="cms", user="dora", ttl=3600))
         director.sites()
 
 

@@ -30,7 +30,7 @@ def test_names_that_differ_in_case_only_are_refused() -> None:
     ]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_million_aliases_are_refused_at_once() -> None:
     text = "a: &a [x]\nb: [" + "*a, " * 1_000_000 + "]\n"
     found = problems(text)
@@ -39,7 +39,7 @@ def test_a_million_aliases_are_refused_at_once() -> None:
     assert len(found) == 200
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_billion_laughs_are_refused_at_once() -> None:
     lines = ["a0: &a0 lol"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
@@ -54,7 +54,7 @@ def test_a_cycle_by_anchors_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("bracket", ["[", "{", "a: [", "? "])
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_deep_nesting_is_refused_at_once(bracket: str) -> None:
     assert problems(bracket * 100_000)
 

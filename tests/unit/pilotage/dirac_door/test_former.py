@@ -264,7 +264,7 @@ def test_a_url_that_was_dead_is_tried_last_for_a_minute(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("scheme", ["https", "dips"])
 def test_without_a_connection_in_time_the_next_url_is_tried(scheme: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bounds, "FORMER_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(bounds, "FORMER_CONNECT_SECONDS", 1.0)
 
     async def call() -> list[str]:
         seen: list[str] = []
@@ -349,7 +349,7 @@ def test_a_submission_has_more_time(monkeypatch: pytest.MonkeyPatch):
 def test_the_result_of_a_server_that_does_not_end_tls_comes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bounds, "FORMER_SECONDS", 5.0)
+    monkeypatch.setattr(bounds, "FORMER_SECONDS", 25.0)
     authority = Authority(tmp_path)
     certificate, key = authority.sign("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -170,6 +170,6 @@ sys.exit(signals[signal.sigwait(signals)])
     assert process.stdout.readline() == b"ready\n"
     subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
 
-    assert process.wait(60) == status
+    assert process.wait(300) == status
     process.stdout.close()
     assert not list(tmp_path.glob("pilot-*"))

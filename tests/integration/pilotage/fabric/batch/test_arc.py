@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.starting import wait_until
 from pilotage.cli.processes import batch
 from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
@@ -85,7 +86,7 @@ def test_jobs_by_token_and_by_certificate_run_and_are_removed(
     assert anew.find([two.stamp]) == {two.stamp: (two.reference,)}, "known without having been seen"
     by_token.forget([one])
     by_certificate.forget([two])
-    assert by_token.status([one])[one.stamp].state is State.MISSING
+    wait_until(lambda: by_token.status([one])[one.stamp].state is State.MISSING)
 
 
 def test_a_gateway_forwards_a_grid_job_without_a_shared_directory(

@@ -89,6 +89,7 @@ def _grid_engine(directory: Path, request: pytest.FixtureRequest) -> Bench:
 )
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with closing(request.param(tmp_path / "jobs", request)) as bench:
+        bench.patience = 300
         yield bench
 
 

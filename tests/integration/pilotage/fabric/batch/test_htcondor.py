@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.starting import wait_until
 from pilotage.fabric.batch import htcondor
 from pilotage.fabric.batch.batch_system import (
     BatchSystemAway,
@@ -34,7 +35,7 @@ def opened(schedd: RemoteSchedd, directory: Path) -> HTCondor:
 
 @pytest.fixture
 def bench(htcondor_pool: HTCondorPool, tmp_path: Path) -> Iterator[Bench]:
-    with closing(Bench(system=opened(htcondor_pool.schedd, tmp_path), queue="short")) as bench:
+    with closing(Bench(system=opened(htcondor_pool.schedd, tmp_path), queue="short", patience=300)) as bench:
         yield bench
 
 
@@ -57,8 +58,8 @@ def test_how_a_job_ended_is_known_in_the_queue_and_after_it(
     assert (output.stdout, output.stderr) == ((b"out\n", b"err\n") if state is State.DONE else (b"", b""))
 
     bench.system.forget([handle])
-    assert not bench.system.find([handle.stamp])
-    assert (bench.report(handle).state, bench.report(handle).exit_code) == (state, exit_code)
+    wait_until(lambda: not bench.system.find([handle.stamp]))
+    assert bench.until(handle, state).exit_code == exit_code
 
 
 @pool_test

@@ -22,7 +22,7 @@ def system(slurm: Slurm, tmp_path: Path) -> Iterator[DialectSystem]:
     shell = LocalShell(environment=torque.environment(slurm, tmp_path / "bin"))
     areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
     yield DialectSystem(areas=areas, dialect=dialect.shipped_dialect("pbs"))
-    slurm.ask("scancel", "--me")
+    slurm.end_jobs()
 
 
 def job(**asked: object) -> BatchJob:

@@ -38,7 +38,7 @@ def system(slurm: Cluster, tmp_path: Path) -> Iterator[DialectSystem]:
     shell = LocalShell(environment=slurm.environment)
     areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
     yield DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
-    slurm.ask("scancel", "--me")
+    slurm.end_jobs()
 
 
 def job(script: str = "sleep 600", **asked: object) -> BatchJob:

@@ -237,7 +237,7 @@ def test_slurm_behind_a_head_node_does_what_it_must(
         shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
         system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("slurm"))
-        with closing(Bench(system=system, queue="short", faults=shell)) as bench:
+        with closing(Bench(system=system, queue="short", faults=shell, patience=300)) as bench:
             CHECKS[check](bench)
 
 
@@ -248,5 +248,5 @@ def test_lsf_behind_a_head_node_does_what_it_must(server: SshServer, tmp_path: P
         shell = FaultyShell(shell=ssh)
         areas = WorkAreas(directory=str(tmp_path / "jobs"), shell=shell)
         system = DialectSystem(areas=areas, dialect=dialect.shipped_dialect("lsf"))
-        with closing(Bench(system=system, queue="normal", faults=shell, poll=0.05)) as bench:
+        with closing(Bench(system=system, queue="normal", faults=shell, poll=0.05, patience=300)) as bench:
             CHECKS[check](bench)

@@ -563,6 +563,7 @@ def test_a_pilot_that_waits_too_long_is_removed(ground: Ground) -> None:
     ground.submit(3)
     director = ground.director(LONG, longest_wait=3600)
     ground.cycle(director)
+    wait_until(lambda: ground.host.capacity()["local"].running == 2)
     ground.ahead = timedelta(hours=2)
 
     first, second = ground.cycle(director), ground.cycle(director)

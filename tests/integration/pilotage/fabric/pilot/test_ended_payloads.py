@@ -54,7 +54,7 @@ def test_a_killed_job_is_ended_with_all_its_processes_and_its_output_kept(
 def test_a_payload_gets_time_to_end_well(server: LeaseServer, tmp_path: Path) -> None:
     script = "trap 'echo saved > result; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
     job = server.add({"Executable": "/bin/sh", "Arguments": ["-c", script], "OutputSandbox": "result"})
-    with PilotProcess(server.url, tmp_path, "--grace", "20") as pilot:
+    with PilotProcess(server.url, tmp_path, "--grace", "120") as pilot:
         server.wait_for(lambda: job.attempts and any(b["output_tail"] for b in job.attempt.heartbeats))
         server.kill(job)
         pilot.end()
@@ -124,7 +124,7 @@ def test_a_job_ends_before_its_slot_does(server: LeaseServer, tmp_path: Path, ma
 
 
 def test_a_job_that_takes_too_much_memory_is_ended(server: LeaseServer, tmp_path: Path) -> None:
-    script = "import os,time; os.fork(); x = bytearray(os.urandom(80 << 20)); time.sleep(60)"
+    script = "import os,time; os.fork(); x = bytearray(os.urandom(80 << 20)); time.sleep(600)"
     job = server.add({"Executable": "python3", "Arguments": ["-c", script], "MaxRAM": 120})
 
     run(server.url, tmp_path)

@@ -96,7 +96,7 @@ def test_a_payload_in_namespaces_is_ended_like_any_other(server: LeaseServer, tm
     loop = f"while :; do sleep 0.05; done # {marker}"
     saving = server.add(shell(f"trap 'echo saved; exit 0' TERM; echo begun; {loop}"))
     stubborn = server.add(shell(f"trap '' TERM; (setsid setsid sh -c '{loop}' &); {loop}"))
-    greedy = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(60)"
+    greedy = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(600)"
     takes = server.add({"Executable": "/usr/bin/python3", "Arguments": ["-c", greedy], "MaxRAM": 100})
 
     words = ("--isolation", "userns", "--processors", "3")

@@ -109,7 +109,7 @@ def test_who_has_the_whole_node_is_alone(server: LeaseServer, tmp_path: Path) ->
 def test_one_that_crashes_is_killed_or_takes_too_much_leaves_the_others_alone(
     server: LeaseServer, tmp_path: Path
 ) -> None:
-    greedy = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(60)"
+    greedy = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(600)"
     modest = server.add(shell(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo fine"))
     killed = server.add(shell("echo begun; while :; do sleep 0.1; done"))
     crashes = server.add(shell("kill -SEGV $$"))

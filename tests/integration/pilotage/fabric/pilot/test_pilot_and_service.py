@@ -31,7 +31,7 @@ Resources:
             other: {CPUTime: 100000, CPUModel: AMD}
 Operations:
   Defaults:
-    Leases: {Time: 6, StalledTime: 6}
+    Leases: {StalledTime: 6}
 Registry:
   VO: {cms: {}}
 """

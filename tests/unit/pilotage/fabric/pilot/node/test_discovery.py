@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric.pilot import arguments, offer
-from pilotage.fabric.pilot.node import discovery, facts
-from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
+from pilotage.fabric.pilot.node import discovery, facts, slot_limits
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot, SlotLimits
 
 PLACE = QueuePlace("A.B.ch", "ce", "long")
 WORDS = ["--url", "http://x", "--site", "A.B.ch", "--ce", "ce", "--queue", "long"]
@@ -64,7 +64,8 @@ def test_what_the_batch_system_says_goes_over_the_queue_and_under_what_was_told(
         assert said(found, {"maxWallClockTime": 7200})["CPUTime"] == expected
 
 
-def test_a_whole_node_is_offered_with_all_that_it_has() -> None:
+def test_a_whole_node_is_offered_with_all_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_limits, "measure_limits", lambda _: SlotLimits())  # not those of the tests
     found = discovery.complete_slot(told("--whole-node", "--max-ram", "1000"), {}, now=0, measured=NODE)
     request = said(found, {"NumberOfProcessors": 1, "MaxRAM": 2000})
     assert request["WholeNode"] is True
