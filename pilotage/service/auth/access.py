@@ -92,18 +92,19 @@ def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
     parts.rates.take(subject, rate, now=time.monotonic())
 
 
-def admit_jobs(parts: Services, caller: Caller) -> None:
+def admit_jobs(parts: Services, caller: Caller, what: str = "jobs") -> None:
     """Refuse a request of a caller that submitted or rescheduled too many jobs lately; `TooManyRequests`.
 
-    Each is rows in the database until retention removes them, also one that is killed at once.
+    Each is rows in the database until retention removes them, also one that is killed at once. The same holds
+    for the pilots that a director registers.
     """
     if not caller.is_operator:
         rate = _find_job_rate(parts.live.current, caller.vo)
-        parts.rates.take(_name_jobs(caller), rate, now=time.monotonic(), cost=0, what="jobs")
+        parts.rates.take(_name_jobs(caller), rate, now=time.monotonic(), cost=0, what=what)
 
 
 def count_jobs(parts: Services, caller: Caller, number: int) -> None:
-    """Count jobs that an admitted request submitted or rescheduled."""
+    """Count jobs that an admitted request submitted or rescheduled, or pilots that it registered."""
     parts.rates.add(_name_jobs(caller), number)
 
 
