@@ -65,7 +65,7 @@ class ServiceLimits:
     requests_at_work: int = 8  #: of one caller, in threads
     requests_waiting: int = 100  #: of one caller, for these
     sign_ins_at_work: int = 4  #: that wait for one issuer, in threads
-    streams: int = 500  #: of events, of all callers
+    streams: int = 1_000  #: of events, of all callers; of one VO as many as are left free
     streams_of_caller: int = 20
     stream_seconds: float = 300.0  #: after which a client continues in a new one, with its token checked anew
 
