@@ -261,7 +261,7 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
 
 
 @router.get("/summary")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY, is_expensive=True)
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery, Query()]) -> PilotSummary:
     """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
