@@ -166,8 +166,11 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
     Takes the same body as `PATCH` or, for operators, `PUT`.
     """
     expected = None if if_match is None else _expected(if_match)
+    has_no_text = body.config is None and body.text is None
     if body.set or body.remove:
         draft = ConfigDraft(version=expected, edits=patch.read_edits(body.set, body.remove))
+    elif has_no_text and body.model_fields_set & {"set", "remove"}:
+        draft = ConfigDraft(version=expected)  # no edits: the preview has the same shape
     else:
         draft = ConfigDraft(text=text_of(body), file=body.source)
     editor = configuring.editor_of(parts, caller)
