@@ -133,12 +133,25 @@ DIRAC_RECORDS: Final = 100_000
 #: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
 DIRAC_NOTES: Final = 50
 
+#: Requests that one process of the service works on in threads at once, of all and of one VO: fewer than its
+#: connections to the database, and few for the one interpreter that they share.
+REQUESTS_AT_WORK: Final = 8
+REQUESTS_AT_WORK_OF_VO: Final = 5
+#: The same of requests that may take up to a second of processor time, such as explanations and previews.
+EXPENSIVE_AT_WORK: Final = 3
+EXPENSIVE_AT_WORK_OF_VO: Final = 2
+
 #: Groups in one summary of jobs: less than a second of processor time.
 SUMMARY_GROUPS: Final = 10_000
 
 #: Command lines that wait for a login, of all and of one address: anybody may begin one.
 DEVICE_LOGINS: Final = 10_000
 DEVICE_LOGINS_OF_ADDRESS: Final = 500
+
+#: Sign-ins of one person at once, after a pause, and seconds for each further one: the id of a session that
+#: was ended is kept, and read by each process, until the session would have expired.
+SIGN_INS: Final = 100
+SIGN_IN_SECONDS: Final = 120
 
 #: Directors and gateways of one VO, and characters of all their reports: lists of processes read them whole.
 SITE_PROCESSES: Final = 1_000

@@ -412,11 +412,13 @@ class LimitOptions(Options):
     requests_per_second: Annotated[float, Field(ge=bounds.FEWEST_REQUESTS, le=bounds.REQUESTS)] = 200
     """Of one token subject."""
     jobs_per_hour: Annotated[Count, Field(ge=1)] = 1_000_000
-    """Jobs that one token subject may submit, reschedule or reset in an hour; as many at once."""
+    """Jobs that one token subject may submit, reschedule or reset, or pilots it may register, in an hour."""
     job_shares: Annotated[float, Field(ge=0, le=bounds.SHARE)] = 0
     """Largest sum of the groups' `JobShare` that VO admins may set; a larger present sum may stay."""
     pilot_claims_per_hour: Annotated[Count, Field(ge=1)] = 1000
     """Jobs that one pilot may claim in an hour, for each processor of its slot."""
+    pilots_per_vo: Annotated[Count, Field(alias="PilotsPerVO")] = 100_000
+    """Pilots of the VO that have not ended: further ones are not registered, so directors submit none."""
     web_hooks: Annotated[int, Field(ge=0, le=bounds.WEB_HOOKS)] = 10
     """Web hooks of the VO; 0: it may have none."""
 

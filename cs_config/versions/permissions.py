@@ -64,8 +64,11 @@ _GROUP_VALUES: Final = frozenset({"users", "jobshare", "allowbackgroundtqs", "vo
 _GROUPS: Final = ("Registry", "Groups")
 #: Of a new group: `<vo>_<word>`, so that no VO takes the name of a group of another.
 _NEW_GROUP: Final = re.compile(r"(.+)_[a-z0-9.+-]+")
-#: Why a value in a section of an own VO is refused.
-_GRANTED: Final = "; there only at places that exist, and nothing that the site or the installation grants"
+#: Why a path is refused: outside the own sections; in them, where others set it, or at no place that exists.
+_OF_OTHERS: Final = "not yours to change"
+_OF_OPERATORS: Final = "set by operators only"
+_OF_SITES: Final = "set by the admins of the site only"
+_NOWHERE: Final = "there is no such site, CE or queue"
 #: What the parts of an administrator consist of, each with a bound of its own.
 _OWN: Final = "values in the configuration"
 _INHERITED: Final = "values that queues inherit, each counted for each queue"
@@ -279,6 +282,28 @@ def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
             raise NotAllowed(f"{message} (Operations/{vo}/Limits/JobShares)")
 
 
+def check_default_groups(before: Registry, rights: Rights, after: Registry) -> None:
+    """Refuse users of the default group of another VO in that of an own one.
+
+    With both, a proxy that names no group has none: `dirac-door` would refuse it.
+    """
+    if rights.everything:
+        return
+    named = {each.default_group for each in after.vo.values() if each.default_group is not None}
+    defaults = named & after.groups.keys()
+    reasons: dict[str, str] = {}
+    for name in sorted(name for name in defaults if after.groups[name].vo in rights.vos):
+        known = before.groups[name].users if name in before.groups else ()
+        others = {user for other in defaults - {name} for user in after.groups[other].users}
+        if taken := sorted((set(after.groups[name].users) - set(known)) & others):
+            reasons["/".join((*_GROUPS, name, "Users"))] = (
+                f"{', '.join(taken)}: in the default group of another VO already, so that a proxy without a "
+                "group would be refused"
+            )
+    if reasons:
+        raise EditNotAllowed(reasons, allowed="put such users into another group of your VO")
+
+
 def check_amount(config: Configuration, rights: Rights, tree: Tree) -> None:
     """Refuse a tree in which a site or VO of the author has more values than now, if these are too many."""
     if rights.everything:
@@ -422,10 +447,17 @@ def _find_effective(config: Configuration, names: tuple[str, ...], vo: str, fold
 
 
 def _refuse(rights: Rights, paths: Iterable[str]) -> None:
-    if refused := list(paths):
-        is_granted = any(rights.is_of_own_vo(tuple(path.split("/"))) for path in refused)
-        allowed = rights.allowed + (_GRANTED if is_granted else "")
-        raise EditNotAllowed(dict.fromkeys(refused, "not yours to change"), allowed=allowed)
+    if reasons := {path: _find_reason(rights, tuple(path.split("/"))) for path in paths}:
+        raise EditNotAllowed(reasons, allowed=rights.allowed)
+
+
+def _find_reason(rights: Rights, names: tuple[str, ...]) -> str:
+    """Why a path is refused."""
+    if not rights.is_of_own_vo(names):
+        return _OF_OTHERS
+    if rights.may_change(names):
+        return _NOWHERE
+    return _OF_OPERATORS if names[0] == "Operations" else _OF_SITES
 
 
 def visible_tree(config: Configuration, rights: Rights) -> Mapping[str, object]:

@@ -115,6 +115,7 @@ def _propose_tree(
         # The author of edits has no text whose lines could be named.
         problems = [replace(each, file=None, line=None, column=None) for each in error.problems]
         raise ConfigError(problems) from None
+    permissions.check_default_groups(current.registry, allowed, after.registry)
     return Proposal(before=current, after=after, differences=found)
 
 

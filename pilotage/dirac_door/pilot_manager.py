@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from sqlalchemy import Connection
 
 from cs_config.options import bounds
+from cs_config.options.operations import options_for
 from cs_config.tree.address import NAME, QueueAddress
 from pilotage.dirac_door import jencode, peers
 from pilotage.dirac_door.jencode import Result
@@ -107,6 +108,8 @@ def add_references(
         known = {each.stamp for each in _find(conn, call, references, {own}) if _is_visible(call, each)}
         by_stamp = {make_stamp(own, each): each for each in references}
         new = sorted((stamp, each) for stamp, each in by_stamp.items() if stamp not in known)
+        if not new:
+            return jencode.ok()
         _require_room(conn, call, len(new))
         for stamp, _ in new:
             pilots.register(conn, stamp=stamp, vo=own, queue=None, submitted_by=call.peer.holder, now=now)
@@ -115,6 +118,8 @@ def add_references(
             for stamp, reference in new
         ]
         pilots.set_all(conn, named, now=now)
+        most = options_for(call.parts.live.current, own).limits.pilots_per_vo
+        pilots.require_within_quota(conn, own, most=most)
     return jencode.ok()
 
 
@@ -122,7 +127,7 @@ def _require_room(conn: Connection, call: DiracCall, new: int) -> None:
     """Raise `NotAllowed` if a user who is no pilots' group would have too many pilots that have not ended."""
     most = bounds.DIRAC_OWN_PILOTS
     peer = call.peer
-    if peer.is_host or peer.has(peers.GENERIC_PILOT) or not new:
+    if peer.is_host or peer.has(peers.GENERIC_PILOT):
         return
     after = pilots.count_active(conn, peer.holder, most=most) + new
     if after > most:

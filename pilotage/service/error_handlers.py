@@ -67,6 +67,7 @@ STATUS: dict[type[Exception], int] = {
     http_errors.BodyTooLarge: 413,
     http_errors.PreconditionRequired: 428,
     http_errors.TooManyRequests: 429,
+    http_errors.TooManyStreams: 429,
     http_errors.SenderSilent: 408,
     http_errors.ServiceEnding: 503,
     http_errors.ClientGone: 400,

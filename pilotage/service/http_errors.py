@@ -56,6 +56,17 @@ class TooManyRequests(PilotageError):
         self.details = {"retry_after": retry_after}
 
 
+class TooManyStreams(PilotageError):
+    """The caller or its VO has too many streams of events open; the same changes come by polling."""
+
+    code = "too_many_requests"
+    retry_after = 30  #: seconds
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}: poll GET /api/v1/jobs/changes, or try again in {self.retry_after} s")
+        self.details = {"retry_after": self.retry_after}
+
+
 class CursorExpired(PilotageError):
     """The cursor means nothing any more; the client has to begin anew."""
 

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.http_errors import CursorExpired, LogBusy, TooManyRequests
+from pilotage.service.http_errors import CursorExpired, LogBusy, TooManyStreams
 from pilotage.service.models.jobs import (
     ChangeCursor,
     ChangeLine,
@@ -54,8 +54,6 @@ _READING: Final = 2
 _OPENING: Final = 8
 #: Rows of the log that one page may search.
 PAGE_ROWS: Final = 10_000
-#: Seconds after which a client that found no place tries again.
-_RETRY: Final = 30
 #: Seconds to wait for the transactions that are under way when a client asks for a cursor of the present.
 _PRESENT: Final = 3.0
 
@@ -88,11 +86,15 @@ class JobEvents:
     """Streams of changes; their methods are for the event loop, those that read pages for threads."""
 
     def __init__(self, engine: Engine, *, most: int, most_of_caller: int, longest: float) -> None:
-        """Allow so many streams at a time, and so many of one subject, of so many seconds each."""
+        """Allow so many streams at a time, and so many of one subject, of so many seconds each.
+
+        A VO has no more streams than are left free, so that those of other VOs find room, too.
+        """
         self._log = LogFeed(engine)
         self._most, self._most_of_caller = most, most_of_caller
         self.longest = longest
-        self._streams: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()  # by subject
+        self._of_vos: Counter[str] = Counter()  # by VO, or by subject of callers that are not of one VO
         self._reading = anyio.CapacityLimiter(_READING)
         self._opening = anyio.CapacityLimiter(_OPENING)
         self._recent: Sequence[JobChange] = ()  # all from behind `_since` to `_upto`
@@ -142,13 +144,19 @@ class JobEvents:
     async def open_stream(self, caller: Caller, query: EventQuery, last_event_id: str | None) -> EventStream:
         """A stream behind a cursor for so long; the id of each event is the cursor that continues behind it.
 
-        `TooManyRequests` if the caller, or all together, have too many.
+        `TooManyStreams` if the caller or its VO have too many.
         """
-        if self._streams[caller.subject] >= self._most_of_caller or self._streams.total() >= self._most:
-            raise TooManyRequests(_RETRY)
+        vo = caller.vo or caller.subject
+        if self._streams[caller.subject] >= self._most_of_caller:
+            raise TooManyStreams(f"you have {self._most_of_caller} streams of events open")
+        if self._of_vos[vo] >= self._most - self._streams.total():
+            raise TooManyStreams(
+                f"{vo} has {self._of_vos[vo]} streams of events open; the others are kept for others"
+            )
         wanted = _select(caller, query)
         self._streams[caller.subject] += 1
-        uncount = partial(self._uncount, caller.subject)
+        self._of_vos[vo] += 1
+        uncount = partial(self._uncount, caller.subject, vo)
         try:
             begin = partial(self.start_of, last_event_id or query.after)
             start = await to_thread.run_sync(begin, limiter=self._opening)
@@ -158,9 +166,11 @@ class JobEvents:
         events = self._follow(wanted, start=start, seconds=min(query.seconds, self.longest))
         return _CountedStream(events, uncount)
 
-    def _uncount(self, subject: str) -> None:
-        self._streams[subject] -= 1
-        self._streams += Counter()  # without those that have none
+    def _uncount(self, subject: str, vo: str) -> None:
+        for counter, name in ((self._streams, subject), (self._of_vos, vo)):
+            counter[name] -= 1
+            if not counter[name]:
+                del counter[name]
 
     async def _follow(
         self, wanted: JobSelector, *, start: ChangeCursor, seconds: float

@@ -173,6 +173,10 @@ class StrictRequest(Request):
     async def load(self, limit: int) -> None:
         """Read the whole body and parse it; errors as for `read` and `parse`."""
         await self.read(limit)
+        await self.parse()
+
+    async def parse(self) -> None:
+        """Parse the body that was read."""
         if len(self._body) > AT_ONCE:
             self.content = await anyio.to_thread.run_sync(parse, self._body)
         elif self._body:
@@ -272,6 +276,13 @@ class RoleRoute(GuardedRoute):
         self.rules = access.rules_of(endpoint)
         super().__init__(path, endpoint, **about)
 
+    def take_turn(self, parts: Services, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """Hold one of the places of all callers while a thread is used; not while a body comes in."""
+        if not self._uses_thread or caller.is_operator:
+            return nullcontext()
+        turns = parts.expensive_turns if self.rules.is_expensive else parts.turns
+        return turns.place(caller.vo or caller.subject, caller.subject)
+
 
 class ApiRoute(RoleRoute):
     """A route of `/api/v1`: authenticates and authorizes before the body is read."""
@@ -284,8 +295,11 @@ class ApiRoute(RoleRoute):
         async with place:
             check_texts(request)
             if self.body_field is not None:
-                await request.load(limit_body(parts, self.rules, caller))
-            return await handle(request)
+                await request.read(limit_body(parts, self.rules, caller))
+            async with self.take_turn(parts, caller):
+                if self.body_field is not None:
+                    await request.parse()
+                return await handle(request)
 
 
 class SecretRoute(GuardedRoute):

@@ -9,13 +9,14 @@ from typing import Final
 from sqlalchemy import Engine
 
 from cs_config.cache import CountCache
+from cs_config.options import bounds
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
-from pilotage.service.auth.rate_limits import RateLimiter, WorkLimiter
+from pilotage.service.auth.rate_limits import RateLimiter, SharedPlaces, WorkLimiter
 from pilotage.service.auth.tokens import RevokedTokens, Tokens
 from pilotage.service.job_events import JobEvents
 from pilotage.service.lease_reports import LeaseReports
@@ -65,7 +66,7 @@ class ServiceLimits:
     requests_at_work: int = 8  #: of one caller, in threads
     requests_waiting: int = 100  #: of one caller, for these
     sign_ins_at_work: int = 4  #: that wait for one issuer, in threads
-    streams: int = 500  #: of events, of all callers
+    streams: int = 1_000  #: of events, of all callers; of one VO as many as are left free
     streams_of_caller: int = 20
     stream_seconds: float = 300.0  #: after which a client continues in a new one, with its token checked anew
 
@@ -99,6 +100,8 @@ class Services:
     revoked: RevokedTokens = field(init=False)
     work: WorkLimiter = field(init=False)
     sign_ins: WorkLimiter = field(init=False)
+    turns: SharedPlaces = field(init=False)  #: of requests in threads
+    expensive_turns: SharedPlaces = field(init=False)  #: of expensive ones
     job_events: JobEvents = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,6 +114,10 @@ class Services:
         object.__setattr__(self, "work", work)
         sign_ins = WorkLimiter(at_work=self.limits.sign_ins_at_work, waiting=self.limits.requests_waiting)
         object.__setattr__(self, "sign_ins", sign_ins)
+        turns = SharedPlaces(at_work=bounds.REQUESTS_AT_WORK, of_vo=bounds.REQUESTS_AT_WORK_OF_VO)
+        object.__setattr__(self, "turns", turns)
+        expensive = SharedPlaces(at_work=bounds.EXPENSIVE_AT_WORK, of_vo=bounds.EXPENSIVE_AT_WORK_OF_VO)
+        object.__setattr__(self, "expensive_turns", expensive)
         events = JobEvents(
             self.engine,
             most=self.limits.streams,

@@ -18,7 +18,7 @@ from sqlalchemy.sql.dml import Insert, Update
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
-from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
+from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound, QuotaExceeded
 from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus, pilot_may_become
@@ -88,14 +88,16 @@ ALL = select(
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
 ALL_AMONG = ALL.where(table.c.stamp.in_(sql.IDS))
 
+_is_active = or_(*(table.c.status == each.value for each in sorted(PILOT_ACTIVE)))
 ACTIVE_OF = (
     select(table.c.stamp)
-    .where(
-        or_(*(table.c.status == each.value for each in sorted(PILOT_ACTIVE))),
-        table.c.submitted_by == bindparam("holder"),
-    )
+    .where(_is_active, table.c.submitted_by == bindparam("holder"))
     .limit(bindparam("most"))
 )
+_SOME_ACTIVE = (
+    select(table.c.stamp).where(_is_active, table.c.vo == bindparam("vo")).limit(bindparam("most")).subquery()
+)
+ACTIVE_OF_VO = select(func.count()).select_from(_SOME_ACTIVE)
 
 STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
 
@@ -211,6 +213,17 @@ def count_active(conn: Connection, submitted_by: str, *, most: int) -> int:
     return len(conn.execute(ACTIVE_OF, {"holder": submitted_by, "most": most}).all())
 
 
+def require_within_quota(conn: Connection, vo: str, *, most: int) -> None:
+    """Raise `QuotaExceeded` if a VO, with what this transaction stored, has too many active pilots.
+
+    Transactions do not wait for each other: those of the same time exceed it by at most what they store.
+    """
+    if conn.execute(ACTIVE_OF_VO, {"vo": vo, "most": most + 1}).scalar_one() > most:
+        raise QuotaExceeded(
+            f"{vo} would have more than {most:,} pilots that have not ended, as Limits/PilotsPerVO allows"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntendedPilot:
     """A pilot that is to be submitted."""
@@ -291,7 +304,7 @@ LOST_AFTER: Final = timedelta(days=4)
 LOST = (
     select(table.c.stamp)
     .where(
-        or_(*(table.c.status == each.value for each in sorted(PILOT_ACTIVE))),
+        _is_active,
         table.c.updated_at < bindparam("before"),
         or_(table.c.last_seen_at.is_(None), table.c.last_seen_at < bindparam("before")),
         ~exists().where(

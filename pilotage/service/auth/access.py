@@ -12,6 +12,7 @@ from fastapi import Request
 from starlette.types import Scope
 
 from cs_config.cache import derived
+from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from pilotage.service.auth.callers import Caller, Capability, Role
@@ -35,19 +36,28 @@ class AccessRules:
     roles: frozenset[Role]
     needs: Capability | None  #: of a token that is limited to capabilities
     most_bytes: int | None  #: of the body; None: as configured
+    is_expensive: bool  #: may take much processor time: few are at work at a time
 
 
 def allow(
-    *roles: Role, needs: Capability | None = None, most_bytes: int | None = None
+    *roles: Role,
+    needs: Capability | None = None,
+    most_bytes: int | None = None,
+    is_expensive: bool = False,
 ) -> Callable[[_Endpoint], _Endpoint]:
     """State the roles that may use the route; operators always may. `most_bytes` limits its body.
 
     A token that is limited to capabilities `needs` this one; without it, such a token may use the route only
-    if that just reads.
+    if that just reads. Of expensive requests few are at work at a time, so that others do not wait for them.
     """
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
-        rules = AccessRules(roles=frozenset(roles) | {Role.OPERATOR}, needs=needs, most_bytes=most_bytes)
+        rules = AccessRules(
+            roles=frozenset(roles) | {Role.OPERATOR},
+            needs=needs,
+            most_bytes=most_bytes,
+            is_expensive=is_expensive,
+        )
         setattr(endpoint, _ATTRIBUTE, rules)
         return endpoint
 
@@ -92,19 +102,27 @@ def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
     parts.rates.take(subject, rate, now=time.monotonic())
 
 
-def admit_jobs(parts: Services, caller: Caller) -> None:
+def admit_jobs(parts: Services, caller: Caller, what: str = "jobs") -> None:
     """Refuse a request of a caller that submitted or rescheduled too many jobs lately; `TooManyRequests`.
 
-    Each is rows in the database until retention removes them, also one that is killed at once.
+    Each is rows in the database until retention removes them, also one that is killed at once. The same holds
+    for the pilots that a director registers.
     """
     if not caller.is_operator:
         rate = _find_job_rate(parts.live.current, caller.vo)
-        parts.rates.take(_name_jobs(caller), rate, now=time.monotonic(), cost=0, what="jobs")
+        parts.rates.take(_name_jobs(caller), rate, now=time.monotonic(), cost=0, what=what)
 
 
 def count_jobs(parts: Services, caller: Caller, number: int) -> None:
-    """Count jobs that an admitted request submitted or rescheduled."""
+    """Count jobs that an admitted request submitted or rescheduled, or pilots that it registered."""
     parts.rates.add(_name_jobs(caller), number)
+
+
+def count_sign_in(parts: Services, caller: Caller) -> None:
+    """Count a session, or a token of a command line, that a person begins; `TooManyRequests`."""
+    if not caller.is_operator:
+        rate = RequestRate(per_second=1 / bounds.SIGN_IN_SECONDS, burst=bounds.SIGN_INS)
+        parts.rates.take(f"sign-ins of {caller.subject}", rate, now=time.monotonic(), what="sign-ins")
 
 
 def _name_jobs(caller: Caller) -> str:

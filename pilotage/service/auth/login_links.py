@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pilotage.service.auth import audit, callers
+from pilotage.service.auth import access, audit, callers
 from pilotage.service.auth.callers import Caller, Grant, Role
 from pilotage.service.auth.tokens import BearerToken, sibling_session_of
 from pilotage.service.http_errors import NotAuthenticated
@@ -85,8 +85,9 @@ def look(parts: Services, secret: str, purpose: Purpose = Purpose.BROWSER) -> Lo
 def follow(parts: Services, secret: str, purpose: Purpose = Purpose.BROWSER) -> Login | None:
     """Redeem a link once; None: it is invalid, or its token was revoked."""
     # Looked at first: wrong secrets must not take the write lock, since SQLite has one writer at a time.
-    if look(parts, secret, purpose) is None:
+    if (found := look(parts, secret, purpose)) is None:
         return None
+    access.count_sign_in(parts, found.caller)
     with database.writing(parts.engine) as conn:
         session = login_tokens.redeem_link(conn, secret, purpose, now=parts.clock())
     return None if session is None else _read_session(parts, session)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -138,6 +138,58 @@ class WorkLimiter:
             places.requests -= 1
             if not places.requests:
                 del self._subjects[subject]
+
+
+class SharedPlaces:
+    """Places for requests at work, which VOs, and the callers of one VO, get in turn; of one event loop.
+
+    A VO has only some of them. How many requests wait is bounded by those that each caller may have.
+    """
+
+    def __init__(self, *, at_work: int, of_vo: int) -> None:
+        self._free = at_work
+        self._of_vo = of_vo
+        self._at_work: Counter[str] = Counter()  # by VO
+        #: By VO and subject; those first whose turn comes next.
+        self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
+
+    @asynccontextmanager
+    async def place(self, vo: str, subject: str) -> AsyncIterator[None]:
+        """Hold a place, for which the request may have to wait."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(vo, {}).setdefault(subject, deque()).append(turn)
+        self._admit()
+        try:
+            await turn
+            yield
+        finally:
+            if not turn.cancelled():
+                self._free += 1
+                self._at_work[vo] -= 1
+                if not self._at_work[vo]:
+                    del self._at_work[vo]
+                self._admit()
+
+    def _admit(self) -> None:
+        """Give free places to the next requests."""
+        while self._free and (vo := self._find_next()) is not None:
+            subjects = self._waiting.pop(vo)
+            subject = next(iter(subjects))
+            turns = subjects.pop(subject)
+            turn = turns.popleft()
+            if turns:
+                subjects[subject] = turns
+            if subjects:
+                self._waiting[vo] = subjects
+            if not turn.done():  # its request was not given up
+                self._free -= 1
+                self._at_work[vo] += 1
+                turn.set_result(None)
+
+    def _find_next(self) -> str | None:
+        """The VO that has the fewest places; None: none waits that may have more."""
+        vo = min(self._waiting, key=self._at_work.__getitem__, default=None)
+        return vo if vo is not None and self._at_work[vo] < self._of_vo else None
 
 
 class SharedRates:

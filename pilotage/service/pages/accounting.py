@@ -208,7 +208,7 @@ def draw_depths(page: PageContext, hours: int, site: str | None = None) -> Chart
 
 @router.get("/accounting")
 @add_to_navigation("Accounting")
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLResponse:
     """Show used resources: users their own, VO admins their VO's, site admins those of their sites."""
     whole = _answer(page, shown, None)
@@ -234,7 +234,7 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
 
 
 @router.get("/accounting.csv", response_class=Response)
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def download(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> Response:
     """Download the rows of the page as CSV."""
     text = accounting.text(_answer(page, shown, shown.bucket))

@@ -276,7 +276,7 @@ _Version = Annotated[int, Query(ge=1, le=2**31 - 1)]
 
 
 @changes_router.post("/check")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def check(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Show the problems and changes of the draft."""
     is_begun = bool(filled.rows) or filled.way == TEXT
@@ -297,7 +297,7 @@ def check(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
 
 
 @changes_router.post("/preview")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def preview(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Show the effects of the draft on waiting and running jobs; nothing is changed."""
     try:
@@ -310,7 +310,7 @@ def preview(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
 
 
 @changes_router.post("/apply")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def apply(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Store the draft as the version in force."""
     try:
@@ -329,7 +329,7 @@ def apply(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
 
 
 @changes_router.post("/rebase")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def rebase(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Move the draft onto the version in force."""
     try:
@@ -391,7 +391,7 @@ def list_versions(
 
 
 @changes_router.get("/diff")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def show_differences(
     page: PageOf,
     before: Annotated[_Version, Query(alias="from")],
@@ -405,14 +405,14 @@ def show_differences(
 
 
 @changes_router.get("/rollback")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def preview_rollback(page: PageOf, version: _Version) -> Response:
     """Preview a rollback; nothing is changed."""
     return _show_rollback(page, version)
 
 
 @changes_router.post("/rollback")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def rollback(
     page: PageOf,
     version: Annotated[int, Form(ge=1, le=2**31 - 1)],

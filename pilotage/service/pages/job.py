@@ -202,7 +202,7 @@ class ExplainedJob:
 
 
 @router.get("/jobs/{job_id}/why")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, is_expensive=True)
 def explain(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     """Show what excludes which queues, what would help, and what blocks the job now."""
     config, now = page.parts.live.current, page.parts.clock()
@@ -237,7 +237,7 @@ class FailuresShown(BaseModel):
 
 @group_router.get("/failures")
 @add_to_navigation("Failures")
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTMLResponse:
     """Show why jobs failed: grouped by site, exit code and minor status, without names of persons."""
     wanted = JobFilter(vo=[query.vo] if query.vo else None, site=[query.site] if query.site else None)
@@ -258,7 +258,7 @@ def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTM
 
 @group_router.get("/campaigns")
 @add_to_navigation("Campaigns")
-@allow(Role.USER, Role.VO_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
 def list_campaigns(page: PageOf) -> HTMLResponse:
     """Show the groups of the caller's jobs, one line each: how many are done, failed, left, and the rate."""
     which = visibility.visible_jobs(page.caller, JobFilter())

@@ -173,7 +173,8 @@ class PageRoute(routing.RoleRoute):
                 if self.takes_form:
                     await _read_form(request, routing.limit_text(parts, page.caller))
                 await _require_token(request, page.csrf)
-            return await handle(request)
+            async with self.take_turn(parts, page.caller):
+                return await handle(request)
 
 
 class UploadRoute(PageRoute):

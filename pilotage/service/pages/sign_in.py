@@ -239,6 +239,7 @@ def _callers(trusted: TrustedIssuer, claims: dict[str, object]) -> tuple[Caller,
 
 def _signed_in(request: Request, parts: Services, caller: Caller, *, next_page: str) -> Response:
     """Begin the session; the cookie of the attempt is not needed any more."""
+    access.count_sign_in(parts, caller)
     answer = sessions.begin(request, parts, caller, next_page=next_page)
     sessions.set_cookie(request, answer, _cookie(request), "", timedelta())
     return answer

@@ -20,7 +20,7 @@ _CSV: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: {"schema"
 
 
 @router.get("/accounting", response_model=AccountingAnswer, responses=_CSV)
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def accounting(
     request: Request, parts: PartsOf, caller: CallerOf, query: Annotated[AccountingQuery, Query()]
 ) -> AccountingAnswer | Response:
@@ -34,7 +34,7 @@ def accounting(
 
 
 @router.get("/accounting.csv", response_class=Response, responses=_CSV)
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def accounting_as_csv(
     parts: PartsOf, caller: CallerOf, query: Annotated[AccountingQuery, Query()]
 ) -> Response:
@@ -58,7 +58,7 @@ class DepthsAnswer(BaseModel):
 
 
 @router.get("/accounting/depths")
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def show_depths(
     parts: PartsOf,
     caller: CallerOf,

@@ -65,7 +65,7 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
 
 
 @router.patch("", response_model_exclude_unset=True)
-@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None) -> ChangedConfig:
     """Change single paths.
 
@@ -104,7 +104,7 @@ def list_temporary(
 
 
 @router.get("/diff", response_model_exclude_unset=True)
-@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def diff(
     parts: PartsOf,
     caller: CallerOf,
@@ -119,7 +119,7 @@ def diff(
 
 
 @router.get("/values", response_model=ValuesAnswer)
-@access.allow(*access.EVERY_ROLE)
+@access.allow(*access.EVERY_ROLE, is_expensive=True)
 def list_values(
     parts: PartsOf,
     caller: CallerOf,
@@ -142,7 +142,7 @@ def list_values(
 
 
 @router.get("/blame")
-@access.allow(*access.EVERY_ROLE)
+@access.allow(*access.EVERY_ROLE, is_expensive=True)
 def blame(
     parts: PartsOf,
     caller: CallerOf,
@@ -159,15 +159,18 @@ def blame(
 
 
 @router.post("/preview", response_model_exclude_unset=True)
-@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch = None) -> PreviewAnswer:
     """Show the effects that a change would have on waiting and running jobs now; nothing is changed.
 
     Takes the same body as `PATCH` or, for operators, `PUT`.
     """
     expected = None if if_match is None else _expected(if_match)
+    has_no_text = body.config is None and body.text is None
     if body.set or body.remove:
         draft = ConfigDraft(version=expected, edits=patch.read_edits(body.set, body.remove))
+    elif has_no_text and body.model_fields_set & {"set", "remove"}:
+        draft = ConfigDraft(version=expected)  # no edits: the preview has the same shape
     else:
         draft = ConfigDraft(text=text_of(body), file=body.source)
     editor = configuring.editor_of(parts, caller)
@@ -176,7 +179,7 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
 
 
 @router.post("/rollback", response_model_exclude_unset=True)
-@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@access.allow(Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch = None) -> ChangedConfig:
     """Restore an older version, as far as the caller may change it; for an operator, its whole text."""
     expected = None if if_match is None else _expected(if_match)

@@ -67,7 +67,7 @@ def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query
 
 
 @router.get("/summary")
-@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN)
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Query()]) -> JobSummary:
     """Count jobs by some of their columns; counts above 100,000 may be up to a minute old.
 
@@ -289,7 +289,7 @@ explain_router = APIRouter(tags=["explanations"], route_class=ApiRoute)
 
 
 @explain_router.get("/jobs/{job_id}/explain")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, is_expensive=True)
 def explain_job(
     parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, forwarding: Forwarding = False
 ) -> JobExplanation:
@@ -302,7 +302,7 @@ def explain_job(
 
 
 @explain_router.get("/jobs/{job_id}/queues")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, is_expensive=True)
 def list_queues(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
     """List the queues that a job may run in, ordered by its `Rank`."""
     with database.reading(parts.engine) as conn:
@@ -314,7 +314,7 @@ def list_queues(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: M
 
 
 @explain_router.post("/explain")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.READ)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.READ, is_expensive=True)
 def explain_description(
     parts: PartsOf, caller: CallerOf, body: Submission, *, forwarding: Forwarding = False
 ) -> JobExplanation:
@@ -330,7 +330,7 @@ def explain_description(
 
 
 @explain_router.get("/resources/queues/{site}/{ce}/{queue}/explain")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, is_expensive=True)
 def explain_queue(parts: PartsOf, caller: CallerOf, address: QueueOf) -> QueueExplanation:
     """Explain which waiting jobs a queue may run, what excludes the rest, and what would attract more."""
     return explanations.explain_queue(parts, caller, parts.live.current.require(address))

@@ -7,9 +7,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import Connection
 
+from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
-from pilotage.service.auth import visibility
+from pilotage.service.auth import access, visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
@@ -224,6 +226,8 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
             submitted_by=caller.subject,
             now=now,
         )
+        if is_new:
+            _require_within_quota(parts, conn, caller, vo)
         response.status_code = 201 if is_new else 200
         answer = RegisteredPilot.model_validate(pilots.get_pilot(conn, body.stamp))
         if body.secret:
@@ -231,7 +235,14 @@ def register(parts: PartsOf, caller: CallerOf, body: NewPilot, response: Respons
             answer.secret, answer.secret_expires_at = pilot_secrets.issue_secret(
                 conn, body.stamp, life=life, now=now
             )
-        return answer
+    access.count_jobs(parts, caller, int(is_new))
+    return answer
+
+
+def _require_within_quota(parts: Services, conn: Connection, caller: Caller, vo: str) -> None:
+    access.admit_jobs(parts, caller, "pilots")
+    most = options_for(parts.live.current, vo).limits.pilots_per_vo
+    pilots.require_within_quota(conn, vo, most=most)
 
 
 @router.post("/standings")
@@ -250,7 +261,7 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
 
 
 @router.get("/summary")
-@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY, is_expensive=True)
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery, Query()]) -> PilotSummary:
     """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
@@ -398,8 +409,10 @@ def register_many(parts: PartsOf, caller: CallerOf, body: PilotIntents) -> Pilot
     now = parts.clock()
     with database.writing(parts.engine) as conn:
         pilots.register_all(conn, intended, vo=vo, submitted_by=caller.subject, now=now)
+        _require_within_quota(parts, conn, caller, vo)
         life = timedelta(seconds=body.secret_lifetime)
         secrets = pilot_secrets.issue_secrets(conn, [each.stamp for each in intended], life=life, now=now)
+    access.count_jobs(parts, caller, len(intended))
     return PilotSecrets(secrets=dict(secrets))
 
 

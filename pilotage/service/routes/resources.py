@@ -109,7 +109,7 @@ class Switch(StrictInput):
 
 
 @router.post("/getEligibleNodes")
-@allow(*EVERY_ROLE, needs=Capability.READ)
+@allow(*EVERY_ROLE, needs=Capability.READ, is_expensive=True)
 def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) -> NodeTree:
     """Select the sites, CEs or queues that match both conditions, as a tree.
 

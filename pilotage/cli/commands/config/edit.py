@@ -281,11 +281,8 @@ def preview(
             wanted = change_from_file(client, file)
         else:
             wanted = change_from_words(client, edits or (), removed or (), where or ())
-        if not wanted.changed:
-            if service.as_json:
-                service.emit({"version": wanted.version, "changes": []}, str)
-            else:
-                typer.echo(f"nothing would change in version {wanted.version}", err=True)
+        if not (wanted.changed or service.as_json):
+            typer.echo(f"nothing would change in version {wanted.version}", err=True)
             return
         answer = client.preview_config(wanted.body)
     service.emit(

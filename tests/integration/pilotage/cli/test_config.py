@@ -101,6 +101,8 @@ def test_a_preview_is_shown_then_a_guard_holds_the_change_back(
     assert run("config", "set", f"{CE}/MaxRAM=2000", "--guard", "stuck_jobs=0")[0] == 1
     assert run("config", "apply", file, "--guard", "stuck_jobs<=3")[0] == 0
     assert "nothing would change" in run("config", "preview", file)[2]
+    unchanged = in_json(run, "config", "preview", file)
+    assert (unchanged["changes"], unchanged["totals"]["stuck_jobs"]) == ([], 0)
 
 
 def test_versions_are_listed_compared_and_taken_back(service: Service, run: Run, tmp_path: Path) -> None:
@@ -218,7 +220,11 @@ def test_one_command_changes_many_places_after_a_preview(service: Service, run: 
     assert run("config", "set", everywhere, "--where", "MaxRAM=4001")[0] == 2
     assert run("config", "set", everywhere, "--where", "MaxRAM=4000", "--yes")[0] == 0
     assert "nothing changed, version 2" in run("config", "set", everywhere)[1]
-    assert in_json(run, "config", "preview", "--set", everywhere) == {"version": 2, "changes": []}
+    unchanged = in_json(run, "config", "preview", "--set", everywhere)
+    assert (unchanged["version"], unchanged["changes"]) == (2, [])
+    assert "nothing would change in version 2" in run("config", "preview", "--set", everywhere)[2]
+    assert unchanged.keys() == shown.keys()
+    assert unchanged["totals"] == dict.fromkeys(shown["totals"], 0)
     assert "[v7, v8]" in run("config", "set", everywhere.replace("=v7", "=v8"), "--yes")[1]
 
 

@@ -18,13 +18,16 @@ from taskqueue.schema.tables import attempts, descriptions
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
 from tests.integration.pilotage.dirac_door.test_app import (
+    CONFIG,
     MANAGER,
     MATCHER,
     MONITORING,
     UPDATE,
     Ask,
     ask,
+    asking,
     chains,
+    opened_door,
     value,
 )
 
@@ -282,6 +285,22 @@ def test_users_have_so_many_pilots_that_have_not_ended(ask: Ask, monkeypatch: py
     value(ask("ada", PILOTS, "setPilotStatus", "a", "Done"))
     value(ask("ada", PILOTS, "addPilotReferences", ["d"], "lhcb"))
     value(ask("pia", PILOTS, "addPilotReferences", ["1", "2", "3", "4"], "lhcb"))
+
+
+def test_pilots_of_a_group_for_pilots_count_for_their_vo(
+    engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]]
+):
+    text = CONFIG.replace("{Defaults: {", "{Defaults: {Limits: {PilotsPerVO: 3}, ")
+    with opened_door(engine, tmp_path, text=text) as door:
+        ask = asking(door, chains)
+        value(ask("pia", PILOTS, "addPilotReferences", ["a", "b", "c"], "lhcb"))
+        refused = ask("pia", PILOTS, "addPilotReferences", ["c", "d"], "lhcb")
+        assert refused.status_code == 429
+        assert "lhcb would have more than 3 pilots" in refused.text
+        assert not ask("pia", PILOTS, "getPilotInfo", "d").json()["OK"]
+        value(ask("pia", PILOTS, "addPilotReferences", ["c"], "lhcb"))
+        value(ask("pia", PILOTS, "setPilotStatus", "a", "Done"))
+        value(ask("pia", PILOTS, "addPilotReferences", ["d"], "lhcb"))
 
 
 def test_the_configuration_is_served_and_read_again(ask: Ask, tmp_path: Path):

@@ -129,8 +129,9 @@ def opened_door(
     engine: Engine,
     directory: Path,
     former_services: FormerServices | None = None,
+    text: str = CONFIG,
 ) -> Iterator[FastAPI]:
-    with running(engine, directory, CONFIG) as service:
+    with running(engine, directory, text) as service:
         served = directory / "cs.cfg"
         served.write_text("Systems\n{\n  A = 1\n}\n")
         yield create_door(service.parts, ConfigurationFile(served), former_services)

@@ -335,23 +335,21 @@ def test_what_is_refused_inside_a_section_of_ones_own_is_refused_with_the_sectio
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "is_granted"),
+    ("path", "value", "reason"),
     [
-        ("Operations/cms/Limits/WebHooks", 20, True),
-        ("Operations/cms/Retention/Jobs", 60, False),  # the bound is the reason
-        (f"{LONG}/VOs/cms/Enabled", True, False),
-        ("Resources/Sites/LCG.Nowhere.org/VOs/cms/MaxRAM", 1, True),
-        ("Operations/dune/Limits/WebHooks", 20, False),
-        (f"{LONG}/MaxRAM", 1, False),
+        ("Operations/cms/Limits/WebHooks", 20, "set by operators only; allowed is"),
+        ("Operations/cms/Retention/Jobs", 60, "60: a VO sets no more than"),
+        (f"{LONG}/VOs/cms/Enabled", True, "true: a VO may set only false"),
+        (f"{LONG}/VOs/cms/VO", ["cms"], "set by the admins of the site only; allowed is"),
+        ("Resources/Sites/LCG.Nowhere.org/VOs/cms/MaxRAM", 1, "there is no such site, CE or queue; allowed"),
+        ("Operations/dune/Limits/WebHooks", 20, "not yours to change; allowed is"),
+        (f"{LONG}/MaxRAM", 1, "not yours to change; allowed is"),
     ],
 )
-def test_what_others_grant_in_the_sections_of_a_vo_is_refused_with_that_reason(
-    path: str, value: object, is_granted: bool
-):
+def test_a_refused_path_has_the_reason_that_holds_for_it(path: str, value: object, reason: str):
     with pytest.raises(EditNotAllowed) as caught:
         proposed(CMS, {path: value})
-    reason = "; there only at places that exist, and nothing that the site or the installation grants"
-    assert str(caught.value).endswith(reason) == is_granted
+    assert str(caught.value).startswith(f"{path}: {reason}")
 
 
 def test_a_vo_switches_a_queue_off_for_itself_but_not_on():
@@ -512,6 +510,26 @@ def test_the_group_of_all_who_name_none_is_not_removed_for_a_larger_default_shar
 def test_groups_of_others_and_what_the_installation_grants_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(EditNotAllowed, match="not yours to change"):
         of_groups(values)
+
+
+def test_a_user_of_the_default_group_of_another_vo_is_not_put_into_the_own_one() -> None:
+    source = GROUPED.source.replace(
+        "VO: {cms: {}, dune: {}}", "VO: {cms: {DefaultGroup: cms_user}, dune: {DefaultGroup: dune_user}}"
+    ).replace("dune_user: {VO: dune}", "dune_user: {VO: dune, Users: [dan, both]}")
+    config = validate.parse(source.replace("Users: [ann]", "Users: [ann, both]"), "test.yaml", 3)
+    admin = Rights(
+        vos=frozenset({"cms"}), groups={"cms_user": "cms", "production": "cms", "dune_user": "dune"}
+    )
+
+    def put(group: str, *users: str, rights: Rights = admin) -> Proposal:
+        edits = patch.read_edits({f"Registry/Groups/{group}/Users": [*users]}, ())
+        return proposals.propose_edits(config, config, edits, rights)
+
+    with pytest.raises(EditNotAllowed, match="cms_user/Users: dan: in the default group of another VO"):
+        put("cms_user", "ann", "dan", "bob", "both")
+    assert put("cms_user", "ann", "bob", "both").differences, "who was there stays"
+    assert put("production", "dan").differences, "it is no default group"
+    assert put("cms_user", "dan", rights=Rights(everything=True)).differences
 
 
 def test_a_whole_section_of_groups_is_not_removed_with_those_of_others() -> None:

@@ -1,11 +1,17 @@
 import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
+from cs_config.options import bounds
 from pilotage.service.auth.access import allow, allowed_roles
 from pilotage.service.auth.callers import Role, grant
+from pilotage.service.queries import explanations
 from pilotage.service.services import utc_now
+from requirements.errors import NotFound
 from tests.access import QUEUE, ROUTES, TOKENS, TREE
 from tests.running_service import Service
 
@@ -168,6 +174,50 @@ def test_who_submitted_too_many_jobs_in_an_hour_neither_submits_nor_reschedules_
     admin = service.as_role("vo_admin", vo="cms", user="zoe")
     admin.post("/api/v1/jobs/reset", json={"owner": "bob"})
     assert admin.post("/api/v1/jobs", json=jobs).status_code == 429, "what it reset counts"
+
+
+def test_no_submission_pilot_or_report_waits_for_expensive_requests_of_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    end, at_work, most = threading.Event(), list[object](), list[int]()
+
+    def explain_at_length(*asked: object) -> object:
+        at_work.append(asked)
+        most.append(len(at_work))
+        assert end.wait(60)
+        at_work.pop()
+        raise NotFound("explained at length")
+
+    monkeypatch.setattr(explanations, "explain_queue", explain_at_length)
+
+    def explain(number: int) -> int:
+        client = service.user(f"u{number % 6}")
+        return client.get(f"/api/v1/resources/queues/{QUEUE}/explain").status_code
+
+    ann = service.user("ann")
+    director = service.as_role("director", vo="cms")
+    pilot = service.as_role("pilot", vo="cms", queue=QUEUE, stamp="s")
+    with ThreadPoolExecutor(48) as threads:
+        answers = [threads.submit(explain, number) for number in range(48)]
+        try:
+            while len(at_work) < bounds.EXPENSIVE_AT_WORK_OF_VO:
+                time.sleep(0.01)
+            job_ids = ann.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
+            pilots = {"stamp": "s", "queue": QUEUE}
+            assert director.post("/api/v1/pilots", json=pilots).status_code == 201
+            [match] = pilot.post(
+                "/api/v1/matcher/requestJob",
+                json={"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000},
+            ).json()["matches"]
+            lease = f"/api/v1/leases/{match['lease']}"
+            assert pilot.post(f"{lease}/start").status_code == 200
+            finish = {"status": "Done", "exit_code": 0}
+            assert pilot.post(f"{lease}/finish", json=finish).status_code == 200
+            assert ann.get(f"/api/v1/jobs/{job_ids[0]}").json()["status"] == "Done"
+        finally:
+            end.set()
+        assert {each.result() for each in answers} == {404}
+    assert max(most) == bounds.EXPENSIVE_AT_WORK_OF_VO
 
 
 def test_a_submission_that_is_repeated_counts_once_and_a_single_job_that_is_reset_counts(

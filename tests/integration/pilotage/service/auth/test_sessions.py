@@ -9,8 +9,9 @@ import pytest
 from fastapi import Request
 
 from cs_config.options import bounds
-from pilotage.service.auth import access, callers
+from pilotage.service.auth import access, callers, login_links
 from pilotage.service.auth.callers import grant
+from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.pages import sessions
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
@@ -101,6 +102,34 @@ def test_a_session_ends_when_the_token_is_revoked_that_asked_for_its_link(servic
     service.operator().post("/api/v1/tokens/revoke", json={"token": token})
     assert browser.get("/").headers["location"] == "/login"
     assert _follow(service, service.client(), unused).status_code == 401
+
+
+def test_a_person_signs_in_so_often_and_a_refused_link_stays_good(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounds, "SIGN_INS", 2)
+    ada = service.user()
+    for _ in range(2):
+        browser = _signed_in(service, _link(ada))
+        browser.headers["Origin"] = service.url
+        assert browser.post("/logout", data={"csrf": _csrf(browser)}).status_code == 303
+    link = _link(ada)
+    refused = _follow(service, service.client(), link)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "120")
+    assert "too many sign-ins, try again in 120 s" in refused.text
+    with database.writing(service.engine) as conn:
+        secret, code, _ = login_tokens.begin_device(conn, address="192.0.2.1", now=utc_now())
+    assert login_links.confirm_device(service.parts, _token(service), code)
+    assert service.client(secret).post("/api/v1/device-logins/token").status_code == 429
+    for other in (service.user("bob"), service.operator(), service.operator(), service.operator()):
+        _signed_in(service, _link(other))
+    service.parts.rates._buckets.clear()
+    _signed_in(service, link)
+    assert service.client(secret).post("/api/v1/device-logins/token").json()["token"]
+
+
+def _token(service: Service) -> BearerToken:
+    return service.parts.tokens.verify(service.token("user", vo="cms", user="ada"), now=utc_now())
 
 
 def test_a_session_lasts_no_longer_than_the_token(service: Service):

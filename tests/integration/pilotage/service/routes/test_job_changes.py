@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pilotage.cli.commands import job as job_commands
 from pilotage.fabric.client import ServiceClient
 from pilotage.service import job_events
 from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.http_errors import TooManyStreams
 from pilotage.service.job_events import JobEvents
 from pilotage.service.models.jobs import EventQuery
 from taskqueue.db import database
@@ -145,6 +146,9 @@ def test_streams_are_bounded_end_in_time_and_give_their_places_back(service: Ser
     subject = next(iter(service.parts.job_events._streams))
     answer = ada.get("/api/v1/jobs/events")
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "30"), subject
+    assert answer.json()["error"]["message"] == (
+        "you have 20 streams of events open: poll GET /api/v1/jobs/changes, or try again in 30 s"
+    )
     with _stream(service.user("bob"), seconds=0.2):
         pass
     service.parts.job_events._streams.clear()
@@ -174,6 +178,26 @@ def test_streams_that_are_opened_at_once_are_bounded_too(
         assert sorted(threads.map(open_one, range(6))) == [200, 200, 200, 429, 429, 429]
     assert service.user().get("/api/v1/jobs/events?after=nonsense").status_code == 400
     _wait_until_none(events)
+
+
+def test_the_streams_of_some_vos_leave_room_for_those_of_others(engine: Engine) -> None:
+    def of_vo(vo: str, user: int) -> Caller:
+        return Caller(role=Role.USER, subject=f"user:{vo}::{user}", vos=frozenset({vo}), user=str(user))
+
+    async def open_many() -> dict[str, int]:
+        events = JobEvents(engine, most=64, most_of_caller=2, longest=1)
+        taken: dict[str, int] = {}
+        kept = []
+        for vo in ("cms", "dune", "lhcb"):
+            for user in range(100):
+                with suppress(TooManyStreams):
+                    kept.append(await events.open_stream(of_vo(vo, user), EventQuery(), None))
+            taken[vo] = len(kept) - sum(taken.values())
+        kept.clear()
+        assert not events._of_vos
+        return taken
+
+    assert asyncio.run(open_many()) == {"cms": 32, "dune": 16, "lhcb": 8}
 
 
 def test_a_stream_that_never_begins_gives_its_place_back(engine: Engine) -> None:

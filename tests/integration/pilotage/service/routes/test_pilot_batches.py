@@ -155,3 +155,39 @@ def test_many_queues_are_described_in_one_answer(service: Service):
     single = director.get(f"{API}/resources/queues/{LONG}", params={"vo": "cms"}).json()
     assert queue["parameters"] == {name: each["value"] for name, each in single["parameters"].items()}
     assert (queue["queue"], queue["usable"], found["unknown"]) == (LONG, True, ["LCG.A.org/ce1/lung"])
+
+
+def test_a_vo_has_so_many_pilots_that_have_not_ended_whoever_registers_them(
+    service: Service, config_text: str
+):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {PilotsPerVO: 3}"))
+    here, there = (service.as_role("director", vo="cms", site=f"LCG.{name}.org") for name in "AB")
+    one = {"stamp": "q.3", "queue": LONG}
+
+    def register_one(stamp: str) -> httpx.Response:
+        return here.post(f"{API}/pilots", json={"stamp": stamp, "queue": LONG})
+
+    assert register(here, "q.1", "q.2").status_code == 201
+    refused = register(there, "q.3", "q.4", queue=OTHER)
+    assert refused.status_code == 429, "all or none"
+    assert "cms would have more than 3 pilots that have not ended" in refused.json()["error"]["message"]
+    assert [register_one("q.3").status_code, register_one("q.4").status_code] == [201, 429]
+    assert here.post(f"{API}/pilots", json=one).status_code == 200, "nothing new"
+    assert register(service.as_role("director", vo="dune"), "r.1", "r.2", "r.3").status_code == 201
+    report(here, **{"q.1": "Failed"})
+    assert register(there, "q.4", queue=OTHER).status_code == 201
+
+
+def test_a_director_that_registered_too_many_pilots_in_an_hour_registers_no_more(
+    service: Service, config_text: str
+):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {JobsPerHour: 2}"))
+    director = service.as_role("director", vo="cms", site="LCG.A.org")
+    one = {"stamp": "h.3", "queue": LONG}
+    assert register(director, "h.1", "h.2").status_code == 201
+    report(director, **{"h.1": "Failed", "h.2": "Failed"})
+    for answer in (register(director, "h.3"), director.post(f"{API}/pilots", json=one)):
+        assert answer.status_code == 429
+        assert answer.json()["error"]["message"].startswith("too many pilots, try again in ")
+    assert not [each for each in director.get(f"{API}/pilots").json()["pilots"] if each["stamp"] == "h.3"]
+    assert director.post(f"{API}/pilots", json={**one, "stamp": "h.1"}).status_code == 200, "nothing new"

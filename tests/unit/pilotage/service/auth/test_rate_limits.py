@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from pilotage.service.auth.rate_limits import RateLimiter, RequestRate, WorkLimiter
+from pilotage.service.auth.rate_limits import RateLimiter, RequestRate, SharedPlaces, WorkLimiter
 from pilotage.service.http_errors import TooManyRequests
 
 RATE = RequestRate(per_second=2, burst=4)
@@ -96,3 +96,37 @@ def test_few_requests_of_a_subject_work_at_a_time_some_wait_and_more_are_refused
     assert max(most) == 2
     assert refused == ["ada", "ada"]
     assert not limiter._subjects
+
+
+def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some() -> None:
+    places = SharedPlaces(at_work=3, of_vo=2)
+    order: list[str] = []
+
+    async def work(name: str, end: asyncio.Event) -> None:
+        async with places.place(name[0], name[:2]):
+            order.append(name)
+            await end.wait()
+
+    async def settle() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async def go() -> None:
+        ends = {name: asyncio.Event() for name in ("a1x", "a1y", "a1z", "a2x", "b1x", "b1y", "c1x", "d1x")}
+        tasks = {name: asyncio.create_task(work(name, end)) for name, end in ends.items()}
+        await settle()
+        assert order == ["a1x", "a1y", "b1x"], "one place is kept from the VO that has two"
+        tasks["c1x"].cancel()  # a client that goes away is left out
+        for name, next_one in {"b1x": "b1y", "a1x": "d1x", "d1x": "a1z", "a1y": "a2x"}.items():
+            ends[name].set()
+            await settle()
+            assert order[-1] == next_one, name
+        for end in ends.values():
+            end.set()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    asyncio.run(go())
+    assert len(order) == 7
+    assert not places._waiting
+    assert not places._at_work
+    assert places._free == 3
