@@ -105,7 +105,7 @@ def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
 
 
 def make_hook_sender(chosen: Settings) -> HookSender:
-    """What sends the messages of web hooks."""
+    """Create the sender of the messages of web hooks."""
     return HookSender(
         allowed=chosen.web_hook_networks,
         refused=chosen.web_hook_refused_networks,

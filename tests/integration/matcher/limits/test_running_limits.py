@@ -601,9 +601,9 @@ def test_a_limit_with_a_ramp_is_free_up_to_the_curb_and_slow_up_to_the_maximum(
         ("RunningLimit: {S: {VO: {x: {Max: 3}}}}", "Curb and Interval missing"),
         ("RunningLimit: {AllSites: {CEs: {ce: {VO: {x: 3}}}}}", "all sites together have no CE"),
         ("RunningLimit: {S: {JobTyp: {MC: 1}}}", "did you mean JobType"),
-        ("RunningLimit: {S: {JobType: {MC: many}}}", "S/JobType/MC: 'many' is no number of jobs"),
+        ("RunningLimit: {S: {JobType: {MC: many}}}", "S/JobType/MC: 'many' is not a number of jobs"),
         ("RunningLimit: {S: {JobType: 3}}", "S/JobType: a section is needed"),
-        ("MatchingDelay: {S: {JobType: {MC: slow}}}", "no number of seconds"),
+        ("MatchingDelay: {S: {JobType: {MC: slow}}}", "is not a number of seconds"),
         ("MatchingDelay: {S: {JobType: {MC: 1}, Burst: {JobType: {MC: 0}}}}", "allowed are 1 to 1000000"),
     ],
 )
