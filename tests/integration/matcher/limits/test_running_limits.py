@@ -14,7 +14,8 @@ from sqlalchemy import Engine, event, select, update
 from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.tree.configuration import Configuration
-from matcher.claim import claim_loop, snapshot
+from matcher.claim import claim_loop
+from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import running_limits
@@ -238,7 +239,7 @@ CHEF = "{Policy: expression, Requirements: 'TARGET.Owner == \"chef\"', Stale: de
 def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuses(
     engine: Engine, now: datetime, asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
+    monkeypatch.setattr(matching, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
     matcher = _with_open_limits(engine, now, config)
     statements: list[str] = []
