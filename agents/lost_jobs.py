@@ -57,7 +57,7 @@ class LostResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceRules:
-    """What counts as silence for the jobs of one VO in one cycle: all since these times."""
+    """Times since which jobs of one VO must have been silent to count as lost in this cycle."""
 
     unstarted: datetime  #: of a job that was not started, and of one that was killed
     stalled: datetime  #: without heartbeats

@@ -26,7 +26,7 @@ _PAUSE: Final = 0.05
 
 @dataclass(slots=True)
 class ScopeCountersState:
-    """What a process keeps between two cycles."""
+    """State that a process keeps between two cycles."""
 
     follower: RuleFollower | None = None
     differing: frozenset[int] = field(default_factory=frozenset)  #: rules that differed in the last cycle

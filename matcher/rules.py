@@ -98,7 +98,7 @@ def fold_names(names: Collection[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=50_000)
 def _fold_list(names: frozenset[str]) -> frozenset[str]:
-    """Cached: thousands of classes have long lists of sites, compared with every queue."""
+    """Names, folded. Cached: thousands of classes have long lists of sites, compared with every queue."""
     return frozenset(map(fold, names))
 
 

@@ -258,7 +258,7 @@ class Client:
         return self._service.config()
 
     def preview_config(self, changes: Mapping[str, object]) -> dict[str, Any]:
-        """What it would do to waiting and running jobs to give paths other values; None removes a value."""
+        """Preview how new values at some paths would affect waiting and running jobs; None removes one."""
         return self._service.preview_config(_as_edits(changes))
 
     def set_config(self, changes: Mapping[str, object], *, message: str, version: int | None = None) -> int:
@@ -282,7 +282,7 @@ class Resources:
     """The resources that a VO may use; the helper of DIRAC's RFC #7 by its name."""
 
     def __init__(self, vo: str | None = None, *, client: Client | None = None) -> None:
-        """For a VO (default: the token's), by a client (default: a new one, as of `Client()`)."""
+        """Resources of a VO (default: the token's), read by a client (default: a new `Client()`)."""
         self._vo, self._client = vo, Client() if client is None else client
 
     def get_eligible_nodes(

@@ -24,7 +24,7 @@ _SECRET_BYTES = 32
 
 
 class Purpose(StrEnum):
-    """What the secret of a link is for; with another purpose it finds nothing."""
+    """Purpose of the secret in a link, which is valid for no other."""
 
     BROWSER = "browser"  #: signs a browser in
     DEVICE = "device"  #: is exchanged for the token of a command line

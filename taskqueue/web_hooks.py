@@ -45,7 +45,7 @@ READER_NAME: Final = "web hooks"
 
 
 class Event(StrEnum):
-    """What a web hook reports."""
+    """Kind of event that a web hook reports."""
 
     JOB_ENDED = "job.ended"  #: jobs came to their end
     POOL_WITHOUT_QUEUE = "pool.without_queue"  #: jobs wait, and no queue is eligible

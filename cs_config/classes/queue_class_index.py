@@ -174,7 +174,7 @@ class QueueClassIndex:
         )
 
     def _column(self, names: Iterable[str]) -> list[tuple[QueueClass, int]]:
-        """For each combination of values of these names: the first class with it, and the mask of all."""
+        """Map combinations of values of these names to the first class with them, and to the mask of all."""
         key = tuple(sorted(self.present.intersection(names)))
         if key not in self._columns:
             alike: dict[Hashable, list[int]] = {}
@@ -293,7 +293,7 @@ def get_eligible_nodes(
     Raises InvalidInput for values that cannot be compared, and for an unknown type of node.
     """
     if node not in NODE_TYPES:
-        message = f"{node!r:.80} is no type of node, allowed are {', '.join(NODE_TYPES)}"
+        message = f"{node!r:.80} is not a type of node, allowed are {', '.join(NODE_TYPES)}"
         raise InvalidRequest(
             [Problem(path="node", message=message, suggestion=did_you_mean(node, list(NODE_TYPES)))]
         )

@@ -125,7 +125,7 @@ def digest(values: Mapping[str, Value], nodes: NodeAttributes = NO_NODE_ATTRIBUT
 
 
 def _options(options: tuple[Option, ...]) -> list[str]:
-    """As texts, which can be sorted."""
+    """The options as texts, which can be sorted."""
     return sorted(rfc8785.dumps(None if option is None else _exact(option)).decode() for option in options)
 
 

@@ -126,7 +126,7 @@ class _AdReader:
         if not slash:
             self.problem(entry, f'{entry.name} has no slash between CE and queue: "host:2119/queue"')
         elif wrong := [name for name in (ce, queue) if not NAME.fullmatch(name)]:
-            message = f"{wrong[0][:200]!r} is no name of a CE or queue, allowed are {NAME_ALLOWED}"
+            message = f"{wrong[0][:200]!r} is not a valid name of a CE or queue, allowed are {NAME_ALLOWED}"
             self.problem(entry, message)
         return ce, queue
 

@@ -188,7 +188,9 @@ def _site_fault(site: str) -> str | None:
     if not site:
         return "it names no site (GlueSiteUniqueID), and the tree has no such CE: use --site SITE"
     return (
-        None if NAME.fullmatch(site) else f"{site[:200]!r} is no name of a site, allowed are {NAME_ALLOWED}"
+        None
+        if NAME.fullmatch(site)
+        else f"{site[:200]!r} is not a valid name of a site, allowed are {NAME_ALLOWED}"
     )
 
 

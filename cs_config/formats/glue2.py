@@ -80,7 +80,7 @@ def read_ldif(text: str, file: str) -> Sequence[LdapEntry]:
                 try:
                     value = base64.b64decode(value[1:].strip(), validate=True).decode()
                 except (binascii.Error, UnicodeDecodeError):
-                    raise one_problem(file, f"line {number}: {name} is no text in base64") from None
+                    raise one_problem(file, f"line {number}: {name} is not a text in base64") from None
             if not entry:
                 found.append(entry)
             entry.setdefault(fold(name), []).append(value.strip())

@@ -103,7 +103,9 @@ def names(raw: object) -> tuple[str, ...]:
                 f"{name[:20]!r}… has {len(name)} characters, allowed are {bounds.NAME} in a name"
             )
         if not _NAME.fullmatch(name):
-            raise UnfitValueError(f"{name!r} is no name, allowed are letters, digits and . _ : @ + -")
+            raise UnfitValueError(
+                f"{name!r} is not a valid name, allowed are letters, digits and . _ : @ + -"
+            )
     return tuple(found)
 
 
@@ -144,7 +146,7 @@ def environment(raw: object) -> tuple[tuple[str, str], ...]:
         pairs = [_variable(item) for item in texts(raw)]
     for name, _ in pairs:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UnfitValueError(f"{name!r} is no name of a variable")
+            raise UnfitValueError(f"{name!r} is not a valid name of a variable")
     return tuple(sorted(dict(pairs).items()))
 
 
@@ -170,7 +172,7 @@ def logical_names(raw: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(re.sub(r"^LFN:", "", item, flags=re.IGNORECASE) for item in texts(raw)))
     for name in found:
         if not name.startswith("/") or "//" in name:
-            raise UnfitValueError(f"{name!r} is no logical file name, such as LFN:/vo/path/file")
+            raise UnfitValueError(f"{name!r} is not a logical file name, such as LFN:/vo/path/file")
     return found
 
 

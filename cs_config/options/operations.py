@@ -56,7 +56,7 @@ def _misplaced(section: Section, file: str) -> Iterator[Problem]:
             message = "options stand in a section Defaults or in one named after a VO"
             yield Problem(path=path, message=message, file=file, line=entry.line)
         elif not NAME.fullmatch(name):
-            message = f"{name!r} is no name of a VO, allowed are {NAME_ALLOWED}"
+            message = f"{name!r} is not a valid name of a VO, allowed are {NAME_ALLOWED}"
             yield Problem(path=path, message=message, file=file, line=entry.line)
         elif is_slip(name, DEFAULTS) or (fold(name) == fold(DEFAULTS) and name != DEFAULTS):
             yield Problem(path=path, message="unknown level", suggestion=DEFAULTS, file=file, line=entry.line)

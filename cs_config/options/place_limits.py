@@ -110,13 +110,13 @@ def _read_ramp(stated: Mapping[str, object], path: str) -> tuple[int, int, float
 
 def _read_jobs(stated: object, path: str) -> int:
     if not isinstance(stated, int) or isinstance(stated, bool) or not 0 <= stated <= bounds.JOBS:
-        _refuse(f"{path}: {stated!r} is no number of jobs, allowed are 0 to {bounds.JOBS}")
+        _refuse(f"{path}: {stated!r} is not a number of jobs, allowed are 0 to {bounds.JOBS}")
     return stated
 
 
 def _read_seconds(stated: object, path: str) -> float:
     if not isinstance(stated, int | float) or isinstance(stated, bool) or not stated <= bounds.SECONDS:
-        _refuse(f"{path}: {stated!r} is no number of seconds, allowed are 0 to {bounds.SECONDS}")
+        _refuse(f"{path}: {stated!r} is not a number of seconds, allowed are 0 to {bounds.SECONDS}")
     return max(0.0, stated)
 
 
@@ -147,7 +147,7 @@ LimitKey = tuple[str, str, str]
 
 
 def list_keys(raw: Mapping[str, object]) -> Iterator[LimitKey]:
-    """What a valid section `RunningLimit` or `MatchingDelay` limits."""
+    """Scope, attribute and value of each entry in a valid section `RunningLimit` or `MatchingDelay`."""
     for site, entry in raw.items():
         below = _section(entry, site)
         of_ces = _section(below.get(_CES, {}), site)

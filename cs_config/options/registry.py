@@ -115,7 +115,7 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
     problems: list[Problem] = []
     for vo, entry in section.section("VO").entries.items():
         if not NAME.fullmatch(vo):
-            message = f"{vo!r} is no name of a VO, allowed are {NAME_ALLOWED}"
+            message = f"{vo!r} is not a valid name of a VO, allowed are {NAME_ALLOWED}"
             problems.append(Problem(path=f"Registry/VO/{vo}", message=message, file=file, line=entry.line))
     try:
         return Registry.model_validate(_model_input(section)), problems

@@ -148,7 +148,7 @@ class EventReader:
             self._stop(self.nothing, None)
 
     def read_tolerantly(self, text: str) -> None:
-        """Read a text as far as possible; what ends it is among the problems."""
+        """Read a text up to its first syntax error, which is then among the problems."""
         try:
             self.read(text)
         except TooManyProblemsError:

@@ -127,7 +127,7 @@ def read_value(written: str, path: str) -> object:
     tree = to_plain(reading.root)
     if reading.problems or not isinstance(tree, dict) or list(tree) != [_NAME]:
         why = reading.problems[0].message if reading.problems else "it is more than one value"
-        raise InvalidRequest([Problem(path=path, message=f"{written!r:.200} is no value: {why}")])
+        raise InvalidRequest([Problem(path=path, message=f"{written!r:.200} is not a valid value: {why}")])
     return tree[_NAME]
 
 

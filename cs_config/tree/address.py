@@ -73,7 +73,7 @@ class QueueAddress:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        """In JSON an address is its text."""
+        """Make pydantic read an address from its text, and write it as that."""
         return core_schema.no_info_plain_validator_function(
             lambda found: found if isinstance(found, cls) else cls.parse(str(found)),
             serialization=core_schema.to_string_ser_schema(),
@@ -90,7 +90,7 @@ class QueueAddress:
         parts = text.split("/")
         if len(parts) != 3 or not all(NAME.fullmatch(part) for part in parts):
             message = (
-                f"{text[:400]!r} is no address of a queue, which is Site/CE/Queue, each of {NAME_ALLOWED}"
+                f"{text[:400]!r} is not an address of a queue, which is Site/CE/Queue, each of {NAME_ALLOWED}"
             )
             raise InvalidRequest([Problem(path="Queue", message=message)])
         return cls(site=parts[0], ce=parts[1], queue=parts[2])

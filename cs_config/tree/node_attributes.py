@@ -102,7 +102,9 @@ def _attribute(
 
 def _fault(name: str, option: Option) -> str | None:
     if isinstance(option, str) and fold(option) in (UNKNOWN, ADVERTISED):
-        return f"{option} is no value of a node; in place of the list it means that the values are {option}"
+        return (
+            f"{option} is not a value of a node; in place of the list it means that the values are {option}"
+        )
     return None if option is None else tree_parameters.find_fault(fold(name), option)
 
 
@@ -153,7 +155,7 @@ def read_forwarding(
 
 
 def _raw(entry: Leaf | Section, *names: str) -> object:
-    """As plain data; names that stand for values of nodes become these values."""
+    """The entry as plain data; names that stand for values of nodes become these values."""
     if isinstance(entry, Leaf):
         return entry.value
     if names[:1] == ("Attributes",) and len(names) == 3 and names[2] in _KEYED_BY_VALUES:

@@ -275,7 +275,7 @@ class ParameterReader:
     def is_name(self, name: str, path: str, line: int) -> bool:
         """Whether a name is valid for a parameter; if not, or if it is misspelled, record a problem."""
         if not name.strip() or name != name.strip() or "/" in name or not name.isprintable():
-            self.error(path, line, f"{name!r} is no name of a parameter")
+            self.error(path, line, f"{name!r} is not a valid name of a parameter")
             return False
         self._check_name(name, fold(name), path, line)
         return True

@@ -107,7 +107,7 @@ class ResourceReader:
             below = f"{path}/{name}"
             if not NAME.fullmatch(name):
                 self.parameters.error(
-                    below, entry.line, f"{name!r} is no name of a {kind}, allowed are {NAME_ALLOWED}"
+                    below, entry.line, f"{name!r} is not a valid name of a {kind}, allowed are {NAME_ALLOWED}"
                 )
             elif isinstance(entry, Section):
                 yield name, entry

@@ -80,7 +80,7 @@ def _names(path: str) -> tuple[str, ...]:
 def _invalid_places(edits: Sequence[Edit]) -> Iterator[Problem]:
     for edit in edits:
         if not all(edit.names):
-            message = "is no path, which is names with / between them: Resources/Sites/LCG.CERN.ch/MaxRAM"
+            message = "is not a path, which is names with / between them: Resources/Sites/LCG.CERN.ch/MaxRAM"
             yield Problem(path=repr(edit.path)[:200], message=message)
         elif _is_too_deep(edit):
             yield Problem(path=edit.path[:200], message=f"nested more than {yaml_reader.MAX_DEPTH} deep")
@@ -363,7 +363,7 @@ def _fulfils(config: Configuration, names: tuple[str, ...], where: Mapping[str, 
 
 
 def _value_in_force(config: Configuration, names: tuple[str, ...]) -> object:
-    """What holds at a place without a value of its own, or with an empty one; ABSENT: nothing.
+    """The value in force at a place that has none of its own, or an empty one; ABSENT: there is none.
 
     Sets are united with those of the levels above, so of these only the value of the level itself counts.
     """

@@ -29,12 +29,14 @@ from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
+from matcher.limits.place_policy import PlainLimits
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
 from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases
+from taskqueue.leases.assignment import Location
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.sites import scopes
 
@@ -62,10 +64,6 @@ class _Ticket:
     future: "asyncio.Future[MatchResult | None]"
     locks: str | None  #: the scope that its statement locks: its site, or the grid; None: no limits there
     emptied: set[int] = field(default_factory=set)  #: task queues without a job
-
-    @property
-    def request(self) -> MatchRequest:
-        return self.prepared.request
 
     def answer(self, result: MatchResult | None) -> bool:
         """Deliver an answer; False: the request has ended."""
@@ -132,7 +130,8 @@ class AsyncClaimer:
             return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MatchResult | None] = loop.create_future()
-        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future, locks=_find_lock(prepared))
+        locks = None if prepared.limits is None else _find_lock(prepared.limits, prepared.place)
+        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future, locks=locks)
         timer = loop.call_later(
             request.deadline - time.monotonic(),
             ticket.refuse,
@@ -142,7 +141,9 @@ class AsyncClaimer:
             self._keys.add(key)
         future.add_done_callback(partial(self._end, timer, key))
         self._waiting.append(ticket)
-        self._dispatch_soon()
+        if not self._is_dispatching:  # when all that the event loop has received is waiting
+            self._is_dispatching = True
+            loop.call_soon(self._dispatch)
         return future
 
     def _end(self, timer: asyncio.TimerHandle, key: object, _future: object) -> None:
@@ -162,12 +163,6 @@ class AsyncClaimer:
         finally:
             for lane in self._lanes:
                 await lane.server.close()
-
-    def _dispatch_soon(self) -> None:
-        """Dispatch when all that the event loop has received is waiting."""
-        if not self._is_dispatching:
-            self._is_dispatching = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._is_dispatching = False
@@ -229,7 +224,9 @@ class AsyncClaimer:
         self._mark_shared(lane, frozenset(claim.take.task_queue_id for claim in claims))
         now = self._matcher.now()
         try:
-            maybe = [(ticket.request, (claim.lease,)) for ticket, claim in zip(tried, claims, strict=True)]
+            maybe = [
+                (ticket.prepared.request, (claim.lease,)) for ticket, claim in zip(tried, claims, strict=True)
+            ]
             with self._matcher.doubts.about(maybe):
                 rows = await lane.server.rows(*batched_claim.build_statement(claims, now=now))
                 outcomes = batched_claim.read_results(claims, rows, now=now)
@@ -260,23 +257,23 @@ class AsyncClaimer:
             log.exception("the outcome of a claim could not be delivered")
             ticket.refuse(error)
             if outcome.claimed is not None:
-                self._worker.give_back(ticket.request, (claim.lease,))
+                self._worker.give_back(ticket.prepared.request, (claim.lease,))
 
     def _settle(self, lane: _Lane, ticket: _Ticket, claim: BatchClaim, outcome: BatchClaimResult) -> None:
         """Deliver the outcome of one claim, or try the request again."""
-        task_queue_id = claim.take.task_queue_id
+        task_queue_id, request = claim.take.task_queue_id, ticket.prepared.request
         if outcome.claimed is not None:
             result = ClaimResult(claimed=(outcome.claimed,))
             self._matcher.record_outcome(ticket.prepared, result)
             self._exclude(ticket)
-            if not ticket.answer(matching.build_answer(ticket.request, result)):
-                self._worker.give_back(ticket.request, (outcome.claimed.lease,))
+            if not ticket.answer(matching.build_answer(request, result)):
+                self._worker.give_back(request, (outcome.claimed.lease,))
             return
         if outcome.refused:
             result = ClaimResult(refused=outcome.refused)
             self._matcher.record_outcome(ticket.prepared, result)
             self._exclude(ticket)
-            ticket.answer(matching.build_answer(ticket.request, result))
+            ticket.answer(matching.build_answer(request, result))
             return
         if outcome.refused is None and task_queue_id not in lane.shared:
             ticket.emptied.add(task_queue_id)
@@ -299,11 +296,9 @@ class AsyncClaimer:
             ticket.emptied.clear()
 
 
-def _find_lock(prepared: ClaimRequest) -> str | None:
+def _find_lock(limits: PlainLimits, place: Location) -> str:
     """The scope that keeps two statements apart; where a rule of the whole grid holds, all places lock it."""
-    if prepared.limits is None:
-        return None
-    return scopes.GRID if scopes.GRID in prepared.limits.digests else fold(prepared.place.site)
+    return scopes.GRID if scopes.GRID in limits.digests else fold(place.site)
 
 
 def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
@@ -323,9 +318,7 @@ def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
 
 def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:
     """A claim for a job of the next candidate; None: there is none, or it has to be claimed step by step."""
-    task_queue = prepared.drawn.next()
-    if task_queue is None:
+    task_queue, limits, counting = prepared.drawn.next(), prepared.limits, None
+    if task_queue is None or (limits and (counting := limits.find_counting(task_queue)) is None):
         return None
-    if prepared.counted:
-        return batch_claim.build_limited_claim(prepared, task_queue, lease=lease)
-    return batch_claim.build_claim(prepared, task_queue, lease=lease)
+    return batch_claim.build_claim(prepared, task_queue, lease=lease, counting=counting)

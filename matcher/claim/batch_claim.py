@@ -10,7 +10,7 @@ statements need PostgreSQL.
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner
 from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import Location
-from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
 from taskqueue.task_queues.task_queues import TaskQueue
 
 log = logging.getLogger(__name__)
@@ -88,26 +88,26 @@ def tried_before_last(tried: Sequence[TaskQueue]) -> frozenset[int]:
 
 
 def build_claim(
-    prepared: ClaimRequest, task_queue: TaskQueue, *, lease: str, counted_by: str | None = None
+    prepared: ClaimRequest,
+    task_queue: TaskQueue,
+    *,
+    lease: str,
+    counted_by: str | None = None,
+    counting: CountingRules | None = None,
 ) -> BatchClaim:
-    """A claim for one job of a task queue; `counted_by`: what counts it, if its place has limits."""
+    """A claim for one job of a task queue.
+
+    If its place has limits, `counted_by` is what has counted it, or `counting` what the statement counts.
+    """
     return BatchClaim(
         take=prepared.build_take(task_queue, 1),
         holder=prepared.holder.for_vo(task_queue.vo),
         lease=lease,
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
-        counted_by=counted_by,
+        counted_by=counted_by if counting is None else counting.counted_by,
+        counting=counting,
     )
-
-
-def build_limited_claim(prepared: ClaimRequest, task_queue: TaskQueue, *, lease: str) -> BatchClaim | None:
-    """The same with the limits of its place, for the statement to apply; None: it cannot."""
-    counting = None if prepared.limits is None else prepared.limits.find_counting(task_queue)
-    if counting is None:
-        return None
-    claim = build_claim(prepared, task_queue, lease=lease, counted_by=counting.counted_by)
-    return replace(claim, counting=counting)
 
 
 def _try(

@@ -60,7 +60,7 @@ class ClaimRequest:
 
         Not without a queue: the statement does not search for rules inside a place.
         """
-        is_any = self.admission is None and self.job_id is None
+        is_any = self.admission is None and self.request.presented.job_id is None
         return self.request.count == 1 and is_any and bool(self.place.queue)
 
     def allot_one(self, task_queue: TaskQueue) -> Allotment:

@@ -17,7 +17,6 @@ from matcher.cache import NoMatch, QueuePoolCache
 from matcher.claim import claim_loop, in_doubt_claims
 from matcher.claim.batch_claim import BatchClaimer, Results
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
-from matcher.claim.in_doubt_claims import InDoubtClaims
 from matcher.claim.matching_task_queues import (
     DemandCount,
     MatchedPlace,
@@ -48,6 +47,11 @@ log = logging.getLogger(__name__)
 _NO_READING = NoTransaction()
 #: Reasons that no waiting job changes.
 _REFUSALS = frozenset(SlotRefusal)
+#: Seconds for which read data count as fresh enough to find a job: it must be offered within two. A request
+#: without a job reads again.
+_FRESH = 0.2
+#: Seconds for which read data may be claimed from in the event loop: the claim states all conditions again.
+_RECENT = 2.0
 #: Default reason for no job.
 NO_TASK_QUEUE = "no_task_queue"
 
@@ -67,33 +71,25 @@ class Matcher:
     ) -> None:
         self._engine = engine
         self._given = config
-        self._clock = clock
+        self.now = clock  #: the time used for leases
         self._random = random or Random()
         self._memory = MatcherCache()
         self._freshness = FeedFreshness()
         self._recorder = WaitCauseRecorder()
         self._claims = BatchClaimer(engine)
+        self.doubts = self._claims.doubts  #: claims with unknown outcome
         self._job_groups = job_groups.find_cache(engine)
         self._pools = QueuePoolCache()
         self.is_loaded = False  #: whether the waiting jobs were read at least once
-
-    @property
-    def doubts(self) -> InDoubtClaims:
-        """Claims with unknown outcome."""
-        return self._claims.doubts
 
     @property
     def place_lookups(self) -> Mapping[str, int]:
         """Requests of this process by whether their place was prepared: `hit` or `miss`."""
         return dict(self._memory.lookups)
 
-    def now(self) -> datetime:
-        """The time used for leases."""
-        return self._clock()
-
     def _config(self) -> Configuration:
         """The current configuration, without expired values."""
-        return self._given().at_moment(self._clock())
+        return self._given().at_moment(self.now())
 
     def refresh(self) -> None:
         """Apply recent changes; for idle times."""
@@ -102,7 +98,7 @@ class Matcher:
         self._claims.follow_rules(self._config())
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
-            self._follow(conn, self._clock(), since)
+            self._follow(conn, self.now(), since)
 
     def serve(self, batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
         """Claim jobs for all requests; an invalid one gets its error and affects no other.
@@ -111,7 +107,7 @@ class Matcher:
         """
         first = _find_duplicates(batch)
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        was_fresh = self._memory.bans.is_fresh
+        was_fresh = time.monotonic() - self._memory.bans.at < _FRESH
         found = self._claim_jobs(unique, fresh=was_fresh)
         if was_fresh and (unanswered := [each for each in unique if _is_unanswered(found[id(each)])]):
             found = found | self._retry_unanswered(unanswered, found)
@@ -123,11 +119,11 @@ class Matcher:
         Contacts no database, for the event loop. The index may lag: the claim states all conditions again,
         and a request that finds no job there is served as any other.
         """
-        memory, now = self._memory, self._clock()
+        memory, now = self._memory, self.now()
         presented = request.presented
-        if not memory.bans.is_recent or request.count != 1 or presented.job_id is not None:
+        if request.count != 1 or presented.job_id is not None or presented.submits:
             return None
-        if presented.submits:
+        if time.monotonic() - memory.bans.at >= _RECENT:
             return None
         view = self._build_snapshot(_NO_READING, memory, memory.places.age, now)
         try:
@@ -141,7 +137,7 @@ class Matcher:
         if prepared.counted and not result.refused:  # by the pilot's slot
             self._memory.open_places.record(prepared.place, gave=bool(result.claimed))
         if prepared.fitting:
-            self._recorder.served([prepared], {id(prepared.request): result}, self._clock())
+            self._recorder.served([prepared], {id(prepared.request): result}, self.now())
 
     def exclude(self, emptied: Collection[int]) -> None:
         """Exclude task queues that turned out empty until the feed is read again."""
@@ -163,7 +159,7 @@ class Matcher:
         if not fresh:
             self._mark_empty()
         self._claims.follow_rules(self._config())
-        now, since = self._clock(), self._freshness.begin()
+        now, since = self.now(), self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, now, since, fresh=fresh)
             found = {id(request): prepare(view, request, self._recorder) for request in requests}
@@ -212,7 +208,7 @@ class Matcher:
             if jobs is None:
                 with database.writing(self._engine) as conn:
                     leases = [job.lease for job in result.claimed]
-                    in_doubt_claims.release(conn, request, leases, now=self._clock())
+                    in_doubt_claims.release(conn, request, leases, now=self.now())
                 found[number] = ClaimResult(refused=NODE, emptied=result.emptied)
             else:
                 found[number] = replace(result, claimed=jobs)
@@ -227,7 +223,12 @@ class Matcher:
 
         Callers must not pass a repeated request id: earlier answers are only in the database.
         """
-        return self._memory.find_no_match(cache_key, self._config()) if self._freshness.is_good else None
+        memory = self._memory
+        if not self._freshness.is_good or memory.waiting.excluded:  # one of these may have a job
+            return None
+        return memory.no_matches.find(
+            cache_key, self._config(), age=memory.places.age, waiting=memory.waiting, lock=memory.lock
+        )
 
     def settle(self, results: Sequence[ClaimResult | PilotageError]) -> None:
         """Exclude task queues that turned out empty; they are marked before the next full snapshot."""
@@ -239,11 +240,11 @@ class Matcher:
         """Mark excluded task queues as empty for all matchers; the next snapshot restores the others."""
         if aside := self._memory.waiting.excluded:
             with database.writing(self._engine) as conn:
-                task_queues.mark_empty(conn, aside, now=self._clock())
+                task_queues.mark_empty(conn, aside, now=self.now())
 
     def write_down(self, *, at_end: bool = False) -> None:
         """Store wait causes, about once a minute; for the thread that calls `serve`."""
-        self._recorder.write_down(self._engine, self._clock(), at_end=at_end)
+        self._recorder.write_down(self._engine, self.now(), at_end=at_end)
 
     def get_submit_pools(
         self, vos: frozenset[str], queues: Collection[QueueAddress]
@@ -299,7 +300,7 @@ class Matcher:
         self._claims.follow_rules(self._config())
         since = self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
-            yield self._view(reading, self._clock(), since)
+            yield self._view(reading, self.now(), since)
 
     def _follow(self, conn: Connection, now: datetime, since: FeedRead) -> tuple[MatcherCache, int]:
         """The updated cache and its age; a new cache if the changes are unknown."""

@@ -20,7 +20,7 @@ from matcher.request.match_request import MatchRequest
 from matcher.request.resource import Resource, StatedResource
 from requirements.errors import PilotageError
 from requirements.values import fold
-from taskqueue.db.database import NeedsDatabase
+from taskqueue.db.database import NeedsDatabase, NoTransaction
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
@@ -41,33 +41,33 @@ def prepare(
     here = _find_place(view, request)
     if not isinstance(here, PreparedPlace):
         return here
-    served, resource = here.served, here.resource
+    served, resource, in_memory = here.served, here.resource, isinstance(view.reading, NoTransaction)
     is_banned = fold(served.place.site) in view.banned
     counted = here.counted or is_banned
     open_places = view.memory.open_places
     limits = open_places.limits.find(served.place, view.config) if counted else None
-    if view.is_in_memory and counted and (is_banned or limits is None or served.place not in open_places):
+    if in_memory and counted and (is_banned or limits is None or served.place not in open_places):
         raise NeedsDatabase  # before anything is recorded: the request is prepared again
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
-    fitting = view.build_filter(presented, served.pools, resource)
+    fitting = view.candidates(served.pools, resource, job_id=presented.job_id)
     candidates, admission = view.admit(here.policy, fitting)
-    otherwise = _other_node_reason(view, presented, served, resource, recorder)
+    otherwise = _other_node_reason(view, presented, served, resource, recorder) if served.kept_back else None
     if not candidates and otherwise is None:
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
         return ClaimResult()
     holder = _holder(view, request, here)
-    if view.is_in_memory and admission is not None:
+    if in_memory and admission is not None:
         raise NeedsDatabase
-    due = recorder.are_due(served.place, resource, view.now)
+    due = recorder.is_due((served.place, resource.vos), view.now)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
     reads = counted and (due or served.place not in open_places)
-    if view.is_in_memory and reads:
+    if in_memory and reads:
         raise NeedsDatabase
     gate = view.gate(served.place, vos=resource.named_vos) if reads else None
-    if refused := _refusal_reason(view, gate, candidates, served.place, request.count):
+    if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
         recorder.note_kept_out(refused, candidates, served.place, resource, view.now)
         return ClaimResult(refused=refused)
     if not candidates:
@@ -88,7 +88,7 @@ def prepare(
 
 
 def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimResult | PilotageError:
-    """What does not depend on the waiting jobs: computed once per cache key, configuration and mapping."""
+    """Everything that does not depend on the waiting jobs, cached by cache key, configuration and mapping."""
     presented, known = request.presented, view.memory.prepared
     generation = view.config, view.age
     if request.cache_key is not None and (here := known.find(request.cache_key, generation)) is not None:
@@ -143,9 +143,7 @@ def _other_node_reason(
     recorder: WaitCauseRecorder,
 ) -> str | None:
     """`node` if waiting jobs fit only other nodes of the queue."""
-    if not served.kept_back:
-        return None
-    fitting = view.build_filter(presented, served.kept_back, resource)
+    fitting = view.candidates(served.kept_back, resource, job_id=presented.job_id)
     kept_back = [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
     recorder.note_kept_out(NODE, kept_back, served.place, resource, view.now)
     return NODE if kept_back else None
@@ -193,11 +191,9 @@ def _cache_no_match(
 
 
 def _refusal_reason(
-    view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location, count: int
+    view: Snapshot, gate: PlacePolicy, candidates: Sequence[TaskQueue], place: Location, count: int
 ) -> str | None:
     """The reason why the place admits nothing now."""
-    if gate is None or (
-        gate.most(count) and gate.admits_any(view.conn, iterate_candidates(candidates), place)
-    ):
+    if gate.most(count) and gate.admits_any(view.conn, iterate_candidates(candidates), place):
         return None
     return gate.refused

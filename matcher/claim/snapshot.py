@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.storage import list_near
-from matcher.cache import NoMatch, NoMatchCache, OpenPlaceCache
+from matcher.cache import NoMatchCache, OpenPlaceCache
 from matcher.claim.allotment import JobSize
 from matcher.index import place_pools
 from matcher.index.place_pools import PlaceCache, PlacePools
@@ -30,17 +29,13 @@ from matcher.request.node_facts import Facts
 from matcher.request.queue_offer import SlotBounds
 from matcher.request.resource import Resource, StatedResource
 from requirements.values import fold
-from taskqueue.db.database import LazyTransaction, NoTransaction
+from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.opening import Allotment
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Seconds for which read data count as fresh; a job must be offered within two.
-_FRESH = 0.2
-#: Seconds for which read data may be claimed from in the event loop: the claim states all conditions again.
-_RECENT = 2.0
 #: Property of groups whose members accept each other's jobs.
 _JOB_SHARING = "JobSharing"
 
@@ -79,16 +74,6 @@ class CachedBans:
     banned: frozenset[str] = frozenset()  #: banned sites, folded
     at: float = -math.inf  #: time of reading, monotonic clock
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it is fresh enough to find a job; a request without a job must read again."""
-        return time.monotonic() - self.at < _FRESH
-
-    @property
-    def is_recent(self) -> bool:
-        """Whether the thread that reads the feed keeps up."""
-        return time.monotonic() - self.at < _RECENT
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatcherCache:
@@ -125,14 +110,6 @@ class MatcherCache:
             self.places.forget(changes.mapped_vos)
             return self.places.age
 
-    def find_no_match(self, cache_key: Hashable, config: Configuration) -> NoMatch | None:
-        """A cached no-match; call only while the cache is fresh."""
-        if self.waiting.excluded:
-            return None  # one of these may have a job
-        return self.no_matches.find(
-            cache_key, config, age=self.places.age, waiting=self.waiting, lock=self.lock
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -146,11 +123,6 @@ class Snapshot:
     random: Random
     #: Banned sites, folded, read once per batch, because the most frequent answer must stay cheap.
     banned: frozenset[str]
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether no database may be contacted."""
-        return isinstance(self.reading, NoTransaction)
 
     @property
     def conn(self) -> Connection:
@@ -199,7 +171,7 @@ class Snapshot:
         return served, location.resource
 
     def slot_bounds(self, address: QueueAddress, vos: frozenset[str]) -> SlotBounds:
-        """What a pilot of one of the VOs has at most at a queue."""
+        """The largest slot that a pilot of one of the VOs may have at a queue."""
         known = [self.config.values(address, vo) for vo in vos if vo in self.config.vos]
         return queue_offer.read_bounds(known[0]) if len(known) == 1 else SlotBounds()
 
@@ -209,20 +181,19 @@ class Snapshot:
             vos = presented.resource.vos or caller.vos
             place_pools.require_one_place(presented, self.config, vos, self.banned)
 
-    def candidates(self, pools: frozenset[str], resource: Resource) -> Candidates:
-        """The task queues with jobs that fit a resource, with one of the pools or none."""
-        memory = self.memory
-        return Candidates(memory.waiting, resource, pools, lock=memory.lock, random=self.random)
-
-    def build_filter(
-        self, presented: StatedResource, pools: frozenset[str], resource: Resource
+    def candidates(
+        self, pools: frozenset[str], resource: Resource, *, job_id: int | None = None
     ) -> Sequence[TaskQueue]:
-        """The matching task queues; for a request of one job, the one that holds it."""
-        candidates = self.candidates(pools, resource)
-        if presented.job_id is None:
-            return candidates
-        its = task_queues.find_by_job(self.conn, presented.job_id)
-        return [each for each in candidates if each.task_queue_id == its]
+        """The task queues with jobs that fit a resource, with one of the pools or none.
+
+        `job_id`: only the one that holds this job.
+        """
+        memory = self.memory
+        found = Candidates(memory.waiting, resource, pools, lock=memory.lock, random=self.random)
+        if job_id is None:
+            return found
+        its = task_queues.find_by_job(self.conn, job_id)
+        return [each for each in found if each.task_queue_id == its]
 
     def admitted(
         self, place: Location, resource: Resource, candidates: Sequence[TaskQueue]

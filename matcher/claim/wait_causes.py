@@ -153,10 +153,6 @@ class WaitCauseRecorder:
         if task_queues and self.is_due((cause, place, resource.vos), now):
             self.note(cause, task_queues, now)
 
-    def are_due(self, place: Location, resource: Resource, now: datetime) -> bool:
-        """Whether the open task queues of a place are to be recorded."""
-        return self.is_due((place, resource.vos), now)
-
     def let_in(
         self, view: Snapshot, gate: PlacePolicy | None, candidates: Sequence[TaskQueue], place: Location
     ) -> Sequence[TaskQueue]:

@@ -1,7 +1,7 @@
 """The eligible queues of jobs: in the order to serve them, and by where their requirements are decided.
 
 The job's `Rank` is evaluated over the queue's ad; without one, the queue's own `Rank` over itself and the
-job. The highest comes first, a value that is no number (undefined, an error) last; equal ranks are shuffled.
+job. The highest comes first; what is not a number (undefined, an error) last; equal ranks are shuffled.
 Source: gLite's and HTCondor's matchmaking.
 """
 
@@ -38,7 +38,7 @@ class RankedQueue:
 
     queue: QueueAddress
     rank: Annotated[
-        float | None, Field(description="By the job's `Rank`, else by the queue's; null: not a number.")
+        float | None, Field(description="Rank by the job's `Rank`, else by the queue's; null: not a number.")
     ]
 
 
@@ -111,7 +111,7 @@ class DemandRanks:
     def _rank_by_queue(
         self, ad: Mapping[str, Value], task_queues: Collection[int]
     ) -> dict[int, float | None]:
-        """By the queue's own `Rank`; it reads jobs only where it has names that the queue does not have."""
+        """Rank by the queue's own `Rank`; jobs are read only for names in it that the queue does not have."""
         stated = lookup(ad, admission.RANK)
         if stated is None or not task_queues:
             return {}

@@ -33,7 +33,7 @@ class FailingQueue:
     """A queue that fails a requirement."""
 
     queue: QueueAddress
-    has: Annotated[str | None, Field(description="Its value; null: it has no such parameter.")]
+    has: Annotated[str | None, Field(description="Value of the parameter at the queue; null: it has none.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,9 @@ class ExcludedJob:
     """A job that a queue cannot run: the oldest one of the largest class."""
 
     vo: str
-    job_id: Annotated[int | None, Field(description="Null: a job of a VO that the token is not for.")]
+    job_id: Annotated[
+        int | None, Field(description="Id of the job; null: it is of a VO that the token is not for.")
+    ]
     wanted: str
 
 

@@ -59,7 +59,7 @@ class QueueSet:
         return self.failures_among(job_conditions.list_conditions(demand))
 
     def failures_among(self, asked: Iterable[JobCondition]) -> list[UnmetCondition]:
-        """Those of the conditions that some queue fails."""
+        """The conditions among these that some queue fails."""
         return [failure for part in asked for failure in self.failed.find(part)]
 
     def eligible(self, demand: JobDemand) -> int:

@@ -229,17 +229,13 @@ class ClassIndex:
         self._by_resource.clear()
         self._by_pools.clear()
 
-    def matching(self, resource: Resource, pools: frozenset[str]) -> list[int]:
-        """The ids of the classes that the resource may run with these pools."""
-        return list(self.classes(self.mask(resource, pools)))
-
     def classes(self, mask: int) -> Iterator[int]:
         """The ids of the classes in a bitmap, without those that were removed meanwhile."""
         found = (self._class_in.get(slot) for slot in list_positions(mask))
         return (class_id for class_id in found if class_id is not None and class_id in self)
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
-        """The same as a bitmap, valid until a class is added or removed."""
+        """Bitmap of the classes that the resource may run with these pools, until one is added or removed."""
         mask = self._by_resource.find(resource, self._evaluate, lambda asked: rules.fits(asked, resource))
         of_pools = 0
         if pools:

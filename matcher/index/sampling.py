@@ -79,8 +79,8 @@ class CandidateOrder:
         self._order = order
         self.tried: list[TaskQueue] = []
 
-    def next(self, fits: Callable[[TaskQueue], bool] = lambda _: True) -> TaskQueue | None:
-        """The next task queue that fits, recorded as tried; None: none is left."""
+    def next(self, fits: Callable[[TaskQueue], bool] | None = None) -> TaskQueue | None:
+        """The next task queue that fits (None: any does), recorded as tried; None: none is left."""
         found = next(filter(fits, self._order), None)
         if found is not None:
             self.tried.append(found)

@@ -34,7 +34,7 @@ _FEW = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexChanges:
-    """What changed since the last read of the feed."""
+    """Changes since the last read of the feed."""
 
     position: change_feed.FeedPosition  #: in the feed, after these changes
     checked: frozenset[int] = frozenset()  #: task queues that were read again
@@ -52,7 +52,8 @@ class WaitingIndex:
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
         self._weights: Cache[tuple[Resource, frozenset[str]], CumulativeWeights] = Cache(_CACHED)
-        self._excluded: set[int] = set()
+        #: Task queues that are not tried until the next read of the feed, which checks them.
+        self.excluded: frozenset[int] = frozenset()
         self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
         self.changed = 0  #: number of additions and removals
 
@@ -86,21 +87,16 @@ class WaitingIndex:
             self._discard(gone)
         for each in changes.occupied:
             self._add(each)
-        self._excluded -= changes.checked
+        self.excluded -= changes.checked
         self._update_weights(changes.weights)
         self._position = changes.position
 
-    @property
-    def excluded(self) -> frozenset[int]:
-        """Task queues that are not tried until the next read of the feed, which checks them."""
-        return frozenset(self._excluded)
-
     def exclude(self, task_queue_ids: Collection[int]) -> None:
         """Exclude task queues without a free job for now."""
-        for each in task_queue_ids:
-            if each in self._by_id:
-                self._excluded.add(each)
-                self._discard(each)
+        known = self._by_id.keys() & task_queue_ids
+        self.excluded |= known
+        for each in known:
+            self._discard(each)
 
     def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
         """The task queues that the resource may serve with these pools; do not modify the list."""
@@ -263,7 +259,7 @@ class Candidates(Sequence[TaskQueue]):
         return iter(self._all)
 
     def iterate_in_order(self) -> Iterator[TaskQueue]:
-        """In the order in which one request tries them, drawn lazily."""
+        """Iterate in the order in which one request tries them, drawn lazily."""
         drawn: dict[int, TaskQueue] = {}
         for number in range(_FIRST_PIECE):
             each = self._draw() if number else self._first

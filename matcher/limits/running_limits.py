@@ -314,7 +314,7 @@ def _limit_key(limit: RunningLimit | MatchingDelay) -> tuple[type, LimitKey]:
 
 
 def _list_stated(config: Configuration) -> Mapping[str, Collection[tuple[type, LimitKey]]]:
-    """What each VO limits in its own section, without the defaults."""
+    """The limits in each VO's own section, without the defaults."""
     kinds = {"RunningLimit": RunningLimit, "MatchingDelay": MatchingDelay}
     return {
         fold(vo): frozenset(

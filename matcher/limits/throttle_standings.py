@@ -162,7 +162,7 @@ def select_attributes(
     names: Collection[str],
     now: datetime,
 ) -> dict[str, AdvertisedAttribute]:
-    """As `read_attributes`, of scopes that were read before, by folded name."""
+    """The same as `read_attributes`, but from scopes that were read before, by folded name."""
     found: dict[str, AdvertisedAttribute] = {}
     for name in scopes.list_enclosing(str(address)):
         if (scope := advertised.get(fold(name))) is None or scope.advertised_at is None:

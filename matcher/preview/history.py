@@ -42,7 +42,8 @@ class HistoryEntry(Version):
         Field(description="Changed paths that the caller may see; null: too long ago."),
     ]
     reverts_at: Annotated[
-        datetime | None, Field(description="When values of it are restored that are in force since.")
+        datetime | None,
+        Field(description="Time at which its temporary values expire, as far as they are still in force."),
     ] = None
 
 

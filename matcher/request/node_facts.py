@@ -66,7 +66,9 @@ def _name_problems(raw: Mapping[object, object], path: str) -> Iterator[Problem]
     for name in map(str, raw):
         if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
             allowed = f"1 to {_LONGEST_NAME} printable characters"
-            yield Problem(path=path, message=f"{name[:40]!r} is no name of a fact, allowed are {allowed}")
+            yield Problem(
+                path=path, message=f"{name[:40]!r} is not a valid name of a fact, allowed are {allowed}"
+            )
         elif (other := spelled.setdefault(fold(name), name)) != name:
             yield Problem(path=f"{path}/{name}", message=f"named twice, the other time as {other}")
 

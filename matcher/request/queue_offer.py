@@ -55,7 +55,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotBounds:
-    """What slots of a queue have at most; None: the queue does not tell."""
+    """Upper bounds of the slots of a queue; None: the queue does not state it."""
 
     processors: int | None = None
     max_ram: int | None = None  #: MB

@@ -350,7 +350,7 @@ class _Reader:
             return
         options = self.operations.job_description
         if any(fold(name) == fold(each) for each in options.declarations.names()):
-            self.problem(name, f"is no keyword: it belongs into the Requirements = [ {name} = … ]")
+            self.problem(name, f"is not a keyword: it belongs in the Requirements = [ {name} = … ]")
             return
         names = (*keywords.NAMES, *options.extra)
         message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"

@@ -306,7 +306,7 @@ def _hide_types(command: Any) -> None:
 
 
 def _show_no_type(_context: object) -> None:
-    """In place of the type of an argument, whose name is enough."""
+    """Show no type for an argument: its name is enough."""
 
 
 def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> NoReturn:

@@ -60,7 +60,7 @@ _ENDED: Final = (
 
 
 def _hint(url: str, error: Exception, *, with_certificate: bool) -> str:
-    """What may help where the server has ended the connection."""
+    """Advice for when the server has ended the connection."""
     if not isinstance(error, _ENDED):
         return ""
     if not with_certificate:

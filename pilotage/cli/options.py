@@ -139,7 +139,7 @@ def parse_duration(word: str) -> float:
     """Seconds of a duration such as `90s`, `30m`, `6h` or `2d`."""
     number, unit = word[:-1], word[-1:]
     if not number.isdecimal() or not int(number) or unit not in _SECONDS:
-        raise WrongUsage(f"{word!r} is no duration; allowed are 90s, 30m, 6h, 2d and the like")
+        raise WrongUsage(f"{word!r} is not a duration; allowed are 90s, 30m, 6h, 2d and the like")
     return int(number) * _SECONDS[unit]
 
 
@@ -172,7 +172,7 @@ def format_ids(ids: Iterable[int]) -> str:
 def _range(part: str) -> range:
     first, dash, last = part.partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise WrongUsage(f"{part!r} is no job id; allowed are numbers and ranges such as 12-40")
+        raise WrongUsage(f"{part!r} is not a job id; allowed are numbers and ranges such as 12-40")
     start, end = int(first), int(last or first)
     if end < start or end - start >= _MOST:
         raise WrongUsage(f"{part!r} is no range of job ids")

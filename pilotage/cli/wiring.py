@@ -92,7 +92,7 @@ def _problems(issuers: Iterable[IssuerSettings]) -> Iterator[Problem]:
     for each in issuers:
         where = f"issuers/{each.url}"
         if not discovery.is_safe(each.url):
-            yield Problem(path=where, message="is no https address")
+            yield Problem(path=where, message="is not an https address")
         for rule in each.roles:
             # The tokens of DiracX name the VO.
             vo = each.vo or ("any" if each.kind == "diracx" else None)
@@ -309,7 +309,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             optimizer_queue=optimizer_queue,
             metrics=metrics,
             clock=clock,
-            clock_offset=lambda: clock.offset,
+            clock_problem=lambda: clock.problem,
             direct_url=settings.direct_url,
         )
 
@@ -328,7 +328,7 @@ def _open_optimizer_queue(
     clock: Callable[[], datetime],
     metrics: Metrics,
 ) -> Iterator[tuple[Ring, Callable[[], OptimizerQueueState | None]]]:
-    """What notifies the optimizers of new jobs, workers through Redis or a local thread; and their state."""
+    """The notifier of the optimizers (workers through Redis, or a local thread), and their state."""
     if settings.redis_url is not None:
         from optimizers.workers.rq import RQNotifier
 

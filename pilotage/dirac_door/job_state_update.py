@@ -72,7 +72,7 @@ ParameterByJob = Annotated[dict[JobId, tuple[str, Any]], Field(max_length=bounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a report is about."""
+    """Subject of a report: the job and its attempt."""
 
     job: Job
     attempt: Attempt | None  #: None: the job was never matched
@@ -112,7 +112,7 @@ def find_standing(call: DiracCall, job_id: int) -> Standing:
 
 
 def read_standing(conn: Connection, call: DiracCall, job_id: int, *, learn: bool) -> Standing:
-    """As `find_standing`; without `learn` nothing is written."""
+    """The same as `find_standing`; without `learn` nothing is written."""
     job = jobs.get_job(conn, job_id)
     is_controlled = call.peer.controls(job)
     if not is_controlled and not (call.peer.has(peers.GENERIC_PILOT) and job.vo in call.peer.vos):
@@ -288,7 +288,7 @@ def _cut(given: Sequence[tuple[str, Any]]) -> dict[str, str]:
 
 
 def _choose_fitting(given: Mapping[str, str], stored: Mapping[str, int]) -> dict[str, str]:
-    """Those parameters that fit beside the stored ones (characters by name), in their order."""
+    """The parameters that fit beside the stored ones (characters by name), in their order."""
     sizes, fitting = dict(stored), {}
     for name, value in given.items():
         after = {**sizes, name: len(value)}

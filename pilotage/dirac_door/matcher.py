@@ -102,7 +102,7 @@ def _vos(call: DiracCall, resource: dict[str, Any]) -> frozenset[str]:
 
 def _caller(call: DiracCall, resource: dict[str, Any]) -> MatchCaller:
     if call.peer.is_host and not call.peer.has(peers.GENERIC_PILOT):
-        raise NotAllowed(f"the host {call.peer.user} may not take jobs: it is no {peers.GENERIC_PILOT}")
+        raise NotAllowed(f"the host {call.peer.user} may not take jobs: it is not a {peers.GENERIC_PILOT}")
     return MatchCaller(subject=call.peer.holder, vos=_vos(call, resource))
 
 

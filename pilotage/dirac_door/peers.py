@@ -81,7 +81,7 @@ _ATTRIBUTES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a verified chain proves, and the group that its owner wrote into it."""
+    """Identity proved by a verified certificate chain, and the group that its owner wrote into it."""
 
     dn: str  #: of the certificate that is no proxy, such as `/C=ch/O=cern/CN=ada`
     group: str | None  #: None: no proxy names one
@@ -238,7 +238,7 @@ def find_peer(
         return replace(found, is_limited=identity.is_limited, mark=mark, address=address)
     if isinstance(credentials, tuple):
         if TRUSTED_HOST not in registry.hosts[host].properties:
-            raise NotAuthenticated(f"the host {host} may not act for others: it is no {TRUSTED_HOST}")
+            raise NotAuthenticated(f"the host {host} may not act for others: it is not a {TRUSTED_HOST}")
         member = _find_member(registry, *credentials)
         return replace(member, is_forwarded=True, mark=mark, address=address)
     properties = frozenset(registry.hosts[host].properties)
@@ -382,7 +382,7 @@ class CheckedMethod:
 
 
 def list_problems(name: str, fault: ValidationError) -> InvalidRequest:
-    """What is wrong with an argument."""
+    """Problems of an argument."""
     return InvalidRequest([_problem(name, each) for each in fault.errors()[:10]])
 
 

@@ -123,7 +123,7 @@ def stream_from_client(call: DiracCall, file_id: FileId, token: str, size: int, 
     """Store a sandbox: the output of a job, or an input for jobs to come; its URL."""
     name, assigned = _read_file_id(file_id)
     if (found := _NAME.fullmatch(name)) is None:
-        return jencode.error(f"{name[:80]!r} is no name such as <md5>.tar.bz2")
+        return jencode.error(f"{name[:80]!r} is not a valid name such as <md5>.tar.bz2")
     if len(data) > bounds.DIRAC_SANDBOX:
         return jencode.error(
             f"the sandbox has {len(data):,} bytes, allowed are {bounds.DIRAC_SANDBOX:,}:"
@@ -151,7 +151,7 @@ def _read_file_id(given: FileId) -> tuple[str, Mapping[str, str]]:
 def _read_entity(text: str) -> int:
     found = _ENTITY.fullmatch(text)
     if found is None or int(found[1]) > MAX_ID:
-        raise InvalidRequest([Problem(path="entity", message=f"{text[:80]!r} is no job such as Job:5")])
+        raise InvalidRequest([Problem(path="entity", message=f"{text[:80]!r} is not a job such as Job:5")])
     return int(found[1])
 
 

@@ -110,7 +110,7 @@ class ServiceClient:
         authorities: Path | None = None,
         proxy: str | None = None,
     ) -> None:
-        """With the token (empty: none), and `whose` it is, for messages if it is refused.
+        """Create it with a token (empty: none); `whose` it is appears in the message if it is refused.
 
         `proxy` is its address or `none`; None: the environment's HTTPS_PROXY and NO_PROXY for HTTPS, where a
         proxy never sees the token.
@@ -141,13 +141,6 @@ class ServiceClient:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
-
-    def ready(self) -> bool:
-        """Whether the service answers and can do its work."""
-        try:
-            return self._http.get("/readyz").is_success
-        except httpx.TransportError:
-            return False
 
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
         """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""
@@ -214,7 +207,7 @@ class ServiceClient:
         return self._rows("GET", "/jobs/summary", "summary", params={"by": ",".join(by), **filters})
 
     def accounting(self, asked: Mapping[str, str]) -> Json:
-        """What was used: the query of `GET /accounting`."""
+        """Used resources; `asked` is the query of `GET /accounting`."""
         return self._call("GET", "/accounting", params=dict(asked))
 
     def accounting_csv(self, asked: Mapping[str, str]) -> str:
@@ -250,7 +243,7 @@ class ServiceClient:
         return self._call("POST", "/explain", json=body, params={"forwarding": str(forwarding).lower()})
 
     def explain_queue(self, address: str) -> Json:
-        """What waiting jobs a queue, `Site/CE/Queue`, may run, and what keeps it from the others."""
+        """The waiting jobs that a queue, `Site/CE/Queue`, may run, and the reasons against the others."""
         return self._call("GET", f"/resources/queues/{quote(address)}/explain")
 
     def change(self, how: str, job_id: int) -> Json:
@@ -399,7 +392,7 @@ class ServiceClient:
         return self._rows("GET", "/pilots/summary", "summary", params={"by": ",".join(by), **filters})
 
     def pilot_standings(self, stamps: Sequence[str]) -> Mapping[str, str]:
-        """By stamp whether there is such a pilot of anybody: `active`, `ended` or `unknown`."""
+        """State of any pilot with each stamp, whoever submitted it: `active`, `ended` or `unknown`."""
         answer = self._call("POST", "/pilots/standings", json={"stamps": list(stamps)})
         standings: Mapping[str, str] = answer["standings"]
         return standings
@@ -437,7 +430,7 @@ class ServiceClient:
         return self._page("/sites", {}, limit=limit, after=after)
 
     def site(self, site: str) -> Json:
-        """What limits matches at a site, and what it advertised."""
+        """Limits of matches at a site, and its advertisements."""
         return self._call("GET", f"/sites/{quote(site, safe='')}")
 
     def ban(self, site: str, *, reason: str, until: str | None = None) -> Json:
@@ -450,7 +443,7 @@ class ServiceClient:
         return self._call("POST", f"/sites/{quote(site, safe='')}/allow")
 
     def watermark(self, site: str) -> int:
-        """To be fetched before counting, and stated as `as_of` in the advertisement."""
+        """A watermark: fetch it before you count, and state it as `as_of` in the advertisement."""
         return int(self._call("POST", f"/sites/{quote(site, safe='')}/watermark")["watermark"])
 
     def advertise(self, scope: str, said: Mapping[str, object]) -> Json:
@@ -483,7 +476,7 @@ class ServiceClient:
         return self._call("PATCH", "/config", json=dict(edits), headers={"If-Match": str(version)})
 
     def preview_config(self, change: Mapping[str, object]) -> Json:
-        """What a change would do: edits, or a whole `text`."""
+        """Preview of a change: edits, or a whole `text`."""
         return self._call("POST", "/config/preview", json=dict(change))
 
     def rollback_config(self, version: int, *, message: str = "") -> Json:
@@ -510,7 +503,7 @@ class ServiceClient:
         return self._call("GET", "/config/blame", params={"path": path} | ({"vo": vo} if vo else {}))
 
     def config_diff(self, before: int, after: int | None = None) -> Json:
-        """What differs between two versions of the configuration; None: the newest."""
+        """Differences between two versions of the configuration; None: the newest."""
         params = {"from": str(before)} | ({} if after is None else {"to": str(after)})
         return self._call("GET", "/config/diff", params=params)
 

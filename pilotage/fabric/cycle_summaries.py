@@ -50,7 +50,7 @@ def _start_time(process: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """What is the same in all reports of a process."""
+    """Data that are the same in all reports of a process."""
 
     kind: str  #: `director` or `gateway`
     name: str

@@ -181,7 +181,7 @@ class FastPath:
         exchange.begun = time.perf_counter()
         try:
             text = access.read_bearer(exchange.headers.get(b"authorization", b"").decode("latin-1"))
-            exchange.token = access.authenticate(text, self._parts)
+            exchange.token = access.admit(access.verify(text, self._parts), self._parts)
         except Exception:  # noqa: BLE001  (of any kind: the application meets it, too)
             return False
         return True
@@ -209,7 +209,8 @@ class FastPath:
         if len(body) > (most := routing.limit_body(parts, route.rules, caller)):
             raise BodyTooLarge(most)
         if route is _JOB_ROUTE:
-            timeout = _read_timeout(headers)
+            stated = headers.get(b"request-timeout")
+            timeout = None if stated is None else _read_timeout(stated)
             search = begin_search(parts, caller, *self._bodies.read(body), timeout)
             if isinstance(search, bytes):
                 self._answer(exchange, search)
@@ -308,7 +309,7 @@ class JobRequestReader:
         self._known: Cache[bytes | tuple[bytes, bytes], RequestedJobs] = Cache(_BODIES)
 
     def read(self, content: bytes) -> tuple[RequestedJobs, str | None]:
-        """What a body asks for, and its request id; `InvalidRequest` or `NotPlain` if it is not valid."""
+        """The request in a body, and its request id; `InvalidRequest` or `NotPlain` if it is not valid."""
         if len(content) > _LONGEST_KNOWN:
             body = _read_job_request(content)
             return RequestedJobs.from_body(body), body.request_id
@@ -341,9 +342,7 @@ def _read_job_request(content: bytes) -> JobRequest:
         raise NotPlain from None
 
 
-def _read_timeout(headers: Mapping[bytes, bytes]) -> float | None:
-    if (stated := headers.get(b"request-timeout")) is None:
-        return None
+def _read_timeout(stated: bytes) -> float | None:
     try:
         return _TIMEOUT.validate_python(stated.decode("latin-1"))
     except ValidationError:

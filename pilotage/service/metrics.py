@@ -40,7 +40,7 @@ class StateMetrics(Collector):
     optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """All families."""
+        """Collect all metric families."""
         names = ("vo", "status")
         living = GaugeMetricFamily("pilotage_jobs", "Jobs that have not ended, by status.", labels=names)
         ended = CounterMetricFamily("pilotage_jobs_ended", "Jobs that ended, by their end.", labels=names)

@@ -214,11 +214,11 @@ async def _authorize(request: Request, parts: Services, rules: AccessRules) -> C
     """Authenticate, count the request and check the role; the body is not read."""
     text = access.bearer(request)
     try:
-        token = access.authenticate(text, parts)
+        token = access.verify(text, parts)
     except UnknownKey:  # only then is the issuer contacted
         await access.learn_key(request, parts)
-        token = access.authenticate(text, parts)
-    request.state.token = token
+        token = access.verify(text, parts)
+    request.state.token = access.admit(token, parts)
     caller = access.require(request.scope, token.caller, rules)
     if caller is not token.caller:
         request.state.token = replace(token, caller=caller)
@@ -234,7 +234,7 @@ def limit_body(parts: Services, rules: AccessRules, caller: Caller) -> int:
 
 
 def limit_text(parts: Services, caller: Caller) -> int:
-    """The most bytes of a body that is no archive; operators send whole configurations."""
+    """The most bytes of a body that is not an archive; operators send whole configurations."""
     return parts.limits.json_bytes if caller.is_operator else min(bounds.BODY, parts.limits.json_bytes)
 
 

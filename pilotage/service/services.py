@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Engine
@@ -84,8 +84,8 @@ class Services:
     notify_optimizers: Callable[[Sequence[int]], None]  #: of new jobs, after the commit
     optimizer_queue: Callable[[], OptimizerQueueState | None] = lambda: None  #: None: there is no Redis
     clock: Callable[[], datetime] = utc_now  #: time of the database
-    #: By how much the clock of this host is ahead of the database's.
-    clock_offset: Callable[[], timedelta] = timedelta
+    #: The problem of the clock of this host, if it differs too much from the database's.
+    clock_problem: Callable[[], str | None] = lambda: None
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted

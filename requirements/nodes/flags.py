@@ -388,25 +388,6 @@ class Forwarding:
     left: str | None  #: parts that the matcher checks with the facts of the node; None: none
     sufficient: bool  #: whether the flags say all that is left, so that job managers may get such jobs
 
-    def lines(self) -> tuple[str, ...]:
-        """Format for people, one line each."""
-        sent = " ".join(self.flags) or ("nothing that it supports" if self.left else "nothing")
-        return (
-            *(f"at the queue: {text}" for text in self.at_queue),
-            f"to the batch system: {sent}",
-            f"to the matcher, with the facts of the node: {self.left or 'nothing'}",
-            *(() if self.sufficient else ("to job managers: never, the flags do not express all of it",)),
-        )
-
-    def as_json(self) -> dict[str, object]:
-        """Convert to JSON types."""
-        return {
-            "at_queue": list(self.at_queue),
-            "flags": list(self.flags),
-            "left": self.left,
-            "sufficient": self.sufficient,
-        }
-
 
 def forwarding(
     requirements: Requirements,

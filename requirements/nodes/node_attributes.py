@@ -51,12 +51,6 @@ class NodeAttributes:
         hidden = {fold(name) for name in self.names}
         return {name: value for name, value in resource.items() if fold(name) not in hidden}
 
-    def as_json(self) -> dict[str, object]:
-        """Convert to the form in the configuration, which `parse_node_attributes` reads."""
-        return {
-            name: self.describe(name) if options is None else list(options) for name, options in self.declared
-        }
-
     def describe(self, name: str) -> str:
         """Format the possible values of an attribute for people."""
         return ADVERTISED if fold(name) in self.advertised else _format_options(self.options(name))

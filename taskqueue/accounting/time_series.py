@@ -114,7 +114,7 @@ def list_steps(since: datetime, until: datetime, step: timedelta) -> Sequence[da
 def _sum_moves(
     conn: Connection, vos: Collection[str] | None, since: datetime, step: timedelta
 ) -> tuple[Mapping[JobStatus, Counter[int]], Mapping[JobStatus, Counter[int]]]:
-    """By status and step: arrivals, and arrivals minus departures."""
+    """The arrivals, and the arrivals minus departures, by status and step."""
     came: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
     gained: defaultdict[JobStatus, Counter[int]] = defaultdict(Counter)
     statement = MOVES.where(*ownership.match_values({job_flows.c.vo: vos}))

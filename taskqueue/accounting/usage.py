@@ -211,7 +211,7 @@ def _join_histories(
 def _read_histories(
     conn: Connection, job_ids: Sequence[int], span: LogSpan
 ) -> Mapping[int, Sequence[LogEntry]]:
-    """By log id of an end, all entries since the previous end."""
+    """All entries since the previous end, by the log id of each end."""
     histories: dict[int, Sequence[LogEntry]] = {}
     since_end: defaultdict[int, list[LogEntry]] = defaultdict(list)
     for log_id, *row in conn.execute(LOG_BEFORE, {"ids": job_ids, "upto": span.upto}):

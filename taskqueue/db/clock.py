@@ -36,7 +36,7 @@ def read_time(conn: Connection, now: datetime) -> datetime:
 
 
 def describe_offset(offset: timedelta) -> str | None:
-    """What is wrong with a clock that differs by this from the database's; None: nothing."""
+    """The problem of a clock with this offset from the database's; None: the offset is small enough."""
     if abs(offset) <= MOST_OFFSET:
         return None
     which = "ahead of" if offset > timedelta() else "behind"
@@ -66,7 +66,8 @@ class DatabaseClock:
         self._is_host = engine.dialect.name == "sqlite"
         self._measuring = threading.Lock()
         self._known: tuple[datetime, float] | None = None  #: a time, and `steady` at that moment
-        self._offset = timedelta()
+        self.offset = timedelta()  #: by how much the clock of this host was ahead at the last measurement
+        self.problem: str | None = None  #: of an offset that is too large
         self.read()
 
     def __call__(self) -> datetime:
@@ -76,11 +77,6 @@ class DatabaseClock:
         at, seconds = self._known
         return at + timedelta(seconds=self._steady() - seconds)
 
-    @property
-    def offset(self) -> timedelta:
-        """By how much the clock of this host was ahead of the database's at the last measurement."""
-        return self._offset
-
     def read(self) -> datetime:
         """Read the time of the database, and measure the offset of this host."""
         if self._is_host:
@@ -89,7 +85,8 @@ class DatabaseClock:
             with database.reading(self._engine) as conn:
                 at = read_time(conn, self._host())
             self._known = at, self._steady()
-            before, self._offset = self._offset, self._host() - at
-        if (problem := describe_offset(self._offset)) and not describe_offset(before):
-            log.error("%s", problem)
+            self.offset = self._host() - at
+            before, self.problem = self.problem, describe_offset(self.offset)
+        if self.problem and not before:
+            log.error("%s", self.problem)
         return at

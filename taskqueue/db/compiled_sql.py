@@ -92,7 +92,7 @@ def insert_each(
 
 
 def is_found(table: Table, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """As EXISTS, by a lookup for each row: for EXISTS the whole table may be read into a hash."""
+    """The same as EXISTS, but a lookup for each row: for EXISTS the whole table may be read into a hash."""
     lookup = select(literal(1)).select_from(table).where(*conditions).limit(1).correlate_except(table)
     return lookup.scalar_subquery().is_not(None)
 
@@ -219,8 +219,13 @@ class AsyncRunner:
     async def connect(self) -> None:
         """Open the connection, unless it is open and the server answers; `DBAPIError` if it is away."""
         try:
-            if self._driver is not None and not await self._is_alive(self._driver):
-                await self.close()
+            if self._driver is not None and postgresql_settings.requires_ping(
+                self._driver, time.monotonic() - self._used
+            ):
+                try:
+                    await self._driver.execute("SELECT 1")
+                except psycopg.Error:
+                    await self.close()
             if self._driver is None:
                 self._driver = await self._open()
         except psycopg.Error as error:
@@ -271,15 +276,6 @@ class AsyncRunner:
             await driver.close()
             raise
         return driver
-
-    async def _is_alive(self, driver: psycopg.AsyncConnection[Any]) -> bool:
-        if not postgresql_settings.requires_ping(driver, time.monotonic() - self._used):
-            return True
-        try:
-            await driver.execute("SELECT 1")
-        except psycopg.Error:
-            return False
-        return True
 
 
 def _close(driver: _Driver, process: int) -> None:

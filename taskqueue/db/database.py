@@ -286,7 +286,7 @@ class NoTransaction(LazyTransaction):
 
 @contextmanager
 def reading_lazily(engine: Engine) -> Iterator[LazyTransaction]:
-    """As `reading`, but without any contact to the server if `conn` is never used."""
+    """The same as `reading`, but the server is not contacted if `conn` is never used."""
     with ExitStack() as stack:
         yield LazyTransaction(engine, stack)
 

@@ -254,7 +254,7 @@ def end_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerQueueState:
-    """What RQ reports; all zero with a `problem`."""
+    """State of the RQ queues; all numbers are zero if there is a `problem`."""
 
     problem: str | None = None  #: why Redis does not answer
     waiting: int = 0  #: batches of jobs that no worker has begun

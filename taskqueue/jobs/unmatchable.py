@@ -93,7 +93,7 @@ def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int
 
 
 def find_pools_with_jobs(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
-    """Those of some pools that have a waiting job."""
+    """The pools among these that have a waiting job."""
     statement = POOLS_WITH_JOBS.to_statement(conn)
     return frozenset(row.pool_id for row in sql.read_batches(conn, statement, pool_ids))
 

@@ -173,7 +173,7 @@ _is_stored = (
 
 
 def _select_ended(status: JobStatus) -> Select[*tuple[Any, ...]]:
-    """In the order of the index over status and time, which holds within one status only."""
+    """Select ended jobs in the order of the index over status and time: within one status only."""
     at, job_id = jobs.c.updated_at, jobs.c.job_id
     since = bindparam("since", type_=at.type)
     found = (

@@ -78,9 +78,22 @@ def read_results(
 ) -> list[BatchClaimResult]:
     """The outcome of each request, from the rows of the statement."""
     outcomes = [BatchClaimResult()] * len(requests)
-    for number, *row in rows:
-        outcomes[number] = (
-            BatchClaimResult(refused=row[2]) if row[0] is None else _build_result(requests[number], row, now)
+    for number, job_id, epoch, vo_or_refusal, parameters, body, sandbox in rows:
+        if job_id is None:
+            outcomes[number] = BatchClaimResult(refused=vo_or_refusal)
+            continue
+        request = requests[number]
+        outcomes[number] = BatchClaimResult(
+            claimed=ClaimedJob(
+                job_id=job_id,
+                epoch=epoch,
+                vo=vo_or_refusal,
+                lease=request.lease,
+                lease_expires_at=now + request.holder.lease_time,
+                description_json=opening.describe_job(job_id, body, parameters),
+                sandbox=sandbox,
+                allotment=request.allotment,
+            )
         )
     return outcomes
 
@@ -154,21 +167,5 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "gpus": request.allotment.gpus,
         "request_id": request.request_id,
         "counted_by": request.counted_by,
-        "times": holder.stored_times,
+        "times": holder.times.to_text() if holder.times else None,
     }
-
-
-def _build_result(request: BatchClaim, row: Sequence[Any], now: datetime) -> BatchClaimResult:
-    job_id, epoch, vo, parameters, body, sandbox = row
-    return BatchClaimResult(
-        claimed=ClaimedJob(
-            job_id=job_id,
-            epoch=epoch,
-            vo=vo,
-            lease=request.lease,
-            lease_expires_at=now + request.holder.lease_time,
-            description_json=opening.describe_job(job_id, body, parameters),
-            sandbox=sandbox,
-            allotment=request.allotment,
-        )
-    )

@@ -55,7 +55,7 @@ _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
 
 
 def _build_conditions() -> list[ColumnElement[bool]]:
-    """In SQL: a task queue may have a hundred thousand jobs with an excluded value; do not read them."""
+    """Conditions in SQL, so that a hundred thousand jobs with an excluded value are not read."""
     type_: BindParameter[str] = bindparam("only_job_type")
     kept_out = [
         tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))

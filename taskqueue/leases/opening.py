@@ -53,11 +53,6 @@ class LeaseHolder:
     lease_times: Mapping[str, timedelta] = field(default_factory=dict)  #: of jobs of VOs that differ
     times: AttemptTimes | None = None  #: in place of those of the VO, with `lease_time` of its `lease`
 
-    @property
-    def stored_times(self) -> str | None:
-        """As in the attempt."""
-        return None if self.times is None else self.times.to_text()
-
     def for_vo(self, vo: str) -> "LeaseHolder":
         """The holder of a job of this VO."""
         time = self.lease_times.get(vo)
@@ -141,7 +136,7 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
             "lease_expires_at": expires,
             "counted_by": to.counted_by,
             "claim_number": to.claim_number,
-            "times": to.holder.stored_times,
+            "times": to.holder.times.to_text() if to.holder.times else None,
             **asdict(allotment),
         }
         for (row, lease, expires, allotment), to in zip(held, given, strict=True)

@@ -86,7 +86,7 @@ def _build_record() -> Select[Any]:
 
 
 def _as_array(column: ColumnElement[Any], *where: ColumnElement[bool]) -> Any:
-    """As an array: the planner cannot estimate how few rows there are, and might scan a whole table."""
+    """A column as an array: the planner cannot estimate how few rows there are, and might scan a table."""
     return any_(func.array(select(column).where(*where).scalar_subquery()))
 
 
@@ -117,7 +117,7 @@ def _lock_attempts(sent: CTE) -> CTE:
 
 
 def _lock_jobs(held: CTE) -> CTE:
-    """Those of the jobs that shall change and still have the status seen with the attempt."""
+    """Lock the jobs that shall change and still have the status that was read with the attempt."""
     return (
         select(jobs.c.job_id)
         .join(held, held.c.job_id == jobs.c.job_id)

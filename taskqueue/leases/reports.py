@@ -101,7 +101,7 @@ class PayloadResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRules:
-    """What the configuration says about leases, by VO; under "" for VOs that it does not know."""
+    """Options for leases, by VO; under "" for VOs that are not in the configuration."""
 
     lease_times: Mapping[str, timedelta]  #: from a report to the end of the lease; short enough for a date
     max_reschedulings: Mapping[str, int]
@@ -137,7 +137,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a pilot reports about its job beside the status; None: unchanged."""
+    """Details that a pilot reports about its job beside the status; None: unchanged."""
 
     minor_status: str | None = None
     application_status: str | None = None
@@ -168,7 +168,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What a decision needs of the job."""
+    """The state of a job on which the decision about a report depends."""
 
     status: JobStatus
     reschedules: int = 0

@@ -332,7 +332,7 @@ def abort_lost(conn: Connection, *, before: datetime, now: datetime, most: int) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """What a director reports of a pilot."""
+    """Report of a director about a pilot."""
 
     stamp: str
     status: PilotStatus

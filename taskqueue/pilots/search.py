@@ -93,7 +93,7 @@ def list_stale(conn: Connection, which: PilotFilter, *, limit: int) -> list[Pilo
 
 
 def _may_be_at(sites: Collection[str]) -> ColumnElement[bool]:
-    """At one of the sites, or not bound yet and possibly there: the possible_queues are a JSON list."""
+    """At one of the sites (condition), or not bound yet and possibly there: `possible_queues` is JSON."""
     on_its_way = [
         table.c.possible_queues.contains(json.dumps(f"{site}/")[:-1], autoescape=True)
         for site in sorted(sites)

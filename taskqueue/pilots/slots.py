@@ -98,7 +98,7 @@ def _select_used(stamp: ColumnElement[Any]) -> ScalarSelect[int]:
 
 
 def _select_rooms(times: TimesByKey) -> Select[Any]:
-    """What pilots hold, and their claims since a time, by stamp."""
+    """Select the jobs that pilots have, and their claims since a time, by stamp."""
     given = times("since")
     earlier = _select_own(given.c.key, func.max(_own.c.claim_number), _own.c.opened_at <= given.c.time)
     next_ = next_claim(given.c.key)

@@ -200,7 +200,7 @@ class MappedPool:
 def list_pool_ids(
     conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
 ) -> Mapping[QueueAddress, Sequence[str]]:
-    """For each queue the ids of these VOs' pools for which it is eligible, maybe none."""
+    """Ids of the pools of these VOs, by eligible queue; every queue is there, maybe without any."""
     ids: dict[int, list[str]] = {}  # by list of pools: queues of one class share theirs
     return {
         address: ids.get(id(found)) or ids.setdefault(id(found), [each.pool_id for each in found])
@@ -211,7 +211,7 @@ def list_pool_ids(
 def list_mapped_pools(
     conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
 ) -> Mapping[QueueAddress, Sequence[MappedPool]]:
-    """As `list_pool_ids`, with whether the node decides; sorted by id. Shared lists: do not modify."""
+    """The same as `list_pool_ids`, sorted by id, with whether the node decides. Shared: do not modify."""
     slots = _read_slots(conn, vos, addresses)
     wanted: defaultdict[str, set[int]] = defaultdict(set)
     for of_queue in slots.values():

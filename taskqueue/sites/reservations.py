@@ -192,7 +192,7 @@ def accept_advertisement(conn: Connection, scope: str, new: Advertisement, *, no
     locked = scopes.lock_scopes(conn, scopes.list_enclosing(scope))
     site, current = locked[scopes.parse_site(scope)], locked[scope]
     if new.as_of is not None and not 0 < new.as_of <= site.watermark:
-        message = f"{new.as_of} is no watermark of {site.scope}; the last one is {site.watermark}"
+        message = f"{new.as_of} is not a watermark of {site.scope}; the last one is {site.watermark}"
         raise InvalidRequest([Problem(path="as_of", message=message)])
     if new.as_of is not None and new.as_of < current.as_of:
         log.warning("%s: advertisement as of %d ignored, %d is known", scope, new.as_of, current.as_of)

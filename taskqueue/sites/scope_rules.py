@@ -57,7 +57,7 @@ OF_SITE: Final = "*"
 
 
 class RuleKind(StrEnum):
-    """What a rule bounds."""
+    """The kind of a rule: the quantity that it bounds."""
 
     RUNNING = "running"  #: open attempts of jobs with a value
     DELAY = "delay"  #: matches of jobs with a value in a time
@@ -276,7 +276,7 @@ def lock_rules(conn: Connection, names: Collection[str], *, wait: bool) -> Locke
 
 
 def _sum_returns(conn: Connection, returned: Iterable[tuple[Any, ...]]) -> Counter[tuple[str, int]]:
-    """What to add to the counters, by scope and rule; ended reservations are deleted."""
+    """Sum the numbers to add to the counters, by scope and rule, and delete ended reservations."""
     more: Counter[tuple[str, int]] = Counter()
     ended: defaultdict[str, list[reservations.AttemptKey]] = defaultdict(list)
     for scope, rule_id, job_id, epoch, number in returned:

@@ -165,7 +165,7 @@ def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingC
 
 @lru_cache(maxsize=20_000)
 def _parse_class(definition: str) -> RequirementClass | None:
-    """Cached: definitions never change, and are parsed for every query of a queue."""
+    """A requirement class from its stored definition. Cached: it never changes, and every query parses it."""
     return RequirementClass.from_json(definition)
 
 

@@ -83,7 +83,7 @@ def list_vos(conn: Connection) -> list[str]:
 
 
 def list_newly_occupied(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[NewlyOccupied]:
-    """Those of the task queues that have jobs, with the time when they became occupied."""
+    """The task queues among these that have jobs, with the time when they became occupied."""
     rows = sql.read_batches(conn, NEWLY_OCCUPIED, task_queue_ids)
     return frozenset(
         NewlyOccupied(task_queue_id=row.task_queue_id, vo=row.vo, at=row.changed_at) for row in rows

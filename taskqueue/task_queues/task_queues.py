@@ -261,7 +261,7 @@ def list_occupied(conn: Connection) -> list[TaskQueue]:
 
 
 def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
-    """Those of the task queues that are marked occupied."""
+    """The task queues among these that are marked occupied."""
     return from_rows(sql.read_batches(conn, OCCUPIED_AMONG, task_queue_ids))
 
 

@@ -207,7 +207,7 @@ def follow_changes(client: ServiceClient, filters: Mapping[str, str]) -> Iterato
 
 
 def follow_or_pause(client: ServiceClient, filters: Mapping[str, str]) -> Iterator[Json | None]:
-    """As `follow_changes`, with a None every few seconds in which nothing happens."""
+    """The same as `follow_changes`, with a None every few seconds in which nothing changes."""
     return _follow_from(client, filters, client.changes(filters)["next"])
 
 

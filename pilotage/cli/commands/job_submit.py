@@ -125,7 +125,7 @@ def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobD
 
 
 class _Work(Counter[str]):
-    """What the service limits in one request, by the name of the limit; equal descriptions are read once."""
+    """Amounts that the service limits in a request, by name of the limit; equal descriptions count once."""
 
     @classmethod
     def of(cls, draft: JobDraft) -> "_Work":

@@ -160,7 +160,9 @@ def split(command: str) -> list[str]:
         raise WrongUsage("--watch: no command")
     if sign := _SHELL.search(_QUOTED.sub("", command)):
         instead = shlex.quote(f"sh -c {shlex.quote(command)}")
-        raise WrongUsage(f"--watch: no shell reads {sign[0]!r}, write --watch {instead}")
+        raise WrongUsage(
+            f"--watch: the command runs without a shell, which {sign[0]!r} needs; write --watch {instead}"
+        )
     return words
 
 

@@ -15,7 +15,6 @@ from sqlalchemy import Engine
 
 from agents import (
     accounting,
-    depths,
     leader,
     lost_jobs,
     pools,
@@ -72,7 +71,9 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
     "traces": lambda own, now: _cycle_traces(own, now),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
-    "depths": lambda own, now: depths.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "depths": lambda own, now: accounting.sample_depths(
+        own.engine, own.current(), now=now, holder=own.holder
+    ),
     "web-hooks": lambda own, now: web_hooks.cycle(
         *(own.engine, own.current()), now=now, holder=own.holder, memory=own.looked, send=own.sender.send
     ),
@@ -104,7 +105,7 @@ def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
 
 
 def make_hook_sender(chosen: Settings) -> HookSender:
-    """What sends the messages of web hooks."""
+    """Create the sender of the messages of web hooks."""
     return HookSender(
         allowed=chosen.web_hook_networks,
         refused=chosen.web_hook_refused_networks,

@@ -135,11 +135,6 @@ class ClientConnection(HttpToolsProtocol):
         self._fast_path = fast_path
         self._cycles: list[RequestResponseCycle] = []  # not plain, and not all answered
 
-    @property
-    def address(self) -> str:
-        """The host at the other end."""
-        return self.client[0] if self.client else ""
-
     def abort(self) -> None:
         """Close the connection at once."""
         self.transport.abort()
@@ -147,6 +142,7 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the limits of the first head."""
         super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
         self._received_at = self._head_since = self.loop.time()
         self._pending.add(self, now=self._received_at)
 

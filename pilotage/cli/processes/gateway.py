@@ -172,7 +172,7 @@ log = logging.getLogger(__name__)
 
 
 class GatewayAction(StrEnum):
-    """What the command does."""
+    """Action of the command."""
 
     RUN = "run"
     STATUS = "status"

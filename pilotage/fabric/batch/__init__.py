@@ -1,1 +1,1 @@
-"""Batch systems behind one seam: what directors and job managers submit to, whatever runs at a site."""
+"""Batch systems behind one interface, to which directors and job managers submit."""

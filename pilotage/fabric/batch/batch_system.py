@@ -156,13 +156,13 @@ class BatchSystem(Protocol):
         """End jobs wherever they are; those that are not there any more are no error."""
 
     def output(self, handle: Handle) -> Output:
-        """What the job wrote; empty as long as it has not started."""
+        """Output of the job; empty as long as it has not started."""
 
     def forget(self, handles: Sequence[Handle]) -> None:
         """Remove what is kept of jobs that ended."""
 
     def capacity(self) -> Mapping[str, Capacity]:
-        """What the queues have, by name."""
+        """Capacity of the queues, by name."""
 
 
 @runtime_checkable
@@ -277,7 +277,7 @@ class ForwardingSystem(ABC):
         self._ask(lambda: self.system.kill(handles))
 
     def output(self, handle: Handle) -> Output:
-        """What the job wrote."""
+        """Output of the job."""
         return self._ask(lambda: self.system.output(handle))
 
     def forget(self, handles: Sequence[Handle]) -> None:
@@ -285,7 +285,7 @@ class ForwardingSystem(ABC):
         self._ask(lambda: self.system.forget(handles))
 
     def capacity(self) -> Mapping[str, Capacity]:
-        """What the queues have."""
+        """Capacity of the queues."""
         return self._ask(self.system.capacity)
 
 

@@ -49,7 +49,7 @@ class _Missing(NamedTuple):
 
 @dataclass(slots=True)
 class AccountingCache:
-    """What the accounting has of jobs that ended: it is slow, and of one job it never changes.
+    """Accounting records of ended jobs: they are slow to read, and never change.
 
     That a job lives is not believed: it lags behind the listing, and some records are never closed.
     """
@@ -105,7 +105,7 @@ class ListingSystem(ABC):
 
     @abstractmethod
     def capacity(self) -> Mapping[str, Capacity]:
-        """What the queues have, by name."""
+        """Capacity of the queues, by name."""
 
     @abstractmethod
     def _listing(self) -> Iterable[ListedJob]:
@@ -163,7 +163,7 @@ class ListingSystem(ABC):
             self._end([row.reference for row in alive])
 
     def output(self, handle: Handle) -> Output:
-        """What the job wrote so far."""
+        """Output of the job so far."""
         return self.areas.output(handle.stamp)
 
     def forget(self, handles: Sequence[Handle]) -> None:

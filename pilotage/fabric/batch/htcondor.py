@@ -91,7 +91,7 @@ class HTCondor(ListingSystem):
         if self.schedd is None and job.queue != QUEUE:
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
         if not _QUEUE_NAME.fullmatch(job.queue):
-            raise SubmissionRefused(f"{job.stamp}: {job.queue!r} is no name of a queue")
+            raise SubmissionRefused(f"{job.stamp}: {job.queue!r} is not a valid name of a queue")
         lines = join_requirements(
             [*_appended(job.stamp, self.flags), *_appended(job.stamp, job.flags, is_ours=False)]
         )
@@ -105,7 +105,7 @@ class HTCondor(ListingSystem):
             raise type(error)(f"{job.stamp}: {error}") from error
 
     def output(self, handle: Handle) -> Output:
-        """What the job wrote: while it runs, but from a remote queue manager when it has ended."""
+        """Output of the job while it runs; from a remote queue manager, only when it has ended."""
         if self.schedd is not None:
             row = choose_job(self._listed([handle.stamp]).get(handle.stamp, ()), handle)
             if row is not None and row.state in ENDED:
@@ -120,7 +120,7 @@ class HTCondor(ListingSystem):
         ListingSystem.forget(self, handles)
 
     def capacity(self) -> Mapping[str, Capacity]:
-        """What the machines of the pool have; unknown of what is behind a remote queue manager."""
+        """Capacity of the machines of the pool; unknown behind a remote queue manager."""
         if self.schedd is not None:
             self._call("ping")
             return {}
@@ -178,7 +178,7 @@ def login_variables(schedd: RemoteSchedd) -> Mapping[str, str]:
 
 
 def _token_trouble(schedd: RemoteSchedd | None) -> str:
-    """What is wrong with the token, as far as it shows itself: HTCondor says only that nobody was let in."""
+    """The problem of the token, if it has a visible one: HTCondor reports only that access was refused."""
     if schedd is None:
         return ""
     try:

@@ -22,7 +22,7 @@ _QUEUES = ["TotalIdleJobs", "TotalRunningJobs"]
 
 
 class CallError(Exception):
-    """What went wrong, and what follows from it."""
+    """An error of a call, and its kind."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

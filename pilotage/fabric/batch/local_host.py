@@ -141,7 +141,7 @@ class LocalHost:
                     _signal(self._prevent_start(each.entry) if each.waits else each, signal.SIGTERM)
 
     def output(self, handle: Handle) -> Output:
-        """What the job wrote so far."""
+        """Output of the job so far."""
         return self._areas.output(handle.stamp)
 
     def forget(self, handles: Sequence[Handle]) -> None:
@@ -152,7 +152,7 @@ class LocalHost:
             self._areas.remove(each.entry.stamp for each in seen if not each.waits and not each.alive)
 
     def capacity(self) -> Mapping[str, Capacity]:
-        """What the host has."""
+        """Capacity of the host."""
         with self._locked() as entries:
             self._turn(entries)
             seen = self._look(entries)
@@ -220,7 +220,7 @@ class LocalHost:
         return _Seen(entry=entry, process=process, alive=_start_of(process) == start)
 
     def _prevent_start(self, entry: _Entry) -> _Seen:
-        """Make the mark of a process on its way, which ends without it; or find it started meanwhile."""
+        """Keep a job from starting: a launch that finds the file `process` ends. The job may run already."""
         with suppress(FileExistsError):
             Path(self._areas.path(entry.stamp, "process")).touch(exist_ok=False)
         return self._seen(entry)

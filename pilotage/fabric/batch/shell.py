@@ -26,7 +26,7 @@ class Completed:
 
     @property
     def said(self) -> str:
-        """What it complained of, for a person: one line without its middle if it is long, and its status."""
+        """Its error output as one line, without its middle if that is long, and its exit status."""
         text = "; ".join(line for line in f"{self.stderr}\n{self.stdout}".splitlines() if line.strip())
         if len(text) > _SAID:
             text = f"{text[: _SAID // 3]} … {text[-2 * _SAID // 3 :]}"  # the reason tends to come last

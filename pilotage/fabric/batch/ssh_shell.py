@@ -183,7 +183,7 @@ _PORT: Final = 22
 
 
 def _login_options(head: HeadNode) -> dict[str, Any]:
-    """What is stated of a login; the rest comes from the `ssh_config`, or there is none."""
+    """Options that are stated for a login; the others come from `ssh_config`, if it has them."""
     stated = {
         "port": head.port,
         "username": head.user,

@@ -106,7 +106,7 @@ class WorkAreas:
         return self.path(stamp, name)
 
     def marks(self, stamps: Iterable[str]) -> Mapping[str, StatusMarks]:
-        """What jobs left, with few commands for all of them."""
+        """Status marks that jobs left, read with few commands for all of them."""
         of_exit = {_own_file(stamp, "exit"): stamp for stamp in stamps}
         of_kill = {_killed_file(stamp): stamp for stamp in of_exit.values()}
         found = self.shell.read_small(sorted([*of_exit, *of_kill]), below=self.directory, most=_MARK)
@@ -134,7 +134,7 @@ class WorkAreas:
         return {names[name]: content.decode(errors="replace") for name, content in found.items()}
 
     def output(self, stamp: str) -> Output:
-        """What the job wrote so far."""
+        """Output of the job so far."""
         stdout, stderr = (
             self.shell.read(_own_file(stamp, name), below=self.directory, last=_LAST_BYTES)
             for name in ("out", "err")
@@ -212,7 +212,7 @@ def index_by_stamp(rows: Iterable[ListedJob]) -> dict[str, list[ListedJob]]:
 
 
 def choose_job(rows: Iterable[ListedJob], handle: Handle) -> ListedJob | None:
-    """Of several jobs of one stamp one that lives: it must not be forgotten; else the one that is meant."""
+    """Choose from several jobs of one stamp: one that lives must not be forgotten; else the one meant."""
     return min(rows, key=lambda row: (row.state in ENDED, row.reference != handle.reference), default=None)
 
 

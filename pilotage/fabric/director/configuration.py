@@ -33,7 +33,7 @@ BrokerName = Annotated[str, Field(pattern=f"^{BROKER.pattern}$")]
 
 
 def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem]:
-    """What is right by itself, and not together with the rest of the file."""
+    """Contradictions between a broker and the rest of the file."""
     takes_list = {name: settings.load_kind(each.kind).takes_queue_list for name, each in told.systems.items()}
     wrong = []
     for name, broker in sorted(told.brokers.items()):
@@ -67,7 +67,7 @@ class DirectorQueue(SlotSettings):
     batch_queue: str | None = Field(default=None, min_length=1)  #: none: the last part of `queue`
 
     def to_target(self) -> QueueTarget:
-        """As the director uses it."""
+        """The target that the director uses."""
         return self.target(self.queue, self.system, self.batch_queue or self.queue.rpartition("/")[2])
 
 
@@ -213,7 +213,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def read_file(content: object, file: str) -> DirectorFile:
-    """What a file says, already parsed; `InvalidDirector` with every problem."""
+    """Read the parsed content of a file; `InvalidDirector` lists every problem."""
     told = validate_file(DirectorFile, content, file, InvalidDirector)
     problems = list_contradictions(told.systems, told.queues, file) + _list_broker_contradictions(told, file)
     if problems:
@@ -258,7 +258,7 @@ def _problem(
 def list_contradictions(
     systems: Mapping[str, SystemSettings], queues: Sequence[DirectorQueue], file: str
 ) -> list[Problem]:
-    """What is right by itself, and not together."""
+    """Contradictions between batch systems and queues that are valid by themselves."""
     wrong = [
         Problem(
             path=f"queues/{number}/system",

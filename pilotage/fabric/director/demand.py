@@ -31,7 +31,7 @@ class DemandedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """What a queue may have of our pilots.
+    """Limits for our pilots at a queue.
 
     Source: DIRAC, MaxTotalJobs and MaxWaitingJobs of a queue.
     """

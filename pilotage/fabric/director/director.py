@@ -449,7 +449,7 @@ class Director:
 
 
 def _build_reports(results: ActionResults) -> list[PilotReport]:
-    """Of an uncertain submission nothing is reported: the intent stays, and the next polls show it."""
+    """Reports of results. None of an uncertain submission: its intent stays, and the next polls show it."""
     return [
         *(
             PilotReport(stamp=stamp, status=Status.WAITING, reference=reference)

@@ -114,7 +114,7 @@ def collect_work(
 
 
 def _queues_by_task_queue(found: Iterable[TargetWork]) -> Mapping[int, Mapping[Way, set[str]]]:
-    """By task queue the queues that may serve it, by the way there."""
+    """The queues that may serve each task queue, by how pilots are sent there."""
     served: dict[int, dict[Way, set[str]]] = {}
     for each in found:
         for task_queue in each.task_queues:
@@ -161,7 +161,7 @@ class VoDemand:
     problems: tuple[str, ...] = ()
 
     def slot_of(self, group: TargetGroup) -> JobResources:
-        """What a group's pilots get; of a broker the smallest, in time, of where they may be."""
+        """The slot that a group's pilots get; of a broker the one with the shortest time among its queues."""
         found = [
             self.slots[group.broker, queue] for queue in group.queues if (group.broker, queue) in self.slots
         ]
@@ -326,7 +326,7 @@ def _build_offer(target: QueueTarget, vo: str, parameters: Mapping[str, object])
 
 
 def expected_offer(target: QueueTarget, wishes: JobFilters, parameters: Mapping[str, object]) -> offer.Offer:
-    """What a pilot in a slot of this target will offer, by the pilot's own rules."""
+    """The offer that a pilot in a slot of this target will make, by the pilot's own rules."""
     site, ce, queue = target.queue.split("/")
     slot = target.resources
     stated = Slot(

@@ -84,7 +84,7 @@ class DirectorPilot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotReport:
-    """What is to be reported of a pilot."""
+    """Report to be sent about a pilot."""
 
     stamp: str
     status: Status
@@ -175,7 +175,7 @@ _BAD = frozenset({Status.FAILED, Status.ABORTED})
 
 
 def is_running(pilot: DirectorPilot) -> bool:
-    """Whether it counts as running; what nobody knows of, is taken to be as it was: on its way."""
+    """Whether it counts as running: its state is Running, or the service has heard from it."""
     return pilot.status is Status.RUNNING or pilot.last_seen_at is not None
 
 
@@ -263,7 +263,7 @@ def _closest(queues: Collection[str], groups: Sequence[TargetGroup]) -> TargetGr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotSlot:
-    """What a group's pilots have, and how their queue is filled."""
+    """Slot of a group's pilots, and how their queue is filled."""
 
     cores: int
     lifetime: float | None  #: seconds; None: no end in sight

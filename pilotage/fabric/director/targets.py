@@ -76,7 +76,7 @@ def _service_digest(service: str) -> str:
 
 
 def stamp_prefix(director: str) -> str:
-    """What all stamps of a director begin with, and none of another."""
+    """Common prefix of all stamps of a director, different from that of any other."""
     return f"{director}."
 
 
@@ -171,7 +171,7 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
 
 
 def find_slot(target: QueueTarget, parameters: Mapping[str, object]) -> JobResources:
-    """What a pilot gets from the batch system: what the file states, else the parameters of the queue.
+    """The slot of a pilot from the batch system: as stated in the file, else the parameters of the queue.
 
     So a slot has what its pilot will offer, since pilots offer the parameters of their queue.
     """
@@ -197,7 +197,7 @@ def list_differences(target: QueueTarget, parameters: Mapping[str, object]) -> M
 
 
 def find_contradictions(target: QueueTarget, parameters: Mapping[str, object]) -> str:
-    """What the file requests for a slot beyond what its queue has; empty: nothing."""
+    """Requests for a slot in the file that exceed what its queue has; empty: none."""
     wrong = []
     for name, (parameter, *_) in _PARAMETERS.items():
         amount, limit = getattr(target.resources, name), _number(parameters, parameter)
@@ -366,7 +366,7 @@ class DirectorTargets:
         return replace(group, queues=(chance.choice(group.queues),))
 
     def batch_queues_of(self, group: TargetGroup) -> Mapping[str, str]:
-        """By batch queue the queues of the tree among which a broker picks; none for other groups."""
+        """The queues of the tree among which a broker picks, by batch queue; none for other groups."""
         if not group.broker:
             return {}
         names = self.brokers[group.broker].queues

@@ -42,7 +42,7 @@ _MOST_OUTPUTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningActions:
-    """What is to be ended and removed in one batch system."""
+    """Jobs to be ended and removed in one batch system."""
 
     kill: list[Handle] = field(default_factory=list)
     forget: list[Handle] = field(default_factory=list)
@@ -59,7 +59,7 @@ class PilotTracking:
     def build_requests(
         self, own: Sequence[DirectorPilot], last: Mapping[str, SystemSnapshot]
     ) -> Mapping[str, tuple[PollRequest, list[DirectorPilot]]]:
-        """For each batch system what it is to report of, and the pilots with it.
+        """Build the request to each batch system: the jobs to look up, with their pilots.
 
         A pilot whose queue is not in the file any more is followed where its stamp was listed last.
         """
@@ -124,7 +124,7 @@ class PilotTracking:
         actions: CleaningActions,
         summary: DirectorSummary,
     ) -> PilotReport | None:
-        """What is to be reported of a pilot; actions on its batch job are added."""
+        """Report about a pilot, if there is one; actions on its batch job are added."""
         report, output = snapshot.reports[pilot.stamp], snapshot.outputs.get(pilot.stamp)
         if pilot.status not in ACTIVE:
             self._clear(pilot, report, output, actions, summary)
@@ -209,7 +209,7 @@ class PilotTracking:
 def _update(
     pilot: DirectorPilot, report: JobReport, output: Output | str | None, now: datetime
 ) -> PilotReport | None:
-    """What is to be reported of a pilot that lives; None: no change."""
+    """Report about a pilot that lives; None: no change."""
     status = _status(pilot, report, now)
     if status is None or (status, report.reference) == (pilot.status, pilot.reference):
         return None
@@ -282,7 +282,7 @@ class OrphanTracking:
         client: ServiceClient,
         summary: DirectorSummary,
     ) -> Mapping[str, CleaningActions]:
-        """What is to be done with jobs that were found to be orphans often enough, by batch system.
+        """Actions on jobs that were found to be orphans often enough, by batch system.
 
         Old work areas of pilots that have ended, or that nobody knows, are removed, too.
 

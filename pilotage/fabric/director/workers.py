@@ -47,7 +47,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollRequest:
-    """What a poll is to report of."""
+    """Request of a poll: the jobs to report on."""
 
     handles: Sequence[Handle]
     prefix: str  #: of all our stamps
@@ -74,7 +74,7 @@ class SystemSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemActions:
-    """What is to be done in a batch system, in this order."""
+    """Actions in a batch system, done in this order."""
 
     kill: Sequence[Handle] = ()
     forget: Sequence[Handle] = ()
@@ -92,7 +92,7 @@ class PilotSubmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionResults:
-    """What became of actions; each stamp to be submitted is in one of the four."""
+    """Results of actions; each stamp to be submitted is in one of the four."""
 
     submitted: dict[str, str] = field(default_factory=dict)  #: by stamp the reference
     refused: dict[str, str] = field(default_factory=dict)  #: by stamp the reason

@@ -271,7 +271,7 @@ class GridJobPulling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QueueOffer:
-    """What a queue offers to grid jobs: each of their local jobs gets at most that."""
+    """Offer of a queue to grid jobs: each of their local jobs gets at most that."""
 
     gate: GatewayQueue
     vo: str
@@ -280,7 +280,7 @@ class _QueueOffer:
     cpu_power: float  #: normalised seconds of CPU per second
 
     def resources_of(self, match: Match) -> JobResources:
-        """What each local job requests: what its grid job needs of what the queue states."""
+        """Resources of each local job: those that its grid job needs among those that the queue states."""
         stated = self.gate.to_target().resources
         is_whole = stated.whole_node or match.description.get("WholeNode") is True
         return replace(

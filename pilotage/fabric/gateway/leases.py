@@ -79,7 +79,7 @@ def _local_state(grid_job: GridJob) -> object:
 
 
 def build_answer(*, sent: float, run_on: float | None) -> LastAnswer:
-    """For the journal: an answer to a request that was sent at this `elapsed_time`."""
+    """Entry of the journal for an answer to a request that was sent at this `elapsed_time`."""
     return LastAnswer(
         boot=_read_boot(), elapsed=sent, at=time.time() - (elapsed_time() - sent), run_on=run_on
     )

@@ -86,7 +86,7 @@ class ManagerContext:
         return self.systems[queue.system]
 
     def resources_of(self, entry: GridJobEntry) -> JobResources:
-        """What each local job of a grid job requests."""
+        """Resources that each local job of a grid job requests."""
         return entry.taken.resources or self.queues[entry.taken.queue].resources
 
     def area_of(self, entry: GridJobEntry) -> SharedArea:

@@ -278,7 +278,7 @@ def _phase(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> ManagerPhase:
 
 
 def _missing(local_jobs: Sequence[LocalJob]) -> Mapping[str, int]:
-    """By phase of the payload, the units of local jobs that have not reported it yet."""
+    """Units of local jobs that have not reported a phase of the payload yet, by phase."""
     names = {each.name for job in local_jobs for each in job.progress}
     missing: Counter[str] = Counter()
     for job in local_jobs:

@@ -87,14 +87,14 @@ class Handler(Protocol):
 
 
 def installed_handlers() -> dict[str, Handler]:
-    """The handlers of all installed packages by `JobType`; `TypeError` for what is no handler."""
+    """The handlers of all installed packages by `JobType`; `TypeError` for what is not a handler."""
     return {each.name: _load_handler(each) for each in metadata.entry_points(group=GROUP)}
 
 
 def _load_handler(entry: metadata.EntryPoint) -> Handler:
     handler = entry.load()()
     if not isinstance(handler, Handler):
-        raise TypeError(f"{GROUP}: {entry.name} = {entry.value!r} is no handler: methods are missing")
+        raise TypeError(f"{GROUP}: {entry.name} = {entry.value!r} is not a handler: methods are missing")
     return handler
 
 
@@ -144,7 +144,7 @@ def read_whole(description: Mapping[str, Any], keyword: str, *, least: int = 1) 
     if stated is None:
         return None
     if isinstance(stated, bool) or not isinstance(stated, int | float) or stated != stated // 1:
-        raise UnfitJob(f"{keyword}: {stated!r:.80} is no whole number")
+        raise UnfitJob(f"{keyword}: {stated!r:.80} is not a whole number")
     if not least <= stated <= MOST:
         raise UnfitJob(f"{keyword}: {stated!r:.80} is not allowed, only {least} to {MOST}")
     return int(stated)
@@ -156,7 +156,7 @@ def read_seconds(description: Mapping[str, Any], keyword: str) -> Fraction | Non
     if stated is None:
         return None
     if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 < stated <= MOST:
-        raise UnfitJob(f"{keyword}: {stated!r:.80} is no number of seconds above 0")
+        raise UnfitJob(f"{keyword}: {stated!r:.80} is not a number of seconds above 0")
     return exact_fraction(stated)
 
 
@@ -211,7 +211,7 @@ def checked_command(command: LocalCommand) -> LocalCommand:
     ):
         raise TypeError(f"environment: {environment!r:.100} does not map strings to strings")
     if size is not None and not (isinstance(size, int) and 0 <= size <= MOST):
-        raise TypeError(f"size: {size!r:.100} is no whole number from 0 to {MOST}")
+        raise TypeError(f"size: {size!r:.100} is not a whole number from 0 to {MOST}")
     details: Any = command.details
     if (
         not isinstance(details, Mapping)

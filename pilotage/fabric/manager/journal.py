@@ -287,7 +287,7 @@ def read_grid_jobs(directory: Path) -> list[tuple[GridJobEntry, list[LocalJob]]]
 
 @lru_cache(maxsize=20_000)
 def _parse_record(record: str) -> LocalJob:
-    """Cached: few local jobs change between two reads."""
+    """A record of the journal, parsed. Cached, since few local jobs change between two reads."""
     return _RECORD.validate_json(record)
 
 

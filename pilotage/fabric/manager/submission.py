@@ -77,7 +77,7 @@ def _plan(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
 
 
 def _requested(context: ManagerContext, entry: GridJobEntry) -> str:
-    """What each local job requests, for the log."""
+    """Resources that each local job requests, as text for the log."""
     asked = context.resources_of(entry)
     words = [format_count(asked.cores, "core")]
     words += [f"{asked.memory} MB"] if asked.memory else []

@@ -59,7 +59,7 @@ class PilotControl:
         self._woken.clear()
 
     def listen(self) -> None:
-        """From now on, stop or drain when the process gets one of their signals.
+        """Stop or drain, from now on, when the process gets one of their signals.
 
         A thread waits for the signals: a handler could interrupt `Event.wait` and would then be unable to
         set that event.
@@ -100,7 +100,11 @@ class JobAgent:
         refusal: Callable[[], str],
         began: float,
     ) -> None:
-        """With why the token cannot be renewed any more (empty while it can), and the pilot's start."""
+        """Create it.
+
+        `refusal` returns why the token cannot be renewed any more, empty while it can; `began` is the start
+        of the pilot.
+        """
         self.outcomes: list[AttemptOutcome] = []  #: of ended attempts
         self._around = around
         self._room = room

@@ -160,7 +160,7 @@ def _share_of_memory(slot: Slot, processors: int) -> int | None:
 
 
 def _is_whole_by_queue(slot: Slot, known: Mapping[str, Any]) -> bool | None:
-    """What the queue states of whole nodes, unless the slot was made smaller than its queue states."""
+    """Whether the queue states whole nodes, unless the slot was made smaller than its queue states."""
     stated, processors = _flag(known, "wholenode"), _number(known, "numberofprocessors")
     is_smaller = slot.processors is not None and processors is not None and slot.processors < processors
     return False if stated and is_smaller else stated
@@ -243,5 +243,5 @@ def find_place(
 def _parse_place(said: str, by: str) -> QueuePlace:
     parts = said.split("/")
     if len(parts) != _PARTS or not all(parts):
-        raise ValueError(f"{by}: {said!r:.200} is no address of a queue, Site/CE/Queue")
+        raise ValueError(f"{by}: {said!r:.200} is not an address of a queue, Site/CE/Queue")
     return QueuePlace(*parts)

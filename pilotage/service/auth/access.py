@@ -77,17 +77,8 @@ def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
     return rules_of(endpoint).roles
 
 
-def authenticate(text: str, parts: Services) -> BearerToken:
-    """Verify the token of a request and count the request."""
-    return _count_request(verify(text, parts), parts)
-
-
-def admit_token(text: str, parts: Services) -> BearerToken:
-    """Verify a token of our own and count the request; errors as for `authenticate`."""
-    return _count_request(parts.tokens.verify(text, now=parts.clock()), parts)
-
-
-def _count_request(token: BearerToken, parts: Services) -> BearerToken:
+def admit(token: BearerToken, parts: Services) -> BearerToken:
+    """Count a request with a verified token; `TokenRevoked`, or `TooManyRequests`."""
     if token.token_id in parts.revoked:
         raise TokenRevoked("the token was revoked")
     caller = token.caller

@@ -218,7 +218,7 @@ def _split(names: str | None) -> list[str]:
 def _check_role(
     role: Role, *, vos: frozenset[str], sites: frozenset[str], user: str | None, queue: str | None
 ) -> Iterator[Problem]:
-    """What the role needs and does not have, or has and does not allow."""
+    """Problems of a grant: values that its role needs and that are missing, or that it does not allow."""
     for name, needed, given in (
         ("vo", _NEED_VO, vos),
         ("site", _NEED_SITE, sites),
@@ -236,7 +236,8 @@ def _check_names(names: Iterable[str]) -> Iterator[Problem]:
     for name in sorted(names):
         if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
             yield Problem(
-                path=f"{name!r:.80}", message="is no name: allowed are letters, digits and . _ : @ + -"
+                path=f"{name!r:.80}",
+                message="is not a valid name: allowed are letters, digits and . _ : @ + -",
             )
 
 

@@ -93,7 +93,7 @@ class PilotPlaces:
             self.end_turn(stamp)
 
     def bind(self, caller: Caller, queue: QueueAddress, *, now: datetime) -> None:
-        """As `bind_with_others`, from a worker thread of the event loop; its slot stays unknown."""
+        """The same as `bind_with_others`, from a worker thread of the event loop; its slot stays unknown."""
         anyio.from_thread.run(partial(self.bind_with_others, caller, queue, now=now))
 
     async def bind_with_others(

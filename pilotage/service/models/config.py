@@ -23,7 +23,7 @@ class ConfigAnswer(BaseModel):
 
 
 class ConfigChangeBody(StrictInput):
-    """What every change of the configuration may say."""
+    """Fields that every change of the configuration may have."""
 
     message: str = Field(default="", max_length=2000, description="Why.")
     guard: list[str] = Field(
@@ -83,7 +83,7 @@ class ChangedConfig(NewVersion):
 
     changes: list[DifferenceAnswer] = Field(description="Empty: nothing was stored.")
     reverts_at: datetime | None = Field(
-        default=None, description="When the values are restored, after a temporary change."
+        default=None, description="Time at which the values of a temporary change are restored."
     )
 
 
@@ -104,8 +104,10 @@ class TemporaryValue(BaseModel):
     """A value that an agent will revert."""
 
     path: str
-    value: Any = Field(default=None, description="In force until then; absent: nothing is there.")
-    restored: Any = Field(default=None, description="In force from then on; absent: nothing will be there.")
+    value: Any = Field(default=None, description="Value in force until then; absent: there is none.")
+    restored: Any = Field(
+        default=None, description="Value in force from then on; absent: there will be none."
+    )
     reverts_at: datetime
     version: int = Field(description="That made the change.")
     author: str
@@ -144,7 +146,9 @@ class BlamedValue(AnswerModel):
     places: list[str] = Field(
         validation_alias=AliasPath("line", "places"), description="Full paths where it is written."
     )
-    since: Since | None = Field(description="Null: a default that is not written in the configuration.")
+    since: Since | None = Field(
+        description="The version that wrote it; null: a default that is not written in the configuration."
+    )
     excludes: ParameterImpact | None = Field(description=_EXCLUDES)
 
 
@@ -181,7 +185,9 @@ class ClassPreview(BaseModel):
 
     vo: str
     jobs: int
-    example_job: int | None = Field(description="Null: a job of a VO that the caller may not read about.")
+    example_job: int | None = Field(
+        description="Id of one of these jobs; null: it is of a VO that the caller may not read about."
+    )
     becomes: str = Field(description="stuck or freed")
     queues: list[str] = Field(description="The first of the queues lost or gained.")
 
@@ -198,13 +204,13 @@ class WarningPreview(AnswerModel):
 class PreviewAnswer(BaseModel):
     """Effects that a change would have now; lists are cut, `totals` has the full numbers."""
 
-    version: int = Field(description="In force now.")
+    version: int = Field(description="Version in force now.")
     changes: list[DifferenceAnswer]
     warnings: list[WarningPreview] = Field(description="New warnings.")
     totals: dict[str, int] = Field(description="Numbers that guards can test.")
     new_queues: list[str]
     removed_queues: list[str]
-    jobs: Mapping[str, VoJobs] = Field(description="By VO.")
+    jobs: Mapping[str, VoJobs] = Field(description="Numbers of jobs by VO.")
     classes: list[ClassPreview]
     pools: list[PoolPreview]
     running: list[LostWork]

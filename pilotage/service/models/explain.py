@@ -22,15 +22,17 @@ class ChangeAnswer(AnswerModel):
     """A change that would make queues eligible."""
 
     change: str = Field(validation_alias="text")
-    gains: int = Field(description="Queues, without those that are closed to the job now.")
-    example: QueueAddress = Field(description="One of them, `Site/CE/Queue`.")
+    gains: int = Field(
+        description="Queues that become eligible, without those that are closed to the job now."
+    )
+    example: QueueAddress = Field(description="One of these queues, `Site/CE/Queue`.")
 
 
 class ForwardingAnswer(AnswerModel):
     """Where each part of the requirements is decided, for queues where that is equal."""
 
     queues: int
-    example: QueueAddress = Field(description="One of them, `Site/CE/Queue`.")
+    example: QueueAddress = Field(description="One of these queues, `Site/CE/Queue`.")
     at_queue: list[str] = Field(
         validation_alias=AliasPath("forwarding", "at_queue"),
         description="Parts that the queues' parameters, or all their nodes, fulfil.",
@@ -52,7 +54,7 @@ class ForwardingAnswer(AnswerModel):
 class JobExplanation(BaseModel):
     """Why a job runs or does not."""
 
-    job_id: int | None = Field(description="Null: a description that was not submitted.")
+    job_id: int | None = Field(description="Id of the job; null: a description that was not submitted.")
     status: str | None
     eligible_queues: int
     candidate_queues: int = Field(description="Queues that the VO may use now.")

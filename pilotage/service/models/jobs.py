@@ -102,13 +102,13 @@ class AttemptAnswer(AnswerModel):
     exit_code: int | None
     progress: str
     output_tail: str
-    phases: list[PhaseBody] = Field(description="Of a grid job, in their order.")
+    phases: list[PhaseBody] = Field(description="Phases of a grid job, in their order.")
     local_jobs: dict[str, int] = Field(description="Numbers of a grid job's local jobs by state.")
 
     @computed_field(description="Overall status of a grid job's local jobs; null: it is no grid job.")  # type: ignore[prop-decorator]
     @property
     def local_status(self) -> LocalJobsStatus | None:
-        """As the numbers by state imply."""
+        """State of the grid job that follows from the numbers of its local jobs by state."""
         return aggregate_status(self.local_jobs) if self.local_jobs or self.phases else None
 
     @field_validator("phases", "local_jobs", mode="before")
@@ -129,13 +129,13 @@ LOCAL_STATE = r"^[a-z][a-z_]{0,31}$"
 class LocalJobBody(AnswerModel):
     """A local job of a grid job, as its job manager reports it."""
 
-    number: int = Field(ge=1, le=100_000, description="Of the local job, from 1.")
+    number: int = Field(ge=1, le=100_000, description="Number of the local job, from 1.")
     state: str = Field(
         pattern=LOCAL_STATE, description="unsubmitted, waiting, running, done, failed, killed."
     )
     tries: int = Field(default=1, ge=0, le=1_000_000, description="Times that it was submitted.")
     reference: str | None = Field(
-        default=None, max_length=300, description="Of its latest try, in the batch system."
+        default=None, max_length=300, description="Id of its latest try in the batch system."
     )
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime | None = None
@@ -211,7 +211,9 @@ class ChangeLine(AnswerModel):
 
     job_id: int
     at: datetime
-    from_status: JobStatus | None = Field(serialization_alias="from", description="null: it was submitted.")
+    from_status: JobStatus | None = Field(
+        serialization_alias="from", description="Status before; null: the job was submitted."
+    )
     status: JobStatus = Field(serialization_alias="to")
     minor_status: str = Field(serialization_alias="minor", description="Why it is in this status.")
     epoch: int = Field(description="Number of its latest attempt at that time.")
@@ -240,7 +242,7 @@ class ChangeCursor:
         """Read one; `InvalidRequest` if it is none."""
         found = _CURSOR.fullmatch(text)
         if found is None:
-            message = f"{text!r:.80} is no cursor: give `next` of an earlier answer, or the id of an event"
+            message = f"{text!r:.80} is not a cursor: give `next` of an earlier answer, or the id of an event"
             raise InvalidRequest([Problem(path="after", message=message)])
         return cls(int(found[1]), int(found[2]))
 
@@ -333,7 +335,7 @@ class JobQuery(JobFilter, ListPage):
 
     @property
     def filter(self) -> JobFilter:
-        """Only the conditions."""
+        """The conditions alone."""
         return self.model_copy(update={"ids": self.id if self.ids is None else self.ids})
 
 
@@ -392,7 +394,9 @@ class ChangedJobs(BaseModel):
     """The result of changing many jobs."""
 
     job_ids: list[int]
-    refused: list[RefusedJob] = Field(description="Only jobs that were named by their ids.")
+    refused: list[RefusedJob] = Field(
+        description="Jobs that were not changed; only of those that were named by their ids."
+    )
     next: int | None = Field(
         default=None,
         description="Not null: there may be more jobs; send the request again with this as `after`.",

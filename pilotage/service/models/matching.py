@@ -58,7 +58,7 @@ class ResourceDescription(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    Site: Any = Field(default=None, description="Its site.")
+    Site: Any = Field(default=None, description="Site of the resource.")
     GridCE: Any = Field(default=None, description="The CE; `CE` means the same.")
     Queue: Any = Field(default=None, description="The batch queue.")
     CPUTime: Any = Field(default=None, description="Remaining CPU time in seconds.")
@@ -70,7 +70,7 @@ class ResourceDescription(BaseModel):
     GPUs: Any = Field(default=None, description="GPUs.")
     JobType: Any = Field(default=None, description="Only jobs of these types.")
     OwnerGroup: Any = Field(default=None, description="Only jobs of these groups.")
-    VO: Any = Field(default=None, description="For callers with several VOs.")
+    VO: Any = Field(default=None, description="VOs for which jobs are requested, of a caller with several.")
     PilotReference: Any = Field(default=None, description="The CE's id of the pilot.")
     SubmitPool: Any = Field(default=None, description="Pools that the pilot was sent for.")
     NodeFacts: Any = Field(default=None, description="Facts of the node measured by the pilot.")
@@ -90,7 +90,12 @@ class ResourceDescription(BaseModel):
 class JobRequest(ResourceDescription):
     """A request for work by a resource."""
 
-    count: int = Field(default=1, ge=1, le=MOST_JOBS, description="Most jobs, as many as fit together.")
+    count: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_JOBS,
+        description="Most jobs in the answer; they fit into the resource together.",
+    )
     request_id: str | None = Field(
         default=None,
         min_length=1,
@@ -120,10 +125,10 @@ class MatchedJob(BaseModel):
     gpus: int | None = Field(default=None, description="GPUs that it may use.")
     flags: list[str] | None = Field(
         default=None,
-        description="With `SubmitFlags`: arguments of the submit command, which has to get all of them; "
+        description="With `SubmitFlags`: arguments for the submit command, which has to get all of them; "
         "absent: any node of the queue.",
     )
-    owner: str | None = Field(default=None, description="With `SubmitFlags`: its owner.")
+    owner: str | None = Field(default=None, description="Owner of the job, if `SubmitFlags` was requested.")
 
 
 class Matches(BaseModel):
@@ -186,7 +191,7 @@ class TaskQueueAnswer(BaseModel):
     priority: float
     waiting: int
     definition: dict[str, Any]
-    job_ids: list[int] = Field(description="The first 100.")
+    job_ids: list[int] = Field(description="Ids of its first 100 waiting jobs.")
 
 
 class TaskQueues(BaseModel):

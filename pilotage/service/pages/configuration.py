@@ -115,7 +115,7 @@ class Filled(BaseModel):
     version: int = Field(ge=0, le=2**31 - 1, description="That the change starts from.")
     section: str = Field(default="", max_length=2000, description="Path of the section that the page shows.")
     way: Literal["values", "text"] = VALUES
-    path: list[str] = Field(default=[], description="Of each row; browsers send all fields of a row.")
+    path: list[str] = Field(default=[], description="Path of each row; browsers send all fields of a row.")
     value: list[str] = []
     action: list[str] = []
     text: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""

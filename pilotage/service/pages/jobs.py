@@ -118,7 +118,7 @@ class FilledFilter(JobFilter):
 
     @property
     def filter(self) -> JobFilter:
-        """Only the conditions."""
+        """The conditions alone, without page and order."""
         return JobFilter.model_validate({name: getattr(self, name) for name in JobFilter.model_fields})
 
     @property

@@ -204,9 +204,10 @@ def signed_in(request: Request) -> PageContext | None:
     if text is None:
         return None
     try:
-        token = request.state.token = access.admit_token(text, parts)
+        token = access.admit(parts.tokens.verify(text, now=parts.clock()), parts)
     except (NotAuthenticated, ClockBehind):  # behind another host, which began it: a new one here is valid
         return None
+    request.state.token = token
     return PageContext(request=request, parts=parts, token=token, csrf=sessions.csrf_of(text))
 
 

@@ -159,7 +159,7 @@ def _begin(request: Request, parts: Services, name: str, next_page: str) -> Resp
 
 
 class CallbackQuery(BaseModel):
-    """What an issuer adds to the address of its redirect."""
+    """Parameters that an issuer adds to the address of its redirect."""
 
     state: str | None = Field(default=None, max_length=1024)
     code: str | None = Field(default=None, max_length=4096)

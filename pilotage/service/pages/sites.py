@@ -76,7 +76,7 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
 
 
 def _sort(found: Sequence[SiteGlance], order: str) -> list[SiteGlance]:
-    """By name, or by a number and then by name; `-` reverses."""
+    """Sort by name, or by a number and then by name; `-` reverses."""
     column, is_reversed = order.removeprefix("-"), order.startswith("-")
     is_number = column in _NUMBERS
     by_name = sorted(found, key=lambda each: fold(each.site), reverse=is_reversed and not is_number)

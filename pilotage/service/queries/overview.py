@@ -52,11 +52,11 @@ class SampledJobs:
 
     @property
     def by_site(self) -> Mapping[str, int]:
-        """As of `RunnableJobs`."""
+        """Waiting jobs that each site could run."""
         return {site: jobs for (site, queue), jobs in self.jobs.items() if queue == depths.ALL}
 
     def count_by_queue(self, site: str) -> Mapping[QueueAddress, int]:
-        """As of `RunnableJobs`."""
+        """Waiting jobs that each queue of a site could run."""
         return {
             QueueAddress.parse(f"{site}/{queue}"): jobs
             for (name, queue), jobs in self.jobs.items()

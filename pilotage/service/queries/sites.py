@@ -39,7 +39,9 @@ class GaugeAnswer(AnswerModel):
     reported: int | float | None = Field(description="The sum as advertised; null: not advertised.")
     reserved: int = Field(description="Matches that count in addition.")
     limit_name: str
-    limit: int | float | None = Field(description="Null: not set, which closes the throttle.")
+    limit: int | float | None = Field(
+        description="The limit; null: it is not set, which closes the throttle."
+    )
 
 
 class ThrottleAnswer(AnswerModel):
@@ -55,7 +57,7 @@ class ThrottleAnswer(AnswerModel):
     counters: dict[str, int | float] = Field(description="As advertised; CurMatches includes later matches.")
     reserved: int = Field(description="Matches that the advertisement does not contain.")
     reservations: list[ReservationAnswer] = Field(
-        description="The first 100; for admins of the site, and for its gateways those of their VOs."
+        description="The first 100; for admins of the site all, for its gateways those of their VOs."
     )
     stale: bool
     stale_rule: str = Field(description="Effect of a stale advertisement: closed, open or derived.")
@@ -74,12 +76,12 @@ class LimitAnswer(AnswerModel):
     value: str
     vo: str | None = Field(description="VO whose jobs are limited; null: all.")
     of_site: bool = Field(description="Written at the node of the site or CE, not in the operations.")
-    most: int | None = Field(description="Of a running limit: most jobs at a time.")
-    there: int | None = Field(description="Of a running limit: jobs there now.")
-    curb: int | None = Field(description="Of a running limit with a ramp: jobs that are matched at any rate.")
-    seconds: float | None = Field(description="Of a delay, or a ramp: seconds between two matches.")
-    burst: int | None = Field(description="Of a delay: matches at once after a pause.")
-    tokens: float | None = Field(description="Of a delay, or a ramp: matches possible now.")
+    most: int | None = Field(description="Most jobs at a time (running limits).")
+    there: int | None = Field(description="Jobs there now (running limits).")
+    curb: int | None = Field(description="Jobs that are matched at any rate (running limits with a ramp).")
+    seconds: float | None = Field(description="Seconds between two matches (delays and ramps).")
+    burst: int | None = Field(description="Matches at once after a pause (delays).")
+    tokens: float | None = Field(description="Matches possible now (delays and ramps).")
     full: bool = Field(description="No such job is matched now.")
 
 

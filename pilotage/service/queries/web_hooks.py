@@ -35,7 +35,10 @@ class NewWebHook(StrictInput):
         max_length=bounds.HOOK_URL, description="https or mailto address to which messages are sent."
     )
     events: list[Event] = Field(
-        default=[Event.JOB_ENDED], min_length=1, max_length=10, description="What is reported."
+        default=[Event.JOB_ENDED],
+        min_length=1,
+        max_length=10,
+        description="Kinds of events that are reported.",
     )
     owner: _Name = Field(default="", description="Only the jobs of this owner; empty: all of the VO.")
     job_group: _Name = Field(default="", description="Only the jobs of this `JobGroup`; empty: all.")
@@ -73,7 +76,7 @@ class DeliveryAnswer(AnswerModel):
     state: str = Field(description="`waiting`, `delivered` or `given up`.")
     created_at: datetime
     tries: int
-    answer: str = Field(description="Of the last try: an HTTP status, or what went wrong.")
+    answer: str = Field(description="Answer to the last try: an HTTP status, or the error.")
     ended_at: datetime | None
 
 

@@ -47,7 +47,9 @@ class Depth(BaseModel):
     """Waiting jobs that a place could run over time; a job counts at each such place."""
 
     scope: str = Field(description="Site, or Site/CE/Queue.")
-    jobs: list[int | None] = Field(description="At the end of each step; null: no sample was taken.")
+    jobs: list[int | None] = Field(
+        description="Waiting jobs at the end of each step; null: no sample was taken."
+    )
 
 
 class DepthsAnswer(BaseModel):

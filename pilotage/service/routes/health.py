@@ -16,7 +16,7 @@ from pilotage.service.metrics import BY, StateMetrics
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
 from taskqueue.accounting import depths, time_series
-from taskqueue.db import agent_leases, clock, database
+from taskqueue.db import agent_leases, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotFilter
@@ -71,12 +71,12 @@ async def ready(request: Request) -> JSONResponse:
 
 
 def run_checks(parts: Services) -> dict[str, str]:
-    """What has to hold for this process to be ready, each `ok` or what is wrong."""
+    """Conditions for this process to be ready, each `ok` or the problem."""
     return {
         "database": _database(parts),
         "claimer": "ok" if parts.claimer.alive else "has ended",
         "index": "ok" if parts.matcher.is_loaded else "is being loaded",
-        "clock": clock.describe_offset(parts.clock_offset()) or "ok",
+        "clock": parts.clock_problem() or "ok",
         # The fault itself is shown to operators only: this route needs no token.
         "configuration": "the newest version cannot be read" if parts.live.problem else "ok",
     }

@@ -63,10 +63,12 @@ class StartBody(LeaseMessage):
 class HeartbeatBody(LeaseMessage):
     """Report that the payload runs."""
 
-    progress: str | None = Field(default=None, max_length=2000, description="For people; null: unchanged.")
+    progress: str | None = Field(
+        default=None, max_length=2000, description="Progress in words; null: unchanged."
+    )
     output_tail: str | None = Field(default=None, description="End of the payload's output; null: unchanged.")
     phases: list[PhaseBody] | None = Field(
-        default=None, max_length=_MOST_PHASES, description="Of a grid job, in order; null: unchanged."
+        default=None, max_length=_MOST_PHASES, description="Phases of a grid job, in order; null: unchanged."
     )
     local_jobs: dict[Annotated[str, Field(pattern=_STATE)], Exact] | None = Field(
         default=None,
@@ -139,7 +141,7 @@ class ReleaseBody(LeaseMessage):
     reason: str = Field(default="", max_length=2000)
     undelivered: bool = Field(
         default=False,
-        description="Of a gateway: it cannot submit the job, for a reason of its site. Such a release counts "
+        description="A gateway cannot submit the job, for a reason of its site. Such a release counts "
         "as no rescheduling, however often it happens. Pilots have no such reason.",
     )
 

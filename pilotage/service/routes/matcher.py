@@ -49,7 +49,6 @@ from pilotage.service.models.matching import (
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, format_count
-from taskqueue.db import clock
 from taskqueue.jobs import descriptions
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -132,7 +131,7 @@ def _by_visible_vos(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedJobs:
-    """What a body of requestJob asks for, apart from the id of the request."""
+    """Content of a body of requestJob, apart from the id of the request."""
 
     stated: bytes  #: the resource as JSON, by which equal requests share caches
     count: int
@@ -140,7 +139,7 @@ class RequestedJobs:
 
     @classmethod
     def from_body(cls, body: JobRequest) -> "RequestedJobs":
-        """What the body asks for."""
+        """Create it from a parsed body."""
         return cls(stated=to_json(body.to_record()), count=body.count, said_before=body.said_before)
 
 
@@ -258,7 +257,9 @@ class JobSearch:
         site = self.wanted.presented.site
         for match in answer.matches:
             parts.metrics.matched(vo=match.vo, site=site, jobs=1)
-        return encode_matches(answer, parts.live.current)
+        config = parts.live.current
+        jobs = b",".join([_encode_job(each, config) for each in answer.matches])
+        return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
 
 
 def begin_search(
@@ -293,7 +294,7 @@ def begin_search(
 
 def require_ready(parts: Services) -> None:
     """Raise `ClockWrong` or `Busy` if this process may hand out no jobs now."""
-    if problem := clock.describe_offset(parts.clock_offset()):
+    if problem := parts.clock_problem():
         raise ClockWrong(problem)
     if parts.live.problem is not None:
         # Places may be closed, and VOs excluded, by what this process cannot read.
@@ -331,13 +332,8 @@ def _encode_refusal(reason: str, warnings: tuple[str, ...]) -> bytes:
     return refusal.model_dump_json(exclude_none=True).encode()
 
 
-def encode_matches(answer: MatchResult, config: Configuration) -> bytes:
-    """Claimed jobs as the JSON of a `Matches`, each with its description and the defaults of its VO."""
-    jobs = b",".join(_encode_job(job, config) for job in answer.matches)
-    return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
-
-
 def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
+    """A claimed job as in the JSON of a `Matches`: its description with the defaults of its VO."""
     defaults = options_for(config, job.vo).job_description.filled_in_json
     stated: dict[str, object] = {
         "job_id": job.job_id,

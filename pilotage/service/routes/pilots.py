@@ -83,7 +83,8 @@ class NodeAnswer(BaseModel):
     """Whether a pilot is to take jobs on its node."""
 
     excluded_until: datetime | None = Field(
-        default=None, description="Null: it may; else the last pilots there ended because of their host."
+        default=None,
+        description="Until then it may not, since pilots there ended because of their host; null: it may.",
     )
     reason: str = Field(default="", description="Why the last of these pilots ended.")
 
@@ -132,7 +133,7 @@ class PilotAnswer(AnswerModel):
     used_cores: int = Field(description="Cores of these jobs.")
     ended_jobs: int = Field(description="Number of jobs whose payload ended there.")
     node: str = Field(description="Name of its host; empty: not reported.")
-    host_trouble: bool = Field(description="It ended because of its host.")
+    host_trouble: bool = Field(description="Whether it ended because of its host.")
     has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its output.")
     has_log: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its own log.")
 
@@ -141,7 +142,8 @@ class RegisteredPilot(PilotAnswer):
     """A registered pilot, new or not."""
 
     secret: str | None = Field(
-        default=None, description="On request; shown once, and it replaces an earlier one."
+        default=None,
+        description="A one-time secret, if it was requested; it is shown once, and replaces an earlier one.",
     )
     secret_expires_at: datetime | None = None
 
@@ -367,7 +369,7 @@ class PilotIntents(StrictInput):
 class PilotSecrets(BaseModel):
     """One-time secrets, shown once."""
 
-    secrets: dict[str, str] = Field(description="By stamp.")
+    secrets: dict[str, str] = Field(description="One-time secrets by stamp.")
 
 
 class ReportedStatus(StrictInput):

@@ -45,7 +45,9 @@ class PoolAnswer(BaseModel):
     more_jobs: list[str] = Field(description="Statuses whose count in `jobs` is only a lower bound.")
     created_at: datetime
     last_used_at: datetime
-    refreshed_at: datetime | None = Field(description="When the queues were computed; null: not yet.")
+    refreshed_at: datetime | None = Field(
+        description="Time at which the queues were computed; null: not yet."
+    )
     config_version: int = Field(description="The configuration that they were computed from.")
 
 

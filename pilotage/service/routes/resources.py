@@ -105,7 +105,9 @@ class QueueQuery(StrictInput, ListPage):
 class Switch(StrictInput):
     """Draining or resuming a queue."""
 
-    message: str = Field(default="", max_length=1000, description="For the history of the configuration.")
+    message: str = Field(
+        default="", max_length=1000, description="Reason of the change, for the history of the configuration."
+    )
 
 
 @router.post("/getEligibleNodes")

@@ -81,7 +81,7 @@ class AdvertisementBody(BaseModel):
     CurMatches: int | float | str | None = Field(
         default=None, description="Start value for the policy `expression`: a number or an expression."
     )
-    Requirements: str | None = Field(default=None, description="For the policy `expression`.")
+    Requirements: str | None = Field(default=None, description="Requirements of the policy `expression`.")
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the site's state."""
@@ -257,9 +257,11 @@ class TooSmallSlotBody(StrictInput):
     """Waiting jobs that a queue allows, and for which the slots of its pilots are too small."""
 
     queue: _Address = Field(description="`Site/CE/Queue`")
-    slot: str = Field(max_length=500, description="What the file of the director states.")
+    slot: str = Field(
+        max_length=500, description="Slot of the pilots, as the file of the director states it."
+    )
     jobs: int = Field(ge=0)
-    task_queues: list[int] = Field(default=[], max_length=1000, description="Of these jobs.")
+    task_queues: list[int] = Field(default=[], max_length=1000, description="Task queues of these jobs.")
 
 
 class ProcessReport(StrictInput):
@@ -276,7 +278,7 @@ class ProcessReport(StrictInput):
     )
     sites: list[Annotated[str, Field(max_length=255)]] = Field(default=[], max_length=1000)
     problems: list[Annotated[str, Field(max_length=500)]] = Field(
-        default=[], max_length=50, description="Of the last cycle."
+        default=[], max_length=50, description="Problems of the last cycle."
     )
     too_small: list[TooSmallSlotBody] = Field(default=[], max_length=1000)
 

@@ -51,7 +51,7 @@ class Revocation(StrictInput):
     """The token to revoke: exactly one of `token` and `jti`."""
 
     token: str | None = Field(default=None, max_length=8192, description="The token itself.")
-    jti: str | None = Field(default=None, min_length=1, max_length=255, description="Its id.")
+    jti: str | None = Field(default=None, min_length=1, max_length=255, description="Id of the token.")
 
 
 class WhoAmI(BaseModel):
@@ -62,7 +62,7 @@ class WhoAmI(BaseModel):
     also: list[Role] = Field(description="Further roles; any of them suffices for a request.")
     user: str
     group: str
-    vos: list[str] = Field(description="Of an operator: the default VO of submissions.")
+    vos: list[str] = Field(description="VOs of the token; of an operator the default VO of submissions.")
     sites: list[str]
 
 
@@ -145,7 +145,7 @@ class LoginRequest(StrictInput):
 class LoginLink(BaseModel):
     """A one-time sign-in link."""
 
-    path: str = Field(description="To append to the address of the service; the secret follows the #.")
+    path: str = Field(description="Path to append to the address of the service; the secret follows the #.")
     expires_at: datetime
 
 
@@ -173,7 +173,7 @@ class DeviceLogin(BaseModel):
 
     device_code: str = Field(description="Secret of the command line, the bearer of its next requests.")
     user_code: str = Field(description="Code that the person confirms in a browser.")
-    path: str = Field(description="Of the page for that, to append to the address of the service.")
+    path: str = Field(description="Path of the page for that, to append to the address of the service.")
     expires_at: datetime
     interval: int = Field(description="Seconds between two requests for the token.")
 

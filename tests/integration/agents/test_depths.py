@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Engine
 
-from agents import depths, retention
-from agents.depths import DepthsResult
+from agents import accounting, retention
+from agents.accounting import DepthsResult
 from matcher.explain import queue_report
 from pilotage.service.queries.overview import SampledJobs
-from taskqueue.accounting import depths as stored_depths
+from taskqueue.accounting import depths
 from taskqueue.db import database
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -22,7 +22,7 @@ LHCB, CMS = (RequirementClass(vo=vo, cpu_time=0) for vo in ("lhcb", "cms"))
 
 
 def _cycle(engine: Engine, now: datetime) -> DepthsResult | None:
-    return depths.cycle(engine, CONFIG, now=now, holder="test")
+    return accounting.sample_depths(engine, CONFIG, now=now, holder="test")
 
 
 def _sample(engine: Engine, at: datetime, more: int, *, asked: RequirementClass = LHCB) -> None:
@@ -35,7 +35,7 @@ def _sample(engine: Engine, at: datetime, more: int, *, asked: RequirementClass 
 def _read(engine: Engine, steps: int, **which: str | frozenset[str]) -> Mapping[str, Sequence[int | None]]:
     with database.reading(engine) as conn:
         until = START + (steps - 1) * STEP
-        return stored_depths.read_depths(conn, since=START, until=until, step=STEP, **which).jobs  # type: ignore[arg-type]
+        return depths.read_depths(conn, since=START, until=until, step=STEP, **which).jobs  # type: ignore[arg-type]
 
 
 def test_a_job_counts_once_at_a_site_and_at_each_queue_that_could_run_it(engine: Engine) -> None:
@@ -57,7 +57,7 @@ def test_what_is_too_much_to_count_for_a_page_is_read_from_the_latest_sample(eng
         ({"cms"}, {"A.B.ch": 2, "C.D.ch": 2}, {"long": 2, "short": 2}),
     ):
         with database.reading(engine) as conn:
-            sampled = SampledJobs(jobs=stored_depths.read_sample(conn, vos))
+            sampled = SampledJobs(jobs=depths.read_sample(conn, vos))
             classes = listing.list_waiting(conn, vos)
         counted = queue_report.count_runnable(CONFIG, classes, {})
         assert sampled.by_site == counted.by_site == jobs
@@ -88,7 +88,7 @@ def test_the_largest_depths_of_sites_are_those_of_the_latest_sample_if_it_is_new
     _sample(engine, START, 1)
     _sample(engine, START + STEP, 2)
     with database.reading(engine) as conn:
-        find = stored_depths.read_largest
+        find = depths.read_largest
         assert find(conn, since=START, most=9) == {("lhcb", "A.B.ch"): 3, ("lhcb", "C.D.ch"): 3}
         assert find(conn, since=START, most=1) == {("lhcb", "A.B.ch"): 3}
         assert find(conn, since=START + 2 * STEP, most=9) == {}

@@ -141,7 +141,7 @@ def test_unknown_levels_are_errors() -> None:
             "Resources: {Sites: {A: 5}}\n",
             "Resources/Sites/A: 5 is a value, a site is a section of parameters",
         ),
-        ("Resources: {Sites: {A B: {}}}\n", "Resources/Sites/A B: 'A B' is no name of a site"),
+        ("Resources: {Sites: {A B: {}}}\n", "Resources/Sites/A B: 'A B' is not a valid name of a site"),
         ("Resources: {Sites: {A: {ces: {}}}}\n", "Resources/Sites/A/ces: unknown level, did you mean CEs?"),
         (
             "Resources: {Sites: {A: {CEs: 5}}}\n",
@@ -156,9 +156,9 @@ def test_unknown_levels_are_errors() -> None:
             "Resources/Sites/A/VOs: a section of VO names is needed here",
         ),
         ("Resources: {Sites: {A: {VOs: {cms: {B: {}}}}}}\n", "Resources/Sites/A/VOs/cms/B: unknown level"),
-        ("Resources: {Sites: {A: {VOs: {c/s: {}}}}}\n", "'c/s' is no name of a VO"),
-        ("Resources: {Sites: {A: {a/b: 1}}}\n", "'a/b' is no name of a parameter"),
-        ("Resources: {Sites: {A: {'': 1}}}\n", "'' is no name of a parameter"),
+        ("Resources: {Sites: {A: {VOs: {c/s: {}}}}}\n", "'c/s' is not a valid name of a VO"),
+        ("Resources: {Sites: {A: {a/b: 1}}}\n", "'a/b' is not a valid name of a parameter"),
+        ("Resources: {Sites: {A: {'': 1}}}\n", "'' is not a valid name of a parameter"),
         (
             "Resources: {Computing: {OSCompatibility: {el9: {}}}}\n",
             "OSCompatibility/el9: a list of the platforms",
@@ -217,10 +217,10 @@ def test_a_value_that_may_be_of_several_types_is_one_error_at_its_own_path() -> 
         ),
         (
             "RunningLimit: {JobType: {x: -1}}",
-            "A/JobType/x: -1 is no number of jobs, allowed are 0 to 1000000000",
+            "A/JobType/x: -1 is not a number of jobs, allowed are 0 to 1000000000",
         ),
         ("RunningLimit: 5", "A/RunningLimit: a section is needed here: {JobType: {Merge: 50}}"),
-        ("MatchingDelay: {Owner: {x: soon}}", "A/Owner/x: 'soon' is no number of seconds"),
+        ("MatchingDelay: {Owner: {x: soon}}", "A/Owner/x: 'soon' is not a number of seconds"),
         (
             f"RunningLimit: {{JobName: {{{', '.join(f'n{each}: 1' for each in range(101))}}}}}",
             "A/RunningLimit: A: 101 limits, 100 are allowed at one place",

@@ -60,7 +60,7 @@ def _served(scenario: Mapping[str, Any]) -> Iterator[int]:
     index = ClassIndex()
     for job_id, job in jobs.items():
         index.add(job_id, _class_of(job))
-    found = set(index.matching(resource, frozenset()))
+    found = set(index.classes(index.mask(resource, frozenset())))
     for job_id, job in jobs.items():
         asked = _class_of(job)
         fits = not rules.refusals(asked, resource, frozenset())

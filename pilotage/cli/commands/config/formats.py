@@ -48,7 +48,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOutcome:
-    """What became of an import."""
+    """Outcome of an import."""
 
     applied: bool
     version: int  #: in force afterwards

@@ -145,7 +145,7 @@ def _share_capacity(share: Item, cores: int) -> Capacity:
 
 
 def _as_list(found: object) -> Iterator[Item]:
-    """What is one object, or a list of them."""
+    """A list of one object, or of those in a list."""
     for each in found if isinstance(found, list) else [found]:
         if isinstance(each, dict):
             yield each
@@ -235,7 +235,7 @@ class Arc:
         self._each("kill", [row for row in self._of(handles) if row.state not in ENDED])
 
     def output(self, handle: Handle) -> Output:
-        """What the job wrote so far."""
+        """Output of the job so far."""
         stdout, stderr = (self.read_file(handle, name, last=_LAST) for name in ("out", "err"))
         return Output(stdout=stdout, stderr=stderr)
 
@@ -252,7 +252,7 @@ class Arc:
         self._each("clean", [row for row in self._of(handles) if row.state in ENDED])
 
     def capacity(self) -> Mapping[str, Capacity]:
-        """What the CE says of its queues."""
+        """Capacity of the queues, as the CE reports it."""
         return capacity_of(self.rest.information())
 
     def _create(self, job: BatchJob) -> str:

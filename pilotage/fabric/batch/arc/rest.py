@@ -45,14 +45,14 @@ class Credentials(BaseModel):
     key: Path | None = None  #: of the certificate; none: it is in the same file
 
     def context(self) -> ssl.SSLContext:
-        """What a connection needs, as the files are now."""
+        """TLS context of a connection, from the present content of the files."""
         context = service_transport.tls_context(self.authorities)
         if self.certificate is not None:
             context.load_cert_chain(self.certificate, self.key)
         return context
 
     def headers(self) -> Mapping[str, str]:
-        """What each request bears."""
+        """Headers of each request."""
         if self.token_file is None:
             return {}
         return {"Authorization": f"Bearer {self.token_file.read_text(encoding='ascii').strip()}"}

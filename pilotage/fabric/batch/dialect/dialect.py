@@ -47,7 +47,7 @@ _NO_UNIT = 2
 
 
 def larger(before: str, after: str) -> str:
-    """Of two sizes or times the larger, whatever their units; of others the one that is stated last."""
+    """The larger of two sizes or times, whatever their units; of other values the one that is stated last."""
     for measure in (_size, _seconds):
         one, two = measure(before), measure(after)
         if one is not None and two is not None:
@@ -424,7 +424,7 @@ SHIPPED: Final = ("gridengine", "lsf", "pbs", "slurm")
 
 @cache
 def shipped_content(name: str) -> Mapping[str, Any]:
-    """What a shipped dialect says, as it could stand in a file of a site."""
+    """Content of a shipped dialect, as it could stand in a file of a site."""
     file = resources.files(__package__) / "shipped" / f"{name}.yaml"
     said: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return said

@@ -66,7 +66,7 @@ def _cores_of_variables(environment: Mapping[str, str]) -> Iterator[int]:
 
 
 def _memory_of_variables(environment: Mapping[str, str], cores: list[int]) -> Iterator[int]:
-    """In MB; Slurm states it for the node or for each core."""
+    """Memory in MB from variables of the batch system; Slurm states it for the node or for each core."""
     yield from _positive(environment.get("SLURM_MEM_PER_NODE"))
     for each in _positive(environment.get("SLURM_MEM_PER_CPU")):
         if cores:
@@ -96,7 +96,7 @@ def _cores_of_kernel(root: Path) -> Iterator[int]:
 
 
 def _memory_of_kernel(root: Path) -> Iterator[int]:
-    """In MB; of each cgroup that the slot is in. Limits beyond the machine are none."""
+    """Memory limits in MB of the cgroups that the slot is in, without those beyond the machine's memory."""
     machine = facts.machine_memory() or math.inf
     for cgroup in _cgroups(root):
         for name in ("memory.max", "memory.limit_in_bytes"):

@@ -213,7 +213,7 @@ def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> 
             raise
         raise UnsafeArchive(f"cannot be unpacked: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001 - tarfile and its decompressors raise anything on bad input
-        raise UnsafeArchive(f"is no readable tar archive: {error}") from None
+        raise UnsafeArchive(f"is not a readable tar archive: {error}") from None
     return unpacker.files
 
 
@@ -287,7 +287,7 @@ class _Unpacker:
             self._directory(parts)
             return
         if not parts:
-            raise UnsafeArchive(f"{member.name!r} is no name of a file")
+            raise UnsafeArchive(f"{member.name!r} is not a valid name of a file")
         target = self._directory(parts[:-1]) / parts[-1]
         if os.path.lexists(target):
             raise UnsafeArchive(f"{member.name!r} is in it twice")

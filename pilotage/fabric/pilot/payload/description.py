@@ -84,7 +84,7 @@ def _environment(stated: object) -> dict[str, str]:
         pairs = [(name, value) for name, _, value in split]
     wrong = [name for name, value in pairs if not name.strip() or "\0" in name + value or "=" in name]
     if wrong:
-        raise UnfitDescription(f"ExecutionEnvironment: {wrong[0]!r} is no name of a variable")
+        raise UnfitDescription(f"ExecutionEnvironment: {wrong[0]!r} is not a valid name of a variable")
     return {name.strip(): value for name, value in pairs}
 
 

@@ -43,7 +43,7 @@ class Excess:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one payload may use."""
+    """Limits of one payload."""
 
     wall_time: float | None  #: seconds; None: no limit
     memory: int | None  #: bytes of all of its processes; None: no limit
@@ -90,7 +90,7 @@ class SlotMemory:
     """Memory use of the slot's payloads, each as last measured; thread-safe."""
 
     def __init__(self, capacity_mb: int | None) -> None:
-        """With the slot's memory; None: unknown, so there is no limit."""
+        """Create it with the slot's memory; None: unknown, so there is no limit."""
         self._capacity = None if capacity_mb is None else capacity_mb * _MB
         self._accounts: dict[MemoryAccount, int] = {}
         self._lock = threading.Lock()
@@ -175,7 +175,7 @@ class PayloadMonitor:
         area: WorkArea,
         files: dict[str, int],
     ) -> None:
-        """With the descriptors of its standard files, by name."""
+        """Create it; `files` are the descriptors of its standard files, by name."""
         self.usage = Usage(processes=0, cpu_seconds=0.0, resident=0)  #: as last measured
         self._payload = payload
         self._limits = limits

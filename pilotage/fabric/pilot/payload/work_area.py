@@ -85,7 +85,7 @@ def make_standard_files(home: Path, *, output: str, error: str) -> dict[str, int
 def _make_file(home: Path, keyword: str, name: str) -> int:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-        raise UnfitDescription(f"{keyword}: {name!r} is no name of a file below the work directory")
+        raise UnfitDescription(f"{keyword}: {name!r} is not a valid name of a file below the work directory")
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         (home / path).parent.mkdir(parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ def _check(text: str, where: str, what: str) -> str:
     if not shown:
         raise NoToken(f"no {what} in {where}: give --token-file or --secret-file FILE, or set {VARIABLE}")
     if not shown.isascii() or not shown.isprintable() or " " in shown:
-        raise NoToken(f"the content of {where} is no {what}")
+        raise NoToken(f"the content of {where} is not a {what}")
     return shown
 
 
@@ -113,7 +113,7 @@ class TokenRenewal:
     def __init__(
         self, service: Service, *, life: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """With the seconds until the token expires; None: it is not renewed."""
+        """Create it; `life` is the seconds until the token expires, None: it is not renewed."""
         self._service = service
         self._clock = clock
         self._refusal = ""

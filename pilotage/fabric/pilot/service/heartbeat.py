@@ -77,9 +77,10 @@ class Heartbeat:
         started: float | None = None,
         clock: Callable[[], float] = elapsed_time,
     ) -> None:
-        """With the seconds between two heartbeats, until the service wishes otherwise, and their content.
+        """Create it; `every` is the seconds between two heartbeats until the service sets others.
 
-        `started` is the time by `clock` at which the start was reported; None: now.
+        `news` returns their content. `started` is the time by `clock` at which the start was reported; None:
+        now.
         """
         self.killed = threading.Event()  #: the job was killed: end the payload, send its output
         self.stale = threading.Event()  #: the attempt is closed: reports are not accepted any more

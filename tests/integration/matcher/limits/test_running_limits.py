@@ -14,7 +14,8 @@ from sqlalchemy import Engine, event, select, update
 from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.tree.configuration import Configuration
-from matcher.claim import claim_loop, snapshot
+from matcher.claim import claim_loop
+from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import running_limits
@@ -238,7 +239,7 @@ CHEF = "{Policy: expression, Requirements: 'TARGET.Owner == \"chef\"', Stale: de
 def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuses(
     engine: Engine, now: datetime, asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
+    monkeypatch.setattr(matching, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
     matcher = _with_open_limits(engine, now, config)
     statements: list[str] = []
@@ -604,9 +605,9 @@ def test_a_limit_with_a_ramp_is_free_up_to_the_curb_and_slow_up_to_the_maximum(
         ("RunningLimit: {S: {VO: {x: {Max: 3}}}}", "Curb and Interval missing"),
         ("RunningLimit: {AllSites: {CEs: {ce: {VO: {x: 3}}}}}", "all sites together have no CE"),
         ("RunningLimit: {S: {JobTyp: {MC: 1}}}", "did you mean JobType"),
-        ("RunningLimit: {S: {JobType: {MC: many}}}", "S/JobType/MC: 'many' is no number of jobs"),
+        ("RunningLimit: {S: {JobType: {MC: many}}}", "S/JobType/MC: 'many' is not a number of jobs"),
         ("RunningLimit: {S: {JobType: 3}}", "S/JobType: a section is needed"),
-        ("MatchingDelay: {S: {JobType: {MC: slow}}}", "no number of seconds"),
+        ("MatchingDelay: {S: {JobType: {MC: slow}}}", "is not a number of seconds"),
         ("MatchingDelay: {S: {JobType: {MC: 1}, Burst: {JobType: {MC: 0}}}}", "allowed are 1 to 1000000"),
     ],
 )

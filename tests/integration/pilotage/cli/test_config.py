@@ -244,7 +244,7 @@ def test_a_change_for_some_hours_says_when_it_reverts_and_is_listed(service: Ser
     assert "4000" in run("config", "temporary")[1]
     assert in_json(run, "config", "history")["versions"][0]["reverts_at"] == row["reverts_at"]
     status, _, err = run("config", "set", f"{CE}/MaxRAM=9000", "--for", "6 hours")
-    assert (status, "'6 hours' is no duration; allowed are 90s, 30m, 6h, 2d" in err) == (2, True)
+    assert (status, "'6 hours' is not a duration; allowed are 90s, 30m, 6h, 2d" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("service")

@@ -141,9 +141,9 @@ def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
     wrong = {"__dCls": "b64", "obj": b64encode(b"other").decode()}
     for arguments, message in (
         ([["0" * 32 + ".tar.bz2", {}], "", 5, wrong], "MD5"),
-        ([["no archive", {}], "", 5, wrong], "is no name"),
+        ([["no archive", {}], "", 5, wrong], "is not a valid name"),
         ([[".tar" * 1_000 + "-", {}], "", 5, wrong], "at most 255 characters"),
-        ([["a.tar.bz2", {"Pilot:5": "Output"}], "", 5, wrong], "is no job"),
+        ([["a.tar.bz2", {"Pilot:5": "Output"}], "", 5, wrong], "is not a job"),
         ([["a.tar.bz2", {f"Job:{job_id}": "Input"}], "", 5, wrong], "submitted later"),
         ([["a.tar.bz2", {f"Job:{job_id}": "Output", "Job:99": "Output"}], "", 5, wrong], "output of one"),
         ([["a.tar.bz2", {"Job:99": "Output"}], "", 5, wrong], "does not exist"),

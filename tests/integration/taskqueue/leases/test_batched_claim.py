@@ -20,7 +20,7 @@ from sqlalchemy import Engine, event, func, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from cs_config.tree.address import QueueAddress
-from matcher.claim import snapshot
+from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
@@ -122,7 +122,7 @@ def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
 ) -> None:
     _put(engine, now, 100)
     _put(engine, now, 100, owner="bob")
-    monkeypatch.setattr(snapshot, "_FRESH", 60.0)  # however long the machine takes between the two
+    monkeypatch.setattr(matching, "_FRESH", 60.0)  # however long the machine takes between the two
     matcher.serve([request(**AT)])
     with _statements(engine, monkeypatch) as seen:
         looks = matcher.serve([request(**AT, request_id=str(number)) for number in range(pilots_at_once)])

@@ -87,7 +87,8 @@ def test_both_selections_must_hold() -> None:
 
 def test_another_type_of_node_is_refused() -> None:
     with pytest.raises(
-        InvalidRequest, match=r"'Queu' is no type of node, allowed are Site, CE, Queue, did you mean Queue\?"
+        InvalidRequest,
+        match=r"'Queu' is not a type of node, allowed are Site, CE, Queue, did you mean Queue\?",
     ):
         queue_class_index.get_eligible_nodes(CONFIG, vo="cms", node="Queu")
 

@@ -212,7 +212,7 @@ def test_a_ce_that_is_in_the_tree_stays_at_its_site() -> None:
     ("text", "site", "said"),
     [
         ('[id = "x/q"]', None, r"CE ad x/q: it names no site .*use --site SITE \(ces.ad:1\)"),
-        ('[id = "x/q"]', "a b", r"'a b' is no name of a site"),
+        ('[id = "x/q"]', "a b", r"'a b' is not a valid name of a site"),
         (
             '[id = "x/q"]\n[id = "x/q"; Site = "A"]',
             "A",
@@ -233,7 +233,7 @@ def test_an_ad_that_has_no_place_is_refused(text: str, site: str | None, said: s
         ("MaxRAM = 1000 * 2", "not carried over: an expression, where the system reads a value"),
         ("Queues = 5", "not carried over: unknown level"),
         ("NodeAttributes = 5", "not carried over: the tree has a section of this name"),
-        ("'a/b' = 5", "not carried over: 'a/b' is no name of a parameter"),
+        ("'a/b' = 5", "not carried over: 'a/b' is not a valid name of a parameter"),
         ("x = undefined", "left out: undefined is the same as absent"),
     ],
 )

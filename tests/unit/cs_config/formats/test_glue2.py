@@ -99,7 +99,7 @@ def test_shares_of_one_mapping_queue_are_a_queue_with_values_of_its_vos() -> Non
         assert (each["maxWallClockTime"], each["MaxRAM"]) == (259200, 4000)
         assert (each["CEType"], each["BatchQueue"], each["Architecture"]) == ("HTCondorCE", "long", "x86_64")
         assert not each.keys() & {"NumberOfProcessors", "CPUModel"}
-    assert config.node_attributes(LONG, "atlas").as_json() == {"OSVersion": ["8.10", "9.4"]}
+    assert dict(config.node_attributes(LONG, "atlas").declared) == {"OSVersion": ("8.10", "9.4")}
     assert [vo for vo in ("atlas", "lhcb", "cms") if config.usable(LONG, vo)] == ["atlas", "lhcb"]
     [note] = found.notes
     assert "VOMS:/atlas/Role=production" in note.message
@@ -184,7 +184,7 @@ def test_without_a_policy_no_vo_is_admitted() -> None:
     ("text", "message"),
     [
         ("dn: o=glue\nnonsense\n", "line 2: 'nonsense' is not LDIF"),
-        ("dn: o=glue\nGLUE2ShareID:: %%%\n", "line 2: GLUE2ShareID is no text in base64"),
+        ("dn: o=glue\nGLUE2ShareID:: %%%\n", "line 2: GLUE2ShareID is not a text in base64"),
         ("dn: o=glue\nobjectClass: GLUE2Service\n", "it has no GLUE2ComputingShare"),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_correction_of_which_nothing_is_said_is_one_between_groups_over_a_week
         ("{Default: {}}", "Operations/Default: unknown level, did you mean Defaults?"),
         ("{defaults: {}}", "Operations/defaults: unknown level, did you mean Defaults?"),
         ("{Pools: 5}", "Operations/Pools: options stand in a section Defaults or in one named after a VO"),
-        ("{c s: {}}", "Operations/c s: 'c s' is no name of a VO"),
+        ("{c s: {}}", "Operations/c s: 'c s' is not a valid name of a VO"),
         ("{cms: {Pools: {GraceTime: -1}}}", "Operations/cms/Pools/GraceTime: -1 is not allowed here"),
         ("{cms: {Pools: 5}}", "Operations/cms/Pools: 5 is not allowed here"),
         (
@@ -209,7 +209,7 @@ def test_a_vo_with_options_that_resembles_a_named_one_is_a_warning() -> None:
     [
         ("GPUs: {default: many}", 'JobDescription/GPUs/default: "many", allowed is a whole number'),
         ("CPUTime: {default: 1000.5}", "JobDescription/CPUTime/default: 1000.5, allowed is a whole number"),
-        ("Tags: {default: 'a b'}", "JobDescription/Tags/default: 'a b' is no name"),
+        ("Tags: {default: 'a b'}", "JobDescription/Tags/default: 'a b' is not a valid name"),
         ("WholeNode: {default: perhaps}", 'JobDescription/WholeNode/default: "perhaps", allowed is true'),
         (
             "Priority: {default: 99}",

@@ -40,7 +40,7 @@ def test_a_group_without_a_vo_has_the_one_of_its_token() -> None:
         ),
         ("{Groups: {g: {VO: 'a b'}}}", "Registry/Groups/g/VO: 'a b' is not allowed here"),
         ("{Groups: {g: 5}}", "Registry/Groups/g: 5 is not allowed here, allowed is a section"),
-        ("{VO: {a b: {}}}", "Registry/VO/a b: 'a b' is no name of a VO"),
+        ("{VO: {a b: {}}}", "Registry/VO/a b: 'a b' is not a valid name of a VO"),
         (
             "{VO: {cms: {Descripton: x}}}",
             "Registry/VO/cms/Descripton: unknown option, did you mean Description?",

@@ -15,7 +15,7 @@ def test_an_address_is_written_with_slashes() -> None:
     "text", ["", "a", "a/b", "a/b/c/d", "a//c", "a/b/c d", "a/b/é", "a/b/c\n", "x" * 200 + "/b/c"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="no address of a queue"):
+    with pytest.raises(InvalidRequest, match="is not an address of a queue"):
         QueueAddress.parse(text)
 
 

@@ -40,7 +40,7 @@ def test_what_cannot_be_read_is_told_with_the_line_of_the_text():
 def test_problems_of_the_tree_get_the_lines_of_the_text():
     text = "Pools:\n  GraceTime: x\n"
     problems = [
-        Problem(path="Operations/cms/Pools/GraceTime", message="is no number", file="api", line=77),
+        Problem(path="Operations/cms/Pools/GraceTime", message="is not a number", file="api", line=77),
         Problem(path="Operations/dune", message="elsewhere", line=78),
     ]
     found = [(each.path, each.line) for each in patch.with_lines(problems, CMS, text)]
@@ -62,7 +62,7 @@ def test_a_value_that_is_written_in_line_is_read_as_the_same(value: object):
 
 @pytest.mark.parametrize("written", ["[1", "1\nb: 2", "{x: 1}}", "&a 1"])
 def test_what_is_not_one_value_is_refused_with_its_path(written: str):
-    with pytest.raises(InvalidRequest, match=r"Operations/x: .* is no value"):
+    with pytest.raises(InvalidRequest, match=r"Operations/x: .* is not a valid value"):
         yaml_writer.read_value(written, "Operations/x")
 
 

@@ -8,7 +8,7 @@ from pilotage.cli.errors import CommandRefused
 from requirements.errors import InvalidJob, Problem
 
 PROBLEM = Problem(
-    path="Memory", message="is no number", file="a.jdl", line=3, column=2, excerpt='  Memory = "x";'
+    path="Memory", message="is not a number", file="a.jdl", line=3, column=2, excerpt='  Memory = "x";'
 )
 
 
@@ -16,7 +16,7 @@ def test_each_problem_is_one_line_with_its_place_and_excerpt(capsys: pytest.Capt
     status = errors.show_error(InvalidJob([PROBLEM, PROBLEM]), as_json=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert lines[0] == 'pilotage: Memory: is no number (a.jdl:3:2)  Memory = "x";'
+    assert lines[0] == 'pilotage: Memory: is not a number (a.jdl:3:2)  Memory = "x";'
     assert status == errors.WRONG
 
 

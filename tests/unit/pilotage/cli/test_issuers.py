@@ -55,7 +55,7 @@ def test_a_variable_says_issuers_in_yaml(tmp_path: Path):
         ("role: vo_admin", "role: pilot", r"issuers/0/roles/0/role"),
         ("group: /cms/pilotage_admin", "grup: x", r"issuers/0/roles/0/grup"),
         (", group: /cms/pilotage_admin", "", r"exactly one of group, scope and subject"),
-        ("https://cms", "http://cms", r"no https address"),
+        ("https://cms", "http://cms", r"is not an https address"),
         (", site: LCG.CERN.ch", "", r"roles/site: a token for the role site_admin needs it"),
         ("    vo: CMS\n", "", r"roles/vo: a token for the role vo_admin needs it"),
         (

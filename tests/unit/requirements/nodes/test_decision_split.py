@@ -2,7 +2,7 @@ import pytest
 
 from requirements import evaluator
 from requirements.classad.expression import Expression
-from requirements.nodes.flags import compile_flags, forwarding
+from requirements.nodes.flags import Forwarding, compile_flags, forwarding
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, parse_node_attributes
 from requirements.nodes.site_mapping import parse_mapping
 from requirements.record import Declaration, Declarations, Record, ValueKind
@@ -23,16 +23,11 @@ def test_each_requirement_is_told_where_it_is_decided() -> None:
     asks = Record(values=(("Memory", 4000), ("Model", "P4"), ("SoftwareTag", ("A", "B"))))
     found = forwarding(asks, {"SoftwareTag": "A", "Model": "P5"}, DECLARED, NODES, SLURM)
     assert found is not None
-    assert found.as_json() == {
-        "at_queue": ["SoftwareTag: one of A, B"],
-        "flags": ["--mem=4000M", "--constraint=p4"],
-        "left": "Memory: at least 4000 MB; Model: P4",
-        "sufficient": True,
-    }
-    assert found.lines() == (
-        "at the queue: SoftwareTag: one of A, B",
-        "to the batch system: --mem=4000M --constraint=p4",
-        "to the matcher, with the facts of the node: Memory: at least 4000 MB; Model: P4",
+    assert found == Forwarding(
+        at_queue=("SoftwareTag: one of A, B",),
+        flags=("--mem=4000M", "--constraint=p4"),
+        left="Memory: at least 4000 MB; Model: P4",
+        sufficient=True,
     )
 
 
@@ -48,17 +43,13 @@ def test_the_operands_of_an_expression_are_told_one_by_one() -> None:
 def test_what_the_queue_decides_leaves_nothing() -> None:
     found = forwarding(Expression(text="other.Q > 3"), {"Q": 4}, DECLARED, NO_NODE_ATTRIBUTES, None)
     assert found is not None
-    assert found.lines() == (
-        "at the queue: other.Q > 3",
-        "to the batch system: nothing",
-        "to the matcher, with the facts of the node: nothing",
-    )
+    assert (found.at_queue, found.flags, found.left) == (("other.Q > 3",), (), None)
 
 
 def test_what_no_language_says_is_left_to_the_matcher_alone() -> None:
     found = forwarding(Expression(text="size(other.MaxRAM) > 3"), {}, DECLARED, NODES, SLURM)
     assert found is not None
-    assert "to the batch system: nothing that it supports" in found.lines()
+    assert found.flags == ()
     assert found.left == "size(other.MaxRAM) > 3"
 
 

@@ -10,7 +10,6 @@ def test_values_may_be_of_any_kind_several_at_once_or_absent() -> None:
     assert nodes.options("ram") is None
     assert "TAG" in nodes
     assert "Model" not in nodes
-    assert parse_node_attributes(nodes.as_json()) == nodes
 
 
 def test_a_value_that_is_listed_twice_counts_once() -> None:

@@ -201,5 +201,5 @@ def test_a_queue_of_the_tree_is_no_line_of_a_description(tmp_path: Path) -> None
     system = answering(tmp_path, '{"answer": "7.0"}\n')
     remote = replace(system, schedd=RemoteSchedd(name="ce01", token_file=tmp_path / "token"))
     job = Bench(system=remote, queue='long"\ninclude command : touch x').job("#!/bin/sh\n")
-    with pytest.raises(SubmissionRefused, match="is no name of a queue"):
+    with pytest.raises(SubmissionRefused, match="is not a valid name of a queue"):
         remote.submit(job)

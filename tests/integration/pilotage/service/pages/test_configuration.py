@@ -157,7 +157,7 @@ def test_what_is_wrong_is_told_while_one_writes(service: Service, cms: Page):
     expect(findings).to_contain_text("not YAML")
     cms.goto("/configuration")
     fill(cms, f"{QUEUE}/VOs/cms/MaxRAM", "[1")
-    expect(findings).to_contain_text("is no value")
+    expect(findings).to_contain_text("is not a valid value")
     press(cms, "Apply")
     expect(cms.locator("#outcome")).to_contain_text("Not applied")
     expect(cms.locator("#draft").get_by_role("textbox", name="Value").first).to_have_value("[1")

@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from agents import depths
+from agents import accounting
 from cs_config.cache import Cache
 from pilotage.service.queries import overview
 from pilotage.service.queries.overview import SampledJobs
 from pilotage.service.services import utc_now
-from taskqueue.accounting import depths as stored_depths
+from taskqueue.accounting import depths
 from tests.integration.pilotage.service.pages.test_access import session
 from tests.running_service import Service
 
@@ -21,7 +21,7 @@ def sampled(service: Service) -> Service:
     service.user(vo="cms").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 3}).raise_for_status()
     dune = service.user(vo="dune", user="dan")
     dune.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 40}).raise_for_status()
-    depths.cycle(service.engine, service.parts.live.current, now=utc_now(), holder="test")
+    accounting.sample_depths(service.engine, service.parts.live.current, now=utc_now(), holder="test")
     return service
 
 
@@ -83,7 +83,7 @@ def test_pages_count_what_sites_could_run_if_that_is_little_or_the_sample_is_old
     assert not is_sampled()
     monkeypatch.setattr(overview, "_COUNTED", 0)
     assert is_sampled()
-    monkeypatch.setattr(stored_depths, "INTERVAL", timedelta(0))
+    monkeypatch.setattr(depths, "INTERVAL", timedelta(0))
     assert not is_sampled()
 
 

@@ -74,7 +74,7 @@ def test_a_cursor_that_means_nothing_is_refused(service: Service) -> None:
     ada = service.user()
     answer = ada.get("/api/v1/jobs/changes?after=yesterday")
     assert answer.status_code == 400
-    assert "'yesterday' is no cursor" in answer.text
+    assert "'yesterday' is not a cursor" in answer.text
     after = _changes(ada)["next"]
     with database.writing(service.engine) as conn:
         conn.execute(update(installation).values(incarnation=installation.c.incarnation + 1))

@@ -21,7 +21,7 @@ def set_clock(service: Service, offset: timedelta) -> None:
 
     measured = DatabaseClock(service.engine, host=lambda: utc_now() + offset)
     object.__setattr__(service.parts, "clock", measured)
-    object.__setattr__(service.parts, "clock_offset", lambda: measured.offset)
+    object.__setattr__(service.parts, "clock_problem", lambda: measured.problem)
 
 
 @pytest.fixture

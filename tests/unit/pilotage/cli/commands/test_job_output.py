@@ -99,7 +99,7 @@ def test_a_job_without_an_output_stops_no_other(tmp_path: Path):
     waits = "job 8: has no output yet: it is Waiting (No eligible queue); "
     waits += "`pilotage job wait 8` waits until it has ended"
     assert refused[:2] == [waits, "job 9: 9 does not exist"]
-    assert refused[2].startswith("job 10: its output is no readable tar archive")
+    assert refused[2].startswith("job 10: its output is not a readable tar archive")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["11", "7"]
     with pytest.raises(ApiError, match="9 does not exist"):
         job._fetch(outputs, {9: tmp_path / "9"}, most=1000)
@@ -161,7 +161,7 @@ def test_headers_that_are_about_headers_are_refused(tmp_path: Path):
     name = tarfile.TarInfo("././@LongLink")
     name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2
     outputs._archive = (name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")) * 3000
-    with pytest.raises(CommandRefused, match=r"job 7: its output is no readable tar archive"):
+    with pytest.raises(CommandRefused, match=r"job 7: its output is not a readable tar archive"):
         unpack(outputs, tmp_path / "7")
 
 

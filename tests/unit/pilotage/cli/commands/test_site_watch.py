@@ -42,7 +42,7 @@ def test_a_name_that_is_given_twice_is_refused(text: str) -> None:
 def test_a_command_that_only_a_shell_understands_is_refused_with_one(command: str, sign: str) -> None:
     with pytest.raises(WrongUsage) as refused:
         site.split(command)
-    assert f"no shell reads {sign!r}" in str(refused.value)
+    assert f"without a shell, which {sign!r} needs" in str(refused.value)
     instead = shlex.split(str(refused.value).partition("--watch ")[2])[-1]
     assert site.split(instead) == ["sh", "-c", command]
 

@@ -120,15 +120,15 @@ def test_two_grid_jobs_without_a_seed_have_other_seeds() -> None:
         ({"Events": 0}, "Events: 0 is not allowed, only 1 to"),
         ({"Events": -3}, "Events: -3 is not allowed"),
         ({"Events": 10**13}, "Events: 10000000000000 is not allowed"),
-        ({"Events": 2.5}, "Events: 2.5 is no whole number"),
-        ({"Events": float("nan")}, "Events: nan is no whole number"),
+        ({"Events": 2.5}, "Events: 2.5 is not a whole number"),
+        ({"Events": float("nan")}, "Events: nan is not a whole number"),
         ({"Events": float("inf")}, "Events: inf is no"),
-        ({"Events": True}, "Events: True is no whole number"),
-        ({"Events": "many"}, "Events: 'many' is no whole number"),
+        ({"Events": True}, "Events: True is not a whole number"),
+        ({"Events": "many"}, "Events: 'many' is not a whole number"),
         ({"Events": 5, "EventsPerJob": 0}, "EventsPerJob: 0 is not allowed"),
-        ({"Events": 5, "CPUPerEvent": 0}, "CPUPerEvent: 0 is no number of seconds above 0"),
-        ({"Events": 5, "CPUPerEvent": -1.5}, "CPUPerEvent: -1.5 is no number of seconds above 0"),
-        ({"Events": 5, "CPUPerEvent": float("nan")}, "CPUPerEvent: nan is no number of seconds"),
+        ({"Events": 5, "CPUPerEvent": 0}, "CPUPerEvent: 0 is not a number of seconds above 0"),
+        ({"Events": 5, "CPUPerEvent": -1.5}, "CPUPerEvent: -1.5 is not a number of seconds above 0"),
+        ({"Events": 5, "CPUPerEvent": float("nan")}, "CPUPerEvent: nan is not a number of seconds"),
         ({"Events": 5, "Seed": 2**31}, "Seed: 2147483648 is not allowed, only 0 to 2147483647"),
         ({"Events": 5, "FirstEvent": -1}, "FirstEvent: -1 is not allowed, only 0 to"),
         ({"Events": 5, "Arguments": "'open"}, 'Arguments: "\'open": No closing quotation'),
@@ -212,7 +212,7 @@ def test_what_is_no_handler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (facts / "entry_points.txt").write_text(f"[{job_types.GROUP}]\nbroken = collections:OrderedDict\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(TypeError, match="broken = 'collections:OrderedDict' is no handler"):
+    with pytest.raises(TypeError, match="broken = 'collections:OrderedDict' is not a handler"):
         job_types.installed_handlers()
 
 

@@ -71,7 +71,7 @@ def test_files_of_all_local_jobs_lie_side_by_side_under_their_numbers(place: Out
         (lambda: archive(special("../up", tarfile.REGTYPE), out="x"), "leaves its directory"),
         (lambda: archive(out="x", big="y" * 20_000), "more bytes than allowed when unpacked"),
         (lambda: b"x" * 10_001, "left out: more than 10000 bytes"),
-        (lambda: b"nonsense", "is no readable tar archive"),
+        (lambda: b"nonsense", "is not a readable tar archive"),
     ],
 )
 def test_what_is_hostile_or_broken_is_refused_and_said(

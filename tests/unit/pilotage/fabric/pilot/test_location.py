@@ -35,7 +35,7 @@ def test_the_site_knows_better_than_the_batch_queue_and_that_better_than_the_nod
     [
         ({}, "in no batch queue"),
         ({"SLURM_JOB_PARTITION": "debug"}, "in the batch queue debug, which is none of long, short"),
-        ({"PILOTAGE_PLACE": "LCG.A.org/ce1"}, "PILOTAGE_PLACE: 'LCG.A.org/ce1' is no address"),
+        ({"PILOTAGE_PLACE": "LCG.A.org/ce1"}, "PILOTAGE_PLACE: 'LCG.A.org/ce1' is not an address"),
     ],
 )
 def test_a_place_that_nobody_says_is_told_with_what_was_looked_at(

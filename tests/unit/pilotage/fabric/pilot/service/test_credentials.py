@@ -54,7 +54,7 @@ def test_what_is_no_secret_is_left_where_it_is(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("two words")
 
-    with pytest.raises(NoToken, match="is no secret"):
+    with pytest.raises(NoToken, match="is not a secret"):
         credentials.read_secret(str(file), stamp="p1")
     assert file.exists()
 
