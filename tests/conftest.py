@@ -19,7 +19,7 @@ from cs_config import validate
 from cs_config.tree.configuration import Configuration
 from examples.servers.slurm import Slurm
 from taskqueue.db import database
-from tests import debian
+from tests import databases, debian
 from tests.arc_ce import ArcCe
 from tests.grid_engine import GridEngine
 from tests.htcondor_pool import HTCondorPool
@@ -171,7 +171,7 @@ def postgresql(postgres_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = database.connect(database_url)
+    engine = databases.connect(database_url)
     yield engine
     engine.dispose()
 

@@ -1,6 +1,37 @@
-"""Marks of tests about the databases that they run on."""
+"""Engines of tests, and marks of tests about the databases that they run on."""
+
+from collections import defaultdict
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine
+from sqlalchemy.util import LRUCache
+
+from taskqueue.db import database
 
 #: For modules of interface and commands whose paths differ by database: claims, pilots' reports, caches.
 BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
+
+
+class CompiledStatements(LRUCache[Any, Any]):
+    """Compiled statements, whichever of the engines of one kind of database compiled them.
+
+    An engine has a cache of its own, so each test would compile all of its statements again: a fifth of the
+    time of a test. The first part of a key is the dialect, which is an object of each engine.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[1:], default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__(key[1:], compiled)
+
+
+_COMPILED: defaultdict[str, CompiledStatements] = defaultdict(lambda: CompiledStatements(3000))
+
+
+def connect(url: str) -> Engine:
+    """An engine that takes over the statements that earlier ones compiled."""
+    engine = database.connect(url)
+    engine.update_execution_options(compiled_cache=_COMPILED[engine.dialect.name])
+    return engine

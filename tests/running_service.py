@@ -39,7 +39,7 @@ from taskqueue.db import database
 from taskqueue.db.notify import NotificationHub
 from taskqueue.leases.reports import OutputReport
 from taskqueue.pilots import pilots
-from tests import stored
+from tests import databases, stored
 
 KEY = keys.generate()
 #: Of clients that use no TLS: loading the certificates of all authorities takes 40 ms for each client.
@@ -187,7 +187,7 @@ def running(
 def running_on_sqlite(template: Path, directory: Path, text: str = CONFIG) -> Iterator[Service]:
     """The same on a database of its own, a copy of an empty one."""
     shutil.copy(template, directory / "test.db")
-    engine = database.connect(f"sqlite:///{directory / 'test.db'}")
+    engine = databases.connect(f"sqlite:///{directory / 'test.db'}")
     try:
         with running(engine, directory, text) as service:
             yield service
