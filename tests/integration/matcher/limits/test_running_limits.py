@@ -322,7 +322,7 @@ def test_a_job_that_is_let_in_and_in_anothers_hands_is_waited_for(postgres_url: 
 def test_limits_at_one_place_cost_another_nothing(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
+    monkeypatch.setattr(matching, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
     options = "RunningLimit: {A.B.ch: {JobType: {MC: 1}}}"
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
