@@ -165,7 +165,6 @@ def test_streams_that_are_opened_at_once_are_bounded_too(
         assert refused.acquire(timeout=300)
         return start_of(self, after)
 
-    monkeypatch.setattr(JobEvents, "start_of", start_when_the_others_are_refused)
     monkeypatch.setattr(events, "_most_of_caller", 3)
 
     def open_one(_: int) -> int:
@@ -174,7 +173,8 @@ def test_streams_that_are_opened_at_once_are_bounded_too(
             refused.release()
         return status
 
-    with ThreadPoolExecutor(6) as threads:
+    with monkeypatch.context() as held_up, ThreadPoolExecutor(6) as threads:
+        held_up.setattr(JobEvents, "start_of", start_when_the_others_are_refused)
         assert sorted(threads.map(open_one, range(6))) == [200, 200, 200, 429, 429, 429]
     assert service.user().get("/api/v1/jobs/events?after=nonsense").status_code == 400
     _wait_until_none(events)
