@@ -105,6 +105,11 @@ DIRAC_SANDBOXES_OF_VO: Final = 6
 DIRAC_SANDBOXES_OF_ONE: Final = 4
 #: Calls of clients of DIRAC of one VO that one process has in its threads at once, of four times as many.
 DIRAC_CALLS_OF_VO: Final = 10
+#: Bytes of forms that one process has in memory at once, of all, of one VO and of one DN: more than the
+#: sandboxes above.
+DIRAC_FORMS: Final = 256 << 20
+DIRAC_FORMS_OF_VO: Final = 128 << 20
+DIRAC_FORMS_OF_ONE: Final = 80 << 20
 #: Pilots that a client of DIRAC registers, and reads, in one call.
 DIRAC_PILOTS: Final = 100
 DIRAC_PILOTS_READ: Final = 10_000

@@ -40,7 +40,7 @@ from pilotage.dirac_door.jencode import Form, Result
 from pilotage.dirac_door.peers import CheckedMethod, DiracCall, Identity, Method
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
-from pilotage.service.auth.rate_limits import WorkLimiter
+from pilotage.service.auth.rate_limits import BodyLimiter, WorkLimiter
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.routing import SMALL, StrictRequest
@@ -146,6 +146,9 @@ def create_door(
     door.state.parts = parts
     door.state.configuration = configuration
     door.state.sandboxes = _SandboxPlaces()
+    door.state.forms = BodyLimiter(
+        of_all=bounds.DIRAC_FORMS, of_vo=bounds.DIRAC_FORMS_OF_VO, of_one=bounds.DIRAC_FORMS_OF_ONE
+    )
     door.state.vos = WorkLimiter(at_work=bounds.DIRAC_CALLS_OF_VO, waiting=_MOST_WAITING)
     for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
         door.add_route(path, answer, methods=["POST"])
@@ -166,20 +169,22 @@ async def _answer(
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     access.count(parts, f"dirac:{identity.dn}@{address}")
     vo = peers.find_vo(identity, registry)
-    async with AsyncExitStack() as place:
-        # Before the body is read: bodies of waiting requests would fill the memory.
-        await place.enter_async_context(parts.work.place(f"{identity.dn}@{address}"))
-        if request.url.path == _SANDBOXES:
-            await place.enter_async_context(request.app.state.sandboxes.place(identity.dn, vo))
-        await request.read(_LONGEST.get(request.url.path, SMALL))
-        # One DN at many addresses, or many DNs, must not take the threads of other VOs.
-        await place.enter_async_context(request.app.state.vos.place(vo))
-        # Forms and results may be large: neither is read or written in the event loop.
-        call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
-        method = SERVICES[request.url.path].get(form.method)
-        if method is not None and method.is_async:
-            await place.aclose()
-        return await _encode(await _route(former_services, call, form, method, give_back=place.aclose))
+    forms: BodyLimiter = request.app.state.forms
+    with forms.hold(vo, identity.dn) as count:
+        async with AsyncExitStack() as place:
+            # Before the body is read: bodies of waiting requests would fill the memory.
+            await place.enter_async_context(parts.work.place(f"{identity.dn}@{address}"))
+            if request.url.path == _SANDBOXES:
+                await place.enter_async_context(request.app.state.sandboxes.place(identity.dn, vo))
+            await request.read(_LONGEST.get(request.url.path, SMALL), count)
+            # One DN at many addresses, or many DNs, must not take the threads of other VOs.
+            await place.enter_async_context(request.app.state.vos.place(vo))
+            # Forms and results may be large: neither is read or written in the event loop.
+            call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
+            method = SERVICES[request.url.path].get(form.method)
+            if method is not None and method.is_async:
+                await place.aclose()
+            return await _encode(await _route(former_services, call, form, method, give_back=place.aclose))
 
 
 def _read_call(parts: Services, identity: Identity, request: StrictRequest) -> tuple[DiracCall, Form]:

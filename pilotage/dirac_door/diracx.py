@@ -18,6 +18,7 @@ from cs_config.options import bounds
 from pilotage.dirac_door import jencode, job_state_update, peers
 from pilotage.dirac_door.peers import CheckedMethod, DiracCall
 from pilotage.service.auth import access, audit
+from pilotage.service.auth.rate_limits import BodyLimiter
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated, TokenRevoked
 from pilotage.service.routing import StrictRequest
@@ -101,12 +102,14 @@ async def _answer(parts: Services, report: Report, request: StrictRequest) -> Re
         access.admit_stranger(request, parts)
         raise
     access.count(parts, f"dirac:{peer.user}@{address}")
-    async with parts.work.place(f"{peer.user}@{address}"):
-        await request.read(_LONGEST)
-        call = DiracCall(parts=parts, peer=peer, request=request)
-        body = await anyio.to_thread.run_sync(_read_body, request.whole)
-        run = partial(database.retry_on_conflict(_report), call, report, body)
-        commands, failed = await anyio.to_thread.run_sync(run)
+    forms: BodyLimiter = request.app.state.forms
+    with forms.hold(peer.vo, peer.dn or peer.user) as count:
+        async with parts.work.place(f"{peer.user}@{address}"):
+            await request.read(_LONGEST, count)
+            call = DiracCall(parts=parts, peer=peer, request=request)
+            body = await anyio.to_thread.run_sync(_read_body, request.whole)
+            run = partial(database.retry_on_conflict(_report), call, report, body)
+            commands, failed = await anyio.to_thread.run_sync(run)
     if failed and len(failed) == len(body):
         return _refuse(404, {"success": {}, "failed": failed})
     if report is _send_heartbeat:

@@ -165,10 +165,10 @@ class StrictRequest(Request):
 
     content: object = None
 
-    async def read(self, limit: int) -> None:
-        """Read the whole body; `BodyTooLarge` above `limit` bytes."""
+    async def read(self, limit: int, count: Callable[[int], None] = lambda _: None) -> None:
+        """Read the whole body; `BodyTooLarge` above `limit` bytes. `count` gets the bytes of each part."""
         refuse_by_length(self, limit)
-        self._body = await self._whole(limit)
+        self._body = await self._whole(limit, count)
 
     async def load(self, limit: int) -> None:
         """Read the whole body and parse it; errors as for `read` and `parse`."""
@@ -182,7 +182,7 @@ class StrictRequest(Request):
         elif self._body:
             self.content = parse(self._body)
 
-    async def _whole(self, limit: int) -> bytes:
+    async def _whole(self, limit: int, count: Callable[[int], None]) -> bytes:
         chunks, size = [], 0
         while True:
             message = await self.receive()
@@ -192,6 +192,7 @@ class StrictRequest(Request):
             size += len(chunks[-1])
             if size > limit:
                 raise BodyTooLarge(limit)
+            count(len(chunks[-1]))
             if not message.get("more_body", False):
                 return b"".join(chunks)
 

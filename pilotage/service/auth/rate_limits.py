@@ -5,8 +5,8 @@ import logging
 import math
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -138,6 +138,37 @@ class WorkLimiter:
             places.requests -= 1
             if not places.requests:
                 del self._subjects[subject]
+
+
+class BodyLimiter:
+    """Bytes of bodies in memory: of all requests, of a VO and of a subject; of one event loop."""
+
+    def __init__(self, *, of_all: int, of_vo: int, of_one: int) -> None:
+        self._most = (of_all, of_vo, of_one)
+        self._held: Counter[tuple[str, ...]] = Counter()
+
+    @contextmanager
+    def hold(self, vo: str, subject: str) -> Iterator[Callable[[int], None]]:
+        """Hold a body until the end of the block: the function counts its bytes as they come.
+
+        `TooManyRequests` if others hold too many: a request that waited for them would hold its own.
+        """
+        holders, held = ((), (vo,), (vo, subject)), 0
+
+        def count(size: int) -> None:
+            nonlocal held
+            if any(self._held[who] + size > most for who, most in zip(holders, self._most, strict=True)):
+                raise TooManyRequests(1, "large requests")
+            held += size
+            self._held.update(dict.fromkeys(holders, size))
+
+        try:
+            yield count
+        finally:
+            for who in holders:
+                self._held[who] -= held
+                if not self._held[who]:
+                    del self._held[who]
 
 
 class SharedPlaces:

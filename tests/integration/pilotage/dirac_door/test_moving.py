@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sqlalchemy import Engine
 from cs_config.options import bounds
 from pilotage.dirac_door import former, jencode, routing
 from pilotage.dirac_door.former import FormerServices
-from pilotage.dirac_door.jencode import Result
+from pilotage.dirac_door.jencode import Form, Result
 from pilotage.service.auth import access
 from pilotage.service.http_errors import SenderSilent
 from pilotage.service.routing import StrictRequest
@@ -118,7 +119,7 @@ def test_slow_sandboxes_of_one_vo_keep_none_of_another_waiting(
     async def check() -> None:
         begun, ended = [], asyncio.Event()
 
-        async def read(request: StrictRequest, _: int) -> None:
+        async def read(request: StrictRequest, *_: object) -> None:
             begun.append(1)
             if access.address(request) != "10.1.1.1":
                 await ended.wait()
@@ -140,6 +141,43 @@ def test_slow_sandboxes_of_one_vo_keep_none_of_another_waiting(
         await asyncio.gather(*slow)
 
     asyncio.run(check())
+
+
+def test_forms_that_wait_are_bounded_by_their_bytes_and_cost_other_vos_nothing(
+    engine: Engine,
+    tmp_path: Path,
+    chains: dict[str, tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(bounds, "DIRAC_FORMS_OF_VO", 5 << 20)
+    at_work, ended, read_form = list[int](), threading.Event(), jencode.read_form
+
+    def wait(content: bytes) -> Form:
+        at_work.append(len(content))
+        assert ended.wait(60)
+        return read_form(content)
+
+    async def check(door: AskDoor) -> None:
+        large = b"x" * (1 << 20)
+        calls = [
+            asyncio.create_task(door(peer, MANAGER, body=large, address=f"10.0.0.{number}"))
+            for peer, number in [("ada", 1), ("ada", 2), ("pia", 1), ("pia", 2), ("bob", 1)]
+        ]
+        async with asyncio.timeout(20):
+            while len(at_work) < len(calls):
+                await asyncio.sleep(0.01)
+            refused = await door("ada", MANAGER, body=large)
+            assert (refused.status_code, "too many large requests" in refused.text) == (429, True)
+            other = asyncio.create_task(door("bea", MANAGER, body=large))
+            while len(at_work) < len(calls) + 1:
+                await asyncio.sleep(0.01)
+        ended.set()
+        assert {each.status_code for each in await asyncio.gather(*calls, other)} == {200}
+        assert (await door("ada", MANAGER, body=large)).status_code == 200
+
+    with opened_door(engine, tmp_path) as app:
+        monkeypatch.setattr("pilotage.dirac_door.app.jencode.read_form", wait)
+        asyncio.run(check(asking_async(app, chains)))
 
 
 def test_a_submission_that_may_have_been_accepted_is_not_sent_to_the_next_url(

@@ -190,7 +190,7 @@ Job Id: 18.head.example.org
 )
 def test_a_listing_of_torque_is_read(state: str, status: str, expected: State, exit_code: int | None) -> None:
     listing = TORQUE.format(state=state, exit=status)
-    system, _ = speaking("pbs", qstat=said(listing))
+    system, _ = speaking("pbs", sh=said(listing))
 
     report = system.status([Handle(stamp=STAMP)])[STAMP]
 
@@ -199,13 +199,13 @@ def test_a_listing_of_torque_is_read(state: str, status: str, expected: State, e
 
 def test_a_name_that_is_folded_is_one() -> None:
     folded = TORQUE.format(state="R", exit="").replace("any-0123", "any\n\t-0123")
-    system, _ = speaking("pbs", qstat=said(folded))
+    system, _ = speaking("pbs", sh=said(folded))
 
     assert system.find([STAMP]) == {STAMP: ("17.head.example.org",)}
 
 
 def test_a_listing_that_breaks_off_says_nothing() -> None:
-    system, _ = speaking("pbs", qstat=said(TORQUE[: TORQUE.index("job_state")]))
+    system, _ = speaking("pbs", sh=said(TORQUE[: TORQUE.index("job_state")]))
     with pytest.raises(BatchSystemAway, match="breaks off"):
         system.status([Handle(stamp=STAMP)])
 
@@ -220,7 +220,7 @@ def test_a_listing_that_breaks_off_says_nothing() -> None:
     ],
 )
 def test_an_empty_listing_is_one(name: str, answer: Completed) -> None:
-    system, _ = speaking(name, qstat=answer, bjobs=answer)
+    system, _ = speaking(name, sh=answer, bjobs=answer)
     assert system.find([STAMP]) == {}
 
 
@@ -233,7 +233,7 @@ def test_an_empty_listing_is_one(name: str, answer: Completed) -> None:
     ],
 )
 def test_a_listing_that_fails_is_not_empty(name: str, answer: Completed) -> None:
-    system, _ = speaking(name, qstat=answer, bjobs=answer)
+    system, _ = speaking(name, sh=answer, bjobs=answer)
     with pytest.raises(BatchSystemAway):
         system.find([STAMP])
 
@@ -261,7 +261,7 @@ def test_jobs_are_ended_together_and_those_that_have_ended_are_no_error() -> Non
 
 def test_a_kill_that_torque_is_still_working_on_is_no_error() -> None:
     again = said(status=15, stderr="qdel: Invalid request MSG=job cancel in progress 17.head.example.org\n")
-    system, shell = speaking("pbs", qstat=said(TORQUE.format(state="R", exit="")), qdel=again)
+    system, shell = speaking("pbs", sh=said(TORQUE.format(state="R", exit="")), qdel=again)
 
     system.kill([Handle(stamp=STAMP)])
 

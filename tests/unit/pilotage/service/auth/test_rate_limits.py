@@ -1,8 +1,9 @@
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 
-from pilotage.service.auth.rate_limits import RateLimiter, RequestRate, SharedPlaces, WorkLimiter
+from pilotage.service.auth.rate_limits import BodyLimiter, RateLimiter, RequestRate, SharedPlaces, WorkLimiter
 from pilotage.service.http_errors import TooManyRequests
 
 RATE = RequestRate(per_second=2, burst=4)
@@ -130,3 +131,23 @@ def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some()
     assert not places._waiting
     assert not places._at_work
     assert places._free == 3
+
+
+def test_bodies_are_held_up_to_a_number_of_bytes_of_one_of_a_vo_and_of_all() -> None:
+    limiter = BodyLimiter(of_all=10, of_vo=6, of_one=4)
+    with ExitStack() as held:
+        ada = held.enter_context(limiter.hold("a", "ada"))
+        ada(1)
+        ada(3)
+        with pytest.raises(TooManyRequests, match="too many large requests"):
+            ada(1)
+        with limiter.hold("a", "bob") as bob:
+            bob(2)
+            with pytest.raises(TooManyRequests):
+                bob(1)
+        held.enter_context(limiter.hold("b", "bea"))(4)
+        dan = held.enter_context(limiter.hold("d", "dan"))
+        dan(2)
+        with pytest.raises(TooManyRequests):
+            dan(1)
+    assert not limiter._held
