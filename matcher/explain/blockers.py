@@ -106,7 +106,7 @@ LATELY = timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSituation:
-    """The input of a check."""
+    """A job and the queues of its VO: the input of a `BlockerCheck`."""
 
     job: Job | None  #: None: a description that was not submitted
     job_view: JobView

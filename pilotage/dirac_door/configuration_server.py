@@ -100,7 +100,7 @@ def get_data_if_newer(call: DiracCall, version: str) -> Result:
 
 
 def is_writable(call: DiracCall) -> Result:  # noqa: ARG001
-    """It is not: the file is."""
+    """False: the configuration is changed in its file, not here."""
     return jencode.ok(False)  # noqa: FBT003  (DIRAC's)
 
 

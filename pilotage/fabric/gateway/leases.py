@@ -261,7 +261,7 @@ class GatewayLeases:
             lease.told_to_end = True
 
     def _end_unanswered(self, summary: GatewaySummary) -> None:
-        """End what the service could not be told about for too long: others may run it soon."""
+        """End grid jobs on which no report was answered for too long: others may run them soon."""
         with self._reporting:
             held = list(self._held.values())
         for each in held:

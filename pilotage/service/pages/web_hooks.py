@@ -50,7 +50,7 @@ def _render(
 
 
 class WebHookForm(NewWebHook, extra="ignore"):
-    """The form to make a web hook; no event that is ticked: the default."""
+    """The form for a new web hook; if no event is ticked, it reports the default one."""
 
 
 @router.post("/web-hooks")

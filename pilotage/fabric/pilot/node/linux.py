@@ -190,7 +190,7 @@ def _all_processes() -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields from the third on; the process name before them may contain anything."""
+    """Fields of `/proc/<pid>/stat` from the third on; the process name before may contain anything."""
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
