@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Engine
 
-from taskqueue.db import database
+from tests import databases
 from tests.postgres import Postgres
 from tests.running_service import CONFIG, Service, running
 
@@ -34,13 +34,13 @@ def any_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     if request.param == "sqlite":
         path = tmp_path_factory.mktemp("database") / "module.db"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
-        engine = database.connect(f"sqlite:///{path}")
+        engine = databases.connect(f"sqlite:///{path}")
         yield engine
         engine.dispose()
         return
     server: Postgres = request.getfixturevalue("postgres")
     with server.fresh() as url:
-        engine = database.connect(url)
+        engine = databases.connect(url)
         yield engine
         engine.dispose()
 
