@@ -142,6 +142,13 @@ class ServiceClient:
         """Close the connections."""
         self._http.close()
 
+    def ready(self) -> bool:
+        """Whether the service answers and can do its work."""
+        try:
+            return self._http.get("/readyz").is_success
+        except httpx.TransportError:
+            return False
+
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
         """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""
         owner = {} if vo is None else {"vo": vo}
