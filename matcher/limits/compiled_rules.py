@@ -29,7 +29,7 @@ _LOCK_WAIT = 50
 #: Seconds until the rules are compared again without a new configuration: the process that stored a rule may
 #: have ended before it opened it.
 _AGAIN = 10.0
-#: Seconds for storing and for opening rules in one call, since claims for other places wait meanwhile.
+#: Seconds for opening rules in one call, since claims for other places wait meanwhile.
 _AT_A_TIME = 0.1
 #: Scopes stored, and rules opened, by one transaction.
 _TOGETHER = 50
@@ -161,7 +161,7 @@ class RuleFollower:
                 stored, (rule for rules in wanted.values() for rule in rules)
             )
             if current < version or outdated:
-                is_stored = self._store(wanted, version, outdated, until=began + _AT_A_TIME)
+                is_stored = self._store(wanted, version, outdated)
         opened = self.open_new(seconds=_AT_A_TIME)
         self._followed = config if opened and is_stored else None
         # Where many rules are left, claims for other places get as much time as these.
@@ -229,10 +229,11 @@ class RuleFollower:
         wanted: Mapping[str, Collection[ScopeRule]],
         version: tuple[int, int],
         outdated: Collection[str],
-        *,
-        until: float,
     ) -> bool:
-        """Store the rules of a version; False: some are left, since scopes are locked or the time is over."""
+        """Store the rules of a version; False: some are left, since scopes are locked.
+
+        All in one call: a claim at a scope whose new rules are not stored would not apply them.
+        """
 
         def store_some(scopes_of_batch: Collection[str]) -> Collection[str]:
             return self._store_scopes({scope: wanted.get(scope, ()) for scope in scopes_of_batch}, version)
@@ -249,8 +250,6 @@ class RuleFollower:
         ordered = sorted(left)
         for start in range(0, len(ordered), _TOGETHER):
             left.difference_update(store_some(ordered[start : start + _TOGETHER]))
-            if time.monotonic() > until:
-                break
         return not left
 
     def _store_scopes(

@@ -1,7 +1,6 @@
 """Counters of scopes are copies of rows, whatever ends an attempt and whoever changes a rule."""
 
 import contextlib
-import math
 import subprocess
 import sys
 import threading
@@ -319,7 +318,7 @@ def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(
     monkeypatch.setattr(compiled_rules, "_TOGETHER", 1)
     follower, config = RuleFollower(engine), _config("{JobType: {MC: 2, Merge: 2, Test: 2}}")
     wanted = compiled_rules.list_rules(config)
-    follower._store(wanted, (config.version, config.expiries), wanted, until=math.inf)
+    follower._store(wanted, (config.version, config.expiries), wanted)
 
     def count_opened() -> int:
         with database.reading(engine) as conn:
@@ -351,6 +350,15 @@ def test_new_limits_of_many_sites_are_stored_and_opened_together(engine: Engine)
     assert len(statements) < 2 * sites, "each is counted by a statement of its own, and little more"
 
 
+def test_all_limits_of_a_version_are_stored_before_anything_is_claimed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 0.0)
+    assert not RuleFollower(engine).follow(_limit_sites(120))
+    with database.reading(engine) as conn:
+        assert len(rules.list_rules(conn)) == 120
+
+
 def test_a_locked_scope_keeps_only_its_own_limits_waiting(postgres_url: str) -> None:
     engine = database.connect(postgres_url)
     follower, config = RuleFollower(engine), _limit_sites(5)
@@ -374,7 +382,7 @@ def test_a_scope_that_stays_locked_keeps_only_its_own_stored_limits_closed(postg
     engine = database.connect(postgres_url)
     follower, config = RuleFollower(engine), _limit_sites(5)
     wanted = compiled_rules.list_rules(config)
-    assert follower._store(wanted, (config.version, config.expiries), wanted, until=math.inf)
+    assert follower._store(wanted, (config.version, config.expiries), wanted)
     with database.writing(engine) as conn:
         conn.execute(text("UPDATE scopes SET site = site WHERE scope IN ('s.0.org', 's.1.org')"))
         for _ in range(6):
@@ -393,7 +401,7 @@ def test_what_a_new_limit_has_to_count_is_read_twice_however_many_limits_are_new
     limits = "JobType: {MC: 2}, VO: {lhcb: 2}"
     follower, config = RuleFollower(engine), _config(f"{{{limits}, CEs: {{ce1: {{{limits}}}}}}}", version=2)
     wanted = compiled_rules.list_rules(config)
-    assert follower._store(wanted, (config.version, config.expiries), wanted, until=math.inf)
+    assert follower._store(wanted, (config.version, config.expiries), wanted)
     read, list_countable = Counter[int](), rule_counters._list_countable
 
     def count(conn: Connection, rule: rules.StoredRule, counts: rule_counters.Counts) -> Iterator[str]:
