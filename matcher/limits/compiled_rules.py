@@ -29,7 +29,7 @@ _LOCK_WAIT = 50
 #: Seconds until the rules are compared again without a new configuration: the process that stored a rule may
 #: have ended before it opened it.
 _AGAIN = 10.0
-#: Seconds for storing and for opening rules in one call, since claims for other places wait meanwhile.
+#: Seconds for opening rules in one call, since claims for other places wait meanwhile.
 _AT_A_TIME = 0.1
 #: Scopes stored, and rules opened, by one transaction.
 _TOGETHER = 50
@@ -155,17 +155,15 @@ class RuleFollower:
         with database.reading(self._engine) as conn:
             current = scope_rules.read_version(conn)
             stored = scope_rules.list_rules(conn)
-        wanted = list_rules(config)
+        wanted, is_stored = list_rules(config), True
         if current <= version:
             outdated = scope_rules.list_outdated(
                 stored, (rule for rules in wanted.values() for rule in rules)
             )
             if current < version or outdated:
-                outdated = self._store(wanted, version, outdated, until=began + _AT_A_TIME)
-        else:
-            outdated = set()
+                is_stored = self._store(wanted, version, outdated)
         opened = self.open_new(seconds=_AT_A_TIME)
-        self._followed = config if opened and not outdated else None
+        self._followed = config if opened and is_stored else None
         # Where many rules are left, claims for other places get as much time as these.
         now = time.monotonic()
         self._until = now + (_AGAIN if self._followed else now - began)
@@ -190,26 +188,31 @@ class RuleFollower:
         if self._unaware:
             return False
         self._counting = {each: steps for each, steps in self._counting.items() if each in ids}
-        for start in range(0, len(closed), _TOGETHER):
-            self._open_some(closed[start : start + _TOGETHER], until)
-            if time.monotonic() > until:
-                break
+        self._open_uncounted([rule for rule in closed if rule.rule_id not in self._counting], until)
+        self._open_counted({rule.rule_id: rule for rule in closed}, until)
         with database.reading(self._engine) as conn:
             return not scope_rules.list_closed(conn)
 
-    def _open_some(self, closed: Sequence[StoredRule], until: float) -> None:
-        """Open the rules that have nothing to count in one transaction, then others while there is time."""
-        begun = [rule for rule in closed if rule.rule_id in self._counting]
-        new = [rule for rule in closed if rule.rule_id not in self._counting]
+    def _open_uncounted(self, new: Sequence[StoredRule], until: float) -> None:
+        """Open the rules that have nothing to count, some in one transaction; the others are counted next."""
+        for start in range(0, len(new), _TOGETHER):
+            some = new[start : start + _TOGETHER]
+            for rule in rule_counters.open_uncounted(self._engine, some, counts, until=until):
+                self._counting[rule.rule_id] = rule_counters.open_rule(self._engine, rule, counts)
+            if time.monotonic() > until:
+                break
+
+    def _open_counted(self, closed: Mapping[int, StoredRule], until: float) -> None:
+        """Count and open rules while there is time; those that could not be locked last."""
         locked = set[str]()
-        for rule in (*begun, *rule_counters.open_uncounted(self._engine, new, counts)):
+        for rule in [closed[each] for each in self._counting]:
             if rule.scope not in locked and not self._open(rule, until):
                 locked.add(rule.scope)
             if time.monotonic() > until:
                 break
 
     def _open(self, rule: StoredRule, until: float) -> bool:
-        steps = self._counting.pop(rule.rule_id, None) or rule_counters.open_rule(self._engine, rule, counts)
+        steps = self._counting.pop(rule.rule_id)
         try:
             for _ in steps:
                 if time.monotonic() > until:
@@ -217,6 +220,7 @@ class RuleFollower:
                     return False
         except OperationalError as error:
             log.warning("%s: a new rule could not be counted yet: %s", rule.scope, error)
+            self._counting[rule.rule_id] = rule_counters.open_rule(self._engine, rule, counts)
             return False
         return True
 
@@ -225,10 +229,11 @@ class RuleFollower:
         wanted: Mapping[str, Collection[ScopeRule]],
         version: tuple[int, int],
         outdated: Collection[str],
-        *,
-        until: float,
-    ) -> set[str]:
-        """Store the rules of a version; the scopes that are left: they are locked, or the time is over."""
+    ) -> bool:
+        """Store the rules of a version; False: some are left, since scopes are locked.
+
+        All in one call: a claim at a scope whose new rules are not stored would not apply them.
+        """
 
         def store_some(scopes_of_batch: Collection[str]) -> Collection[str]:
             return self._store_scopes({scope: wanted.get(scope, ()) for scope in scopes_of_batch}, version)
@@ -237,15 +242,15 @@ class RuleFollower:
         store_some(sorted(outdated)[:_TOGETHER])
         # Compared again: from here on no older version is stored.
         with database.reading(self._engine) as conn:
+            if scope_rules.read_version(conn) < version:
+                return False
             stored = scope_rules.list_rules(conn)
         every = (rule for rules in wanted.values() for rule in rules)
         left = scope_rules.list_outdated(stored, every)
         ordered = sorted(left)
         for start in range(0, len(ordered), _TOGETHER):
             left.difference_update(store_some(ordered[start : start + _TOGETHER]))
-            if time.monotonic() > until:
-                break
-        return left
+        return not left
 
     def _store_scopes(
         self, wanted: Mapping[str, Collection[ScopeRule]], version: tuple[int, int]
@@ -261,6 +266,7 @@ class RuleFollower:
             if len(wanted) > 1:
                 alone = ({scope: rules} for scope, rules in wanted.items())
                 return {scope for each in alone for scope in self._store_scopes(each, version)}
-            log.warning("%s: its rules could not be stored yet: %s", ", ".join(wanted), error)
+            where = next(iter(wanted), f"version {version[0]}")
+            log.warning("%s: its rules could not be stored yet: %s", where, error)
             return ()
         return wanted.keys()

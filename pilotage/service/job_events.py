@@ -149,9 +149,9 @@ class JobEvents:
         vo = caller.vo or caller.subject
         if self._streams[caller.subject] >= self._most_of_caller:
             raise TooManyStreams(f"you have {self._most_of_caller} streams of events open")
-        if self._of_vos[vo] >= self._most - self._streams.total():
+        if self._of_vos[vo] >= (free := self._most - self._streams.total()):
             raise TooManyStreams(
-                f"{vo} has {self._of_vos[vo]} streams of events open; the others are kept for others"
+                f"{vo} has {self._of_vos[vo]} streams of events open, the {free} that are left are for others"
             )
         wanted = _select(caller, query)
         self._streams[caller.subject] += 1

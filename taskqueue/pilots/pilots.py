@@ -220,7 +220,8 @@ def require_within_quota(conn: Connection, vo: str, *, most: int) -> None:
     """
     if conn.execute(ACTIVE_OF_VO, {"vo": vo, "most": most + 1}).scalar_one() > most:
         raise QuotaExceeded(
-            f"{vo} would have more than {most:,} pilots that have not ended, as Limits/PilotsPerVO allows"
+            f"{vo} would have more than {most:,} pilots that have not ended: Limits/PilotsPerVO allows"
+            " no more, until some end or an operator raises it"
         )
 
 

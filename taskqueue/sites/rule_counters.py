@@ -15,6 +15,7 @@ that was counted later does.
 The check compares all counters with their rows, and mends those that differ.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -37,7 +38,6 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.exc import OperationalError
 
 from taskqueue.db import database, sql
 from taskqueue.schema.tables import (
@@ -125,26 +125,27 @@ def read_claims(conn: Connection) -> frozenset[RunningClaim]:
     return frozenset((row.virtualtransaction, row.pid) for row in conn.execute(CLAIMS))
 
 
-def open_uncounted(engine: Engine, closed: Collection[StoredRule], counts: Counts) -> list[StoredRule]:
+def open_uncounted(
+    engine: Engine, closed: Collection[StoredRule], counts: Counts, *, until: float
+) -> list[StoredRule]:
     """Open those of closed rules that have nothing to count, in one transaction; return the others.
 
-    All claims must see the rules already. A throttle is always returned, and all are if a scope is locked.
+    All claims must see the rules already. Throttles are returned, and rules whose scope is locked. After
+    `until`, of the monotonic clock, no further rule is looked at: it is neither opened nor returned.
     """
+    empty, counted = list[StoredRule](), list[StoredRule]()
     with database.reading(engine) as conn:
-        empty = [
-            rule
-            for rule in closed
-            if rule.kind is not RuleKind.THROTTLE and next(_list_countable(conn, rule, counts), None) is None
-        ]
-    if empty:
-        try:
-            with database.writing(engine) as conn:
-                scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
-                scopes.lock_scopes(conn, {rule.scope for rule in empty})
-                rules.open_rules(conn, [rule.rule_id for rule in empty])
-        except OperationalError:
-            return list(closed)
-    return [rule for rule in closed if rule not in empty]
+        for rule in closed:
+            is_empty = rule.kind is not RuleKind.THROTTLE and not any(_list_countable(conn, rule, counts))
+            (empty if is_empty else counted).append(rule)
+            if time.monotonic() > until:
+                break
+    if not empty:
+        return counted
+    with database.writing(engine) as conn:
+        free = scopes.lock_free(conn, {rule.scope for rule in empty})
+        rules.open_rules(conn, [rule.rule_id for rule in empty if rule.scope in free])
+    return [*counted, *(rule for rule in empty if rule.scope not in free)]
 
 
 def open_rule(engine: Engine, rule: StoredRule, counts: Counts) -> Iterator[None]:

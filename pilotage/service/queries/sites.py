@@ -57,7 +57,7 @@ class ThrottleAnswer(AnswerModel):
     counters: dict[str, int | float] = Field(description="As advertised; CurMatches includes later matches.")
     reserved: int = Field(description="Matches that the advertisement does not contain.")
     reservations: list[ReservationAnswer] = Field(
-        description="The first 100; for admins of the site all, for its gateways those of their VOs."
+        description="The first 100: for admins of the site of all VOs, for its gateways of theirs; else none."
     )
     stale: bool
     stale_rule: str = Field(description="Effect of a stale advertisement: closed, open or derived.")

@@ -1,10 +1,11 @@
 """Counters of scopes are copies of rows, whatever ends an attempt and whoever changes a rule."""
 
 import contextlib
-import math
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -317,7 +318,7 @@ def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(
     monkeypatch.setattr(compiled_rules, "_TOGETHER", 1)
     follower, config = RuleFollower(engine), _config("{JobType: {MC: 2, Merge: 2, Test: 2}}")
     wanted = compiled_rules.list_rules(config)
-    follower._store(wanted, (config.version, config.expiries), wanted, until=math.inf)
+    follower._store(wanted, (config.version, config.expiries), wanted)
 
     def count_opened() -> int:
         with database.reading(engine) as conn:
@@ -349,6 +350,15 @@ def test_new_limits_of_many_sites_are_stored_and_opened_together(engine: Engine)
     assert len(statements) < 2 * sites, "each is counted by a statement of its own, and little more"
 
 
+def test_all_limits_of_a_version_are_stored_before_anything_is_claimed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 0.0)
+    assert not RuleFollower(engine).follow(_limit_sites(120))
+    with database.reading(engine) as conn:
+        assert len(rules.list_rules(conn)) == 120
+
+
 def test_a_locked_scope_keeps_only_its_own_limits_waiting(postgres_url: str) -> None:
     engine = database.connect(postgres_url)
     follower, config = RuleFollower(engine), _limit_sites(5)
@@ -365,6 +375,56 @@ def test_a_locked_scope_keeps_only_its_own_limits_waiting(postgres_url: str) -> 
         waiting.until(lambda: not follower.follow(config) and len(list_opened()) == 4)
     waiting.until(lambda: follower.follow(config))
     assert list_opened() == [f"s.{number}.org" for number in range(5)]
+    engine.dispose()
+
+
+def test_a_scope_that_stays_locked_keeps_only_its_own_stored_limits_closed(postgres_url: str) -> None:
+    engine = database.connect(postgres_url)
+    follower, config = RuleFollower(engine), _limit_sites(5)
+    wanted = compiled_rules.list_rules(config)
+    assert follower._store(wanted, (config.version, config.expiries), wanted)
+    with database.writing(engine) as conn:
+        conn.execute(text("UPDATE scopes SET site = site WHERE scope IN ('s.0.org', 's.1.org')"))
+        for _ in range(6):
+            assert not follower.open_new(seconds=0.0)
+        with database.reading(engine) as other:
+            assert {each.scope for each in rules.list_closed(other)} == {"s.0.org", "s.1.org"}
+    assert follower.open_new()
+    engine.dispose()
+
+
+def test_what_a_new_limit_has_to_count_is_read_twice_however_many_limits_are_new(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 1)
+    assert len(_ask(_matcher(engine, now, waiting.grid()), SHORT).claimed) == 1
+    limits = "JobType: {MC: 2}, VO: {lhcb: 2}"
+    follower, config = RuleFollower(engine), _config(f"{{{limits}, CEs: {{ce1: {{{limits}}}}}}}", version=2)
+    wanted = compiled_rules.list_rules(config)
+    assert follower._store(wanted, (config.version, config.expiries), wanted)
+    read, list_countable = Counter[int](), rule_counters._list_countable
+
+    def count(conn: Connection, rule: rules.StoredRule, counts: rule_counters.Counts) -> Iterator[str]:
+        read[rule.rule_id] += 1
+        return list_countable(conn, rule, counts)
+
+    monkeypatch.setattr(rule_counters, "_list_countable", count)
+    waiting.until(lambda: follower.open_new(seconds=0.0))
+    assert sorted(read.values()) == [2] * 4
+    with database.reading(engine) as conn:
+        assert [each.n for each in rules.list_rules(conn)] == [1] * 4
+
+
+def test_rules_count_as_stored_only_when_their_version_does(postgres_url: str) -> None:
+    engine = database.connect(postgres_url)
+    waiting.until(lambda: RuleFollower(engine).follow(_limit_sites(1)))
+    follower, newer = RuleFollower(engine), replace(_limit_sites(1), version=2)
+    with database.writing(engine) as conn:
+        conn.execute(text("UPDATE installation SET epoch_floor = epoch_floor"))
+        assert not follower.follow(newer)
+    waiting.until(lambda: follower.follow(newer))
+    with database.reading(engine) as conn:
+        assert rules.read_version(conn) == (2, newer.expiries)
     engine.dispose()
 
 

@@ -170,7 +170,10 @@ def test_a_vo_has_so_many_pilots_that_have_not_ended_whoever_registers_them(
     assert register(here, "q.1", "q.2").status_code == 201
     refused = register(there, "q.3", "q.4", queue=OTHER)
     assert refused.status_code == 429, "all or none"
-    assert "cms would have more than 3 pilots that have not ended" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["message"] == (
+        "cms would have more than 3 pilots that have not ended: Limits/PilotsPerVO allows no more,"
+        " until some end or an operator raises it"
+    )
     assert [register_one("q.3").status_code, register_one("q.4").status_code] == [201, 429]
     assert here.post(f"{API}/pilots", json=one).status_code == 200, "nothing new"
     assert register(service.as_role("director", vo="dune"), "r.1", "r.2", "r.3").status_code == 201
