@@ -175,19 +175,18 @@ class AutocommitRunner:
 
     def _connect(self) -> _Driver:
         conn = self._engine.connect()
+        driver = _get_driver(conn)
         try:
-            driver = _get_driver(conn)
             self._is_pooled = postgresql_settings.is_pooled(conn)
             conn.detach()
             driver.autocommit = True
             if not self._is_pooled:
                 driver.execute(_PLAN_SETTINGS)
-        except psycopg.Error as error:
-            translated = _translate(self._engine.dialect, driver, _PLAN_SETTINGS, error)
-            conn.close()
-            raise translated from error
-        except BaseException:
-            conn.close()  # also if it is detached already
+        except BaseException as error:
+            conn.invalidate()  # without the rollback of `close`, which fails if the server has gone
+            driver.close()
+            if isinstance(error, psycopg.Error):
+                raise _translate(self._engine.dialect, driver, _PLAN_SETTINGS, error) from error
             raise
         self._process = os.getpid()
         self._closing = weakref.finalize(self, partial(_close, driver, self._process))

@@ -138,6 +138,17 @@ def test_a_connection_of_ones_own_is_closed_if_it_cannot_be_prepared(
     engine.dispose()
 
 
+def test_a_server_that_goes_while_a_connection_of_ones_own_is_prepared_leaves_no_traceback(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = database.connect(postgres_url)
+    monkeypatch.setattr(compiled_sql, "_PLAN_SETTINGS", "SELECT pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(OperationalError):
+        AutocommitRunner(engine).rows("SELECT 1", ())
+    assert not caplog.records
+    engine.dispose()
+
+
 def test_what_the_url_says_of_a_connection_goes_before_our_settings(postgres_url: str) -> None:
     engine = database.connect(f"{postgres_url}&application_name=mine&options=-c%20statement_timeout%3D5s")
     with database.reading(engine) as conn:
