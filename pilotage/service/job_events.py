@@ -167,10 +167,8 @@ class JobEvents:
         return _CountedStream(events, uncount)
 
     def _uncount(self, subject: str, vo: str) -> None:
-        for counter, name in ((self._streams, subject), (self._of_vos, vo)):
-            counter[name] -= 1
-            if not counter[name]:
-                del counter[name]
+        self._streams -= Counter((subject,))  # which drops those at zero
+        self._of_vos -= Counter((vo,))
 
     async def _follow(
         self, wanted: JobSelector, *, start: ChangeCursor, seconds: float

@@ -165,10 +165,7 @@ class BodyLimiter:
         try:
             yield count
         finally:
-            for who in holders:
-                self._held[who] -= held
-                if not self._held[who]:
-                    del self._held[who]
+            self._held -= Counter(dict.fromkeys(holders, held))  # which drops those at zero
 
 
 class SharedPlaces:
@@ -196,9 +193,7 @@ class SharedPlaces:
         finally:
             if not turn.cancelled():
                 self._free += 1
-                self._at_work[vo] -= 1
-                if not self._at_work[vo]:
-                    del self._at_work[vo]
+                self._at_work -= Counter((vo,))  # which drops those at zero
                 self._admit()
 
     def _admit(self) -> None:
