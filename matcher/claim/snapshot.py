@@ -18,7 +18,7 @@ from cs_config.tree.storage import list_near
 from matcher.cache import NoMatchCache, OpenPlaceCache
 from matcher.claim.allotment import JobSize
 from matcher.index import place_pools
-from matcher.index.place_pools import PlaceCache, PlacePools
+from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
 from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
@@ -123,6 +123,7 @@ class Snapshot:
     random: Random
     #: Banned sites, folded, read once per batch, because the most frequent answer must stay cheap.
     banned: frozenset[str]
+    versions: MappingVersions = field(default_factory=dict)
 
     @property
     def conn(self) -> Connection:
@@ -148,7 +149,13 @@ class Snapshot:
                 if not vos:
                     return None, resource
                 served = places.served_without_queue(
-                    self.reading, self.config, presented, vos, age=self.age, now=self.now
+                    self.reading,
+                    self.config,
+                    presented,
+                    vos,
+                    versions=self.versions,
+                    age=self.age,
+                    now=self.now,
                 )
                 return served, resource
             if caller.stamp is not None:
@@ -165,6 +172,7 @@ class Snapshot:
             vos,
             location.facts,
             submits=presented.submits,
+            versions=self.versions,
             age=self.age,
             now=self.now,
         )

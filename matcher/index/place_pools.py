@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Select, bindparam, select
 
@@ -74,6 +74,8 @@ class PlacePools:
     flags: Mapping[str, Flags] = field(default_factory=dict)
 
 
+#: Configuration version of the mapping of each VO, as read in one transaction; None: there is no mapping.
+MappingVersions: TypeAlias = dict[str, int | None]
 #: Cached places.
 _CACHED = 10_000
 
@@ -117,6 +119,7 @@ class PlaceCache:
         facts: Facts,
         *,
         submits: bool,
+        versions: MappingVersions,
         age: int,
         now: datetime,
     ) -> PlacePools:
@@ -132,7 +135,7 @@ class PlaceCache:
             return known
         conn = reading.conn
         with self._reading:
-            checked = _read_checked(conn, config, vos)
+            checked = _read_checked(conn, config, vos, versions)
             of_queue = listing.list_mapped_pools(conn, sorted(vos), [address])[address]
             mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
             place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
@@ -146,6 +149,7 @@ class PlaceCache:
         presented: StatedResource,
         vos: frozenset[str],
         *,
+        versions: MappingVersions,
         age: int,
         now: datetime,
     ) -> PlacePools:
@@ -163,7 +167,7 @@ class PlaceCache:
             return known
         conn = reading.conn
         with self._reading:
-            place = replace(place, checked=_read_checked(conn, config, vos))
+            place = replace(place, checked=_read_checked(conn, config, vos, versions))
             mapped = _list_pools_without_queue(conn, place, presented.pools, vos)
             found = self._check_nodes(conn, config, place, mapped, presented.node_facts, now)
             return self._store(key, found, age)
@@ -273,14 +277,18 @@ def _list_pools_without_queue(
         yield row.pool_id, row.vo, QueueAddress(site=place.site, ce=row.ce, queue=row.queue), row.undecided
 
 
-def _read_checked(conn: Connection, config: Configuration, vos: Iterable[str]) -> int | None:
+def _read_checked(
+    conn: Connection, config: Configuration, vos: Collection[str], versions: MappingVersions
+) -> int | None:
     """The common version of the configuration and of the mapping of all the VOs; None: they differ.
 
-    To be read before the mapping: while the version stays, so does what was computed from it. The claim
-    checks the version again.
+    To be read before the mapping, once in a transaction: while the version stays, so does what was computed
+    from it. The claim checks the version again.
     """
-    versions = (queue_class_store.read_version(conn, vo) for vo in vos)
-    stored = {version for version in versions if version is not None}
+    for vo in vos:
+        if vo not in versions:
+            versions[vo] = queue_class_store.read_version(conn, vo)
+    stored = {version for vo in vos if (version := versions[vo]) is not None}
     return config.version if stored == {config.version} else None
 
 

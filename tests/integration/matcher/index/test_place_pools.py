@@ -2,9 +2,10 @@
 
 from datetime import datetime
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
-from matcher.index.place_pools import PlaceCache, PlacePools
+from cs_config.tree.configuration import Configuration
+from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from taskqueue.db import database
 from tests import waiting
 from tests.waiting import LONG, SHORT
@@ -12,15 +13,27 @@ from tests.waiting import LONG, SHORT
 VOS = frozenset({"lhcb"})
 
 
+def _read(engine: Engine, places: PlaceCache, config: Configuration, now: datetime) -> list[PlacePools]:
+    """Two places, in one transaction."""
+    versions: MappingVersions = {}
+    with database.reading_lazily(engine) as reading:
+        return [
+            places.served(
+                *(reading, config, queue, VOS, {}),
+                submits=False,
+                versions=versions,
+                age=places.age,
+                now=now,
+            )
+            for queue in (LONG, SHORT)
+        ]
+
+
 def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: datetime) -> None:
     config, places = waiting.grid(), PlaceCache()
 
     def of_both() -> list[PlacePools]:
-        with database.reading_lazily(engine) as reading:
-            return [
-                places.served(reading, config, queue, VOS, {}, submits=False, age=places.age, now=now)
-                for queue in (LONG, SHORT)
-            ]
+        return _read(engine, places, config, now)
 
     with database.writing(engine) as conn:
         first = waiting.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
@@ -31,3 +44,14 @@ def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: da
     places.forget(VOS)
     long, short = of_both()
     assert long.pools is short.pools == {first, second}
+
+
+def test_the_version_of_the_mapping_is_read_once_for_all_places(engine: Engine, now: datetime) -> None:
+    config, statements = waiting.grid(), list[str]()
+    with database.writing(engine) as conn:
+        waiting.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
+    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+
+    _read(engine, PlaceCache(), config, now)
+
+    assert len([each for each in statements if "config_version" in each]) == 1
