@@ -115,8 +115,9 @@ def test_a_person_signs_in_so_often_and_a_refused_link_stays_good(
         assert browser.post("/logout", data={"csrf": _csrf(browser)}).status_code == 303
     link = _link(ada)
     refused = _follow(service, service.client(), link)
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "120")
-    assert "too many sign-ins, try again in 120 s" in refused.text
+    assert refused.status_code == 429
+    assert 1 <= int(seconds := refused.headers["retry-after"]) <= 120
+    assert f"too many sign-ins, try again in {seconds} s" in refused.text
     with database.writing(service.engine) as conn:
         secret, code, _ = login_tokens.begin_device(conn, address="192.0.2.1", now=utc_now())
     assert login_links.confirm_device(service.parts, _token(service), code)
