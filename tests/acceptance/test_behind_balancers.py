@@ -140,7 +140,7 @@ def _again_and_again(work: Callable[[], None]) -> Iterator[None]:
     stop = threading.Event()
 
     def run() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.05):
             work()
 
     with ThreadPoolExecutor(1) as threads:

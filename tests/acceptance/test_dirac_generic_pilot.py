@@ -40,7 +40,7 @@ PATIENCE = 600.0
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_generic_pilot_runs_the_jobs_of_another_with_their_owners_proxy(
-    database_url: str, tmp_path: Path
+    sqlite_url: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     host, owner, pilot = (authority.sign(name) for name in ("host", "ada", "pia"))
@@ -60,7 +60,7 @@ def test_a_generic_pilot_runs_the_jobs_of_another_with_their_owners_proxy(
             *("--tls-key", str(host[1]), "--authorities", str(authorities)),
             *("--resources", str(tmp_path / "resources.yaml"), "--configuration", str(tmp_path / "cs.cfg")),
         ]
-        environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": database_url}
+        environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": sqlite_url}
         door = Supervised("door", arguments, env=environment, log=tmp_path / "door.log")
         door.start()
         (tmp_path / "dirac").mkdir()

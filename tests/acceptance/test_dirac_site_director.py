@@ -106,7 +106,7 @@ class Field:
 
 
 @pytest.fixture
-def field(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
+def field(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Field]:
     authority = Authority(tmp_path)
     people = {name: authority.sign(name) for name in ("host", "ada", "pia", "directors")}
     authorities, port = authority.link_by_hash(), starting.free_port()
@@ -132,7 +132,7 @@ def field(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             *("--tls-key", str(key), "--authorities", str(authorities)),
             *("--resources", str(tmp_path / "resources.yaml"), "--configuration", str(tmp_path / "cs.cfg")),
         ]
-        environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": database_url}
+        environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": postgres_url}
         door = Supervised("door", arguments, env=environment, log=tmp_path / "door.log")
         door.start()
         try:
