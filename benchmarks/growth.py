@@ -21,7 +21,8 @@ from taskqueue.db import database
 _LIMITED = 6
 _TOGETHER = 64
 _ROUNDS = 3
-_CLASSES, _WAITING = 1_000, 200_000
+#: More than are taken: a side that runs short of jobs shows nothing.
+_CLASSES, _WAITING = 1_000, 500_000
 _RUNNING = (0, 10_000, 56_000)
 #: What runs was copied with the marks of its original, so the copies count as their originals do.
 _COUNT = text("""
