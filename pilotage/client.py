@@ -33,6 +33,8 @@ Description = Path | str | Mapping[str, object]
 
 #: Jobs in one request.
 _PAGE = 1000
+#: Bytes that are too many for the name of a file; a text may have more.
+_LONGEST_NAME = 256
 #: Rows of a table in a notebook.
 _SHOWN = 50
 _JOB_COLUMNS = ("job_id", "status", "minor_status", "site", "vo", "owner", "job_name", "submitted_at")
@@ -369,6 +371,8 @@ def _read_drafts(description: Description) -> list[JobDraft]:
         text = description.read_text(encoding="utf-8", errors="surrogateescape")
         return job_submit.read_drafts(text, file=str(description), directory=description.parent)
     if isinstance(description, str):
+        if len(description.encode(errors="surrogateescape")) < _LONGEST_NAME and Path(description).is_file():
+            raise WrongUsage(f"{description!r:.200} is the name of a file: give Path({description!r:.200})")
         return job_submit.read_drafts(description, file="the description", directory=Path())
     return [job_submit.make_draft(description, directory=Path())]
 

@@ -39,7 +39,7 @@ def install(version: str = VERSION) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
             shutil.rmtree(home, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", "--copies", str(home)], check=True)
+            subprocess.run([sys.executable, "-m", "venv", "--copies", "--without-pip", str(home)], check=True)
             pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--compile-bytecode"]
             pip += ["--python", str(python)]
             environment = {**os.environ, "UV_HTTP_TIMEOUT": "300", "UV_HTTP_RETRIES": "10"}

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,6 +95,35 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
     return [parameter(each.name, each.type, default=each.default) for each in fields(group)]
 
 
+_SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def parse_duration(word: str) -> float:
+    """Seconds of a duration such as `90s`, `30m`, `6h` or `2d`."""
+    number, unit = word[:-1], word[-1:]
+    if not number.isdecimal() or not int(number) or unit not in _SECONDS:
+        raise WrongUsage(f"{word!r} is not a duration; allowed are 90s, 30m, 6h, 2d and the like")
+    return int(number) * _SECONDS[unit]
+
+
+#: What a point in time may be.
+MOMENT = "a time (UTC without a zone), a date, or how long ago: 24h, 7d, 12w"
+
+
+def parse_moment(word: str | None) -> str | None:
+    """A time or date as it is given; `7d` and the like as the time so long ago."""
+    try:
+        if word is not None and word[-1:] in _SECONDS:
+            return (datetime.now(UTC) - timedelta(seconds=parse_duration(word))).isoformat()
+        if word is not None:
+            datetime.fromisoformat(word)
+    except (ValueError, OverflowError, WrongUsage):
+        raise WrongUsage(
+            f"{word!r} is not a time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
+        ) from None
+    return word
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilters:
     """Filters of jobs, by their names in the HTTP interface."""
@@ -121,26 +151,24 @@ class JobFilters:
         ),
     ] = None
     submitted_since: Annotated[
-        str | None, option("TIME", "Only jobs submitted then or later; UTC without a zone.", "--since")
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help=f"Only jobs submitted then or later: {MOMENT}.",
+            callback=parse_moment,
+        ),
     ] = None
-    submitted_before: Annotated[str | None, option("TIME", "Only jobs submitted before.", "--before")] = None
+    submitted_before: Annotated[
+        str | None,
+        typer.Option("--before", metavar="TIME", help="Only jobs submitted before.", callback=parse_moment),
+    ] = None
 
 
 def given_options(group: Any) -> dict[str, Any]:
     """The options of a group that were given, by name."""
     values = {each.name: getattr(group, each.name) for each in fields(group)}
     return {name: value for name, value in values.items() if value is not None}
-
-
-_SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def parse_duration(word: str) -> float:
-    """Seconds of a duration such as `90s`, `30m`, `6h` or `2d`."""
-    number, unit = word[:-1], word[-1:]
-    if not number.isdecimal() or not int(number) or unit not in _SECONDS:
-        raise WrongUsage(f"{word!r} is not a duration; allowed are 90s, 30m, 6h, 2d and the like")
-    return int(number) * _SECONDS[unit]
 
 
 #: Maximum number of ids; more are probably a typing error.

@@ -166,7 +166,9 @@ def _styled(text: str) -> Text:
 
 def heading(field: str) -> str:
     """The heading of a column for a field of the interface: `Submit pool` for `submit_pool`."""
-    return {"vo": "VO", "vos": "VOs", "url": "URL"}.get(field) or field.replace("_", " ").capitalize()
+    return {"vo": "VO", "vos": "VOs", "url": "URL", "ce": "CE"}.get(field) or field.replace(
+        "_", " "
+    ).capitalize()
 
 
 def facts(entries: Mapping[str, object], *, title: str) -> Table:

@@ -13,7 +13,6 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.output import Entry
 
-_MOMENT = "a time, a date, or how long ago: 24h, 7d, 12w"
 _HOUR = 3600.0
 #: Causes of waiting that a table lists; the sum has all.
 _CAUSES = 2
@@ -40,7 +39,7 @@ def accounting(
     by: Annotated[
         str, options.option("NAME,…", "Group by: vo, site, ce, queue, owner, owner_group, status.")
     ] = "vo",
-    since: Annotated[str, options.option("TIME", f"Start: {_MOMENT}.", "--from")] = "7d",
+    since: Annotated[str, options.option("TIME", f"Start: {options.MOMENT}.", "--from")] = "7d",
     filters: AccountingFilters,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     service: ServiceOptions,

@@ -223,7 +223,7 @@ def logs(
 ) -> None:
     """Show the last lines that a job wrote, as of its last heartbeat.
 
-    `pilotage job output` downloads all of it when the job has ended.
+    What it wrote after that is in its files: `pilotage job output` downloads them when the job has ended.
     """
     shown = ""
     with service.connect() as client:
@@ -238,9 +238,13 @@ def logs(
             if not follow or job["status"] in FINAL:
                 break
             time.sleep(_PAUSE)
-    if not shown and not service.as_json:
-        files = f"; see `pilotage job output {job_id}`" if job["status"] in FINAL else ""
-        typer.echo(f"job {job_id} is {job['status']}: no line of it was reported{files}", err=True)
+    has_ended = job["status"] in FINAL
+    if not service.as_json and (has_ended or not shown):
+        lines = "no line of it was reported"
+        if shown:
+            lines = "what it wrote after its last heartbeat is not shown here"
+        files = f"; see `pilotage job output {job_id}`" if has_ended else ""
+        typer.echo(f"job {job_id} is {job['status']}: {lines}{files}", err=True)
 
 
 def new_lines(before: str, after: str) -> str:

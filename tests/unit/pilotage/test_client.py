@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import pilotage
 from pilotage import ApiError, PilotageError, ServiceAway
 from pilotage.cli.commands import job
+from pilotage.cli.errors import WrongUsage
 from pilotage.client import Client, JobRecord, Pages, _read_job
 from pilotage.fabric.client import ServiceClient
 
@@ -71,6 +73,16 @@ def test_all_names_of_the_package_are_there() -> None:
 def test_what_is_wrong_with_a_description_is_an_error_of_ours() -> None:
     with Client("http://127.0.0.1:9", "x") as client, pytest.raises(PilotageError, match="no such file"):
         client.submit({"Executable": "run.sh", "InputSandbox": ["/nowhere/run.sh"]})
+
+
+def test_a_text_that_is_the_name_of_a_file_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    file = tmp_path / "job.jdl"
+    file.write_text('Executable = "/bin/true";')
+    with Client("http://127.0.0.1:9", "x") as client:
+        with pytest.raises(WrongUsage, match=rf"is the name of a file: give Path\('{file}'\)"):
+            client.submit(str(file))
+        with pytest.raises(PilotageError, match="neither JDL"):
+            client.submit("x" * 5000)
 
 
 class Changes(Client):
