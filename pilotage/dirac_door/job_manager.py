@@ -12,6 +12,7 @@ from pilotage.dirac_door import dialect, jencode, peers, sandbox_store
 from pilotage.dirac_door import job_state_update as reports
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.peers import DiracCall, JobIds, Method
+from pilotage.service.auth.callers import Caller
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries
 from requirements.errors import InvalidInput, NotAllowed
@@ -67,15 +68,15 @@ def _sort(call: DiracCall, job_ids: Sequence[int]) -> _Named:
 def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_reset: bool = False) -> Result:
     """Change the jobs that the peer controls and whose status allows it; the ids of these."""
     named = _sort(call, job_ids)
-    by_vo: defaultdict[str, list[int]] = defaultdict(list)
+    by_caller: defaultdict[Caller, list[int]] = defaultdict(list)
     for job in named.own:
-        by_vo[job.vo].append(job.job_id)
+        by_caller[call.peer.changer_of(job)].append(job.job_id)
     done = [
         job_id
-        for vo, ids in by_vo.items()
+        for caller, ids in by_caller.items()
         for some in sql.split_batches(ids)
         for job_id in queries.change_many(
-            call.parts, call.peer.admin_of(vo), JobFilter(ids=list(some)), wanted, is_reset=is_reset
+            call.parts, caller, JobFilter(ids=list(some)), wanted, is_reset=is_reset
         ).job_ids
     ]
     return _report(sorted(done), named)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -229,6 +230,19 @@ def test_lists_have_as_many_ids_as_a_submission_has_jobs(ask: Ask):
     assert value(ask("ada", MANAGER, "rescheduleJob", ids)) == [job_id]
     assert value(ask("ada", MANAGER, "killJob", ids)) == [job_id]
     assert ask("ada", MANAGER, "killJob", [*ids, 10_001]).json()["OK"] is False
+
+
+def test_a_change_of_own_jobs_is_audited_with_the_role_of_a_user(ask: Ask, caplog: pytest.LogCaptureFixture):
+    ids = [value(ask(owner, MANAGER, "submitJob", JDL)) for owner in ("ada", "bob")]
+    with caplog.at_level(logging.INFO, logger="pilotage.audit"):
+        assert value(ask("ada", MANAGER, "killJob", ids)) == ids, "one of each by JobSharing"
+        assert value(ask("rms", MANAGER, "deleteJob", ids)) == ids
+    lines = [json.loads(each.getMessage()) for each in caplog.records if each.name == "pilotage.audit"]
+    assert [(each["subject"], each["role"], each["jobs"]) for each in lines] == [
+        ("user:lhcb::ada", "user", 1),
+        ("vo_admin:lhcb::ada", "vo_admin", 1),
+        ("vo_admin:dune,lhcb::rms", "vo_admin", 2),
+    ]
 
 
 def test_the_input_data_of_a_job_and_of_several_are_read(ask: Ask):
