@@ -180,8 +180,8 @@ class DiracLayout:
             if name == "Sites":
                 tree[name] = self._all_sites(entry)
             elif name == "Computing":
-                ours = {each: below for each, below in entry.entries.items() if each in _COMPUTING}
-                tree[name] = self._values(Section(entry.line, dict(ours)), "")
+                if ours := {each: below for each, below in entry.entries.items() if each in _COMPUTING}:
+                    tree[name] = self._values(Section(entry.line, dict(ours)), "")
             elif name == "Domains":
                 self._domains(entry)
         beside = section.entries.get(_OS_COMPATIBILITY)

@@ -88,7 +88,10 @@ def main(*, install: bool) -> int:
             f" on Debian --install adds the packages {packages}\n"
         )
         return 2
-    console.print(f"DIRAC {dirac_package.VERSION} in an environment of its own: installed once, from PyPI")
+    console.print(
+        f"DIRAC {dirac_package.VERSION} in an environment of its own, from PyPI: installed once,"
+        " which takes some minutes, since its M2Crypto is built"
+    )
     try:
         python = dirac_package.install()
     except subprocess.CalledProcessError as fault:

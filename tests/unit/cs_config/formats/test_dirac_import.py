@@ -251,6 +251,17 @@ def test_the_layout_of_rfc_5_becomes_ours():
     assert "not in LCG" in notes["CNAF"]
 
 
+def test_defaults_of_ces_alone_leave_no_empty_section():
+    computing, sites = (
+        "Computing {\nCEDefaults {\nVO = lhcb\n}\n}\n",
+        "LCG {\nLCG.A.org {\nCEs {\nce1 {\n}\n}\n}\n}\n",
+    )
+    text = f"Resources {{\n{computing}Sites {{\n{sites}}}\n}}\n"
+    proposal = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": text}).proposal
+    assert proposal.paths == ("Resources/Sites",)
+    assert proposal.after.tree["Resources"]["Sites"]["LCG.A.org"]["CEs"] == {"ce1": {"VO": "lhcb"}}
+
+
 def test_an_import_is_laid_over_what_is_there_and_says_what_changes():
     config = validate.parse(
         "# ours\nResources:\n  Sites:\n    LCG.CERN.ch:\n      VO: [lhcb, biomed]\n      OS: el9  # kept\n",
