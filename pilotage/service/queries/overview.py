@@ -90,7 +90,7 @@ class OverviewCounts:
 class OverviewTroubles:
     """Problems that concern the caller."""
 
-    stuck_pools: int  #: pools without an eligible queue
+    stuck_pools: int  #: pools with waiting jobs, without an eligible queue
     stuck_jobs: int  #: waiting jobs in these pools, counted up to `MOST_STUCK`
     banned: Sequence[SiteAnswer]
     throttled: Sequence[SiteAnswer]  #: closed by a throttle of the site, a CE or queue
@@ -210,7 +210,8 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
     config = parts.live.current
     sites = visibility.concerned_sites(caller, config)
     with database.reading(parts.engine) as conn:
-        stuck = unmatchable.list_pools_without_queue(conn, caller.visible_vos)
+        without_queue = unmatchable.list_pools_without_queue(conn, caller.visible_vos)
+        stuck = sorted(unmatchable.find_pools_with_jobs(conn, without_queue))
         jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
         banned = set(scopes.read_bans(conn, sites, now=now))
         latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None

@@ -51,6 +51,11 @@ def busy(service: Service) -> Service:
     service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 3}).raise_for_status()
     stuck = {"Executable": "x", "Requirements": {"Memory": 900000}}
     service.user(vo="dune", user="dan").post("/api/v1/jobs", json={"jobs": [stuck] * 2}).raise_for_status()
+    # A pool whose job was killed is no problem.
+    killed = {"Executable": "x", "Requirements": {"Memory": 800000}}
+    dan = service.user(vo="dune", user="dan")
+    [job_id] = dan.post("/api/v1/jobs", json={"jobs": [killed]}).json()["job_ids"]
+    dan.post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
     resource = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
     answer = service.pilot("LCG.A.org/ce1/long").post("/api/v1/matcher/requestJob", json=resource)
     assert answer.json()["matches"]
@@ -68,7 +73,7 @@ def test_an_operator_sees_all_vos_and_what_needs_a_look(busy: Service, signed_in
     page.goto("/")
     rows = page.get_by_role("table", name="Jobs that have not ended").get_by_role("row").all_text_contents()
     assert [row.split()[0] for row in rows[1:]] == ["cms", "dune"]
-    assert page.locator("dl a[href='/pools']").inner_text() == "1"
+    assert page.locator("dl a[href='/pools']").inner_text() == "2"
     alarms = page.get_by_role("region", name="Problems")
     assert "2 jobs wait in 1 SubmitPool" in alarms.inner_text()
     assert "LCG.B.org" in alarms.inner_text()
