@@ -1,10 +1,17 @@
-"""What tests of pilots share."""
+"""What tests of pilots and of the matching share."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from matcher.limits import compiled_rules
 from tests.lease_server import LeaseServer
+
+
+@pytest.fixture(autouse=True)
+def _new_rules_are_counted_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 600.0)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from sqlalchemy import Engine, insert, select, text
 
 from matcher import cache
 from matcher.claim import async_claimer
+from matcher.claim import matcher as matching
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
 from taskqueue.db import database
@@ -34,6 +35,7 @@ from tests.waiting import LONG, at, request
 def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
     monkeypatch.setattr(cache, "_OPEN_SECONDS", 600.0)
+    monkeypatch.setattr(matching, "_RECENT", 600.0)
 
 
 @pytest.fixture

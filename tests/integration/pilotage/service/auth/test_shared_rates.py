@@ -2,11 +2,18 @@
 
 import pytest
 
+from pilotage.service.auth import rate_limits
 from pilotage.service.auth.rate_limits import RateLimiter, RequestRate, SharedRates
 from pilotage.service.http_errors import TooManyRequests
 from tests.redis_server import RedisServer
 
 RATE = RequestRate(per_second=20, burst=200)
+
+
+@pytest.fixture(autouse=True)
+def _redis_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(rate_limits, "_TIMEOUT", 300.0)
 
 
 class Process:

@@ -199,7 +199,7 @@ def act(
         for number, target in enumerate(targets)
     ]
     farm.begin_actions(SystemActions(kill=kill, submit=jobs))
-    workers.wait_for([farm], 30)
+    workers.wait_for([farm], 300)
     results = farm.take_results([] if problems is None else problems)
     assert results is not None
     return results, farm
