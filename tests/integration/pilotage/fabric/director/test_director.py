@@ -642,7 +642,7 @@ def test_a_queue_that_is_down_in_its_batch_system_is_reported(
     ground.submit(1)
     director = ground.director(LONG)
     down = {"local": Capacity(cores=0, free_cores=0, waiting=0, running=0)}
-    monkeypatch.setattr(ground.host, "capacity", lambda: down)
+    monkeypatch.setattr(LocalHost, "capacity", lambda _: down)
     assert ground.cycle(director).closed == [LONG]
 
     ground.cycle(director)
