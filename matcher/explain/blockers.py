@@ -26,6 +26,7 @@ from requirements import evaluator
 from requirements.errors import MOST_HINTS, did_you_mean, format_count
 from requirements.values import fold
 from taskqueue.jobs.jobs import Job
+from taskqueue.leases import expiry
 from taskqueue.pilots import pilots
 from taskqueue.sites import processes, scopes
 from taskqueue.sites.scopes import Ban
@@ -100,6 +101,8 @@ def _format_ban(ban: Ban) -> str:
 WAITS_FOR_PILOT = "Pilot Agent Submission"
 #: Closed places that are listed.
 _MOST_NAMED = 3
+#: Characters of a director's problem that are shown.
+_LONGEST_PROBLEM = 300
 #: Age up to which a pilot's last request counts as recent.
 LATELY = timedelta(minutes=15)
 
@@ -130,7 +133,8 @@ def list_blockers(conn: Connection, situation: JobSituation) -> list[str]:
 
 def _ended(job: Job) -> Iterator[str]:
     if job.status is JobStatus.STALLED:
-        yield "its pilot is silent"
+        ended = "its pilot has ended; it runs again within minutes"
+        yield ended if job.minor_status == expiry.PILOT_ENDED else "its pilot is silent"
     elif job.status is JobStatus.FAILED:
         yield f"it has failed: {job.application_status or job.minor_status}"
 
@@ -148,7 +152,12 @@ def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
     if not situation.survey.candidates:
-        yield "its VO may use no queue at all"
+        admitted = situation.survey.admitted
+        yield (
+            "all queues that its VO may use are switched off"
+            if admitted
+            else "its VO may use no queue at all"
+        )
     elif not situation.eligible:
         yield "no eligible queue: it becomes matchable when the configuration has one"
         if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:
@@ -300,6 +309,24 @@ def _slots(conn: Connection, situation: JobSituation) -> Iterator[str]:
             )
 
 
+def _directors(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Problems of the directors that send pilots to the sites of eligible queues; the first of each."""
+    survey, vo = situation.survey, situation.demand.asked.vo
+    sites = {site for site, queues in survey.sites.items() if queues & situation.eligible}
+    for process in processes.list_processes(conn, [vo]) if sites else ():
+        served = sites.intersection(process.sites)
+        if process.kind != "director" or not served:
+            continue
+        if process.is_overdue(situation.now):
+            seen = process.seen_at.isoformat(timespec="seconds")
+            yield f"the director {process.name}, which sends pilots to {min(served)}, last reported at {seen}"
+        elif process.problems:
+            yield (
+                f"the director {process.name}, which sends pilots to {min(served)}, reports: "
+                f"{process.problems[0]:.{_LONGEST_PROBLEM}}"
+            )
+
+
 def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if not situation.eligible:
         return
@@ -364,11 +391,12 @@ def _format_closures(closed: int, eligible: int) -> str:
 def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
     place = listing.read_position(conn, situation.job.job_id) if situation.job else None
     if place is not None and place.before:
-        yield f"{place.before} of the {place.waiting} jobs of its task queue are handed out before it"
+        verb = "is" if place.before == 1 else "are"
+        yield f"{place.before} of the {place.waiting} jobs of its task queue {verb} handed out before it"
 
 
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _advertised, _nodes, _slots, _pilots, _queue_position),
+    *(_closures, _advertised, _nodes, _slots, _directors, _pilots, _queue_position),
 )

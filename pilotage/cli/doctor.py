@@ -205,8 +205,12 @@ def _counters(engine: Engine) -> Finding:
     return Finding("counters", Health.GOOD, "limits count what runs")
 
 
+#: Problems that are shown of one report.
+_MOST_PROBLEMS = 5
+
+
 def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
-    """Check that directors and gateways still report, and that their slots have room for the jobs."""
+    """Check that directors and gateways report, no problems among it, and have slots for the jobs."""
     subject = "directors and gateways"
     with database.reading(engine) as conn:
         found = processes.list_processes(conn)
@@ -224,6 +228,13 @@ def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
                 f"{each.name}: {slot.slot}"
             )
             yield Finding(subject, Health.WARNING, message)
+    problems = {
+        f"the {each.kind} {each.name} reports: {problem}": None
+        for each in found
+        if each not in late
+        for problem in each.problems[:_MOST_PROBLEMS]
+    }
+    yield from (Finding(subject, Health.WARNING, one_line(text)) for text in problems)
     if found and not late:
         yield Finding(subject, Health.GOOD, f"{len({(each.kind, each.name) for each in found})} at work")
 

@@ -157,11 +157,17 @@ class Director:
         )
         report = here.build_report(
             vo,
-            problems=() if last is None else (*last.away, *last.problems),
+            problems=() if last is None else self._list_problems(last),
             too_small=[asdict(each) for each in self._too_small.get(vo, ())],
             ends=ends,
         )
         client.report_process(report | ({"replaces": replaces} if replaces else {}))
+
+    def _list_problems(self, last: DirectorSummary) -> list[str]:
+        """Problems of the last cycle, also of batch systems that it skipped, and queues that are down."""
+        skipped = (self._workers[name].trouble for name in last.skipped)
+        down = (f"{queue} is down in its batch system" for queue in last.closed)
+        return list(dict.fromkeys((*last.away, *filter(None, skipped), *down, *last.problems)))
 
     def check_slots(self, *, with_unknown: bool = False) -> list[str]:
         """Contradictions between the file and the queues, for any VO; also queues that do not exist."""

@@ -30,6 +30,7 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.cycle_summaries import DirectorSummary
+from requirements.errors import format_count
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class SystemWorker:
     failures: int = 0  #: in a row
     skipped: int = 0  #: cycles that it is still skipped
     is_slow: bool = False  #: a task was not over when the director went on, and none has succeeded since
+    trouble: str = ""  #: why it is skipped or waited for; empty once a poll has succeeded
     _polling: _Task[SystemSnapshot] | None = None
     _acting: _Task[ActionResults] | None = None
     _capacity: Mapping[str, Capacity] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class SystemWorker:
             log.exception("%s: the poll failed", self.name)
             self._note_failure(self._describe_fault(error), problems)
             return None
-        self.failures, self.is_slow = 0, False
+        self.failures, self.is_slow, self.trouble = 0, False, ""
         problems += self.snapshot.problems
         return self.snapshot
 
@@ -219,18 +221,20 @@ class SystemWorker:
     def _note_failure(self, problem: str, problems: list[str]) -> None:
         self.failures += 1
         self.skipped = min(2 ** (self.failures - 1), MOST_SKIPPED)
-        problems.append(f"{problem}; skipped for {self.skipped} cycles")
+        self.trouble = f"{problem}; skipped for {format_count(self.skipped, 'cycle')}"
+        problems.append(self.trouble)
 
     def _note_hanging(
         self, task: "_Task[SystemSnapshot] | _Task[ActionResults]", problems: list[str]
     ) -> None:
         self.is_slow = True
         age = self.clock() - task.began
+        problem = f"{self.name}: a command or its file system hangs for "
+        self.trouble = f"{problem}{age:.0f} s"
         if age > self.seconds:
             self.failures = max(1, self.failures)
-            problem = f"{self.name}: a command or its file system hangs for "
             if not any(each.startswith(problem) for each in problems):  # a cycle looks several times
-                problems.append(f"{problem}{age:.0f} s")
+                problems.append(self.trouble)
 
     def _poll(self, request: PollRequest, deadline: float) -> SystemSnapshot:
         survey = self.system.survey(request.handles, request.prefix)

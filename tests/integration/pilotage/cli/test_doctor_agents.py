@@ -62,6 +62,31 @@ def test_the_vos_for_which_an_agent_failed_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_problems_that_a_director_reports_are_shown_once_for_all_its_vos(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS, NOW)
+    engine = db_database.connect(installation(tmp_path).database_url)
+    with db_database.writing(engine) as conn:
+        for vo in ("cms", "lhcb"):
+            report = SiteProcess(
+                kind="director",
+                name="north",
+                vo=vo,
+                holder="h",
+                every=60,
+                problems=["farm: away"],
+                seen_at=NOW,
+            )
+            processes.report(conn, report, lease=timedelta(0), now=NOW)
+    engine.dispose()
+
+    found = doctor.check_database(installation(tmp_path), NOW)
+
+    assert [(each.health, each.message) for each in found if each.subject == "directors and gateways"] == [
+        (Health.WARNING, "the director north reports: farm: away"),
+        (Health.GOOD, "1 at work"),
+    ]
+
+
 def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp_path: Path) -> None:
     came_through(tmp_path, AGENTS, NOW)
     engine = db_database.connect(installation(tmp_path).database_url)

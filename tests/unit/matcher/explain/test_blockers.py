@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from matcher.explain import blockers
@@ -17,3 +19,12 @@ def test_closed_queues_are_told_as_people_count(shut: int, eligible: int, said: 
 
 def test_one_pilot_is_no_pilots():
     assert [blockers._format_pilots(number) for number in range(3)] == ["no pilots", "1 pilot", "2 pilots"]
+
+
+@pytest.mark.parametrize(
+    ("admitted", "said"),
+    [(0, "its VO may use no queue at all"), (3, "all queues that its VO may use are switched off")],
+)
+def test_queues_that_are_switched_off_are_told_from_queues_for_others(admitted: int, said: str):
+    situation = SimpleNamespace(survey=SimpleNamespace(candidates=0, admitted=admitted))
+    assert list(blockers._queues(None, situation)) == [said]  # type: ignore[arg-type]

@@ -619,6 +619,38 @@ def test_what_could_not_be_written_was_not_submitted_and_leaves_no_pilots_that_w
     assert all("the spool is full" in pilot["status_reason"] for pilot in ground.pilots())
 
 
+def test_what_a_batch_system_lacks_is_shown_also_while_it_is_skipped(ground: Ground) -> None:
+    ground.submit(1)
+    director = ground.director(LONG)
+    ground.faults.glitch = Fault.FULL
+    ground.cycle(director)
+    assert ground.cycle(director).skipped == ["host"]
+
+    ground.cycle(director)  # which reports the one that skipped it
+
+    [process] = ground.service.operator().get("/api/v1/site-processes").json()["processes"]
+    [problem] = process["problems"]
+    assert "the spool is full" in problem
+    explained = ground.service.user().get("/api/v1/jobs/1/explain").json()["now"]
+    site = LONG.partition("/")[0]
+    assert f"the director north, which sends pilots to {site}, reports: {problem}" in explained
+
+
+def test_a_queue_that_is_down_in_its_batch_system_is_reported(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.submit(1)
+    director = ground.director(LONG)
+    down = {"local": Capacity(cores=0, free_cores=0, waiting=0, running=0)}
+    monkeypatch.setattr(LocalHost, "capacity", lambda _: down)
+    assert ground.cycle(director).closed == [LONG]
+
+    ground.cycle(director)
+
+    [process] = ground.service.operator().get("/api/v1/site-processes").json()["processes"]
+    assert process["problems"] == [f"{LONG} is down in its batch system"]
+
+
 def test_what_became_of_submissions_is_reported_once_the_service_is_there_again(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

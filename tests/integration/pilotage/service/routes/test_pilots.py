@@ -175,6 +175,8 @@ def test_a_pilot_that_its_batch_system_started_again_may_request_jobs_soon(servi
         return str(service.user().get(f"/api/v1/jobs/{job_id}").json()["status"])
 
     assert begin("second") == "Stalled"
+    explained = service.user().get(f"/api/v1/jobs/{job_id}/explain").json()["now"]
+    assert explained == ["its pilot has ended; it runs again within minutes"]
     assert pilot.post("/api/v1/matcher/requestJob", json=request).json()["reason"] == "slot_full"
     pilot.post(f"/api/v1/leases/{match['lease']}/heartbeat", json={}).raise_for_status()
     assert begin("second") == "Running"

@@ -119,6 +119,8 @@ def test_a_system_that_fails_is_named_and_skipped_and_the_others_go_on(
     assert first.startswith(message)
     assert polls[1][1].away == []
     assert polls[1][1].skipped == ["bad"]
+    assert first.endswith("; skipped for 1 cycle")
+    assert bad.trouble.startswith(message), "also in the cycles that skip it"
 
 
 def test_a_system_that_works_again_is_polled_in_every_cycle() -> None:
@@ -126,6 +128,7 @@ def test_a_system_that_works_again_is_polled_in_every_cycle() -> None:
     flaky = worker(Scripted(surveying=lambda: next(answers)()))
 
     assert [poll(flaky)[0] for _ in range(4)] == [set(), set(), {"farm"}, {"farm"}]
+    assert flaky.trouble == ""
 
 
 def test_a_system_that_hangs_is_waited_for_once_and_its_late_answer_counts() -> None:
@@ -158,6 +161,18 @@ def test_a_task_without_an_end_is_reported_with_the_name_of_its_system() -> None
 
     assert summary.away == ["farm: a command or its file system hangs for 300 s"]
     assert not frozen.is_usable
+
+
+def test_a_task_that_is_late_is_no_failure_yet_and_is_named() -> None:
+    now = [0.0]
+    late = worker(Scripted(surveying=threading.Event().wait), clock=lambda: now[0])  # type: ignore[arg-type]
+    poll(late, seconds=0.01)
+    now[0] = 20.0
+
+    _, summary = poll(late)
+
+    assert (summary.away, summary.skipped) == ([], ["farm"])
+    assert late.trouble == "farm: a command or its file system hangs for 20 s"
 
 
 def test_a_failing_capacity_leaves_what_was_known() -> None:
