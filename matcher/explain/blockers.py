@@ -101,8 +101,6 @@ def _format_ban(ban: Ban) -> str:
 WAITS_FOR_PILOT = "Pilot Agent Submission"
 #: Closed places that are listed.
 _MOST_NAMED = 3
-#: Characters of a director's problem that are shown.
-_LONGEST_PROBLEM = 300
 #: Age up to which a pilot's last request counts as recent.
 LATELY = timedelta(minutes=15)
 
@@ -310,21 +308,21 @@ def _slots(conn: Connection, situation: JobSituation) -> Iterator[str]:
 
 
 def _directors(conn: Connection, situation: JobSituation) -> Iterator[str]:
-    """Problems of the directors that send pilots to the sites of eligible queues; the first of each."""
+    """Directors at the sites of eligible queues that are late or report problems.
+
+    The problems themselves are for admins: they name files and commands of hosts.
+    """
     survey, vo = situation.survey, situation.demand.asked.vo
     sites = {site for site, queues in survey.sites.items() if queues & situation.eligible}
     for process in processes.list_processes(conn, [vo]) if sites else ():
         served = sites.intersection(process.sites)
         if process.kind != "director" or not served:
             continue
+        director = f"the director {process.name}, which sends pilots to {min(served)},"
         if process.is_overdue(situation.now):
-            seen = process.seen_at.isoformat(timespec="seconds")
-            yield f"the director {process.name}, which sends pilots to {min(served)}, last reported at {seen}"
+            yield f"{director} last reported at {process.seen_at.isoformat(timespec='seconds')}"
         elif process.problems:
-            yield (
-                f"the director {process.name}, which sends pilots to {min(served)}, reports: "
-                f"{process.problems[0]:.{_LONGEST_PROBLEM}}"
-            )
+            yield f"{director} reports problems: `pilotage site processes` shows them to admins"
 
 
 def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
