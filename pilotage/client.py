@@ -9,6 +9,7 @@ where it does not respond, `PilotageError`, their base, for what is wrong before
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -33,8 +34,6 @@ Description = Path | str | Mapping[str, object]
 
 #: Jobs in one request.
 _PAGE = 1000
-#: Bytes that are too many for the name of a file; a text may have more.
-_LONGEST_NAME = 256
 #: Rows of a table in a notebook.
 _SHOWN = 50
 _JOB_COLUMNS = ("job_id", "status", "minor_status", "site", "vo", "owner", "job_name", "submitted_at")
@@ -371,10 +370,16 @@ def _read_drafts(description: Description) -> list[JobDraft]:
         text = description.read_text(encoding="utf-8", errors="surrogateescape")
         return job_submit.read_drafts(text, file=str(description), directory=description.parent)
     if isinstance(description, str):
-        if len(description.encode(errors="surrogateescape")) < _LONGEST_NAME and Path(description).is_file():
+        if _is_file(description):
             raise WrongUsage(f"{description!r:.200} is the name of a file: give Path({description!r:.200})")
         return job_submit.read_drafts(description, file="the description", directory=Path())
     return [job_submit.make_draft(description, directory=Path())]
+
+
+def _is_file(text: str) -> bool:
+    with suppress(OSError, ValueError):  # what is too long, or not to be read, is none
+        return Path(text).is_file()
+    return False
 
 
 def _read_values(name: str, given: Sequence[object]) -> list[str]:

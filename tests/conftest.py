@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 settings.register_profile(
     "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-settings.register_profile("random", settings.get_profile("tests"), derandomize=False)
+settings.register_profile("random", settings.get_profile("tests"), derandomize=False, print_blob=True)
 settings.load_profile("tests")
 
 

@@ -131,7 +131,7 @@ def list_blockers(conn: Connection, situation: JobSituation) -> list[str]:
 
 def _ended(job: Job) -> Iterator[str]:
     if job.status is JobStatus.STALLED:
-        ended = "its pilot has ended; it runs again within minutes"
+        ended = "its pilot has ended: it is rescheduled soon, or fails if that was done too often"
         yield ended if job.minor_status == expiry.PILOT_ENDED else "its pilot is silent"
     elif job.status is JobStatus.FAILED:
         yield f"it has failed: {job.application_status or job.minor_status}"
@@ -150,11 +150,10 @@ def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
     if not situation.survey.candidates:
-        admitted = situation.survey.admitted
+        admitted, enabled = situation.survey.admitted, situation.survey.enabled
+        are_off = admitted and not admitted & enabled
         yield (
-            "all queues that its VO may use are switched off"
-            if admitted
-            else "its VO may use no queue at all"
+            "all queues that its VO may use are switched off" if are_off else "its VO may use no queue at all"
         )
     elif not situation.eligible:
         yield "no eligible queue: it becomes matchable when the configuration has one"
@@ -294,35 +293,32 @@ def _advertised(conn: Connection, situation: JobSituation) -> Iterator[str]:
         )
 
 
-def _slots(conn: Connection, situation: JobSituation) -> Iterator[str]:
-    """Queues that allow the job, and whose director sends pilots that are too small for it."""
-    vo, number = situation.demand.asked.vo, situation.job.task_queue_id if situation.job else None
-    for process in processes.list_processes(conn, [vo]) if number is not None else ():
-        if not process.is_overdue(situation.now):
-            yield from (
-                f"the pilots that the director {process.name} sends to {slot.queue} are too small for it: "
-                f"its file states {slot.slot}"
-                for slot in process.too_small
-                if number in slot.task_queues
-            )
-
-
 def _directors(conn: Connection, situation: JobSituation) -> Iterator[str]:
-    """Directors at the sites of eligible queues that are late or report problems.
+    """Directors at sites of eligible queues: whose pilots are too small, that are late or report problems.
 
     The problems themselves are for admins: they name files and commands of hosts.
     """
     survey, vo = situation.survey, situation.demand.asked.vo
     sites = {site for site, queues in survey.sites.items() if queues & situation.eligible}
+    number = situation.job.task_queue_id if situation.job else None
+    troubled = []
     for process in processes.list_processes(conn, [vo]) if sites else ():
         served = sites.intersection(process.sites)
+        director = f"the director {process.name}, which sends pilots to {min(served, default='')},"
         if process.kind != "director" or not served:
             continue
-        director = f"the director {process.name}, which sends pilots to {min(served)},"
         if process.is_overdue(situation.now):
-            yield f"{director} last reported at {process.seen_at.isoformat(timespec='seconds')}"
-        elif process.problems:
-            yield f"{director} reports problems: `pilotage site processes` shows them to admins"
+            troubled.append(f"{director} last reported at {process.seen_at.isoformat(timespec='seconds')}")
+            continue
+        if process.problems:
+            troubled.append(f"{director} reports problems: `pilotage site processes` shows them to admins")
+        yield from (
+            f"the pilots that the director {process.name} sends to {slot.queue} are too small for it: "
+            f"its file states {slot.slot}"
+            for slot in process.too_small
+            if number is not None and number in slot.task_queues
+        )
+    yield from troubled[:_MOST_NAMED]
 
 
 def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
@@ -396,5 +392,5 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _advertised, _nodes, _slots, _directors, _pilots, _queue_position),
+    *(_closures, _advertised, _nodes, _directors, _pilots, _queue_position),
 )

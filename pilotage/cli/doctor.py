@@ -205,8 +205,8 @@ def _counters(engine: Engine) -> Finding:
     return Finding("counters", Health.GOOD, "limits count what runs")
 
 
-#: Problems that are shown of one report.
-_MOST_PROBLEMS = 5
+#: Problems of directors and gateways that are shown.
+_MOST_PROBLEMS = 20
 
 
 def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
@@ -228,13 +228,15 @@ def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
                 f"{each.name}: {slot.slot}"
             )
             yield Finding(subject, Health.WARNING, message)
-    problems = {
-        f"the {each.kind} {each.name} reports: {problem}": None
-        for each in found
-        if each not in late
-        for problem in each.problems[:_MOST_PROBLEMS]
-    }
-    yield from (Finding(subject, Health.WARNING, one_line(text)) for text in problems)
+    reports = [each for each in found if each not in late]
+    problems = dict.fromkeys(
+        f"the {each.kind} {each.name} reports: {problem}" for each in reports for problem in each.problems
+    )
+    for problem in list(problems)[:_MOST_PROBLEMS]:
+        yield Finding(subject, Health.WARNING, one_line(problem))
+    if (more := len(problems) - _MOST_PROBLEMS) > 0:
+        message = f"{format_count(more, 'further problem')}: see `pilotage site processes`"
+        yield Finding(subject, Health.WARNING, message)
     if found and not late:
         yield Finding(subject, Health.GOOD, f"{len({(each.kind, each.name) for each in found})} at work")
 

@@ -111,17 +111,17 @@ MOMENT = "a time (UTC without a zone), a date, or how long ago: 24h, 7d, 12w"
 
 
 def parse_moment(word: str | None) -> str | None:
-    """A time or date as it is given; `7d` and the like as the time so long ago."""
+    """A time or date as ISO 8601 has it; `7d` and the like as the time so long ago."""
+    if word is None:
+        return None
     try:
-        if word is not None and word[-1:] in _SECONDS:
+        if word[-1:] in _SECONDS:
             return (datetime.now(UTC) - timedelta(seconds=parse_duration(word))).isoformat()
-        if word is not None:
-            datetime.fromisoformat(word)
+        return datetime.fromisoformat(word).isoformat()
     except (ValueError, OverflowError, WrongUsage):
         raise WrongUsage(
             f"{word!r} is not a time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
         ) from None
-    return word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

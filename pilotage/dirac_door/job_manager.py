@@ -70,7 +70,7 @@ def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_re
     named = _sort(call, job_ids)
     by_caller: defaultdict[Caller, list[int]] = defaultdict(list)
     for job in named.own:
-        by_caller[call.peer.changer_of(job)].append(job.job_id)
+        by_caller[call.peer.changer_of(vo=job.vo, owner=job.owner)].append(job.job_id)
     done = [
         job_id
         for caller, ids in by_caller.items()

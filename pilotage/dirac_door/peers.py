@@ -184,15 +184,15 @@ class Peer:
             roles.append(replace(self.submitter, role=Role.VO_ADMIN, subject=self._name(Role.VO_ADMIN)))
         return union(roles)
 
-    def changer_of(self, job: Job) -> Caller:
-        """The role in which it changes a job that it controls: one of its own if that suffices."""
-        caller = self.caller
-        if caller is not None and visibility.controls(caller, vo=job.vo, owner=job.owner):
-            return caller
-        return self.admin_of(job.vo)
+    def changer_of(self, *, vo: str, owner: str) -> Caller:
+        """The role in which it changes jobs of an owner that it controls: a user's if they are its own."""
+        is_user = self.has(NORMAL_USER) and not self.is_host
+        if is_user and visibility.controls(self.submitter, vo=vo, owner=owner):
+            return self.submitter
+        return self.admin_of(vo)
 
     def admin_of(self, vo: str) -> Caller:
-        """The role for jobs of its group whose rights were checked, by JobSharing."""
+        """The role for changes of jobs of a VO whose rights were checked by `controls`."""
         return Caller(
             role=Role.VO_ADMIN, subject=self._name(Role.VO_ADMIN), vos=frozenset({vo}), user=self.user
         )

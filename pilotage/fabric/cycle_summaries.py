@@ -9,7 +9,7 @@ has expired.
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -139,7 +139,14 @@ class DirectorSummary(CycleProblems):
         except ApiError as error:
             if vo not in self.refusals:
                 self.refusals[vo] = error
-                self.problems.append(f"nothing more is done for the VO {vo} in this cycle: {error}")
+                self.problems.append(_describe_refusal(vo, error))
+
+    def problems_of(self, vo: str, queues: Collection[str]) -> list[str]:
+        """Problems that concern a VO and its queues: those of batch systems, and no refusals of other VOs."""
+        others = {_describe_refusal(other, error) for other, error in self.refusals.items() if other != vo}
+        down = [queue for queue in self.closed if queue in queues]
+        found = [*self.away, *(each for each in self.problems if each not in others)]
+        return [*found, f"down in their batch systems: {_join_some(down)}"] if down else found
 
     def __str__(self) -> str:
         told = [
@@ -207,6 +214,10 @@ class GatewaySummary(CycleProblems):
 
 def _list_counts(counts: Mapping[str, int]) -> list[str]:
     return [f"{number} {what}" for what, number in counts.items() if number]
+
+
+def _describe_refusal(vo: str, error: ApiError) -> str:
+    return f"nothing more is done for the VO {vo} in this cycle: {error}"
 
 
 def _join_some(names: Sequence[str]) -> str:

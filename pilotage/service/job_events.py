@@ -167,8 +167,11 @@ class JobEvents:
         return _CountedStream(events, uncount)
 
     def _uncount(self, subject: str, vo: str) -> None:
-        self._streams -= Counter((subject,))  # which drops those at zero
-        self._of_vos -= Counter((vo,))
+        # May be called by the garbage collector, in any thread: it touches nothing but its own keys.
+        for counter, name in ((self._streams, subject), (self._of_vos, vo)):
+            counter[name] -= 1
+            if not counter[name]:
+                del counter[name]
 
     async def _follow(
         self, wanted: JobSelector, *, start: ChangeCursor, seconds: float

@@ -157,17 +157,17 @@ class Director:
         )
         report = here.build_report(
             vo,
-            problems=() if last is None else self._list_problems(last),
+            problems=() if last is None else self._list_problems(vo, last),
             too_small=[asdict(each) for each in self._too_small.get(vo, ())],
             ends=ends,
         )
         client.report_process(report | ({"replaces": replaces} if replaces else {}))
 
-    def _list_problems(self, last: DirectorSummary) -> list[str]:
-        """Problems of the last cycle, also of batch systems that it skipped, and queues that are down."""
+    def _list_problems(self, vo: str, last: DirectorSummary) -> list[str]:
+        """Problems of the last cycle that concern a VO, first those of batch systems that it skipped."""
         skipped = (self._workers[name].trouble for name in last.skipped)
-        down = (f"{queue} is down in its batch system" for queue in last.closed)
-        return list(dict.fromkeys((*last.away, *filter(None, skipped), *down, *last.problems)))
+        queues = {each.queue for each in self.sites.all_targets(vo)}
+        return list(dict.fromkeys((*filter(None, skipped), *last.problems_of(vo, queues))))
 
     def check_slots(self, *, with_unknown: bool = False) -> list[str]:
         """Contradictions between the file and the queues, for any VO; also queues that do not exist."""
@@ -247,8 +247,8 @@ class Director:
         work = [each for of_vo in demands for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
         used = {queue for each in demands for queue in each.limits}
-        closed = {each.queue for each in self.sites.all_targets() if self._is_closed(each)}
-        summary.closed += sorted(used & closed) if work else ()
+        up = {each.queue for each in self.sites.all_targets() if not self._is_closed(each)}
+        summary.closed += sorted(used - up) if work else ()
         groups = {group: of_vo for of_vo in demands for group in of_vo.pools}
         by_group = director_pilots.pilots_by_group(pilots, groups, options.name)
         there, late = self._count_slots(by_group, groups, summary.at)

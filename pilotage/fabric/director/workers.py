@@ -122,7 +122,7 @@ class SystemWorker:
     failures: int = 0  #: in a row
     skipped: int = 0  #: cycles that it is still skipped
     is_slow: bool = False  #: a task was not over when the director went on, and none has succeeded since
-    trouble: str = ""  #: why it is skipped or waited for; empty once a poll has succeeded
+    trouble: str = ""  #: why it is skipped; empty once a poll has succeeded
     _polling: _Task[SystemSnapshot] | None = None
     _acting: _Task[ActionResults] | None = None
     _capacity: Mapping[str, Capacity] = field(default_factory=dict)
@@ -229,11 +229,11 @@ class SystemWorker:
     ) -> None:
         self.is_slow = True
         age = self.clock() - task.began
-        problem = f"{self.name}: a command or its file system hangs for "
-        self.trouble = f"{problem}{age:.0f} s"
         if age > self.seconds:
             self.failures = max(1, self.failures)
+            problem = f"{self.name}: a command or its file system hangs for "
             if not any(each.startswith(problem) for each in problems):  # a cycle looks several times
+                self.trouble = f"{problem}{age:.0f} s"
                 problems.append(self.trouble)
 
     def _poll(self, request: PollRequest, deadline: float) -> SystemSnapshot:

@@ -22,9 +22,13 @@ def test_one_pilot_is_no_pilots():
 
 
 @pytest.mark.parametrize(
-    ("admitted", "said"),
-    [(0, "its VO may use no queue at all"), (3, "all queues that its VO may use are switched off")],
+    ("admitted", "enabled", "said"),
+    [
+        (0, 3, "its VO may use no queue at all"),
+        (3, 4, "all queues that its VO may use are switched off"),
+        (3, 1, "its VO may use no queue at all"),  # the parameters of that which is on contradict each other
+    ],
 )
-def test_queues_that_are_switched_off_are_told_from_queues_for_others(admitted: int, said: str):
-    situation = SimpleNamespace(survey=SimpleNamespace(candidates=0, admitted=admitted))
+def test_queues_that_are_switched_off_are_told_from_others(admitted: int, enabled: int, said: str):
+    situation = SimpleNamespace(survey=SimpleNamespace(candidates=0, admitted=admitted, enabled=enabled))
     assert list(blockers._queues(None, situation)) == [said]  # type: ignore[arg-type]

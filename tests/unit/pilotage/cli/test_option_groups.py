@@ -58,7 +58,8 @@ def test_a_flag_sets_its_setting_and_its_absence_leaves_the_default(
 
 def test_a_moment_is_a_time_a_date_or_how_long_ago() -> None:
     assert options.parse_moment(None) is None
-    assert options.parse_moment("2026-03-28") == "2026-03-28"
+    assert options.parse_moment("2026-03-28") == "2026-03-28T00:00:00"
+    assert options.parse_moment("20260328") == "2026-03-28T00:00:00", "no seconds since 1970"
     found = options.parse_moment("2d")
     assert found is not None
     ago = datetime.now(UTC) - datetime.fromisoformat(found)

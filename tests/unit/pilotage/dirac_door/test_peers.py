@@ -3,6 +3,7 @@ import pytest
 from cs_config import validate
 from pilotage.dirac_door import peers
 from pilotage.dirac_door.peers import Identity
+from pilotage.service.auth.callers import Role
 from pilotage.service.http_errors import NotAuthenticated
 
 CONFIG = validate.parse(
@@ -10,10 +11,11 @@ CONFIG = validate.parse(
 Registry:
   VO: {lhcb: {DefaultGroup: lhcb_user}, cms: {}, dune: {DefaultGroup: dune_user}}
   Users: {ada: {DN: /CN=ada}, bea: {DN: /CN=bea}, cid: {DN: /CN=cid}}
-  Hosts: {door: {DN: /CN=door}}
+  Hosts: {door: {DN: /CN=door, Properties: [NormalUser, JobAdministrator]}}
   Groups:
     lhcb_user: {VO: lhcb, Users: [ada]}
     dune_user: {VO: dune, Users: [ada, bea]}
+    dune_admin: {VO: dune, Users: [bea], Properties: [NormalUser, JobAdministrator]}
     cms_user: {VO: cms, Users: [cid]}
 """,
     version=1,
@@ -47,3 +49,15 @@ def test_users_without_a_group_count_for_their_only_vo():
     assert peers.find_vo(identify("ada", "lhcb_user"), CONFIG.registry) == "lhcb"
     assert peers.find_vo(identify("ada"), CONFIG.registry) == "/CN=ada"
     assert peers.find_vo(identify("door"), CONFIG.registry) == "/CN=door"
+
+
+def test_own_jobs_are_changed_as_a_user_and_all_others_as_an_admin_of_their_vo():
+    peer = peers.find_peer(identify("bea", "dune_admin"), None, CONFIG, address="10.0.0.1")
+    own, other = (peer.changer_of(vo="dune", owner=owner) for owner in ("bea", "ada"))
+    assert (own.role, own.each) == (Role.USER, (own,))
+    assert (other.role, other.vos) == (Role.VO_ADMIN, {"dune"})
+    host = peers.find_peer(identify("door"), None, CONFIG, address="10.0.0.1")
+    assert host.is_host
+    for owner in ("ada", "door"):
+        caller = host.changer_of(vo="lhcb", owner=owner)
+        assert (caller.role, caller.vos) == (Role.VO_ADMIN, {"lhcb"})

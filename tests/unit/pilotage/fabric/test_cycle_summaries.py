@@ -1,6 +1,9 @@
 """Reports of directors and gateways."""
 
-from pilotage.fabric.cycle_summaries import Presence
+from datetime import UTC, datetime
+
+from pilotage.fabric.client import ApiError
+from pilotage.fabric.cycle_summaries import DirectorSummary, Presence
 
 
 def test_a_report_stays_small_whatever_does_not_fit() -> None:
@@ -12,3 +15,20 @@ def test_a_report_stays_small_whatever_does_not_fit() -> None:
     assert isinstance(found, list)
     assert (len(found), sum(len(each["task_queues"]) for each in found)) == (1000, 10_000)
     assert all(each["jobs"] == 5 for each in found)
+
+
+def test_a_vo_gets_its_own_problems_and_those_of_batch_systems() -> None:
+    summary = DirectorSummary(
+        at=datetime(2026, 3, 28, tzinfo=UTC), away=["farm: away"], closed=["A/ce/q", "B/ce/q"]
+    )
+    with summary.noting_refusals("cms"):
+        raise ApiError("the token is expired", status=401, code="unauthorized", details={})
+    summary.problems.append("A/ce/q: refused")
+
+    assert summary.problems_of("dune", {"B/ce/q"}) == [
+        "farm: away",
+        "A/ce/q: refused",
+        "down in their batch systems: B/ce/q",
+    ]
+    [_, refusal, _] = summary.problems_of("cms", ())
+    assert refusal.startswith("nothing more is done for the VO cms")
