@@ -147,7 +147,7 @@ Where = Annotated[
     list[str] | None,
     options.option(
         "NAME=V1,V2…",
-        "Only sites, CEs and queues with this effective parameter; repeated: all. Or an expression.",
+        "Only sites, CEs and queues that fulfil this requirement; repeated: all. Or an expression.",
         "--where",
     ),
 ]
