@@ -152,9 +152,7 @@ def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
     if not situation.survey.candidates:
         admitted, enabled = situation.survey.admitted, situation.survey.enabled
         are_off = admitted and not admitted & enabled
-        yield (
-            "all queues that its VO may use are switched off" if are_off else "its VO may use no queue at all"
-        )
+        yield f"its VO may use no queue {'that is switched on' if are_off else 'at all'}"
     elif not situation.eligible:
         yield "no eligible queue: it becomes matchable when the configuration has one"
         if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:

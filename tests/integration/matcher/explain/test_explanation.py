@@ -223,7 +223,7 @@ def test_a_vo_that_no_queue_is_for_has_no_candidates(service: Service):
     found = service.user(vo="nobody").post("/api/v1/explain", json={"jobs": [JOB]}).json()
     assert (found["eligible_queues"], found["candidate_queues"]) == (0, 0)
     assert "VO" in requirements(found)
-    assert "its VO may use no queue at all" in found["now"]
+    assert "its VO may use no queue that is switched on" in found["now"]
 
 
 def test_a_platform_that_no_queue_knows_is_named(service: Service):
@@ -270,7 +270,7 @@ def test_a_job_that_waits_says_that_no_pilot_came_and_who_comes_before_it(servic
         "no pilot of an eligible queue has requested work in the last 15 minutes"
     ]
     found = user.get(f"/api/v1/jobs/{second}/explain").json()
-    assert "1 of the 2 jobs of its task queue are handed out before it" in found["now"]
+    assert "1 of the 2 jobs of its task queue is handed out before it" in found["now"]
 
 
 def test_a_queue_says_what_it_serves_and_what_it_could_offer(service: Service):

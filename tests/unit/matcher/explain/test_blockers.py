@@ -25,7 +25,7 @@ def test_one_pilot_is_no_pilots():
     ("admitted", "enabled", "said"),
     [
         (0, 3, "its VO may use no queue at all"),
-        (3, 4, "all queues that its VO may use are switched off"),
+        (3, 4, "its VO may use no queue that is switched on"),
         (3, 1, "its VO may use no queue at all"),  # the parameters of that which is on contradict each other
     ],
 )
