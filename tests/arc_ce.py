@@ -5,13 +5,14 @@ It wants root: it runs jobs as somebody else. Behind it are this host's processe
 
 import os
 import re
-import socket
+import ssl
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+import httpx
 import psutil
 
 from examples.servers.certificates import Authority
@@ -219,7 +220,10 @@ class ArcCe:
         return done.stdout
 
     def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+        # Its port is open before it can use TLS.
+        trusted = ssl.create_default_context(cafile=str(self.authorities))
+        with suppress(httpx.TransportError):
+            httpx.get(f"{self.url}/rest", verify=trusted, trust_env=False, timeout=60)
             return True
         return False
 

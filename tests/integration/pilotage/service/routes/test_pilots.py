@@ -176,7 +176,7 @@ def test_a_pilot_that_its_batch_system_started_again_may_request_jobs_soon(servi
 
     assert begin("second") == "Stalled"
     explained = service.user().get(f"/api/v1/jobs/{job_id}/explain").json()["now"]
-    assert explained == ["its pilot has ended; it runs again within minutes"]
+    assert explained == ["its pilot has ended: it is rescheduled soon, or fails if that was done too often"]
     assert pilot.post("/api/v1/matcher/requestJob", json=request).json()["reason"] == "slot_full"
     pilot.post(f"/api/v1/leases/{match['lease']}/heartbeat", json={}).raise_for_status()
     assert begin("second") == "Running"
