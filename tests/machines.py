@@ -200,8 +200,8 @@ def _process(
     try:
         yield process
     finally:
-        with suppress(psutil.NoSuchProcess):
-            for each in psutil.Process(process.pid).children(recursive=True):
+        for each in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
                 each.kill()
         process.kill()
         process.wait()
@@ -211,8 +211,11 @@ def _leader(process: subprocess.Popen[bytes]) -> int:
     """Its systemd, when it has started what belongs to every machine."""
 
     def found() -> int | None:
-        inside = psutil.Process(process.pid).children(recursive=True)
-        return next((each.pid for each in inside if each.name() == "systemd" and each.ppid() != 1), None)
+        for each in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                if each.name() == "systemd" and each.ppid() != 1:
+                    return each.pid
+        return None
 
     leader = wait_until(found)
     enter = ("nsenter", f"--target={leader}", "--mount", "--net", "--pid", "--root")

@@ -89,7 +89,8 @@ class SshServer:
         assert self._server is not None
         sessions = psutil.Process(self._server.pid).children(recursive=True)
         for session in sessions:
-            session.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                session.kill()
         return len(sessions)
 
     def stop(self) -> None:
