@@ -123,7 +123,7 @@ class Snapshot:
     random: Random
     #: Banned sites, folded, read once per batch, because the most frequent answer must stay cheap.
     banned: frozenset[str]
-    versions: MappingVersions = field(default_factory=dict)
+    versions: MappingVersions = field(default_factory=dict)  #: read once per batch
 
     @property
     def conn(self) -> Connection:

@@ -302,9 +302,9 @@ def _directors(conn: Connection, situation: JobSituation) -> Iterator[str]:
     troubled = []
     for process in processes.list_processes(conn, [vo]) if sites else ():
         served = sites.intersection(process.sites)
-        director = f"the director {process.name}, which sends pilots to {min(served, default='')},"
         if process.kind != "director" or not served:
             continue
+        director = f"the director {process.name}, which sends pilots to {min(served)},"
         if process.is_overdue(situation.now):
             troubled.append(f"{director} last reported at {process.seen_at.isoformat(timespec='seconds')}")
             continue
@@ -314,7 +314,7 @@ def _directors(conn: Connection, situation: JobSituation) -> Iterator[str]:
             f"the pilots that the director {process.name} sends to {slot.queue} are too small for it: "
             f"its file states {slot.slot}"
             for slot in process.too_small
-            if number is not None and number in slot.task_queues
+            if number in slot.task_queues
         )
     yield from troubled[:_MOST_NAMED]
 

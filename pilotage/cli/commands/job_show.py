@@ -240,9 +240,8 @@ def logs(
             time.sleep(_PAUSE)
     has_ended = job["status"] in FINAL
     if not service.as_json and (has_ended or not shown):
-        lines = "no line of it was reported"
-        if shown:
-            lines = "what it wrote after its last heartbeat is not shown here"
+        rest = "what it wrote after its last heartbeat is not shown here"
+        lines = rest if shown else "no line of it was reported"
         files = f"; see `pilotage job output {job_id}`" if has_ended else ""
         typer.echo(f"job {job_id} is {job['status']}: {lines}{files}", err=True)
 

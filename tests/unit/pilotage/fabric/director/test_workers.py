@@ -151,25 +151,24 @@ def test_a_system_that_hangs_is_waited_for_once_and_its_late_answer_counts() -> 
     assert slow.is_usable
 
 
-def test_a_task_without_an_end_is_reported_with_the_name_of_its_system() -> None:
+def poll_frozen(seconds: float) -> tuple[SystemWorker, DirectorSummary]:
+    """A worker whose task has no end, and its second poll so long after the first."""
     now = [0.0]
     frozen = worker(Scripted(surveying=threading.Event().wait), clock=lambda: now[0])  # type: ignore[arg-type]
     poll(frozen, seconds=0.01)
-    now[0] = 300.0
+    now[0] = seconds
+    return frozen, poll(frozen)[1]
 
-    _, summary = poll(frozen)
+
+def test_a_task_without_an_end_is_reported_with_the_name_of_its_system() -> None:
+    frozen, summary = poll_frozen(300.0)
 
     assert summary.away == [frozen.trouble] == ["farm: a command or its file system hangs for 300 s"]
     assert not frozen.is_usable
 
 
 def test_a_task_that_is_late_is_no_failure_yet() -> None:
-    now = [0.0]
-    late = worker(Scripted(surveying=threading.Event().wait), clock=lambda: now[0])  # type: ignore[arg-type]
-    poll(late, seconds=0.01)
-    now[0] = 20.0
-
-    _, summary = poll(late)
+    late, summary = poll_frozen(20.0)
 
     assert (summary.away, summary.skipped) == ([], ["farm"])
     assert late.trouble == "", "it may answer in its time"
