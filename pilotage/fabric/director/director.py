@@ -143,7 +143,7 @@ class Director:
         try:
             client.renew_token()
         except ApiError as error:
-            summary.problems.append(f"the token for the VO {vo} is not renewed: {error}")
+            summary.note_problem(vo, f"the token for the VO {vo} is not renewed: {error}")
 
     def _report(self, vo: str, client: ServiceClient, *, ends: bool = False, replaces: str = "") -> None:
         last = self._last
