@@ -323,11 +323,13 @@ class Gateway:
         summary = GatewaySummary(at=now)
         try:
             self._talk(summary)
-            self._report(summary)
         except Away as error:
             summary.away.append(str(error))
         grid_jobs = self.manager.grid_jobs()
         _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
+        if not summary.away:
+            with suppress(Away):  # the next cycle notes it
+                self._report(summary)
         return summary
 
     def _report(self, summary: GatewaySummary) -> None:

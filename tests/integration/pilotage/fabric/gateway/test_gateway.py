@@ -557,6 +557,17 @@ def test_while_as_many_gather_as_may_nothing_new_is_asked_for(ground: Ground, tm
         assert len(gateway.manager.grid_jobs()) == 1
 
 
+def test_what_a_grid_job_waits_for_is_in_the_report_of_its_gateway(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        [entry] = gateway.manager.journal.entries()
+        gateway.manager.journal.note_problem(entry.key, "host: the directory is full")
+        talk(gateway)
+    [process] = ground.operator.get("/api/v1/site-processes").json()["processes"]
+    assert process["problems"] == [f"job {job_id}: host: the directory is full"]
+
+
 def test_a_queue_that_the_service_does_not_know_holds_up_no_other(ground: Ground) -> None:
     ground.submit()
     queues = [{**_queue(), "queue": "LCG.A.org/ce1/none"}, _queue()]
