@@ -1,12 +1,13 @@
 """Validation: converts a text to a configuration, or to the list of its problems."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from cs_config import gc_tuning
 from cs_config.errors import ConfigError, one_problem
-from cs_config.options import operations, registry
+from cs_config.options import operations, place_limits, registry
 from cs_config.options.options import VoOptions
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, LineOrigins, Section
@@ -19,6 +20,10 @@ from requirements.values import fold
 TOP = ("Resources", "Operations", "Registry")
 _RESOURCES = ("Sites", "Computing")
 _COMPUTING = ("OSCompatibility", expiry.SETTING)
+#: Options with limits on jobs of a kind, most warnings of them, and attributes whose values must be known.
+_LIMITS = ("RunningLimit", "MatchingDelay")
+_MOST_LIMITS = 50
+_MUST_BE_KNOWN = ("VO", "Site")
 #: Names among those with a value instead of a section.
 _VALUES = (expiry.SETTING,)
 
@@ -80,7 +85,17 @@ def report(
     seen = tree.parameters
     wrong_levels = _unknown_levels(root, file)
     misspelled_vos = _misspelled_vos(root, entries.all_vos() | seen.vos, file)
-    warnings = (*seen.warnings, *expiry.warn_of_lone_times(tree.nodes.values()), *misspelled_vos)
+    vos = frozenset({*seen.vos, *entries.all_vos(), *options}) - {""}
+    described = [each.job_description for each in options.values()]
+    known = {
+        "VO": vos,
+        "Site": {*root.section("Resources").section("Sites").entries, place_limits.ALL_SITES},
+        "OwnerGroup": entries.groups.keys(),
+        "JobType": {name for each in described for name in each.allowed_job_types},
+    }
+    lone_times = expiry.warn_of_lone_times(tree.nodes.values())
+    idle_limits = islice(_warn_of_idle_limits(root, known, file), _MOST_LIMITS)
+    warnings = (*seen.warnings, *lone_times, *misspelled_vos, *idle_limits)
     wrong = (*wrong_levels, *wrong_options, *wrong_entries, *wrong_platforms, *wrong_names)
     errors = [*reading.problems, *wrong, *seen.errors]
     if errors:
@@ -97,7 +112,7 @@ def report(
         nodes=tree.nodes,
         throttles=tree.throttles,
         limits=tuple(tree.limits),
-        vos=frozenset({*seen.vos, *entries.all_vos(), *options}) - {""},
+        vos=vos,
         default_operations=options[""],
         vo_operations={vo: each for vo, each in options.items() if vo},
         registry=entries,
@@ -123,6 +138,46 @@ def _misspelled_vos(root: Section, named: frozenset[str], file: str) -> Iterator
             message = "no resource and no group names this VO"
             path = f"Operations/{vo}"
             yield Problem(path=path, message=message, suggestion=suggestion, file=file, line=section.line)
+
+
+def _warn_of_idle_limits(root: Section, known: Mapping[str, Collection[str]], file: str) -> Iterator[Problem]:
+    """Limits of a VO or site that nothing names, and those of a group or type with almost a known name."""
+    folded = {attribute: set(map(fold, names)) for attribute, names in known.items()}
+    for attribute, name, path, line in _find_limits(root):
+        if not known.get(attribute) or fold(name) in folded[attribute]:
+            continue
+        suggestion = did_you_mean(name, known[attribute])
+        if suggestion or attribute in _MUST_BE_KNOWN:
+            message = f"nothing else in the configuration names this {attribute}"
+            yield Problem(path=path, message=message, suggestion=suggestion, file=file, line=line)
+
+
+def _find_limits(root: Section) -> Iterator[tuple[str, str, str, int]]:
+    """Attribute (also `Site`), value, path and line of each limit and delay."""
+    places = {
+        f"Operations/{vo}/JobScheduling": section.section("JobScheduling")
+        for vo, section in root.section("Operations").sections()
+    }
+    for path, scheduling in places.items():
+        for option in _LIMITS:
+            for site, entry in scheduling.section(option).entries.items():
+                yield "Site", site, f"{path}/{option}/{site}", entry.line
+    for site, node in root.section("Resources").section("Sites").sections():
+        places[f"Resources/Sites/{site}"] = node
+        ces = node.section("CEs").sections()
+        places |= {f"Resources/Sites/{site}/CEs/{ce}": below for ce, below in ces}
+    for path, place in places.items():
+        for option in _LIMITS:
+            yield from _list_values(place.section(option), f"{path}/{option}")
+
+
+def _list_values(section: Section, path: str) -> Iterator[tuple[str, str, str, int]]:
+    for name, below in section.sections():
+        if name in place_limits.ATTRIBUTES:
+            for value, entry in below.entries.items():
+                yield name, value, f"{path}/{name}/{value}", entry.line
+        else:
+            yield from _list_values(below, f"{path}/{name}")
 
 
 def _unknown_levels(root: Section, file: str) -> Iterator[Problem]:

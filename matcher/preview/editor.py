@@ -38,6 +38,7 @@ class StoredChange:
     message: str  #: in the history
     is_new: bool = True  #: False: the draft changes nothing, and nothing was stored
     reverts_at: datetime | None = None  #: of temporary values, the first of them
+    warnings: tuple[Problem, ...] = ()  #: new ones that the author may see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +248,8 @@ class ConfigEditor:
                 conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
             ):
                 reverts_at = due
-        return self._finish(number, proposal.differences, message, reverts_at)
+        warnings = self.visible_problems(proposal.warnings, proposal.after)
+        return self._finish(number, proposal.differences, message, reverts_at, warnings)
 
     def _nothing_to_compare(self, error: ConfigError) -> InvalidRequest:
         """The error for guards, or a time limit, of a change that replaces an unreadable version."""
@@ -294,8 +296,15 @@ class ConfigEditor:
         differences: tuple[Difference, ...],
         message: str,
         reverts_at: datetime | None = None,
+        warnings: tuple[Problem, ...] = (),
     ) -> StoredChange:
-        change = StoredChange(version=number, differences=differences, message=message, reverts_at=reverts_at)
+        change = StoredChange(
+            version=number,
+            differences=differences,
+            message=message,
+            reverts_at=reverts_at,
+            warnings=warnings,
+        )
         self.audit(change)  # first: the change is in force, also if the database fails now
         self.read()
         return change

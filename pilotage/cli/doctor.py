@@ -174,7 +174,11 @@ def _configuration(engine: Engine) -> Finding:
             message = f"version {version} cannot be read: {one_line(str(error))}"
             return Finding("configuration", Health.BAD, message)
     message = f"version {version}, {format_count(len(config.addresses), 'queue')}"
-    return Finding("configuration", Health.GOOD, message)
+    if not config.warnings:
+        return Finding("configuration", Health.GOOD, message)
+    number = format_count(len(config.warnings), "probable mistake")
+    shown = f"{message}, {number}, such as {one_line(str(config.warnings[0]))}"
+    return Finding("configuration", Health.WARNING, f"{shown}; `pilotage config check` lists all of a file")
 
 
 def _reverts(engine: Engine) -> Iterator[Finding]:

@@ -248,16 +248,20 @@ class CycleSummary(Protocol):
     kind: ClassVar[str]  #: of process, the name of its log
     at: datetime
     away: list[str]  #: services and batch systems that were unreachable
-    problems: list[str]
+
+    def list_problems(self) -> list[str]:
+        """All problems, also those of single VOs."""
 
 
 def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
     """Log the problems of a cycle, and print its result as one line of text or JSON."""
-    for line in (*summary.away, *summary.problems):
+    problems = summary.list_problems()
+    for line in (*summary.away, *problems):
         logging.getLogger(f"pilotage.{summary.kind}").warning("%s", line)
     if as_json:
         # `asdict` would turn a Counter into counts of its pairs.
         values = {each.name: getattr(summary, each.name) for each in dataclasses.fields(summary)}
+        values["problems"] = problems
         sys.stdout.write(json.dumps(values, default=str) + "\n")
     else:
         console().print(harmless(f"{summary.at:%Y-%m-%d %H:%M:%SZ} {summary}"))

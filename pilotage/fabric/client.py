@@ -471,12 +471,12 @@ class ServiceClient:
 
     def put_config(
         self, *, text: str, source: str, message: str, version: int, guards: Sequence[str] = ()
-    ) -> int:
+    ) -> Json:
         """Make a text the configuration in force; `version` is the one that it replaces."""
         body: Json = {"text": text, "source": source, "message": message}
         if guards:
             body["guard"] = list(guards)
-        return int(self._call("PUT", "/config", json=body, headers={"If-Match": str(version)})["version"])
+        return self._call("PUT", "/config", json=body, headers={"If-Match": str(version)})
 
     def patch_config(self, edits: Mapping[str, object], *, version: int) -> Json:
         """Change single paths (`set`, `remove`), as they were in `version`; what was changed."""

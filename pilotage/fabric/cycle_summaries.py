@@ -13,11 +13,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pilotage.fabric.client import ApiError
 from requirements.errors import format_count
+from requirements.values import fold
 
 #: Characters of a problem, and numbers of problems and too small slots, in one report.
 _LONGEST, _MOST_PROBLEMS, MOST_SLOTS = 500, 50, 1000
@@ -102,6 +104,16 @@ class CycleProblems:
     at: datetime
     away: list[str] = field(default_factory=list)  #: errors of what could not be reached
     problems: list[str] = field(default_factory=list)
+    vo_problems: dict[str, list[str]] = field(default_factory=dict)  #: by VO, those that concern it alone
+
+    def note_problem(self, vo: str, problem: str) -> None:
+        """Note a problem that concerns one VO alone."""
+        self.vo_problems.setdefault(fold(vo), []).append(problem)
+
+    def list_problems(self, vo: str | None = None) -> list[str]:
+        """The problems for the report of a VO, without those of other VOs; None: all, for the log."""
+        own = self.vo_problems.values() if vo is None else [self.vo_problems.get(fold(vo), [])]
+        return [*self.problems, *chain.from_iterable(own)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,13 +151,12 @@ class DirectorSummary(CycleProblems):
         except ApiError as error:
             if vo not in self.refusals:
                 self.refusals[vo] = error
-                self.problems.append(_describe_refusal(vo, error))
+                self.note_problem(vo, f"nothing more is done for the VO {vo} in this cycle: {error}")
 
     def problems_of(self, vo: str, queues: Collection[str]) -> list[str]:
-        """Problems that concern a VO and its queues: those of batch systems, and no refusals of other VOs."""
-        others = {_describe_refusal(other, error) for other, error in self.refusals.items() if other != vo}
+        """Problems that concern a VO and its queues: its own, and those of batch systems."""
         down = [queue for queue in self.closed if queue in queues]
-        found = [*self.away, *(each for each in self.problems if each not in others)]
+        found = [*self.away, *self.list_problems(vo)]
         return [*found, f"down in their batch systems: {_join_some(down)}"] if down else found
 
     def __str__(self) -> str:
@@ -199,7 +210,7 @@ class GatewaySummary(CycleProblems):
     @property
     def has_failed(self) -> bool:
         """Whether nothing worked: the service is away, or it refused all."""
-        return bool(self.away or (self.problems and not self.advertised and not self.taken))
+        return bool(self.away or (self.list_problems() and not self.advertised and not self.taken))
 
     def __str__(self) -> str:
         told = [
@@ -214,10 +225,6 @@ class GatewaySummary(CycleProblems):
 
 def _list_counts(counts: Mapping[str, int]) -> list[str]:
     return [f"{number} {what}" for what, number in counts.items() if number]
-
-
-def _describe_refusal(vo: str, error: ApiError) -> str:
-    return f"nothing more is done for the VO {vo} in this cycle: {error}"
 
 
 def _join_some(names: Sequence[str]) -> str:

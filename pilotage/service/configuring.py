@@ -4,7 +4,7 @@ Long lists of a preview are cut, and jobs of other VOs are only counted.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from pilotage.service.models.config import (
 )
 from pilotage.service.queries import explanations
 from pilotage.service.services import Services
+from requirements.errors import Problem
 
 #: Changes of the configuration by one caller.
 _CHANGES: Final = RequestRate(per_second=1 / 30, burst=30)
@@ -88,7 +89,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     return PreviewAnswer(
         version=proposal.before.version,
         changes=[difference(each) for each in proposal.differences[:_MOST]],
-        warnings=[WarningPreview.model_validate(each) for each in warnings[:_MOST]],
+        warnings=warn(warnings),
         totals=dict(outlook.totals),
         new_queues=_names(outlook.new, _MOST),
         removed_queues=_names(outlook.removed, _MOST),
@@ -104,6 +105,11 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
         in_vain=[each for of_vo in outlook.useless_parameters.values() for each in of_vo[:_MOST]],
         left_out=outlook.left_out,
     )
+
+
+def warn(warnings: Sequence[Problem]) -> list[WarningPreview]:
+    """Convert the first warnings."""
+    return [WarningPreview.model_validate(each) for each in warnings[:_MOST]]
 
 
 def difference(found: Difference) -> DifferenceAnswer:

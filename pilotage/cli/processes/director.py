@@ -136,7 +136,7 @@ def director(
         bool,
         typer.Option(
             "--check",
-            help="Check the file against the queues and the batch systems, print the result, and exit.",
+            help="Check the file, its queues, batch systems and directories, print the result, and exit.",
         ),
     ] = False,
 ) -> None:
@@ -161,7 +161,7 @@ def director(
 
 
 def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
-    """Check that all fits: the queues, what is stated of them, and whether the batch systems answer."""
+    """Check the queues, what is stated of them, the batch systems, and that their directories take files."""
     with open_director(find_tree_queues(described, file)) as made:
         _require_slots(made, file, with_unknown=True)
         answers = made.check_systems()

@@ -189,6 +189,14 @@ class KeepsWorkAreas(Protocol):
         """The stamps of work areas in which nothing was made for so long."""
 
 
+@runtime_checkable
+class ChecksWorkAreas(Protocol):
+    """A batch system that answers also while no work area can be written."""
+
+    def check_areas(self) -> None:
+        """Test that files can be written where work areas are made."""
+
+
 class BatchSystemAway(PilotageError):
     """The batch system cannot be queried: skip it in this cycle, conclude nothing."""
 

@@ -175,6 +175,10 @@ class ListingSystem(ABC):
         """The stamps of work areas in which nothing was made for so long."""
         return self.areas.list_old(seconds)
 
+    def check_areas(self) -> None:
+        """Test that files can be written where work areas are made."""
+        self.areas.check()
+
     def _mark_killed(self, stamps: Collection[str]) -> None:
         """Note that we ask for the end of jobs; no job lives on because that cannot be noted."""
         try:

@@ -11,7 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pilotage.fabric.batch.batch_system import ENDED, BatchJob, Handle, JobReport, Output, State
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    BatchSystemAway,
+    Handle,
+    JobReport,
+    Output,
+    State,
+)
 from pilotage.fabric.batch.shell import Shell
 
 #: The status of a job that was started a second time.
@@ -27,6 +35,15 @@ _STATUS, _MOST_STATUS = re.compile(r"[0-9]{1,3}"), 255
 #: Paths in one command.
 _AT_ONCE = 500
 _STAMP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,99}")
+
+#: A file in a directory, or in that where it is to be made: with content, since a full disk takes empty ones.
+_TRIAL = """\
+PATH=/usr/bin:/bin there=$1
+while [ ! -e "$there" ]; do there=$(dirname -- "$there"); done
+file=$(mktemp "$there/.check-XXXXXXXXXX") || exit
+echo check >"$file"; status=$?
+rm -f -- "$file" && exit $status
+"""
 
 _WRAPPER = """\
 #!/bin/sh
@@ -89,6 +106,15 @@ class WorkAreas:
     def path(self, stamp: str, *parts: str) -> str:
         """A path in the directory of a job; no stamp leaves it, or is taken for an option (`ValueError`)."""
         return "/".join((self.directory, _checked(stamp), *parts))
+
+    def check(self) -> None:
+        """Test that a file can be written where the directories of jobs are made, else `BatchSystemAway`."""
+        try:
+            done = self.shell.run(["/bin/sh", "-c", _TRIAL, "sh", self.directory])
+        except BatchSystemAway as error:
+            raise type(error)(f"{self.directory}: a file cannot be written: {error}") from error
+        if done.status:
+            raise BatchSystemAway(f"{self.directory}: a file cannot be written: {done.said}")
 
     def prepare(self, job: BatchJob) -> str:
         """Lay out what a job needs; the path of the script that the batch system is to run."""

@@ -143,7 +143,7 @@ class Director:
         try:
             client.renew_token()
         except ApiError as error:
-            summary.problems.append(f"the token for the VO {vo} is not renewed: {error}")
+            summary.note_problem(vo, f"the token for the VO {vo} is not renewed: {error}")
 
     def _report(self, vo: str, client: ServiceClient, *, ends: bool = False, replaces: str = "") -> None:
         last = self._last
@@ -178,8 +178,9 @@ class Director:
         return sorted(found)
 
     def check_systems(self) -> Mapping[str, str]:
-        """Whether each batch system answers: the error, or an empty string."""
-        request = PollRequest(handles=(), prefix=targets.stamp_prefix(self.sites.options.name))
+        """Whether each batch system answers, and work areas can be written: the error, or an empty string."""
+        prefix = targets.stamp_prefix(self.sites.options.name)
+        request = PollRequest(handles=(), prefix=prefix, checks_areas=True)
         for worker in self._workers.values():
             worker.begin_poll(request)
         workers.wait_for(self._workers.values(), self.sites.options.system_timeout)

@@ -165,7 +165,7 @@ class GridJobPulling:
                         here[queue.queue] += 1
                         found.append(taken)
                 except Refused as error:
-                    summary.problems.append(f"{queue.queue} for {vo}: {error}")
+                    summary.note_problem(vo, f"{queue.queue} for {vo}: {error}")
         summary.taken += len(found)
         return found
 
@@ -237,10 +237,11 @@ class GridJobPulling:
                 log.info("job %d (attempt %d) taken for %s", each.job_id, each.epoch, each.queue)
                 continue
             self.service.release(match.lease, "its flags are refused by the gateway", undelivered=True)
-            summary.problems.append(
+            summary.note_problem(
+                offer.vo,
                 f"job {match.job_id}: flags {' '.join(match.flags)!r:.200} of the service are refused: "
                 f"{system} has no such conditions on nodes. Until a restart no jobs with flags are requested "
-                f"for {offer.gate.queue}: correct Forwarding/Vocabulary of this queue in the configuration"
+                f"for {offer.gate.queue}: correct Forwarding/Vocabulary of this queue in the configuration",
             )
         if work.matches:
             self.manager.journal.close_request(offer.wanted)
@@ -322,11 +323,13 @@ class Gateway:
         summary = GatewaySummary(at=now)
         try:
             self._talk(summary)
-            self._report(summary)
         except Away as error:
             summary.away.append(str(error))
         grid_jobs = self.manager.grid_jobs()
         _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
+        if not summary.away:
+            with suppress(Away):  # the next cycle notes it
+                self._report(summary)
         return summary
 
     def _report(self, summary: GatewaySummary) -> None:
@@ -334,7 +337,7 @@ class Gateway:
         for vo in self.pulling.vos:
             with suppress(Refused):
                 self.advertising.service.report_process(
-                    self.presence.build_report(vo, problems=summary.problems)
+                    self.presence.build_report(vo, problems=summary.list_problems(vo))
                 )
 
     def _talk(self, summary: GatewaySummary) -> None:
@@ -351,4 +354,5 @@ def _count(grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
     summary.grid_jobs = Counter(each.phase.value for each in grid_jobs)
     for each in grid_jobs:
         summary.local_jobs.update({state.value: number for state, number in each.local.items()})
-    summary.problems += [f"job {each.taken.job_id}: {each.problem}" for each in grid_jobs if each.problem]
+        if each.problem:
+            summary.note_problem(each.taken.vo, f"job {each.taken.job_id}: {each.problem}")

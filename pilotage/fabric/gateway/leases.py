@@ -152,7 +152,7 @@ class GatewayLeases:
                 in_a_row += 1
                 if in_a_row == min(_AWAY, len(grid_jobs)):
                     raise
-                summary.problems.append(f"job {each.taken.job_id}: {error}")
+                summary.note_problem(each.taken.vo, f"job {each.taken.job_id}: {error}")
 
     def phase_of(self, grid_job: GridJob) -> ManagerPhase:
         """Its phase, which is updating while the service does not have the latest state of its local jobs."""
@@ -208,7 +208,7 @@ class GatewayLeases:
             if error.ends_attempt:
                 self._close(lease, f"the attempt is closed: {error}", summary)
             else:
-                summary.problems.append(f"job {lease.taken.job_id}: {error}")
+                summary.note_problem(lease.taken.vo, f"job {lease.taken.job_id}: {error}")
 
     def _note_answer(self, lease: GridJobLease, sent: float, answer: LeaseAnswer) -> None:
         """Store when the service answered; in the journal each minute, so that it is never too late there."""
@@ -234,7 +234,9 @@ class GatewayLeases:
         try:
             self._report_local_jobs(lease, grid_job)
         except Away as error:
-            summary.problems.append(f"job {lease.taken.job_id}: its local jobs are not reported: {error}")
+            summary.note_problem(
+                lease.taken.vo, f"job {lease.taken.job_id}: its local jobs are not reported: {error}"
+            )
 
     def _report_local_jobs(self, lease: GridJobLease, grid_job: GridJob) -> None:
         """Report the local jobs that changed since they were reported by this process.

@@ -12,6 +12,7 @@ Waiting jobs, pools and explanations are visible to every member of a VO (`Calle
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from typing import Final, NoReturn
 
 from sqlalchemy import Connection
@@ -21,10 +22,11 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.jobs import JobFilter
+from pilotage.service.models.jobs import JobFilter, Moment, parse_moment
 from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
 from requirements.values import fold
 from taskqueue import ownership
+from taskqueue.db.clock import utc_now
 from taskqueue.errors import JobNotFound, LeaseNotFound, PilotNotFound, PoolNotFound
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector
@@ -144,10 +146,14 @@ def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelecto
         job_name=wanted.job_name,
         job_type=wanted.job_type,
         job_group=wanted.job_group,
-        submitted_since=wanted.submitted_since,
-        submitted_before=wanted.submitted_before,
+        submitted_since=_parse_time("submitted_since", wanted.submitted_since),
+        submitted_before=_parse_time("submitted_before", wanted.submitted_before),
         any_of=any_of,
     )
+
+
+def _parse_time(field: str, text: Moment | None) -> datetime | None:
+    return None if text is None else parse_moment(field, text, utc_now())
 
 
 def visible_pools(caller: Caller, *, vo: str | None = None) -> listing.PoolFilter:

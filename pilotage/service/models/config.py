@@ -72,10 +72,20 @@ class DifferenceAnswer(BaseModel):
     after: Any = Field(default=None, description="Absent if there is no value.")
 
 
+class WarningPreview(AnswerModel):
+    """A setting that is allowed and probably a mistake."""
+
+    path: str
+    message: str
+    suggestion: str | None = Field(default=None, description="The name probably meant.")
+    line: int | None = Field(default=None, description="Line in the new text.")
+
+
 class NewVersion(BaseModel):
     """The version now in force."""
 
     version: int
+    warnings: list[WarningPreview] = Field(default=[], description="New warnings.")
 
 
 class ChangedConfig(NewVersion):
@@ -190,15 +200,6 @@ class ClassPreview(BaseModel):
     )
     becomes: str = Field(description="stuck or freed")
     queues: list[str] = Field(description="The first of the queues lost or gained.")
-
-
-class WarningPreview(AnswerModel):
-    """A setting that is allowed and probably a mistake."""
-
-    path: str
-    message: str
-    suggestion: str | None = Field(default=None, description="The name probably meant.")
-    line: int | None = Field(default=None, description="Line in the new text.")
 
 
 class PreviewAnswer(BaseModel):

@@ -3,12 +3,11 @@
 import json
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
 from pydantic import (
-    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -290,8 +289,22 @@ LocalStatuses = Annotated[Annotated[list[LocalJobsStatus], _Most] | None, Before
 JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 
 
-#: A time without a zone is UTC.
-Moment = Annotated[datetime, AfterValidator(lambda at: at.replace(tzinfo=UTC) if at.tzinfo is None else at)]
+#: A point in time as it was typed: a list of the last 24 hours remains one, also as a saved view.
+Moment = Annotated[str, Field(max_length=40)]
+_AGE = re.compile("([0-9]{1,9})([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_moment(field: str, text: str, now: datetime) -> datetime:
+    """The time that the text of a field states; `InvalidRequest` if it states none."""
+    try:
+        if age := _AGE.fullmatch(text.strip()):
+            return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        moment = datetime.fromisoformat(text.strip())
+        return moment.replace(tzinfo=moment.tzinfo or UTC)
+    except (ValueError, OverflowError):
+        message = f"{text!r:.60} is not a time: 2026-03-28, 2026-03-28T12:00:00Z, or how long ago: 24h, 7d"
+        raise InvalidRequest([Problem(path=field, message=message)]) from None
 
 
 class JobFilter(StrictInput):
@@ -312,8 +325,10 @@ class JobFilter(StrictInput):
     job_name: str | None = None
     job_type: str | None = None
     job_group: str | None = None
-    submitted_since: Moment | None = Field(default=None, description="Submitted then or later.")
-    submitted_before: Moment | None = Field(default=None, description="Submitted earlier.")
+    submitted_since: Moment | None = Field(
+        default=None, description="Submitted then or later: a time, a date, or how long ago: 30m, 24h, 7d."
+    )
+    submitted_before: Moment | None = Field(default=None, description="Submitted before: the same forms.")
 
     @property
     def is_empty(self) -> bool:

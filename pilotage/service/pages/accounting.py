@@ -162,7 +162,6 @@ class AccountingShown(AccountingQuery):
     model_config = ConfigDict(extra="ignore")
 
     by: Columns = Field(default=["vo"], min_length=1, max_length=1)
-    since: str | None = Field(default="7d", alias="from", max_length=40)
     quantity: str = Field(default="jobs", max_length=40)
 
     @model_validator(mode="before")

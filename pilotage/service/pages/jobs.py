@@ -62,7 +62,7 @@ FIELDS = (
     FilterField(name="pool", title="SubmitPool", hint="its id", is_rare=True),
     FilterField(name="job_type", title="Type", is_rare=True),
     FilterField(name="job_group", title="Job group", is_rare=True),
-    FilterField(name="submitted_since", title="Submitted since (UTC)", hint="2026-03-28 12:00", is_rare=True),
+    FilterField(name="submitted_since", title="Submitted since (UTC)", hint="7d or 2026-03-28", is_rare=True),
     FilterField(name="submitted_before", title="Submitted before (UTC)", is_rare=True),
     FilterField(name="minor_status", title="Minor status", hint="No eligible queue"),
     FilterField(name="application_status", title="Application status", is_rare=True),

@@ -5,7 +5,6 @@ Visibility as in `auth.visibility`: sums by VO and place cover countable jobs, s
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
@@ -15,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models import StrictInput
-from pilotage.service.models.jobs import Words, words
+from pilotage.service.models.jobs import Moment, Words, parse_moment, words
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
 from requirements.values import fold
@@ -30,9 +29,6 @@ from taskqueue.ownership import OwnershipFilter
 MOST: Final = 20_000
 
 _PERSONAL: Final = ("owner", "owner_group")
-_AGO = re.compile(r"(\d{1,5})(h|d|w)")
-_UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
-_LAST_WEEK: Final = "7d"
 #: Bounds of the period: no data is older, and only wrong clocks make newer data.
 _BEGINNING: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _WRONG_CLOCK: Final = timedelta(days=1)
@@ -52,15 +48,10 @@ class AccountingQuery(StrictInput):
         max_length=10,
         description="Any of vo, site, ce, queue, owner, owner_group, status.",
     )
-    since: str | None = Field(
-        default=None,
-        alias="from",
-        max_length=40,
-        description="A time (RFC 3339), a date, or how long ago, such as 24h, 7d, 12w; 7d if left out.",
+    since: Moment = Field(
+        default="7d", alias="from", description="A time (RFC 3339), a date, or how long ago: 24h, 7d."
     )
-    until: str | None = Field(
-        default=None, alias="to", max_length=40, description="The same; now if left out."
-    )
+    until: Moment | None = Field(default=None, alias="to", description="The same forms; now if left out.")
     bucket: TimeBucket | None = Field(
         default=None, description="Sums for each hour, day, week …; left out: for the whole period."
     )
@@ -112,12 +103,13 @@ def read(parts: Services, caller: Caller, query: AccountingQuery) -> AccountingA
     """
     now = parts.clock()
     _check_columns(caller, query)
-    since = max(_moment("from", query.since or _LAST_WEEK, now), _BEGINNING)
-    until = min(_moment("to", query.until, now) if query.until else now, now + _WRONG_CLOCK)
+    since = max(parse_moment("from", query.since, now), _BEGINNING)
+    until = min(parse_moment("to", query.until, now) if query.until else now, now + _WRONG_CLOCK)
     if since >= until:
         raise InvalidRequest([Problem(path="from", message=f"{since:%Y-%m-%d %H:%M} is not before the end")])
     by = list(dict.fromkeys(query.by))
-    since, (which, any_of) = truncate_to_hour(since), _visible(caller, query)
+    since, until = truncate_to_hour(since.astimezone(UTC)), until.astimezone(UTC)
+    which, any_of = _visible(caller, query)
     question = UsageQuery(by=by, bucket=query.bucket, since=since, until=until, which=which, any_of=any_of)
     with database.reading(parts.engine) as conn:
         found = report.read_rows(conn, question, most=MOST)
@@ -177,17 +169,6 @@ def _visible(
     owner = None if every.owner is None else frozenset({every.owner})
     own = {"vo": every.vos, "site": every.sites, "owner": ownership.intersect(owner, values["owner"])}
     return {**values, **own}, any_of
-
-
-def _moment(name: str, text: str, now: datetime) -> datetime:
-    if ago := _AGO.fullmatch(text.strip()):
-        return now - int(ago[1]) * _UNITS[ago[2]]
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        message = f"{text!r:.60} is not a time: 2026-03-28, 2026-03-28T12:00:00Z, 24h, 7d or 12w"
-        raise InvalidRequest([Problem(path=name, message=message)]) from None
 
 
 MEDIA_TYPE: Final = "text/csv"

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
@@ -15,6 +15,7 @@ from pilotage.service.auth import access, visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
+from pilotage.service.models.jobs import Moment, parse_moment
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
@@ -192,7 +193,10 @@ class PilotConditions(StrictInput):
 class PilotQuery(PilotConditions, ListPage):
     """Filter of pilots; several values are separated by commas."""
 
-    since: AwareDatetime | None = Field(default=None, description="Status changed then or later.")
+    since: Moment | None = Field(
+        default=None,
+        description="Status changed then or later: a time, a date, or how long ago: 24h, 7d.",
+    )
     after: str = Field(default="", max_length=255, description="`next` of the page before.")
 
 
@@ -202,7 +206,9 @@ class PilotSummaryQuery(PilotConditions):
     by: str = Field(
         default="status", description="Of `status, vo, site, ce, queue, empty_reason, submitted_by`."
     )
-    since: AwareDatetime | None = Field(default=None, description="Leave out pilots that ended before.")
+    since: Moment | None = Field(
+        default=None, description="Leave out pilots that ended before: a time, a date, or how long ago."
+    )
 
 
 @router.post("", status_code=201)
@@ -268,8 +274,9 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
     """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
     which = query.narrow(caller)
+    since = None if query.since is None else parse_moment("since", query.since, parts.clock())
     with database.reading(parts.engine) as conn:
-        counted = search.count_pilots(conn, by, which, ended_since=query.since)
+        counted = search.count_pilots(conn, by, which, ended_since=since)
     rows = [
         PilotSummaryRow.model_validate(fared).model_copy(update=dict(zip(by, values, strict=True)))
         for values, fared in counted.items()
@@ -281,7 +288,8 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Query()]) -> PilotPage:
     """List pilots of the caller's VOs, at the caller's sites."""
-    which = replace(query.narrow(caller), since=query.since)
+    since = None if query.since is None else parse_moment("since", query.since, parts.clock())
+    which = replace(query.narrow(caller), since=since)
     with database.reading(parts.engine) as conn:
         found = search.list_pilots(conn, which, limit=query.enough, after=query.after)
     page, last = query.cut(found)

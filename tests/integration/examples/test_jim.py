@@ -60,7 +60,7 @@ def test_the_example_is_submitted_and_planned_as_eighty_local_jobs(
     with ground.gateway(
         vos=["dzero"], queues=queues, systems={"host": farm}, max_jobs_per_cycle=1
     ) as gateway:
-        assert not gateway.talk(utc_now()).problems
+        assert not gateway.talk(utc_now()).list_problems()
         gateway.manager.advance()
         [grid_job] = gateway.manager.grid_jobs()
         gateway.talk(utc_now())

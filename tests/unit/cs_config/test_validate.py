@@ -66,6 +66,55 @@ def test_a_name_that_is_only_like_a_known_one_is_a_warning_once() -> None:
     assert str(warning) == f"{CE}/CPUType: {said} (resources.yaml:6)"
 
 
+LIMITS = """
+Resources:
+  Sites:
+    LCG.A.org:
+      VO: [biomed]
+      RunningLimit: {VO: {biomd: 3, BioMed: 4}, JobType: {Any: 1}}
+      MatchingDelay: {Burst: {VO: {dune: 2}}, VO: {dune: 1}}
+      CEs:
+        ce1: {RunningLimit: {OwnerGroup: {cms_usr: 3, tokens: 3}, Owner: {cms_usr: 1}}, Queues: {long: {}}}
+Registry: {Groups: {cms_user: {VO: cms}}}
+Operations:
+  Defaults:
+    JobDescription: {AllowedJobTypes: [User, Merge]}
+    JobScheduling:
+      RunningLimit:
+        allsites: {VO: {Cms: 3, cmss: 3}}
+        LCG.A.org: {CEs: {ce1: {JobType: {Merg: 2, merge: 2}}}}
+        OSG.B.edu: {VO: {cms: 3}}
+"""
+
+
+def test_limits_of_what_does_not_exist_are_warnings_with_the_nearest_name() -> None:
+    report = validate.report(LIMITS, "r.yaml")
+    assert report.errors == ()
+    operations, site = "Operations/Defaults/JobScheduling/RunningLimit", "Resources/Sites/LCG.A.org"
+    groups = f"{site}/CEs/ce1/RunningLimit/OwnerGroup"
+    names = "nothing else in the configuration names this"
+    assert {str(each) for each in report.warnings} == {
+        f"{operations}/OSG.B.edu: {names} Site (r.yaml:18)",
+        f"{operations}/allsites/VO/cmss: {names} VO, did you mean cms? (r.yaml:16)",
+        f"{operations}/LCG.A.org/CEs/ce1/JobType/Merg: {names} JobType, did you mean Merge? (r.yaml:17)",
+        f"{site}/RunningLimit/VO/biomd: {names} VO, did you mean biomed? (r.yaml:6)",
+        f"{site}/MatchingDelay/Burst/VO/dune: {names} VO (r.yaml:7)",
+        f"{site}/MatchingDelay/VO/dune: {names} VO (r.yaml:7)",
+        f"{groups}/cms_usr: {names} OwnerGroup, did you mean cms_user? (r.yaml:9)",
+    }
+
+
+def test_limits_of_vos_are_no_warnings_where_no_vo_is_named() -> None:
+    text = "Operations: {Defaults: {JobScheduling: {RunningLimit: {AllSites: {VO: {cms: 3}}}}}}\n"
+    assert validate.report(text, "r.yaml").warnings == ()
+
+
+def test_a_text_has_a_bounded_number_of_warnings_of_limits() -> None:
+    values = ", ".join(f"vo{number}: 1" for number in range(200))
+    text = f"Resources: {{Sites: {{A: {{VO: [cms], RunningLimit: {{VO: {{{values}}}}}}}}}}}\n"
+    assert len(validate.report(text, "r.yaml").warnings) == 50
+
+
 def test_a_name_that_the_operations_declare_is_meant_as_it_is() -> None:
     text = (
         ce_with("MaxRamm: 4000") + "Operations: {Defaults: {JobDescription: {Memory: {resource: MaxRamm}}}}\n"

@@ -202,15 +202,19 @@ def apply(
     why = message or f"applied {file.name}"
     with service.connect() as client:
         wanted = change_from_file(client, file)
-        version = store(client, wanted, why, guards) if wanted.changed else wanted.version
+        stored: Answer = {"version": wanted.version}
+        if wanted.changed:
+            stored = store(client, wanted, why, guards)
+    version, warnings = stored["version"], stored.get("warnings", [])
     line = _in_force(version) if wanted.changed else _unchanged(version)
-    service.emit({"version": version, "changed": wanted.changed}, lambda: line)
+    answer = {"version": version, "changed": wanted.changed, "warnings": warnings}
+    service.emit(answer, lambda: "\n".join([*show.warning_lines(answer), line]))
 
 
-def store(client: ServiceClient, wanted: ConfigChange, message: str, guards: Sequence[str] | None) -> int:
-    """Store a change, and return the new version."""
+def store(client: ServiceClient, wanted: ConfigChange, message: str, guards: Sequence[str] | None) -> Answer:
+    """Store a change; the new version, and new warnings."""
     if "text" not in wanted.body:  # only operators may send a whole text
-        return int(_edit(client, wanted, message, guards)["version"])
+        return _edit(client, wanted, message, guards)
     text, source = str(wanted.body["text"]), str(wanted.body["source"])
     return client.put_config(
         text=text, source=source, message=message, version=wanted.version, guards=guards or ()
@@ -243,7 +247,8 @@ def _format_answer(answer: Answer) -> list[str]:
     revert = [f"reverts at {output.local_time(until)}"] if until else []
     if not answer["changes"]:
         return [_unchanged(answer["version"]), *revert]
-    return [*show.change_lines(answer["changes"]), _in_force(answer["version"]), *revert]
+    changes = show.change_lines(answer["changes"])
+    return [*changes, *show.warning_lines(answer), _in_force(answer["version"]), *revert]
 
 
 def _in_force(version: int) -> str:
@@ -312,7 +317,7 @@ _COUNTS = ("waiting", "stuck", "freed", "gain", "lose")
 
 def _effect_lines(answer: Answer) -> Iterator[str]:
     totals = answer["totals"]
-    yield from (_warning(each) for each in answer.get("warnings", ())[:_MOST])
+    yield from show.warning_lines(answer)
     yield from _format_some("queues new", answer["new_queues"], totals["new_queues"])
     yield from _format_some("queues removed", answer["removed_queues"], totals["removed_queues"])
     yield (
@@ -337,11 +342,6 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
     for vo, work in answer["left_out"].items():
         jobs, sets = format_count(work["jobs"], "job"), format_count(work["classes"], "set")
         yield f"{vo}: of {jobs} with {sets} of requirements nothing was computed"
-
-
-def _warning(each: Answer) -> str:
-    meant = f", did you mean {each['suggestion']}?" if each.get("suggestion") else ""
-    return f"warning: {each['path']}: {each['message']}{meant}"
 
 
 def _format_some(what: str, queues: list[str], number: int) -> Iterator[str]:

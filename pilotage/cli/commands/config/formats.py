@@ -127,7 +127,7 @@ def _preview_and_store(
         preview, version = _preview(client, change.body), change.version
         if wanted.apply:
             message = wanted.message or f"imported {name}"
-            version = edit.store(client, change, message, wanted.guards)
+            version = int(edit.store(client, change, message, wanted.guards)["version"])
     return ImportOutcome(applied=wanted.apply, version=version, preview=preview)
 
 

@@ -246,12 +246,23 @@ def rollback(
     """Restore an older version: of everything for operators, else of the parts that you may change."""
     with service.connect() as client:
         answer = client.rollback_config(version, message=message or "")
-    lines = [*change_lines(answer["changes"]), f"version {answer['version']} is in force"]
+    lines = [
+        *change_lines(answer["changes"]),
+        *warning_lines(answer),
+        f"version {answer['version']} is in force",
+    ]
     service.emit(answer, lambda: "\n".join(lines))
 
 
 #: Lines to print; JSON has all.
 _MOST = 100
+
+
+def warning_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each of the first new warnings."""
+    for each in answer.get("warnings", ())[:_MOST]:
+        meant = f", did you mean {each['suggestion']}?" if each.get("suggestion") else ""
+        yield f"warning: {each['path']}: {each['message']}{meant}"
 
 
 def change_lines(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Finding, Health
 from tests.commands import Run, run, send_to
 from tests.running_service import Service, running
 
@@ -69,6 +72,34 @@ def test_values_are_set_as_they_would_be_written_and_comments_stay(service: Serv
         (f"{CE}/Throttle", "added"),
     ]
     assert "nothing changed, version 3" in run("config", "set", f"{CE}/MaxRAM=8000")[1]
+
+
+def test_a_limit_of_a_vo_that_does_not_exist_is_stored_with_a_warning(
+    service: Service, run: Run, tmp_path: Path, engine: Engine, now: datetime
+) -> None:
+    def find_in_doctor() -> Finding:
+        url = engine.url.render_as_string(hide_password=False)
+        chosen = settings.load({"home": tmp_path, "database_url": url}, {})
+        [found] = [each for each in doctor.check_database(chosen, now) if each.subject == "configuration"]
+        return found
+
+    assert find_in_doctor().health is Health.GOOD
+    limit = "Resources/Sites/LCG.A.org/RunningLimit/VO/dun"
+    line = f"warning: {limit}: nothing else in the configuration names this VO, did you mean dune?"
+    assert line in run("config", "preview", "--set", f"{limit}=3")[1]
+    status, out, _ = run("config", "set", f"{limit}=3")
+    assert (status, line in out, "version 2 is in force" in out) == (0, True, True)
+    found = find_in_doctor()
+    assert (found.health, f"such as {line.removeprefix('warning: ')}" in found.message) == (
+        Health.WARNING,
+        True,
+    )
+    assert "warning" not in run("config", "set", f"{CE}/MaxRAM=8000")[1], "no new one"
+    file = tmp_path / "resources.yaml"
+    file.write_text(text(service).replace("dun:", "dunee:"))
+    [warning] = in_json(run, "config", "apply", file)["warnings"]
+    assert (warning["path"], warning["suggestion"]) == (f"{limit}ee", "dune")
+    assert f"warning: {limit}: " in run("config", "rollback", 2)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Options of commands from groups and from the settings."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,6 @@ import typer
 from typer.testing import CliRunner
 
 from pilotage.cli import options, settings
-from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 
 
@@ -40,6 +38,16 @@ def test_a_group_of_options_arrives_as_one_value() -> None:
     ]
 
 
+def test_times_are_sent_as_they_are_typed() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def command(*, filters: options.JobFilters) -> None:
+        seen.append(options.given_options(filters))
+
+    assert run(command, "--since", "24h", "--before", "2026-03-28") == 0
+    assert seen == [{"submitted_since": "24h", "submitted_before": "2026-03-28"}]
+
+
 def test_a_flag_sets_its_setting_and_its_absence_leaves_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,16 +62,3 @@ def test_a_flag_sets_its_setting_and_its_absence_leaves_the_default(
     assert run(command, "--home", str(tmp_path), "--host", "::1", "--json") == 0
     assert seen == [(tmp_path, "192.0.2.1", 0, False, True), (tmp_path, "::1", 8750, True, False)]
     assert run(command, "--workers", "2") == 2, "no option of this command"
-
-
-def test_a_moment_is_a_time_a_date_or_how_long_ago() -> None:
-    assert options.parse_moment(None) is None
-    assert options.parse_moment("2026-03-28") == "2026-03-28T00:00:00"
-    assert options.parse_moment("20260328") == "2026-03-28T00:00:00", "no seconds since 1970"
-    found = options.parse_moment("2d")
-    assert found is not None
-    ago = datetime.now(UTC) - datetime.fromisoformat(found)
-    assert timedelta(days=2) <= ago < timedelta(days=2, minutes=10)
-    for wrong in ("yesterday", "", "0d", f"{'9' * 20}d"):
-        with pytest.raises(WrongUsage, match=r"is not a time: 2026-03-28, .* 24h, 7d or 12w"):
-            options.parse_moment(wrong)

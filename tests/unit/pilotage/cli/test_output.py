@@ -164,11 +164,14 @@ def test_problems_of_a_cycle_are_logged_as_those_of_the_kind_of_process(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = DirectorSummary(at=datetime(2030, 1, 7, tzinfo=UTC), away=["farm: no answer"])
+    summary.note_problem("cms", "the token is expired")
 
     output.report_cycle(summary, as_json=True)
 
-    assert caplog.record_tuples == [("pilotage.director", 30, "farm: no answer")]
-    assert json.loads(capsys.readouterr().out)["away"] == ["farm: no answer"]
+    assert caplog.messages == ["farm: no answer", "the token is expired"]
+    assert {name for name, _, _ in caplog.record_tuples} == {"pilotage.director"}
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["away"], printed["problems"]) == (["farm: no answer"], ["the token is expired"])
 
 
 @pytest.mark.parametrize(("jobs", "words"), [(0, "0 jobs wait"), (1, "1 job waits"), (2, "2 jobs wait")])

@@ -23,12 +23,16 @@ def test_a_vo_gets_its_own_problems_and_those_of_batch_systems() -> None:
     )
     with summary.noting_refusals("cms"):
         raise ApiError("the token is expired", status=401, code="unauthorized", details={})
-    summary.problems.append("A/ce/q: refused")
+    summary.note_problem("cms", "the token for the VO cms is not renewed")
+    refusal = "nothing more is done for the VO cms in this cycle: the token is expired"
+    summary.problems += ["A/ce/q: refused", refusal]  # a batch system with the same words
 
     assert summary.problems_of("dune", {"B/ce/q"}) == [
         "farm: away",
         "A/ce/q: refused",
+        refusal,
         "down in their batch systems: B/ce/q",
     ]
-    [_, refusal, _] = summary.problems_of("cms", ())
-    assert refusal.startswith("nothing more is done for the VO cms")
+    own = [refusal, "the token for the VO cms is not renewed"]
+    assert summary.problems_of("cms", ()) == ["farm: away", "A/ce/q: refused", refusal, *own]
+    assert summary.list_problems() == ["A/ce/q: refused", refusal, *own]

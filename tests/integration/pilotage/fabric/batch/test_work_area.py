@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
-from pilotage.fabric.batch.shell import LocalShell, Shell
+from pilotage.fabric.batch.shell import Completed, LocalShell, NoAnswer, Shell
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import StatusMarks, WorkAreas, wrapper
 from tests.ssh_server import SshServer
@@ -190,6 +190,30 @@ def test_a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(
 
     with pytest.raises(BatchSystemAway, match="cannot be read"):
         broken.marks([HONEST])
+
+
+def test_a_file_is_written_where_work_areas_are_made_and_nothing_of_it_stays(
+    areas: WorkAreas, tmp_path: Path
+) -> None:
+    areas.check()
+    assert {path.name for path in Path(areas.directory).iterdir()} == {HOSTILE, HONEST}
+    WorkAreas(directory=str(tmp_path / "not" / "yet"), shell=areas.shell).check()
+    assert not (tmp_path / "not").exists(), "the account of the director makes it"
+
+    (tmp_path / "file").write_text("")
+    for directory in (f"{tmp_path}/file", f"{tmp_path}/file/below", "/proc/self/none"):
+        broken = WorkAreas(directory=directory, shell=areas.shell)
+        with pytest.raises(BatchSystemAway, match=f"{directory}: a file cannot be written: "):
+            broken.check()
+
+
+def test_storage_that_hangs_is_reported_with_its_directory(tmp_path: Path) -> None:
+    class Frozen(LocalShell):
+        def run(self, _: Sequence[str], **__: object) -> Completed:
+            return LocalShell.run(self, ["sleep", "600"], seconds=0.1)
+
+    with pytest.raises(NoAnswer, match=f"{tmp_path}: a file cannot be written: sleep gave no answer"):
+        WorkAreas(directory=str(tmp_path), shell=Frozen()).check()
 
 
 def test_a_directory_that_is_reached_through_a_link_of_the_site_is_used(

@@ -276,7 +276,7 @@ def test_a_vo_that_the_service_refuses_ends_the_cycle_for_no_other(
     summary = ground.cycle(director)
 
     assert Counter(pilot["vo"] for pilot in ground.pilots()) == {"dune": 3}
-    [problem] = summary.problems
+    [problem] = summary.list_problems()
     assert problem.startswith("nothing more is done for the VO cms in this cycle: ")
     assert renewed == [refused, director.clients["dune"]], "the token would expire while reports are refused"
 

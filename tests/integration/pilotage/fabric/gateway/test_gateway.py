@@ -124,7 +124,9 @@ def test_a_job_with_flags_that_its_batch_system_does_not_have_is_given_back(
             return replace(work, matches=forged)
 
         monkeypatch.setattr(service, "request_job", forge)
-        assert "'--output=/etc/passwd' of the service are refused" in str(gateway.talk(utc_now()).problems)
+        assert "'--output=/etc/passwd' of the service are refused" in str(
+            gateway.talk(utc_now()).list_problems()
+        )
         assert not gateway.manager.grid_jobs()
         assert not gateway.manager.journal.requests
     assert ground.job(job)["status"] == "Waiting"
@@ -151,7 +153,7 @@ def test_a_wrong_vocabulary_costs_jobs_with_flags_their_place_and_nothing_else(
 
             monkeypatch.setattr(service, "request_job", forge)
             for _ in range(2):
-                problems += gateway.talk(utc_now()).problems
+                problems += gateway.talk(utc_now()).list_problems()
             assert [each.taken.job_id for each in gateway.manager.grid_jobs()] == [plain]
     assert len(problems) == bounds.RELEASES + 1
     assert "correct Forwarding/Vocabulary" in problems[0]
@@ -240,7 +242,9 @@ def test_a_report_of_local_jobs_without_an_answer_keeps_nothing_else_from_the_ga
         ground.line.refuses = "/local-jobs", Away("away, on purpose")
         summary = gateway.talk(utc_now())
         assert not summary.away
-        assert summary.problems == [f"job {job_id}: its local jobs are not reported: away, on purpose"]
+        own = [f"job {job_id}: its local jobs are not reported: away, on purpose"]
+        assert (summary.list_problems(), summary.list_problems("CMS")) == (own, own)
+        assert summary.list_problems("dune") == [], "another VO has no jobs of this one in its report"
         [killed] = gateway.manager.journal.entries()
         assert killed.cancelled
         assert ground.operator.get(f"/api/v1/jobs/{job_id}/local-jobs").json()["local_jobs"] == []
@@ -553,12 +557,23 @@ def test_while_as_many_gather_as_may_nothing_new_is_asked_for(ground: Ground, tm
         assert len(gateway.manager.grid_jobs()) == 1
 
 
+def test_what_a_grid_job_waits_for_is_in_the_report_of_its_gateway(ground: Ground) -> None:
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        [entry] = gateway.manager.journal.entries()
+        gateway.manager.journal.note_problem(entry.key, "host: the directory is full")
+        talk(gateway)
+    [process] = ground.operator.get("/api/v1/site-processes").json()["processes"]
+    assert process["problems"] == [f"job {job_id}: host: the directory is full"]
+
+
 def test_a_queue_that_the_service_does_not_know_holds_up_no_other(ground: Ground) -> None:
     ground.submit()
     queues = [{**_queue(), "queue": "LCG.A.org/ce1/none"}, _queue()]
     with ground.gateway(queues=queues, advertise=[SITE]) as gateway:
         summary = gateway.talk(utc_now())
-    assert any("LCG.A.org/ce1/none" in each for each in summary.problems)
+    assert any("LCG.A.org/ce1/none" in each for each in summary.list_problems())
     assert summary.taken == 1
 
 
@@ -667,7 +682,7 @@ def test_a_job_whose_news_do_not_get_through_keeps_no_other_from_being_heard(gro
         for _ in range(4):
             ground.log.clear()
             summary = gateway.talk(utc_now())
-            assert [f"job {first.taken.job_id}" in each for each in summary.problems] == [True]
+            assert [f"job {first.taken.job_id}" in each for each in summary.list_problems()] == [True]
             assert f"/leases/{second.taken.lease}/heartbeat" in ground.log
 
 

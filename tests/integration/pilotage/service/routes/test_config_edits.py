@@ -50,6 +50,7 @@ def test_a_vo_admin_changes_what_his_vo_gets_of_a_queue(service: Service, cms, c
     assert answer.status_code == 200, answer.text
     assert answer.json() == {
         "version": 2,
+        "warnings": [],
         "changes": [{"path": f"{LONG}/VOs", "change": "added", "after": {"cms": {"MaxRAM": 7000}}}],
     }
     shown = cms.get("/api/v1/resources/queues/LCG.A.org/ce1/long").json()
@@ -137,7 +138,11 @@ def test_no_edit_is_lost_when_many_come_at_the_same_time(service: Service):
 
 
 def test_an_edit_that_changes_nothing_makes_no_version(dune):
-    assert patch(dune, {f"{SHORT}/VOs/dune/MaxRAM": 8000}).json() == {"version": 1, "changes": []}
+    assert patch(dune, {f"{SHORT}/VOs/dune/MaxRAM": 8000}).json() == {
+        "version": 1,
+        "changes": [],
+        "warnings": [],
+    }
 
 
 def test_what_is_wrong_is_422_and_changes_nothing(cms):
@@ -204,7 +209,7 @@ def test_a_vo_admin_goes_back_in_his_own_sections(service: Service, cms, dune):
     assert [each["change"] for each in answer.json()["changes"]] == ["removed"]
     assert queues(dune)["short"]["VOs"] == {"dune": {"MaxRAM": 9000}}
     again = cms.post("/api/v1/config/rollback", json={"version": 1}).json()
-    assert again == {"version": 4, "changes": []}
+    assert again == {"version": 4, "changes": [], "warnings": []}
     stale = cms.post("/api/v1/config/rollback", json={"version": 1}, headers={"If-Match": "2"})
     assert stale.status_code == 409
     assert "dune" not in stale.text

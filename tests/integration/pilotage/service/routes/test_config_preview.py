@@ -216,7 +216,10 @@ def test_a_guard_refuses_by_itself_and_nothing_is_changed(service: Service, conf
     assert operator.put("/api/v1/config", json=text, headers=headers).status_code == 409
     assert operator.get("/api/v1/config").json()["version"] == 1
     text["guard"] = ["stuck_jobs<=2", "running_jobs=0"]
-    assert operator.put("/api/v1/config", json=text, headers=headers).json() == {"version": 2}
+    assert operator.put("/api/v1/config", json=text, headers=headers).json() == {
+        "version": 2,
+        "warnings": [],
+    }
 
 
 @pytest.mark.parametrize("guard", ["stuck_jobs", "stuck_job=0", "stuck_jobs=x", "stuck_jobs=-1", ""])

@@ -424,9 +424,20 @@ def test_jobs_are_filtered_by_the_time_of_submission(service: Service):
     at = user.get(f"/api/v1/jobs/{job_id}").json()["submitted_at"]
     found = [
         [each["job_id"] for each in user.get("/api/v1/jobs", params=wanted).json()["jobs"]]
-        for wanted in ({"submitted_since": at}, {"submitted_before": at}, {"submitted_since": "2020-01-01"})
+        for wanted in (
+            {"submitted_since": at},
+            {"submitted_before": at},
+            {"submitted_since": "2020-01-01"},
+            {"submitted_since": "30m"},
+            {"submitted_before": "1d"},
+        )
     ]
-    assert found == [[job_id], [], [job_id]]
+    assert found == [[job_id], [], [job_id], [job_id], []]
+    killed = user.post("/api/v1/jobs/kill", json={"submitted_since": "1h"})
+    assert killed.json()["job_ids"] == [job_id]
+    answer = user.get("/api/v1/jobs", params={"submitted_since": "yesterday"})
+    assert answer.status_code == 400
+    assert error(answer)["message"].startswith("submitted_since: 'yesterday' is not a time: ")
 
 
 def test_the_bearer_of_a_token_is_shown(service: Service):

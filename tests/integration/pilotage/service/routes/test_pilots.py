@@ -225,6 +225,10 @@ def test_a_summary_leaves_out_what_ended_before_and_other_peoples_pilots(service
         return sum(row["count"] for row in answer.json()["summary"])
 
     assert (count(), count(hours=1), count(vo="dune")) == (2, 1, 0)
+    listed = director.get("/api/v1/pilots", params={"since": "1h"}).json()["pilots"]
+    assert {each["stamp"] for each in listed} == {"ended", "lives"}
+    assert director.get("/api/v1/pilots/summary", params={"since": "2d"}).json()["summary"]
+    assert director.get("/api/v1/pilots", params={"since": "tomorow"}).status_code == 400
 
 
 def test_a_wrong_name_in_a_summary_is_refused_with_what_was_meant(service: Service):
