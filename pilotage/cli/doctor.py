@@ -106,12 +106,21 @@ def _check_settings(engine: Engine) -> Iterator[Finding]:
 
 
 def _limits(conn: Connection) -> Iterator[Finding]:
-    """Check the limits of waiting: our connections set them, those of a pooler need them from the role."""
+    """Check what our connections set, and those of a pooler need from the role."""
     for name, value in postgresql.LIMITS.items():
         if _show_setting(conn, name) == "0":
-            role = conn.execute(text("SELECT quote_ident(current_user)")).scalar_one()
-            message = f"0: what is stuck holds up others for ever; ALTER ROLE {role} SET {name} = '{value}'"
+            alter = f"ALTER ROLE {_quote_role(conn)} SET {name} = '{value}'"
+            message = f"0: what is stuck holds up others for ever; {alter}"
             yield Finding(name, Health.WARNING, message)
+    if _show_setting(conn, "jit") == "on":
+        message = (
+            f"on: a claim may take a second, to compile it; ALTER ROLE {_quote_role(conn)} SET jit = off"
+        )
+        yield Finding("jit", Health.WARNING, message)
+
+
+def _quote_role(conn: Connection) -> str:
+    return str(conn.execute(text("SELECT quote_ident(current_user)")).scalar_one())
 
 
 def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:

@@ -113,6 +113,7 @@ def test_postgresql_is_read_committed_and_does_not_wait_for_ever(postgres_url: s
                 "lock_timeout",
                 "idle_in_transaction_session_timeout",
                 "synchronous_commit",
+                "jit",
             )
         }
     engine.dispose()
@@ -122,7 +123,17 @@ def test_postgresql_is_read_committed_and_does_not_wait_for_ever(postgres_url: s
         "lock_timeout": "10s",
         "idle_in_transaction_session_timeout": "1min",
         "synchronous_commit": "on",
+        "jit": "off",
     }
+
+
+def test_a_sqlite_that_lacks_what_statements_need_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
+    with pytest.raises(ValueError, match=r"SQLite 3\.34\.1 of this Python is too old, 3\.35 is the oldest"):
+        database.connect(f"sqlite:///{tmp_path}/pilotage.db")
 
 
 def test_a_connection_of_ones_own_is_closed_if_it_cannot_be_prepared(
