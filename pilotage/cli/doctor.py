@@ -63,6 +63,12 @@ _DURABLE = {
     "synchronous_commit": "jobs that were accepted are lost when the server dies",
 }
 
+#: Settings that sessions behind a pooler need, and why.
+_SHARED = {
+    "jit": ("off", "a claim may take a second, to compile its statement"),
+    "TimeZone": ("UTC", "some answers have times of this zone"),
+}
+
 
 def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
     """Check connection, settings, schema, history and configuration of the database, and its agents."""

@@ -1,4 +1,4 @@
-"""PostgreSQL settings: READ COMMITTED, no JIT compilation, and timeouts for every wait.
+"""PostgreSQL settings: READ COMMITTED, no JIT compilation, times in UTC, and timeouts for every wait.
 
 A role or a database may have another default isolation, with which statements fail that here wait and look
 again. SQLAlchemy's transactions begin with `BEGIN ISOLATION LEVEL READ COMMITTED`. Statements outside of a
@@ -11,6 +11,7 @@ estimated cost of a long statement is high, however few rows it reads.
 
 import select
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -34,13 +35,23 @@ _CONNECT = {
 READ_ONLY = "25006"
 #: Idle seconds after which a connection is pinged before its next use.
 IDLE_SECONDS = 1.0
-SET_SESSION = (
-    "SELECT set_config('default_transaction_isolation', 'read committed', false), "
-    "set_config('jit', 'off', false)"
-)
-SET_LIMITS = "SELECT " + ", ".join(
-    f"set_config('{name}', '{value}', false)" for name, value in LIMITS.items()
-)
+#: The driver reads times in the style ISO only, and answers have them in UTC, whatever the server's zone is.
+_SESSION = {
+    "default_transaction_isolation": "read committed",
+    "jit": "off",
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
+}
+
+
+def _write_settings(settings: Mapping[str, str]) -> str:
+    return "SELECT " + ", ".join(
+        f"set_config('{name}', '{value}', false)" for name, value in settings.items()
+    )
+
+
+SET_SESSION = _write_settings(_SESSION)
+SET_LIMITS = _write_settings(LIMITS)
 
 
 def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
