@@ -13,6 +13,8 @@ from tests import balancers, htcondor_pool, machines, pgbouncer, readers, torque
 
 #: The library of Debian's package libfaketime, with which campaigns change the clocks of hosts.
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+#: PostgreSQL by version.
+_POSTGRESQL = "/usr/lib/postgresql/*"
 SUITES = {
     "slurm": slurm.SUITE,
     "torque": torque.SUITE,
@@ -43,6 +45,12 @@ SUITES = {
         packages=("chromium-headless-shell", "fonts-dejavu-core"),
     ),
     "pgbouncer": pgbouncer.SUITE,
+    "postgresql": Suite(
+        about="PostgreSQL as Debian packages it",
+        programs=(),
+        files=(f"{_POSTGRESQL}/bin/postgres", f"{_POSTGRESQL}/lib/llvmjit.so"),
+        packages=("postgresql",),
+    ),
     "haproxy": balancers.HAPROXY,
     "nginx": balancers.NGINX,
     "machines": machines.SUITE,
@@ -62,6 +70,11 @@ ALL_OF_THEM = os.environ.get("CI") == "true" or "PILOTAGE_TEST_ALL" in os.enviro
 def missing() -> dict[str, Suite]:
     """The suites that cannot run here."""
     return {name: suite for name, suite in SUITES.items() if not suite.is_ready}
+
+
+def find_postgresql() -> Path:
+    """The directory of the programs of Debian's PostgreSQL."""
+    return max(Path("/").glob(f"{_POSTGRESQL}/bin".lstrip("/")), key=lambda path: int(path.parent.name))
 
 
 def main() -> None:

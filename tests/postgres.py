@@ -29,7 +29,12 @@ class Postgres:
     """One server on a unix socket in `directory`, as a child of ours: it can be killed and started again."""
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str] | None = None, *, primary: "Postgres | None" = None
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        primary: "Postgres | None" = None,
+        programs: Path | None = None,
     ) -> None:
         """Make it.
 
@@ -37,22 +42,23 @@ class Postgres:
             directory: Its own, whose path is short.
             settings: Of `postgresql.conf`.
             primary: A running server that it is to be an asynchronous replica of.
+            programs: Directory with those of another version; None: those of the wheel.
         """
         self.directory = directory
         self._settings = settings or {}
         self._data = directory / "data"
         self._server: subprocess.Popen[bytes] | None = None
         self._user: int | None = None  #: None: whoever runs the tests
-        self._bin = _PACKAGE / "pginstall18" / "bin"
+        self._bin = programs or _PACKAGE / "pginstall18" / "bin"
         if primary is not None:
             self._bin, self._user = primary._bin, primary._user
             if self._user is not None:
                 os.chown(directory, self._user, self._user)
-        elif os.geteuid() == 0:
-            # PostgreSQL refuses root, and another user may not reach this environment: give it a copy.
-            for part in (_PACKAGE, _PACKAGE.with_name(f"{_PACKAGE.name}.libs")):
-                shutil.copytree(part, directory / part.name, symlinks=True)
-            self._bin = directory / _PACKAGE.name / "pginstall18" / "bin"
+        elif os.geteuid() == 0:  # PostgreSQL refuses root
+            if programs is None:  # another user may not reach this environment: give it a copy
+                for part in (_PACKAGE, _PACKAGE.with_name(f"{_PACKAGE.name}.libs")):
+                    shutil.copytree(part, directory / part.name, symlinks=True)
+                self._bin = directory / _PACKAGE.name / "pginstall18" / "bin"
             self._user = _NOBODY
             os.chown(directory, _NOBODY, _NOBODY)
         if primary is not None:

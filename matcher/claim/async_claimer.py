@@ -167,13 +167,15 @@ class AsyncClaimer:
     def _dispatch(self) -> None:
         self._is_dispatching = False
         for lane in self._lanes:
-            if lane.task is None and (batch := self._take_batch()):
+            if self._waiting and lane.task is None and (batch := self._take_batch()):
                 lane.size, lane.locks = len(batch), frozenset(each.locks for each in batch) - {None}
                 lane.task = asyncio.create_task(self._serve(lane, batch))
 
     def _take_batch(self) -> list[_Ticket]:
         """The requests for the next statement; empty: not yet."""
-        locked = frozenset[str | None]().union(*(each.locks for each in self._lanes))
+        locked: set[str | None] = set()
+        for lane in self._lanes:
+            locked |= lane.locks
         free = [each for each in self._waiting if each.locks not in locked]
         if len(free) < max(1, *(each.size for each in self._lanes)):
             return []

@@ -63,6 +63,12 @@ _DURABLE = {
     "synchronous_commit": "jobs that were accepted are lost when the server dies",
 }
 
+#: Settings that sessions behind a pooler need, and why.
+_SHARED = {
+    "jit": ("off", "a claim may take a second, to compile its statement"),
+    "TimeZone": ("UTC", "some answers have times of this zone"),
+}
+
 
 def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
     """Check connection, settings, schema, history and configuration of the database, and its agents."""
@@ -106,12 +112,21 @@ def _check_settings(engine: Engine) -> Iterator[Finding]:
 
 
 def _limits(conn: Connection) -> Iterator[Finding]:
-    """Check the limits of waiting: our connections set them, those of a pooler need them from the role."""
+    """Check what our connections set, and those of a pooler need from the role."""
     for name, value in postgresql.LIMITS.items():
         if _show_setting(conn, name) == "0":
-            role = conn.execute(text("SELECT quote_ident(current_user)")).scalar_one()
-            message = f"0: what is stuck holds up others for ever; ALTER ROLE {role} SET {name} = '{value}'"
+            alter = f"ALTER ROLE {_quote_role(conn)} SET {name} = '{value}'"
+            message = f"0: what is stuck holds up others for ever; {alter}"
             yield Finding(name, Health.WARNING, message)
+    if _show_setting(conn, "jit") == "on":
+        message = (
+            f"on: a claim may take a second, to compile it; ALTER ROLE {_quote_role(conn)} SET jit = off"
+        )
+        yield Finding("jit", Health.WARNING, message)
+
+
+def _quote_role(conn: Connection) -> str:
+    return str(conn.execute(text("SELECT quote_ident(current_user)")).scalar_one())
 
 
 def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:

@@ -267,7 +267,7 @@ class AsyncRunner:
                 driver.prepare_threshold = None
                 await driver.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
             else:
-                await driver.execute(postgresql_settings.SET_ISOLATION)
+                await driver.execute(postgresql_settings.SET_SESSION)
                 await driver.execute(_PLAN_SETTINGS)
                 if "options" not in url.query:
                     await driver.execute(postgresql_settings.SET_LIMITS)

@@ -12,6 +12,7 @@ default.
 import functools
 import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 #: Seconds that a writer waits for the write lock.
 BUSY_TIMEOUT = 30.0
 
+#: The first version that returns what it changes (`RETURNING`).
+_OLDEST_SQLITE = (3, 35)
 _SETTINGS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA journal_mode = WAL",
@@ -45,6 +48,12 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float, busy_timeout: 
     """Make an engine for a file; connections to a database in memory would not see each other."""
     if not url.database or url.database == ":memory:":
         raise ValueError(f"{url}: SQLite needs a file here, sqlite:///<file>")
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        oldest = ".".join(map(str, _OLDEST_SQLITE))
+        raise ValueError(
+            f"SQLite {sqlite3.sqlite_version} of this Python is too old, {oldest} is the oldest that "
+            "will do: use PostgreSQL, or a Python with a newer one"
+        )
     engine = create_engine(
         url,
         pool_size=pool_size,

@@ -1,5 +1,6 @@
 """Connections and transactions: what the two databases must do, and the traps of SQLite."""
 
+import asyncio
 import gc
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from taskqueue.db import compiled_sql, database, sql
-from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
 from taskqueue.schema.tables import jobs
 from tests import stored
 from tests.postgres import Postgres
@@ -113,6 +114,7 @@ def test_postgresql_is_read_committed_and_does_not_wait_for_ever(postgres_url: s
                 "lock_timeout",
                 "idle_in_transaction_session_timeout",
                 "synchronous_commit",
+                "jit",
             )
         }
     engine.dispose()
@@ -122,7 +124,39 @@ def test_postgresql_is_read_committed_and_does_not_wait_for_ever(postgres_url: s
         "lock_timeout": "10s",
         "idle_in_transaction_session_timeout": "1min",
         "synchronous_commit": "on",
+        "jit": "off",
     }
+
+
+def test_settings_of_a_server_or_role_do_not_change_answers(postgres_url: str, now: datetime) -> None:
+    theirs = "-c%20TimeZone%3DAsia/Kolkata%20-c%20DateStyle%3DGerman%20-c%20jit%3Don"
+    engine = database.connect(f"{postgres_url}&options={theirs}")
+    names = "current_setting('TimeZone'), current_setting('DateStyle'), current_setting('jit')"
+
+    async def read() -> object:
+        runner = AsyncRunner(engine)
+        await runner.connect()
+        try:
+            return await runner.rows(f"SELECT {names}", ())
+        finally:
+            await runner.close()
+
+    expected = ("UTC", "ISO, DMY", "off")
+    assert AutocommitRunner(engine).rows(f"SELECT {names}", ()) == [expected]
+    assert asyncio.run(read()) == [expected]
+    with database.reading(engine) as conn:
+        read_back = conn.execute(text("SELECT CAST(:now AS timestamptz)"), {"now": now}).scalar_one()
+    assert read_back.isoformat() == now.isoformat()
+    engine.dispose()
+
+
+def test_a_sqlite_that_lacks_what_statements_need_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
+    with pytest.raises(ValueError, match=r"SQLite 3\.34\.1 of this Python is too old, 3\.35 is the oldest"):
+        database.connect(f"sqlite:///{tmp_path}/pilotage.db")
 
 
 def test_a_connection_of_ones_own_is_closed_if_it_cannot_be_prepared(

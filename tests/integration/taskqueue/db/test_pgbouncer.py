@@ -123,7 +123,7 @@ def test_the_doctor_names_what_a_pooled_database_lacks(
         return {each.subject: each.health for each in doctor.check_database(chosen, now)}
 
     alone = found(None)
-    assert {alone[name] for name in postgresql.LIMITS} == {Health.WARNING}
+    assert {alone[name] for name in (*postgresql.LIMITS, "jit")} == {Health.WARNING}
     assert alone["direct way"] is Health.WARNING
     assert found(postgres_url)["direct way"] is Health.GOOD
     assert found(pooled_url)["direct way"] is Health.BAD

@@ -1,0 +1,87 @@
+"""PostgreSQL as Debian packages it: an older version, with JIT compilation on by default."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import Engine
+
+from matcher.claim import matcher as matching
+from matcher.request.match_request import MatchCaller
+from taskqueue.db import database
+from tests import debian, waiting
+from tests.claiming import claiming, run
+from tests.postgres import TEMPLATE, Postgres
+
+pytestmark = pytest.mark.debian("postgresql")
+
+
+@pytest.fixture(scope="module")
+def server(short_directory: Path) -> Iterator[Postgres]:
+    directory = short_directory / "debian_pg"
+    directory.mkdir()
+    # Compiled whatever they cost, and counted.
+    settings = {"jit_above_cost": "0", "shared_preload_libraries": "pg_stat_statements"}
+    server = Postgres(directory, settings, programs=debian.find_postgresql())
+    server.start()
+    server.execute(f"CREATE DATABASE {TEMPLATE}")
+    database.upgrade(server.url(TEMPLATE))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def engine(server: Postgres) -> Iterator[Engine]:
+    with server.fresh() as url:
+        engine = database.connect(url)
+        yield engine
+        engine.dispose()
+
+
+#: Statements of this database on its tables: what the driver asks for before our settings is not ours.
+_COMPILED = """
+    SELECT query FROM pg_stat_statements JOIN pg_database ON pg_database.oid = dbid
+    WHERE datname = current_database() AND jit_functions > 0 AND query LIKE '%jobs%'
+"""
+
+
+def _list_compiled(server: Postgres, engine: Engine) -> list[str]:
+    with psycopg.connect(host=str(server.directory), user="postgres", dbname=engine.url.database) as conn:
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        return [query for (query,) in conn.execute(_COMPILED)]
+
+
+def test_jobs_are_handed_out_and_no_statement_is_compiled(
+    server: Postgres, engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "_RECENT", 600.0)  # however slow the machine is
+    with database.writing(engine) as conn:
+        job_ids = waiting.put(conn, now, 40)
+    with claiming(engine, waiting.matcher(engine, now)) as process:
+
+        async def ask() -> list[int]:
+            answers = [
+                await process.ask(
+                    waiting.request(
+                        caller=MatchCaller(subject=f"pilot{number}", vos=frozenset({"lhcb"})),
+                        count=count,
+                        **waiting.at(waiting.LONG),
+                    )
+                )
+                for number, count in enumerate([1] * 20 + [20])
+            ]
+            return [match.job_id for answer in answers for match in answer.matches]
+
+        taken = run(ask, process)
+        assert process.in_loop > 0  # the others by the claim thread
+    assert sorted(taken) == sorted(job_ids)
+    assert _list_compiled(server, engine) == []
+
+
+def test_this_server_compiles_the_statements_of_others(server: Postgres, engine: Engine) -> None:
+    statement = "SELECT count(*) FROM jobs"
+    with psycopg.connect(host=str(server.directory), user="postgres", dbname=engine.url.database) as conn:
+        conn.execute(statement)
+    assert _list_compiled(server, engine) == [statement]
