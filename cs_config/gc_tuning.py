@@ -44,14 +44,15 @@ class _FreezeAfterFull:
     def __init__(self) -> None:
         self._at_first = 0  #: survivors of the last complete collection
         self._since = 0  #: objects frozen after it
+        self._before = gc.get_freeze_count()  #: objects frozen before all, such as those of modules
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         if info["generation"] < 2:
             return
         if phase == "start":
-            if self._since > self._at_first / 2:
+            if self._since > (self._before + self._at_first) / 2:
                 gc.unfreeze()
-                self._at_first = self._since = 0
+                self._before = self._at_first = self._since = 0
         elif (lived := len(gc.get_objects(generation=2))) > _MANY:
             gc.freeze()
             if self._at_first:

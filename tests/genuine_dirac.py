@@ -1,38 +1,99 @@
 """Genuine clients of DIRAC: its package from PyPI, unmodified, in an environment of its own."""
 
+import atexit
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from examples.servers.dirac import write_cfg
 from examples.servers.dirac_package import VERSION, VERSION_8, install
 
-_CALL = """
-import json, sys
+#: Seconds that calls may take.
+_PATIENCE = 240
+#: Imports DIRAC, then makes the calls of each line of its input in a process of its own.
+_SERVER = """
+import json, os, signal, sys, traceback
+from importlib import import_module
 import DIRAC
-if hasattr(DIRAC, "initialize"):
-    DIRAC.initialize(require_auth=False)
-else:
-    from DIRAC.Core.Base.Script import parseCommandLine
-    parseCommandLine()
 from DIRAC.Core.Base.Client import Client
 from DIRAC.Core.Utilities import JEncode
-from importlib import import_module
-answers = []
-for name, method, arguments in json.loads(sys.stdin.read()):
-    if name.startswith("https"):
-        client = Client(url=name)
-    else:
-        client = getattr(import_module(f"DIRAC.WorkloadManagementSystem.Client.{name}"), name)()
+patience = int(sys.argv[1])
+clients = "DIRAC.WorkloadManagementSystem.Client."
+for name in sys.argv[2:]:
+    import_module(clients + name)
+
+def call(name, method, arguments):
+    client = Client(url=name) if name.startswith("https") else getattr(import_module(clients + name), name)()
     answer = getattr(client, method)(*arguments)
     answer.pop("ExecInfo", None)  # of an exception, which has no form in JEncode
-    answers.append(answer)
-print("ANSWERS" + JEncode.encode(answers))
+    return answer
+
+def call_all(environment, directory, calls):
+    signal.alarm(patience)
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.argv[1:] = []
+    if hasattr(DIRAC, "initialize"):
+        DIRAC.initialize(require_auth=False)
+    else:
+        from DIRAC.Core.Base.Script import parseCommandLine
+        parseCommandLine()
+    print("ANSWERS" + JEncode.encode([call(*each) for each in calls]))
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        try:
+            call_all(*json.loads(line))
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("ENDED", flush=True)
 """
+_NAMES = ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
+
+
+class ForkServer:
+    """A process of DIRAC that is forked for each use: importing DIRAC takes a second of the processor."""
+
+    def __init__(self, python: Path) -> None:
+        self._process = subprocess.Popen(
+            [str(python), "-c", _SERVER, str(_PATIENCE), *(f"{name}Client" for name in _NAMES)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={"PATH": f"{python.parent}:{os.environ['PATH']}"},
+        )
+
+    def call(self, environment: Mapping[str, str], directory: Path, calls: Sequence[object]) -> str:
+        """What a process with these calls prints."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([environment, str(directory), calls]) + "\n")
+        self._process.stdin.flush()
+        return "".join(takewhile(lambda line: line != "ENDED\n", self._process.stdout))
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+@cache
+def start_fork_server(python: Path) -> ForkServer:
+    """The one of all tests of this process that use this Python; it ends with the process."""
+    server = ForkServer(python)
+    atexit.register(server.stop)
+    return server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +115,7 @@ class GenuineClients:
         version: str = VERSION,
     ) -> "GenuineClients":
         """Clients of the services at `url`, or of those with these URLs by name."""
-        names = ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")
-        urls = urls or {name: f"{url}/WorkloadManagement/{name}" for name in names}
+        urls = urls or {name: f"{url}/WorkloadManagement/{name}" for name in _NAMES}
         group = {"Users": "ada", "VO": "lhcb", "Properties": "NormalUser"}
         system: Mapping[str, object] = {"URLs": urls}
         setup: Mapping[str, object] = {}
@@ -73,20 +133,12 @@ class GenuineClients:
         return cls(python=install(version), directory=directory)
 
     def call(self, proxy: Path, *calls: tuple[Any, ...]) -> list[Any]:
-        """The answers to calls, each `(client, method, *arguments)`, in one process with this proxy."""
+        """The answers to calls, each `(client, method, *arguments)`, in one new process with this proxy."""
         wanted = [(name, method, arguments) for name, method, *arguments in calls]
-        done = subprocess.run(
-            [str(self.python), "-c", _CALL],
-            input=json.dumps(wanted),
-            capture_output=True,
-            text=True,
-            env=self.environment(proxy),
-            timeout=240,
-            cwd=self.directory,
-        )
-        _, found, text = done.stdout.rpartition("ANSWERS")
-        assert found, done.stdout + done.stderr
-        answers: list[Any] = json.loads(text)
+        printed = start_fork_server(self.python).call(self.environment(proxy), self.directory, wanted)
+        _, found, text = printed.rpartition("ANSWERS")
+        assert found, printed
+        answers: list[Any] = json.loads(text.splitlines()[0])
         return [answers[0]] if len(answers) == 1 else answers
 
     def run(self, proxy: Path, *command: str) -> str:
@@ -96,7 +148,7 @@ class GenuineClients:
             capture_output=True,
             text=True,
             env=self.environment(proxy),
-            timeout=240,
+            timeout=_PATIENCE,
             cwd=self.directory,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -8,8 +8,9 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from cs_config import notifications
+from cs_config import notifications, validate
+from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.claim_thread import ClaimWorker
@@ -138,11 +140,24 @@ class Service:
 
     def configure(self, text: str) -> None:
         with database.writing(self.engine) as conn:
-            store.store_text(
-                conn, text, author="test", message="", source="test.yaml", expected=None, now=utc_now()
-            )
+            store.store_checked(conn, _parse(text), author="test", message="", expected=None, now=utc_now())
         with database.reading(self.engine) as conn:
             self.parts.live.refresh(conn)
+
+
+@lru_cache(maxsize=16)
+def _parse(text: str) -> Configuration:
+    """The configuration of a text; that of a real grid takes half a second."""
+    return validate.parse(text, "test.yaml")
+
+
+def _load_version(conn: Connection, version: int) -> Configuration:
+    """The same as `store.load_version`, but what `configure` stored is not parsed again."""
+    row = conn.execute(store.ONE_VERSION, {"wanted": version}).mappings().one()
+    if row["author"] != "test":
+        return store.load_version(conn, version)
+    empty: dict[str, Any] = {name: {} for name in ("derived", "_queues", "_aged")}
+    return replace(_parse(row["text"]), version=version, author="test", **empty)
 
 
 @contextlib.contextmanager
@@ -158,7 +173,7 @@ def running(
 
     By `clock` its matcher goes; tokens do not.
     """
-    live = LiveConfiguration()
+    live = LiveConfiguration(_load_version)
     matcher = Matcher(engine, lambda: live.current, clock)
     claimer = ClaimWorker(engine, matcher)
     bell = NotificationHub(None)

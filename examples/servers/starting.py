@@ -23,14 +23,15 @@ def free_port() -> int:
 
 
 def wait_until(ask: Callable[[], _Answer], seconds: float = 300) -> _Answer:
-    """The first answer that is not false or empty.
+    """The first answer that is not false or empty; the longer it takes, the longer are pauses between tries.
 
     Raises:
         TimeoutError: There was none in time.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (answer := ask()):
-        if time.monotonic() > deadline:
+        passed = time.monotonic() - began
+        if passed > seconds:
             raise TimeoutError(f"nothing came of it in {seconds:g} s")
-        time.sleep(0.05)
+        time.sleep(min(max(0.05, passed / 20), 0.25))
     return answer

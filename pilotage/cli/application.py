@@ -1,9 +1,11 @@
 """The command `pilotage`: its commands, their lazy import, and its exit status."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -282,7 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         words = words[1:]
     typed = typed_words(os.environ) if _COMPLETION in os.environ else words
     is_command = bool(typed) and typed[0] in COMMANDS
-    run(lambda: application(typed) if is_command else overview(), words, name="pilotage")
+    program = overview if not is_command else partial(application, typed)
+    run(program, words, name="pilotage", owns_process=arguments is None)
 
 
 def typed_words(environment: Mapping[str, str]) -> list[str]:
@@ -310,12 +313,18 @@ def _show_no_type(_context: object) -> None:
     """Show no type for an argument: its name is enough."""
 
 
-def run(make: Callable[[], typer.Typer], words: Sequence[str], *, name: str) -> NoReturn:
+def run(
+    make: Callable[[], typer.Typer], words: Sequence[str], *, name: str, owns_process: bool = False
+) -> NoReturn:
     """Run the program that `make` returns, print each error as one line, and exit."""
     output.write_all_signs()
     try:
         with gc_tuning.pause_collection():  # while it imports what it needs: a sixth of its time
             command: Any = typer.main.get_command(make())
+            if owns_process:
+                # Modules live as long as it: the first collection of all that was imported would take longer
+                # than the imports of most commands.
+                gc.freeze()
         _hide_types(command)
         status = command(list(words), prog_name=name, standalone_mode=False)
         sys.stdout.flush()

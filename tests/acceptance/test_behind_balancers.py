@@ -20,6 +20,7 @@ from tests import balancers
 from tests.acceptance.campaign import site
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.balancers import Balancer
+from tests.running_service import NO_AUTHORITIES
 
 QUEUE = {"Site": site.PLAIN, "GridCE": "ce", "Queue": "q", "CPUTime": 100_000}
 
@@ -45,7 +46,7 @@ class Pair:
         return token
 
 
-def _is_ready(url: str, verify: ssl.SSLContext | bool = True) -> bool:
+def _is_ready(url: str, verify: ssl.SSLContext = NO_AUTHORITIES) -> bool:
     try:
         return httpx.get(f"{url}/readyz", verify=verify, trust_env=False, timeout=5).status_code == 200
     except httpx.TransportError:
@@ -55,7 +56,9 @@ def _is_ready(url: str, verify: ssl.SSLContext | bool = True) -> bool:
 def _has_answered(url: str, token: str) -> bool:
     """Whether a service has answered a list of jobs since it was started."""
     headers = {"Authorization": f"Bearer {token}"}
-    metrics = httpx.get(f"{url}/metrics", headers=headers, trust_env=False, timeout=300).text
+    metrics = httpx.get(
+        f"{url}/metrics", headers=headers, trust_env=False, verify=NO_AUTHORITIES, timeout=300
+    ).text
     return 'pilotage_http_requests_total{method="GET",route="/jobs"' in metrics
 
 

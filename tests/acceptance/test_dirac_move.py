@@ -346,6 +346,8 @@ def test_one_vo_moves_jobs_of_both_run_and_it_goes_back(moving: Moving, operator
     moving.wait(ada, [left, again], "Done")
 
 
+# The configuration is stored by functions that are tested on both databases.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_genuine_configuration_server_is_imported(moving: Moving, operator: Callable[..., str]) -> None:
     url = moving.configuration_server
     command = ("config", "import", "dirac", url, "--certificate", str(moving.proxy("ada", "lhcb_user")))

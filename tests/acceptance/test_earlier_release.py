@@ -17,6 +17,7 @@ from tests import earlier_release
 from tests.acceptance.campaign import site
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.postgres import Postgres
+from tests.running_service import NO_AUTHORITIES
 
 EARLIER, THIS = "earlier", "this"
 OFFER = {"Site": site.PLAIN, "GridCE": "ce", "Queue": "q", "CPUTime": 100_000}
@@ -60,15 +61,23 @@ class Installation:
         self.clients[release]["gateway"].post(f"/leases/{lease}/{call}", json=body).raise_for_status()
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The modules of the earlier release."""
+    program = earlier_release.unpack(tmp_path_factory.mktemp("program"))
+    assert _locate_program({"PYTHONPATH": str(program)}).is_relative_to(program)
+    return program
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def installation(
-    request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path
+    request: pytest.FixtureRequest, postgres: Postgres, program: Path, tmp_path: Path
 ) -> Iterator[Installation]:
     with ExitStack() as stack:
-        yield _install(stack, tmp_path, postgres if request.param == "postgresql" else None)
+        yield _install(stack, tmp_path, program, postgres if request.param == "postgresql" else None)
 
 
-def _install(stack: ExitStack, tmp_path: Path, postgres: Postgres | None) -> Installation:
+def _install(stack: ExitStack, tmp_path: Path, program: Path, postgres: Postgres | None) -> Installation:
     home = tmp_path / "home"
     home.mkdir()
     (home / "resources.yaml").write_text(site.RESOURCES)
@@ -81,9 +90,7 @@ def _install(stack: ExitStack, tmp_path: Path, postgres: Postgres | None) -> Ins
         stack.callback(postgres.execute, "DROP DATABASE earlier WITH (FORCE)")
         earlier_release.restore_postgresql(postgres, "earlier")
     both = {"PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": url}
-    program = earlier_release.unpack(tmp_path / "program")
     environments = {THIS: both, EARLIER: {**both, "PYTHONPATH": str(program)}}
-    assert _locate_program(environments[EARLIER]).is_relative_to(program)
     found = Installation(home=home, environments=environments, clients={})
     found.run(THIS, "db", "upgrade")
     # The configuration is stored by the earlier one, as it was there first.
@@ -95,6 +102,7 @@ def _install(stack: ExitStack, tmp_path: Path, postgres: Postgres | None) -> Ins
                     base_url=f"{address}/api/v1",
                     headers={"Authorization": f"Bearer {_mint(found, release, role)}"},
                     trust_env=False,
+                    verify=NO_AUTHORITIES,
                     timeout=300,
                 )
             )
@@ -125,9 +133,10 @@ def _start(stack: ExitStack, installation: Installation, release: str) -> str:
     def is_ready() -> bool:
         assert service.is_running, service.log.read_text()
         try:
-            return httpx.get(f"{address}/readyz", trust_env=False, timeout=5).status_code == 200
+            answer = httpx.get(f"{address}/readyz", trust_env=False, timeout=5, verify=NO_AUTHORITIES)
         except httpx.TransportError:
             return False
+        return answer.status_code == 200
 
     wait_until(is_ready)
     return address

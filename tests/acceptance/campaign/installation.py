@@ -25,6 +25,7 @@ from tests.debian import FAKETIME
 from tests.pgbouncer import Pgbouncer
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
+from tests.running_service import NO_AUTHORITIES
 
 DATABASE = "campaign"
 _POSTGRES_DISK_MB, _BLOB_DISK_MB, _SMALL_DISK_MB = 1500, 200, 50
@@ -341,9 +342,10 @@ class Installation:
         """Whether a service states that it is ready, in so many seconds."""
         try:
             url = f"{self.services[service]}/readyz"
-            return httpx.get(url, timeout=patience, trust_env=False).status_code == 200
+            answer = httpx.get(url, timeout=patience, trust_env=False, verify=NO_AUTHORITIES)
         except httpx.TransportError:
             return False
+        return answer.status_code == 200
 
     def wait_until_ready(self, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds

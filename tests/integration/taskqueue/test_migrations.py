@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, make_url, text
 
 import taskqueue.pools.pools  # noqa: F401  # the view belongs to the metadata
@@ -138,6 +139,11 @@ def test_an_empty_database_has_no_revision_and_then_the_newest(empty_url: str) -
     engine.dispose()
     assert (before.current, before.is_current) == (None, False)
     assert (after.current, after.is_current) == (before.head, True)
+
+
+def test_the_name_of_a_migration_begins_with_its_revision() -> None:
+    found = ScriptDirectory.from_config(database._configure_alembic()).walk_revisions()
+    assert database._list_revisions() == tuple(each.revision for each in found)
 
 
 def test_upgrading_again_changes_nothing(database_url: str) -> None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 #: Its objects are few but for those that it makes: how many there are in a test process nobody knows.
-_PROGRAM = """
+_CIRCLE = """
 import gc, weakref
 from cs_config import gc_tuning
 
@@ -16,6 +16,8 @@ def circle():
     one.other, other.other = other, one
     return one
 
+"""
+_PROGRAM = """
 gc.disable()  # no collection but those that are asked for
 own = gc.get_freeze_count()  # of Python itself
 gc_tuning.collect_seldom()
@@ -45,6 +47,38 @@ print(said)
 
 
 def test_what_outlived_a_full_collection_is_spared_until_half_as_much_has_come() -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _CIRCLE + _PROGRAM], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == str([True] * 7)
+
+
+#: Many objects are frozen before all others, as modules are.
+_WITH_MODULES = """
+gc.disable()
+modules = [[] for _ in range(400_000)]
+gc.freeze()
+gc_tuning.collect_seldom()
+stays = [[] for _ in range(60_000)]
+old = circle()
+gone = weakref.ref(old)
+gc.collect()
+del old
+more = [[] for _ in range(100_000)]
+gc.collect()
+gc.collect()
+said = [gone() is not None]
+still_more = [[] for _ in range(150_000)]
+gc.collect()
+gc.collect()
+said.append(gone() is None)
+print(said)
+"""
+
+
+def test_what_was_frozen_before_counts_among_what_outlived_a_full_collection() -> None:
+    command = [sys.executable, "-c", _CIRCLE + _WITH_MODULES]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == str([True] * 2)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -21,23 +22,17 @@ WHOLE = [*PYPROJECT["project"]["dependencies"], *EXTRA["postgresql"], *EXTRA["re
 CLIENT = PYPROJECT["dependency-groups"]["client"]
 FILES = [("requirements.txt", WHOLE), ("requirements-client.txt", CLIENT)]
 
-#: Lets a program import no module of other projects but some, and runs it.
+#: Lets the program after it import none of some modules.
 ONLY = """
 import sys
-from importlib.metadata import packages_distributions
-allowed = set(sys.argv[1].split())
-foreign = {
-    module for module, names in packages_distributions().items()
-    if not allowed & {name.lower().replace("_", "-") for name in names} and "pilotage" not in names
-}
+foreign = set(sys.argv[1].split())
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in foreign:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
-from pilotage.cli.application import main
-main(sys.argv[2:])
 """
+COMMAND = "from pilotage.cli.application import main\nmain(sys.argv[2:])"
 
 
 def pinned(file: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -49,8 +44,18 @@ def pinned(file: str) -> Iterator[tuple[str, str, list[str]]]:
         yield canonicalize_name(name), version.strip(), [each.strip() for each in digests]
 
 
-def run_with(packages: set[str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", ONLY, " ".join(sorted(packages)), *words]
+@cache
+def list_foreign(packages: frozenset[str]) -> list[str]:
+    """Modules of other projects than these."""
+    return sorted(
+        module
+        for module, names in packages_distributions().items()
+        if not packages & set(map(canonicalize_name, names)) and "pilotage" not in names
+    )
+
+
+def run_with(packages: set[str], *words: str, program: str = COMMAND) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", ONLY + program, " ".join(list_foreign(frozenset(packages))), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
@@ -191,22 +196,18 @@ process_setup._run(work)
 
 
 def test_the_python_client_needs_the_packages_for_clients_only() -> None:
-    program = ONLY.replace(
-        "from pilotage.cli.application import main\nmain(sys.argv[2:])",
-        "from pilotage import Client\nClient('http://127.0.0.1:9', 'x').jobs()",
-    )
-    packages = " ".join(name for name, _, _ in pinned("requirements-client.txt"))
-    subprocess.run([sys.executable, "-c", program, packages], check=True, timeout=300)
+    packages = {name for name, _, _ in pinned("requirements-client.txt")}
+    program = "from pilotage import Client\nClient('http://127.0.0.1:9', 'x').jobs()"
+    done = run_with(packages, program=program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_program_of_one_machine_needs_no_extra() -> None:
     missing = {"psycopg", "psycopg-binary", "redis", "rq", "asyncssh"}
-    program = ONLY.replace(
-        "from pilotage.cli.application import main\nmain(sys.argv[2:])",
-        "import pilotage.cli.doctor, pilotage.cli.processes.up, pilotage.cli.processes.gateway",
-    )
     whole = {name for name, _, _ in pinned("requirements.txt")}
-    subprocess.run([sys.executable, "-c", program, " ".join(whole - missing)], check=True, timeout=300)
+    program = "import pilotage.cli.doctor, pilotage.cli.processes.up, pilotage.cli.processes.gateway"
+    done = run_with(whole - missing, program=program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_table_of_extras_is_that_of_the_project() -> None:

@@ -261,8 +261,9 @@ def test_the_mark_of_the_end_is_made_though_a_signal_goes_to_all_processes_meanw
 HOOK = """\
 #!/bin/sh
 trap '' {signal}
+set -C
 n=0
-until mkdir "$2/$n"; do n=$((n + 1)); done 2>/dev/null
+until true >"$2/$n"; do n=$((n + 1)); done 2>/dev/null
 test "$n" -ne "$1" || kill -{signal} 0
 """
 
