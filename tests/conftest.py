@@ -127,7 +127,7 @@ def short_directory() -> Iterator[Path]:
 def postgres(short_directory: Path) -> Iterator[Postgres]:
     directory = short_directory / "pg"
     directory.mkdir()
-    server = Postgres(directory, {"fsync": "off"})  # tests kill processes, not hosts
+    server = Postgres(directory)
     server.start()
     server.execute(f"CREATE DATABASE {TEMPLATE}")
     database.upgrade(server.url(TEMPLATE))
