@@ -192,7 +192,7 @@ def _configuration(engine: Engine) -> Finding:
         return Finding("configuration", Health.GOOD, message)
     number = format_count(len(config.warnings), "probable mistake")
     shown = f"{message}, {number}, such as {one_line(str(config.warnings[0]))}"
-    return Finding("configuration", Health.WARNING, f"{shown}; `pilotage config check` lists all of a file")
+    return Finding("configuration", Health.WARNING, f"{shown}; `pilotage config check` lists those of a file")
 
 
 def _reverts(engine: Engine) -> Iterator[Finding]:

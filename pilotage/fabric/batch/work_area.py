@@ -37,7 +37,7 @@ _AT_ONCE = 500
 _STAMP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,99}")
 
 #: A file in a directory, or in that where it is to be made: with content, since a full disk takes empty ones.
-#: A link to nothing does not become a directory. A check that was killed while the storage hung left its file.
+#: A link to nothing never becomes a directory. A check that was killed while the storage hung left a file.
 _TRIAL = """\
 PATH=/usr/bin:/bin there=$1
 while [ ! -e "$there" ] && [ ! -L "$there" ]; do there=$(dirname -- "$there"); done
