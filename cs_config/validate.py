@@ -20,9 +20,11 @@ from requirements.values import fold
 TOP = ("Resources", "Operations", "Registry")
 _RESOURCES = ("Sites", "Computing")
 _COMPUTING = ("OSCompatibility", expiry.SETTING)
-#: Options with limits on jobs of a kind, most warnings of them, and attributes whose values must be known.
+#: Options with limits on jobs of a kind, most warnings of them, most unknown names that are compared with the
+#: known ones (which takes most of the time), and attributes whose values must be known.
 _LIMITS = ("RunningLimit", "MatchingDelay")
 _MOST_LIMITS = 50
+_MOST_COMPARED = 100
 _MUST_BE_KNOWN = ("VO", "Site")
 #: Names among those with a value instead of a section.
 _VALUES = (expiry.SETTING,)
@@ -143,10 +145,13 @@ def _misspelled_vos(root: Section, named: frozenset[str], file: str) -> Iterator
 def _warn_of_idle_limits(root: Section, known: Mapping[str, Collection[str]], file: str) -> Iterator[Problem]:
     """Limits of a VO or site that nothing names, and those of a group or type with almost a known name."""
     folded = {attribute: set(map(fold, names)) for attribute, names in known.items()}
+    similar: dict[tuple[str, str], str | None] = {}
     for attribute, name, path, line in _find_limits(root):
         if not known.get(attribute) or fold(name) in folded[attribute]:
             continue
-        suggestion = did_you_mean(name, known[attribute])
+        if (attribute, name) not in similar and len(similar) < _MOST_COMPARED:
+            similar[attribute, name] = did_you_mean(name, known[attribute])
+        suggestion = similar.get((attribute, name))
         if suggestion or attribute in _MUST_BE_KNOWN:
             message = f"nothing else in the configuration names this {attribute}"
             yield Problem(path=path, message=message, suggestion=suggestion, file=file, line=line)

@@ -63,10 +63,10 @@ _DURABLE = {
     "synchronous_commit": "jobs that were accepted are lost when the server dies",
 }
 
-#: Settings that sessions behind a pooler need, and why.
+#: Settings that sessions behind a pooler need, values that will do, and the effect of others.
 _SHARED = {
-    "jit": ("off", "a claim may take a second, to compile its statement"),
-    "TimeZone": ("UTC", "some answers have times of this zone"),
+    "jit": (("off",), "a claim may take a second, to compile its statement"),
+    "TimeZone": (("UTC", "Etc/UTC", "GMT", "Etc/GMT"), "some answers have times of this zone"),
 }
 
 
@@ -118,11 +118,10 @@ def _limits(conn: Connection) -> Iterator[Finding]:
             alter = f"ALTER ROLE {_quote_role(conn)} SET {name} = '{value}'"
             message = f"0: what is stuck holds up others for ever; {alter}"
             yield Finding(name, Health.WARNING, message)
-    if _show_setting(conn, "jit") == "on":
-        message = (
-            f"on: a claim may take a second, to compile it; ALTER ROLE {_quote_role(conn)} SET jit = off"
-        )
-        yield Finding("jit", Health.WARNING, message)
+    for name, (good, effect) in _SHARED.items():
+        if (seen := _show_setting(conn, name)) not in good:
+            alter = f"ALTER ROLE {_quote_role(conn)} SET {name} = '{good[0]}'"
+            yield Finding(name, Health.WARNING, f"{seen}: {effect}; {alter}")
 
 
 def _quote_role(conn: Connection) -> str:
@@ -193,7 +192,7 @@ def _configuration(engine: Engine) -> Finding:
         return Finding("configuration", Health.GOOD, message)
     number = format_count(len(config.warnings), "probable mistake")
     shown = f"{message}, {number}, such as {one_line(str(config.warnings[0]))}"
-    return Finding("configuration", Health.WARNING, f"{shown}; `pilotage config check` lists all of a file")
+    return Finding("configuration", Health.WARNING, f"{shown}; `pilotage config check` lists those of a file")
 
 
 def _reverts(engine: Engine) -> Iterator[Finding]:

@@ -113,7 +113,7 @@ class CycleProblems:
     def list_problems(self, vo: str | None = None) -> list[str]:
         """The problems for the report of a VO, without those of other VOs; None: all, for the log."""
         own = self.vo_problems.values() if vo is None else [self.vo_problems.get(fold(vo), [])]
-        return [*self.problems, *chain.from_iterable(own)]
+        return list(dict.fromkeys((*self.problems, *chain.from_iterable(own))))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -37,10 +37,13 @@ _AT_ONCE = 500
 _STAMP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,99}")
 
 #: A file in a directory, or in that where it is to be made: with content, since a full disk takes empty ones.
+#: A link to nothing never becomes a directory. A check that was killed while the storage hung left a file.
 _TRIAL = """\
 PATH=/usr/bin:/bin there=$1
-while [ ! -e "$there" ]; do there=$(dirname -- "$there"); done
-file=$(mktemp "$there/.check-XXXXXXXXXX") || exit
+while [ ! -e "$there" ] && [ ! -L "$there" ]; do there=$(dirname -- "$there"); done
+name=.pilotage-check-
+rm -f -- "$there/$name"?????????? 2>/dev/null
+file=$(mktemp "$there/${name}XXXXXXXXXX") || exit
 echo check >"$file"; status=$?
 rm -f -- "$file" && exit $status
 """

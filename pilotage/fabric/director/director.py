@@ -244,7 +244,8 @@ class Director:
         for each in demands:
             self._too_small = {**self._too_small, each.vo: each.too_small}
             summary.unserved |= {f"{slot.queue}: {slot.slot}": slot.jobs for slot in each.too_small}
-        summary.problems += sorted({problem for each in demands for problem in each.problems})
+            for problem in each.problems:
+                summary.note_problem(each.vo, problem)
         work = [each for of_vo in demands for each in of_vo.work]
         summary.jobs = sum(each.jobs for each in work)
         used = {queue for each in demands for queue in each.limits}
@@ -359,9 +360,10 @@ class Director:
         for group in sorted(new, key=lambda each: not each.flags):
             system = self.sites.find_target(group).system
             if not are_flags(group.flags, self.sites.languages.get(system, OF_COMMANDS)):
-                summary.problems.append(
+                summary.note_problem(
+                    group.vo,
                     f"{group.where}: flags {' '.join(group.flags)!r:.200} of the service are refused: "
-                    f"{system} has no such conditions on nodes"
+                    f"{system} has no such conditions on nodes",
                 )
                 continue
             number = min(new[group], left[system])
@@ -448,9 +450,9 @@ class Director:
         summary.uncertain += len(results.uncertain)
         summary.refused += len(results.refused)
         summary.unsubmitted += len(results.unsubmitted)
-        summary.problems += [
-            f"{self._submitting[stamp].where}: {error}" for stamp, error in results.refused.items()
-        ]
+        for stamp, error in results.refused.items():
+            group = self._submitting[stamp]
+            summary.note_problem(group.vo, f"{group.where}: {error}")
         for stamp in (*results.submitted, *results.uncertain, *results.refused, *results.unsubmitted):
             del self._submitting[stamp]
 

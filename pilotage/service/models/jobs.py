@@ -292,15 +292,18 @@ JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
 #: A point in time as it was typed: a list of the last 24 hours remains one, also as a saved view.
 Moment = Annotated[str, Field(max_length=40)]
 _AGE = re.compile("([0-9]{1,9})([smhdw])")
+#: Milliseconds since 1970, some of which would be times of 1795: a date, any one character, a time.
+_NUMBER = re.compile("[0-9]{9}")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def parse_moment(field: str, text: str, now: datetime) -> datetime:
     """The time that the text of a field states; `InvalidRequest` if it states none."""
+    typed = text.strip()
     try:
-        if age := _AGE.fullmatch(text.strip()):
+        if age := _AGE.fullmatch(typed):
             return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        moment = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat("" if _NUMBER.match(typed) else typed)
         return moment.replace(tzinfo=moment.tzinfo or UTC)
     except (ValueError, OverflowError):
         message = f"{text!r:.60} is not a time: 2026-03-28, 2026-03-28T12:00:00Z, or how long ago: 24h, 7d"

@@ -1,9 +1,11 @@
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
+from requirements.errors import did_you_mean
 
 TREE = """\
 Resources:
@@ -113,6 +115,23 @@ def test_a_text_has_a_bounded_number_of_warnings_of_limits() -> None:
     values = ", ".join(f"vo{number}: 1" for number in range(200))
     text = f"Resources: {{Sites: {{A: {{VO: [cms], RunningLimit: {{VO: {{{values}}}}}}}}}}}\n"
     assert len(validate.report(text, "r.yaml").warnings) == 50
+
+
+def test_a_bounded_number_of_unknown_names_of_limits_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def compare(name: str, known: Collection[str]) -> str | None:
+        compared.append(name)
+        return did_you_mean(name, known)
+
+    monkeypatch.setattr(validate, "did_you_mean", compare)
+    limits = [", ".join(f"token{number}: 1" for number in range(first, first + 60)) for first in (0, 60, 0)]
+    sites = "".join(
+        f"    S{site}: {{RunningLimit: {{OwnerGroup: {{{groups}}}}}}}\n" for site, groups in enumerate(limits)
+    )
+    text = f"Registry: {{Groups: {{cms_user: {{VO: cms}}}}}}\nResources:\n  Sites:\n{sites}"
+    assert validate.report(text, "r.yaml").errors == ()
+    assert compared == [f"token{number}" for number in range(100)]
 
 
 def test_a_name_that_the_operations_declare_is_meant_as_it_is() -> None:

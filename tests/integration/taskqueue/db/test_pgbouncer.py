@@ -122,8 +122,13 @@ def test_the_doctor_names_what_a_pooled_database_lacks(
         chosen = settings.load(flags, {})
         return {each.subject: each.health for each in doctor.check_database(chosen, now)}
 
+    direct_engine = db_database.connect(postgres_url)
+    with db_database.writing(direct_engine) as conn:
+        name = conn.execute(text("SELECT current_database()")).scalar_one()
+        conn.execute(text(f"ALTER DATABASE {name} SET timezone = 'Asia/Kolkata'"))
+    direct_engine.dispose()
     alone = found(None)
-    assert {alone[name] for name in (*postgresql.LIMITS, "jit")} == {Health.WARNING}
+    assert {alone[name] for name in (*postgresql.LIMITS, "jit", "TimeZone")} == {Health.WARNING}
     assert alone["direct way"] is Health.WARNING
     assert found(postgres_url)["direct way"] is Health.GOOD
     assert found(pooled_url)["direct way"] is Health.BAD

@@ -195,13 +195,16 @@ def test_a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one(
 def test_a_file_is_written_where_work_areas_are_made_and_nothing_of_it_stays(
     areas: WorkAreas, tmp_path: Path
 ) -> None:
+    for name in (".pilotage-check-0123456789", ".pilotage-check"):
+        Path(areas.directory, name).touch()  # the first of a check that was killed
     areas.check()
-    assert {path.name for path in Path(areas.directory).iterdir()} == {HOSTILE, HONEST}
+    assert {path.name for path in Path(areas.directory).iterdir()} == {HOSTILE, HONEST, ".pilotage-check"}
     WorkAreas(directory=str(tmp_path / "not" / "yet"), shell=areas.shell).check()
     assert not (tmp_path / "not").exists(), "the account of the director makes it"
 
     (tmp_path / "file").write_text("")
-    for directory in (f"{tmp_path}/file", f"{tmp_path}/file/below", "/proc/self/none"):
+    (tmp_path / "link").symlink_to(tmp_path / "not" / "mounted")
+    for directory in (f"{tmp_path}/file", f"{tmp_path}/file/below", "/proc/self/none", f"{tmp_path}/link"):
         broken = WorkAreas(directory=directory, shell=areas.shell)
         with pytest.raises(BatchSystemAway, match=f"{directory}: a file cannot be written: "):
             broken.check()

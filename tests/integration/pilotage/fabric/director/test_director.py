@@ -358,9 +358,9 @@ def test_flags_that_are_in_no_language_of_batch_systems_are_refused(
     summary = ground.cycle(ground.director("LCG.A.org/ce1/flagged"))
 
     assert not ground.system.submitted
-    assert any(
-        "'--output=/home/director/.profile' of the service are refused" in each for each in summary.problems
-    )
+    [problem] = summary.list_problems("cms")
+    assert "'--output=/home/director/.profile' of the service are refused" in problem
+    assert summary.list_problems("dune") == []
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
@@ -536,7 +536,9 @@ def test_a_slot_larger_than_its_queue_is_a_contradiction_and_gets_no_pilots(grou
     cores = "cores: 4, but the queue has 2 (NumberOfProcessors)"
     assert director.check_slots() == [f"{LONG}: {cores}; memory: 5000, but the queue has 4000 (MaxRAM)"]
     assert summary.submitted == 0
-    assert any("no pilots are sent" in problem for problem in summary.problems)
+    [problem] = summary.list_problems("cms")
+    assert "no pilots are sent" in problem
+    assert summary.list_problems("dune") == []
 
 
 def test_jobs_that_the_queue_allows_and_no_slot_has_room_for_are_shown(ground: Ground) -> None:
