@@ -110,9 +110,17 @@ class Slurm:
         self._run("slurmctld")
 
     def end_jobs(self) -> None:
-        """End all jobs, and return when all cores are free again."""
-        self.ask("scancel", "--me")
-        wait_until(lambda: not self.ask("squeue", "--noheader"))
+        """End all jobs, and return when all cores are free again.
+
+        It is tried again and again: a job that is being started may miss it. On a busy machine the controller may
+        have to give up a node first (`SlurmdTimeout`).
+        """
+
+        def are_over() -> bool:
+            self.ask("scancel", "--me")
+            return not self.ask("squeue", "--noheader")
+
+        wait_until(are_over, 700)
 
     def forget_jobs(self) -> None:
         """Start the controller anew without its records of jobs; it may give their numbers to others."""
