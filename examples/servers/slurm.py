@@ -112,8 +112,8 @@ class Slurm:
     def end_jobs(self) -> None:
         """End all jobs, and return when all cores are free again.
 
-        It is tried again and again: a job that is being started may miss it. On a busy machine the controller may
-        have to give up a node first (`SlurmdTimeout`).
+        They are cancelled again and again, since one that is being started may miss it. On a busy machine the
+        controller may have to give up a node first (`SlurmdTimeout`).
         """
 
         def are_over() -> bool:
