@@ -24,7 +24,7 @@ from tests.arc_ce import ArcCe
 from tests.grid_engine import GridEngine
 from tests.htcondor_pool import HTCondorPool
 from tests.pgbouncer import Pgbouncer
-from tests.postgres import TEMPLATE, Postgres
+from tests.postgres import Postgres
 from tests.redis_server import RedisServer
 
 ROOT = Path(__file__).parent.parent
@@ -125,14 +125,8 @@ def short_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres(short_directory: Path) -> Iterator[Postgres]:
-    directory = short_directory / "pg"
-    directory.mkdir()
-    server = Postgres(directory)
-    server.start()
-    server.execute(f"CREATE DATABASE {TEMPLATE}")
-    database.upgrade(server.url(TEMPLATE))
-    yield server
-    server.stop()
+    with databases.run_postgres(short_directory / "pg") as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """Engines of tests, and marks of tests about the databases that they run on."""
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.util import LRUCache
 
 from taskqueue.db import database
+from tests.postgres import TEMPLATE, Postgres
 
 #: For modules of interface and commands whose paths differ by database: claims, pilots' reports, caches.
 BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
@@ -35,3 +39,17 @@ def connect(url: str) -> Engine:
     engine = database.connect(url)
     engine.update_execution_options(compiled_cache=_COMPILED[engine.dialect.name])
     return engine
+
+
+@contextmanager
+def run_postgres(
+    directory: Path, settings: Mapping[str, str] | None = None, *, programs: Path | None = None
+) -> Iterator[Postgres]:
+    """A server in a new directory, with the migrated database that those of tests are copies of."""
+    directory.mkdir()
+    server = Postgres(directory, settings, programs=programs)
+    server.start()
+    server.execute(f"CREATE DATABASE {TEMPLATE}")
+    database.upgrade(server.url(TEMPLATE))
+    yield server
+    server.stop()

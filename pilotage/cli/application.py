@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         words = words[1:]
     typed = typed_words(os.environ) if _COMPLETION in os.environ else words
     is_command = bool(typed) and typed[0] in COMMANDS
-    program = overview if not is_command else partial(application, typed)
+    program = partial(application, typed) if is_command else overview
     run(program, words, name="pilotage", owns_process=arguments is None)
 
 

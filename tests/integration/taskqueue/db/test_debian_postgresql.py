@@ -11,25 +11,20 @@ from sqlalchemy import Engine
 from matcher.claim import matcher as matching
 from matcher.request.match_request import MatchCaller
 from taskqueue.db import database
-from tests import debian, waiting
+from tests import databases, debian, waiting
 from tests.claiming import claiming, run
-from tests.postgres import TEMPLATE, Postgres
+from tests.postgres import Postgres
 
 pytestmark = pytest.mark.debian("postgresql")
 
 
 @pytest.fixture(scope="module")
 def server(short_directory: Path) -> Iterator[Postgres]:
-    directory = short_directory / "debian_pg"
-    directory.mkdir()
     # Compiled whatever they cost, and counted.
     settings = {"jit_above_cost": "0", "shared_preload_libraries": "pg_stat_statements"}
-    server = Postgres(directory, settings, programs=debian.find_postgresql())
-    server.start()
-    server.execute(f"CREATE DATABASE {TEMPLATE}")
-    database.upgrade(server.url(TEMPLATE))
-    yield server
-    server.stop()
+    directory, programs = short_directory / "debian_pg", debian.find_postgresql()
+    with databases.run_postgres(directory, settings, programs=programs) as server:
+        yield server
 
 
 @pytest.fixture
