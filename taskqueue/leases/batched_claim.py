@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from requirements.values import fold
@@ -132,12 +133,15 @@ def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, 
                 for number, each in enumerate(requests)
             ]
         ),
-        "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in known.items()]),
+        "known": json.dumps(
+            [{"scope": scope, "digest": digest} for scope, digest in known.items() if digest is not None]
+        ),
         "now": now.isoformat(),
     }
     return CLAIM_LIMITED.text, CLAIM_LIMITED.values(values)
 
 
+@lru_cache(maxsize=10_000)
 def _list_scopes(place: Location) -> tuple[str, ...]:
     return scopes.GRID, *scopes.list_enclosing(fold(f"{place.site}/{place.ce}/{place.queue}"))
 

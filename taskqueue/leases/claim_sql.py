@@ -4,8 +4,8 @@ The form for one job needs no columns that assign jobs to requests; these cost m
 
 A third form is for places with running limits that task queues alone decide. It locks the scopes, applies
 what was returned, refuses what has no room, and adds what it takes to the counters, all in one statement. It
-does so only while the rules are those that the caller has read: `known` has all scopes of the requests, each
-with a digest of its rules, if it has any.
+does so only while the rules are those that the caller has read: `known` has each scope of the requests that
+has rules, with a digest of these.
 Each request lists the rules that count it. Requests rank within a rule by their number, whether they get a
 job or not: what is left of the room is for the next statement. Scopes that another transaction has locked are
 passed over. As in `scope_rules.lock_rules`, rules are locked themselves, which gives their newest version.
@@ -46,6 +46,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.functions import concat
 
@@ -179,14 +180,17 @@ _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
 
 
 class _LockedLimits:
-    """The CTEs of the rules of all places of the requests; `admit` comes before `store`."""
+    """The CTEs of the rules of all places of the requests; `admit` comes before `store`.
 
-    def __init__(self) -> None:
+    `requests` has the scopes of each place as `scopes`.
+    """
+
+    def __init__(self, requests: CTE) -> None:
         known = select(compiled_sql.unnest_json("known", _KNOWN, name="known_rules")).cte("known")
         table = scope_rules
         locked = (
             select(scopes_table.c.scope)
-            .where(scopes_table.c.scope == _any_of(known.c.scope, known.c.digest.is_not(None)))
+            .where(scopes_table.c.scope == _any_of(known.c.scope))
             .order_by(scopes_table.c.scope)
             .with_for_update(skip_locked=True)
             .cte("locked")
@@ -201,13 +205,19 @@ class _LockedLimits:
             .having(func.bool_and(rules.c.opened), select_digest(rules) == known.c.digest)
             .cte("verified")
         )
-        #: Scopes with rules that the caller does not know, or that are locked elsewhere.
-        self._unverified = union_all(
-            select(known.c.scope).where(known.c.digest.is_not(None), known.c.scope.not_in(verified)),
-            select(table.c.scope).where(
-                table.c.scope == _any_of(known.c.scope), table.c.scope.not_in(verified)
-            ),
-        ).cte("unverified")
+        each_scope = select(func.unnest(requests.c.scopes).label("scope")).subquery("each_scope")
+        # Scopes with rules that the caller does not know, or that are locked elsewhere. Materialized, since
+        # it would be evaluated for each request.
+        self._unverified = (
+            union_all(
+                select(known.c.scope).where(known.c.scope.not_in(verified)),
+                select(table.c.scope).where(
+                    table.c.scope == _any_of(each_scope.c.scope), table.c.scope.not_in(verified)
+                ),
+            )
+            .cte("unverified")
+            .prefix_with("MATERIALIZED")
+        )
         # Returned reservations are left to claims that know throttles.
         returned = (
             delete(scope_returns)
@@ -231,9 +241,9 @@ class _LockedLimits:
             .cte("counts")
         )
 
-    def are_unverified(self, place: list[Any]) -> ColumnElement[bool]:
-        """Whether rules of a place must be applied by somebody else."""
-        return exists().where(self._unverified.c.scope.in_(place))
+    def are_unverified(self, place: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether rules of a place, an array of scopes, must be applied by somebody else."""
+        return exists().where(self._unverified.c.scope == any_(place))
 
     def admit(self, requests: CTE) -> CTE:
         """The requests, refused where a limit leaves no room."""
@@ -244,7 +254,7 @@ class _LockedLimits:
             .where(self._counts.c.n + uses.c.rank > uses.c.most)
         )
         refusal = case((requests.c.number.in_(excess), ""), else_=requests.c.refusal)
-        others = (each for each in requests.c if each.name != "refusal")
+        others = (each for each in requests.c if each.name not in ("refusal", "scopes"))
         return select(*others, refusal.label("refusal")).cte("admitted")
 
     def _list_uses(self, requests: CTE) -> CTE:
@@ -294,12 +304,12 @@ class _LockedLimits:
         )
 
 
-def _any_of(values: ColumnElement[Any], *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+def _any_of(values: ColumnElement[Any]) -> ColumnElement[Any]:
     """ANY of an array of the values of a CTE.
 
     The planner cannot estimate how few there are, and might scan a whole table for a join with the CTE.
     """
-    return any_(func.array(select(values).where(*conditions).scalar_subquery()))
+    return any_(func.array(select(values).scalar_subquery()))
 
 
 def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
@@ -336,8 +346,12 @@ def _build_one(*, keyed: bool, pooled: bool) -> CompoundSelect[Any]:
 
 def _build_many(*, limited: bool) -> CompoundSelect[Any]:
     columns = LIMITED_COLUMNS if limited else CLAIM_COLUMNS
-    limits = _LockedLimits() if limited else None
-    given_requests = compiled_sql.unnest_json("requests", columns, name="request")
+    given_requests: FromClause = compiled_sql.unnest_json("requests", columns, name="request")
+    limits = None
+    if limited:
+        its_scopes = array(_list_scopes(dict(given_requests.c.items()))).label("scopes")
+        given_requests = requests_with_scopes = select(given_requests, its_scopes).cte("given_requests")
+        limits = _LockedLimits(requests_with_scopes)
     refusal = _refusal(dict(given_requests.c.items()), keyed=True, limits=limits)
     requests = select(given_requests, refusal.label("refusal")).cte("requests")
     if limits is not None:
@@ -371,29 +385,37 @@ def _refusal(
     Empty if its site is banned, or has rules that are not applied under its lock, here (`limits`) or before;
     or it was answered before (`keyed`). Otherwise its pilot has no room, see `slots.select_refusal`.
     """
-    # In the collation of the tables' columns: with another one their indexes could not be used.
-    site, ce, queue = (folded_name(request[name]).collate("default") for name in ("site", "ce", "queue"))
-    at_ce = concat(site, "/", ce)
-    place = [literal(scopes.GRID), site, at_ce, concat(at_ce, "/", queue)]
     is_answered = compiled_sql.is_found(
         match_requests,
         match_requests.c.subject == request["holder"],
         match_requests.c.request_id == request["request_id"],
     )
     is_decided_elsewhere = or_(
-        compiled_sql.is_found(site_bans, site_bans.c.site == site, scopes.IS_CURRENT),
+        compiled_sql.is_found(site_bans, site_bans.c.site == _fold(request["site"]), scopes.IS_CURRENT),
         and_(
             request["counted_by"].is_(None),
-            compiled_sql.is_found(scope_rules, scope_rules.c.scope.in_(place)),
+            compiled_sql.is_found(scope_rules, scope_rules.c.scope.in_(_list_scopes(request))),
         )
         if limits is None
-        else limits.are_unverified(place),
+        else limits.are_unverified(request["scopes"]),
         *([is_answered] if keyed else []),
     )
     of_slot = slots.select_refusal(
         request["stamp"], request["slot"], request["claims"], NOW, wanted=request["processors"]
     )
     return case((is_decided_elsewhere, ""), else_=of_slot)
+
+
+def _list_scopes(request: ClaimValues) -> list[ColumnElement[str]]:
+    """The scopes of a request's place."""
+    site, ce, queue = (_fold(request[name]) for name in ("site", "ce", "queue"))
+    at_ce = concat(site, "/", ce)
+    return [literal(scopes.GRID), site, at_ce, concat(at_ce, "/", queue)]
+
+
+def _fold(name: ColumnElement[str]) -> ColumnElement[str]:
+    """Fold a name, in the collation of the tables' columns: with another one no index could be used."""
+    return folded_name(name).collate("default")
 
 
 def _assign_jobs(requests: CTE) -> CTE:
