@@ -58,7 +58,10 @@ def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
 
 
 def _count_change(parts: Services, caller: Caller) -> None:
-    """Count a change: each is a version, which every process reads and refreshes its pools by."""
+    """Count a change of a caller; `TooManyRequests` beyond the rate.
+
+    Each is a version, which every process reads, and for which the pools are refreshed.
+    """
     if not caller.is_operator:
         parts.rates.take(f"configuration of {caller.subject}", _CHANGES, now=time.monotonic())
 
