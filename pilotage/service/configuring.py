@@ -92,7 +92,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     return PreviewAnswer(
         version=proposal.before.version,
         changes=[difference(each) for each in proposal.differences[:_MOST]],
-        warnings=warn(warnings),
+        **warn(warnings),
         totals=dict(outlook.totals),
         new_queues=_names(outlook.new, _MOST),
         removed_queues=_names(outlook.removed, _MOST),
@@ -110,9 +110,10 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     )
 
 
-def warn(warnings: Sequence[Problem]) -> list[WarningPreview]:
-    """Convert the first warnings."""
-    return [WarningPreview.model_validate(each) for each in warnings[:_MOST]]
+def warn(warnings: Sequence[Problem]) -> dict[str, Any]:
+    """Convert the first warnings, and count the others: two fields of an answer."""
+    shown = [WarningPreview.model_validate(each) for each in warnings[:_MOST]]
+    return {"warnings": shown, "more_warnings": len(warnings) - len(shown)}
 
 
 def difference(found: Difference) -> DifferenceAnswer:
