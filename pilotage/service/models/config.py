@@ -209,7 +209,7 @@ class PreviewAnswer(BaseModel):
     version: int = Field(description="Version in force now.")
     changes: list[DifferenceAnswer]
     warnings: list[WarningPreview] = Field(description="New warnings.")
-    more_warnings: int = Field(description="Number of further new warnings.")
+    more_warnings: int = Field(default=0, description="Number of further new warnings.")
     totals: dict[str, int] = Field(description="Numbers that guards can test.")
     new_queues: list[str]
     removed_queues: list[str]
