@@ -71,8 +71,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the thousands of tests, and all modules, out of every later garbage collection."""
-    gc.collect()
+    """Leave the thousands of tests, and all modules, out of every garbage collection."""
     gc.freeze()
 
 

@@ -5,8 +5,8 @@ What needs optional packages is imported where it is chosen (`errors.EXTRAS`).
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,31 +18,21 @@ from cs_config import notifications
 from cs_config.errors import ConfigError
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
-from matcher.claim.claim_thread import ClaimWorker
-from matcher.claim.matcher import Matcher
-from optimizers.workers.inline import InlineOptimizer
 from pilotage.cli import engine as cli_engine
 from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import InvalidSettings, IssuerSettings, RoleSettings, Settings, SignInSettings
-from pilotage.service.auth import callers, keys, rate_limits
+from pilotage.service.auth import callers
 from pilotage.service.auth.callers import Role
-from pilotage.service.auth.keys import KeyFile
 from pilotage.service.auth.oidc import discovery, issuer
 from pilotage.service.auth.oidc.issuer import Issuer, RoleRule, SignIn
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
-from pilotage.service.auth.rate_limits import RateLimiter, SharedRates
-from pilotage.service.auth.tokens import Tokens
-from pilotage.service.metrics import Metrics
-from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
-from taskqueue.blobs import BlobStore
 from taskqueue.db import clock as clocks
 from taskqueue.db import database
 from taskqueue.db.clock import DatabaseClock
 from taskqueue.db.database import SchemaState
 from taskqueue.db.notify import NotificationHub, NotificationTransport, PostgresqlTransport, RedisTransport
-from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 
 def trusted_issuers(settings: Iterable[IssuerSettings]) -> Issuers:
@@ -141,8 +131,6 @@ CONFIGURATION_EVERY = 1.0
 SEEN_EVERY = 5.0
 #: Database connections of a service process: its request threads, claimer, optimizer and agents.
 _CONNECTIONS = 20
-
-Ring = Callable[[Sequence[int]], None]
 
 
 @contextmanager
@@ -271,73 +259,3 @@ def repeat_in_thread(
         stop.set()
         woken.set()
         thread.join(30)
-
-
-@contextmanager
-def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
-    """All parts of a service process with their threads started; they stop in reverse order."""
-    with ExitStack() as stack:
-        seen = stack.enter_context(track_last_seen(settings, engine))
-        hub = stack.enter_context(open_notifications(settings, engine))
-        clock = stack.enter_context(track_clock(engine))
-        live = stack.enter_context(track_configuration(engine, hub, clock))
-        metrics = Metrics()
-        matcher = Matcher(engine, lambda: live.current, clock)
-        claimer = ClaimWorker(engine, matcher)
-        trusted = trusted_issuers(settings.issuers)
-        claimer.start()
-        stack.callback(claimer.stop)
-        hub.subscribe(notifications.CHANGES, matcher.notify)
-        hub.subscribe(notifications.CHANGES, claimer.wake)
-        rates = RateLimiter()
-        if settings.redis_url is not None:
-            exchange = SharedRates(rates, settings.redis_url).exchange
-            stack.enter_context(repeat_in_thread(exchange, name="rates", every=rate_limits.EVERY))
-        notify_optimizers, optimizer_queue = stack.enter_context(
-            _open_optimizer_queue(settings, engine, live, clock, metrics)
-        )
-        yield Services(
-            engine=engine,
-            rates=rates,
-            live=live,
-            matcher=matcher,
-            claimer=claimer,
-            blobs=BlobStore(settings.blobs),
-            tokens=_tokens(settings, seen),
-            issuers=trusted,
-            notify_optimizers=notify_optimizers,
-            optimizer_queue=optimizer_queue,
-            metrics=metrics,
-            clock=clock,
-            clock_problem=lambda: clock.problem,
-            direct_url=settings.direct_url,
-        )
-
-
-def _tokens(settings: Settings, seen: LastSeen) -> Tokens:
-    file = KeyFile(settings.key)  # created before the key is read, so that no later change is missed
-    ring = keys.load_or_create(settings.key)
-    return Tokens(ring, changed=file.changed, incarnation=lambda: seen.incarnation)
-
-
-@contextmanager
-def _open_optimizer_queue(
-    settings: Settings,
-    engine: Engine,
-    live: LiveConfiguration,
-    clock: Callable[[], datetime],
-    metrics: Metrics,
-) -> Iterator[tuple[Ring, Callable[[], OptimizerQueueState | None]]]:
-    """The notifier of the optimizers (workers through Redis, or a local thread), and their state."""
-    if settings.redis_url is not None:
-        from optimizers.workers.rq import RQNotifier
-
-        notifier = RQNotifier(settings.redis_url)
-        yield notifier.notify, notifier.read_state
-        return
-    optimizer = InlineOptimizer(engine, lambda: live.current, clock=clock, observe=metrics.optimized)
-    optimizer.start()
-    try:
-        yield optimizer.notify, lambda: None
-    finally:
-        optimizer.stop()

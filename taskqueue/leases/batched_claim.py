@@ -16,9 +16,8 @@ from typing import Any
 
 from requirements.values import fold
 from taskqueue.db.compiled_sql import StatementRunner
-from taskqueue.leases import opening
+from taskqueue.leases import claim_sql, opening
 from taskqueue.leases.assignment import Location, TakeRequest
-from taskqueue.leases.claim_sql import CLAIM_LIMITED, CLAIM_MANY, CLAIM_ONE
 from taskqueue.leases.opening import Allotment, ClaimedJob, LeaseHolder
 from taskqueue.sites import scopes
 
@@ -100,7 +99,7 @@ def read_results(
 
 
 def _claim_one(request: BatchClaim, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    statement = CLAIM_ONE[request.request_id is not None, request.take.has_pool]
+    statement = claim_sql.compile_one(keyed=request.request_id is not None, pooled=request.take.has_pool)
     # As text: the driver would give numbers of different size different types, and prepare a statement each.
     values = {
         name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()
@@ -115,7 +114,8 @@ def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tup
         ),
         "now": now.isoformat(),
     }
-    return CLAIM_MANY.text, CLAIM_MANY.values(values)
+    statement = claim_sql.compile_many()
+    return statement.text, statement.values(values)
 
 
 def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
@@ -127,7 +127,8 @@ def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, 
         "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in digests.items()]),
         "now": now.isoformat(),
     }
-    return CLAIM_LIMITED.text, CLAIM_LIMITED.values(values)
+    statement = claim_sql.compile_limited()
+    return statement.text, statement.values(values)
 
 
 def _merge_digests(requests: Sequence[BatchClaim]) -> dict[str, str]:

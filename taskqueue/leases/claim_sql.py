@@ -12,6 +12,7 @@ passed over. As in `scope_rules.lock_rules`, rules are locked themselves, which 
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -51,6 +52,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.functions import concat
 
 from taskqueue.db import compiled_sql
+from taskqueue.db.compiled_sql import CompiledStatement
 from taskqueue.leases import opening
 from taskqueue.leases.assignment import (
     ASSIGNED,
@@ -486,13 +488,22 @@ def _select_refused(refusals: FromClause) -> Select[Any]:
     return select(number, null(), null(), reason, *[null()] * 3)
 
 
-#: Takes `requests`, a JSON list of objects with the names of `CLAIM_COLUMNS`, and `now`.
-CLAIM_MANY = compiled_sql.compile_statement(_build_many(limited=False), "requests")
-#: Takes `requests` with the names of `LIMITED_COLUMNS`, `known` with those of `_KNOWN`, and `now`.
-CLAIM_LIMITED = compiled_sql.compile_statement(_build_many(limited=True), "requests", "known")
-#: Takes the names of `CLAIM_COLUMNS`, and `now`; by whether there is a request_id and a SubmitPool.
-CLAIM_ONE = {
-    (keyed, pooled): compiled_sql.compile_statement(_build_one(keyed=keyed, pooled=pooled), *CLAIM_COLUMNS)
-    for keyed in (False, True)
-    for pooled in (False, True)
-}
+# Compiled when they are first needed: it takes longer than most imports, and few processes claim jobs.
+
+
+@cache
+def compile_one(*, keyed: bool, pooled: bool) -> CompiledStatement:
+    """Takes the names of `CLAIM_COLUMNS`, and `now`; by whether there is a request_id and a SubmitPool."""
+    return compiled_sql.compile_statement(_build_one(keyed=keyed, pooled=pooled), *CLAIM_COLUMNS)
+
+
+@cache
+def compile_many() -> CompiledStatement:
+    """Takes `requests`, a JSON list of objects with the names of `CLAIM_COLUMNS`, and `now`."""
+    return compiled_sql.compile_statement(_build_many(limited=False), "requests")
+
+
+@cache
+def compile_limited() -> CompiledStatement:
+    """Takes `requests` with the names of `LIMITED_COLUMNS`, `known` with those of `_KNOWN`, and `now`."""
+    return compiled_sql.compile_statement(_build_many(limited=True), "requests", "known")

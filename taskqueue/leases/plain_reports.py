@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -40,7 +41,7 @@ from sqlalchemy import (
 )
 
 from taskqueue.db import compiled_sql
-from taskqueue.db.compiled_sql import StatementRunner
+from taskqueue.db.compiled_sql import CompiledStatement, StatementRunner
 from taskqueue.leases import lifecycle, reports
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
@@ -190,9 +191,11 @@ def _insert_log(moved: CTE) -> Insert:
     return compiled_sql.insert_each(job_log, moved, row)
 
 
-#: Takes `reports`, a JSON list of objects with the names of `_COLUMNS`; `lease_seconds`, a JSON object of the
-#: lease times by VO; and `now`.
-RECORD = compiled_sql.compile_statement(_build_record(), "reports", "lease_seconds")
+@cache
+def _compile_record() -> CompiledStatement:
+    """Takes `reports`, a JSON list with the names of `_COLUMNS`; `lease_seconds`, by VO; and `now`."""
+    return compiled_sql.compile_statement(_build_record(), "reports", "lease_seconds")
+
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _EMPTY: dict[str, Any] = dict.fromkeys(each.name for each in fields(Attempt))
@@ -238,7 +241,8 @@ def record_plain(
         "now": now.isoformat(),
     }
     answers: list[ReportAnswer | None] = [None] * len(sent)
-    for number, job_id, epoch, vo in server.rows(RECORD.text, RECORD.values(values)):
+    record = _compile_record()
+    for number, job_id, epoch, vo in server.rows(record.text, record.values(values)):
         answers[number] = replace(decided[number].answer, job_id=job_id, epoch=epoch, vo=vo)
     return answers
 

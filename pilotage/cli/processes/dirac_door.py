@@ -202,7 +202,7 @@ def _run(
     gc_tuning.collect_seldom()
     with (
         wiring.open_current_engine(chosen) as engine,
-        wiring.run_services(chosen, engine) as parts,
+        serve.run_services(chosen, engine) as parts,
         tls.watch_certificate(_read_certificate(chosen, authorities)) as context,
     ):
         serve.serve_application(

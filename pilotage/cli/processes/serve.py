@@ -6,22 +6,37 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import typer
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy import Engine
 
-from cs_config import gc_tuning
+from cs_config import gc_tuning, notifications
+from cs_config.versions.store import LiveConfiguration
+from matcher.claim.claim_thread import ClaimWorker
+from matcher.claim.matcher import Matcher
+from optimizers.workers.inline import InlineOptimizer
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import process_setup, settings, wiring
+from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import tls
 from pilotage.cli.processes.client_connections import ClientConnection, Handshake, PendingHeads, end_silent
 from pilotage.cli.settings import Settings
 from pilotage.service.app import ServiceApplication, create_app
+from pilotage.service.auth import keys, rate_limits
+from pilotage.service.auth.keys import KeyFile
+from pilotage.service.auth.rate_limits import RateLimiter, SharedRates
+from pilotage.service.auth.tokens import Tokens
+from pilotage.service.metrics import Metrics
+from pilotage.service.services import Services
+from taskqueue.blobs import BlobStore
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 _log = logging.getLogger(__name__)
 
@@ -191,6 +206,79 @@ def _keep_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
+Ring = Callable[[Sequence[int]], None]
+
+
+@contextmanager
+def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
+    """All parts of a service process with their threads started; they stop in reverse order."""
+    with ExitStack() as stack:
+        seen = stack.enter_context(wiring.track_last_seen(settings, engine))
+        hub = stack.enter_context(wiring.open_notifications(settings, engine))
+        clock = stack.enter_context(wiring.track_clock(engine))
+        live = stack.enter_context(wiring.track_configuration(engine, hub, clock))
+        metrics = Metrics()
+        matcher = Matcher(engine, lambda: live.current, clock)
+        claimer = ClaimWorker(engine, matcher)
+        trusted = wiring.trusted_issuers(settings.issuers)
+        claimer.start()
+        stack.callback(claimer.stop)
+        hub.subscribe(notifications.CHANGES, matcher.notify)
+        hub.subscribe(notifications.CHANGES, claimer.wake)
+        rates = RateLimiter()
+        if settings.redis_url is not None:
+            exchange = SharedRates(rates, settings.redis_url).exchange
+            stack.enter_context(wiring.repeat_in_thread(exchange, name="rates", every=rate_limits.EVERY))
+        notify_optimizers, optimizer_queue = stack.enter_context(
+            _open_optimizer_queue(settings, engine, live, clock, metrics)
+        )
+        yield Services(
+            engine=engine,
+            rates=rates,
+            live=live,
+            matcher=matcher,
+            claimer=claimer,
+            blobs=BlobStore(settings.blobs),
+            tokens=_tokens(settings, seen),
+            issuers=trusted,
+            notify_optimizers=notify_optimizers,
+            optimizer_queue=optimizer_queue,
+            metrics=metrics,
+            clock=clock,
+            clock_problem=lambda: clock.problem,
+            direct_url=settings.direct_url,
+        )
+
+
+def _tokens(settings: Settings, seen: LastSeen) -> Tokens:
+    file = KeyFile(settings.key)  # created before the key is read, so that no later change is missed
+    ring = keys.load_or_create(settings.key)
+    return Tokens(ring, changed=file.changed, incarnation=lambda: seen.incarnation)
+
+
+@contextmanager
+def _open_optimizer_queue(
+    settings: Settings,
+    engine: Engine,
+    live: LiveConfiguration,
+    clock: Callable[[], datetime],
+    metrics: Metrics,
+) -> Iterator[tuple[Ring, Callable[[], OptimizerQueueState | None]]]:
+    """The notifier of the optimizers (workers through Redis, or a local thread), and their state."""
+    if settings.redis_url is not None:
+        from optimizers.workers.rq import RQNotifier
+
+        notifier = RQNotifier(settings.redis_url)
+        yield notifier.notify, notifier.read_state
+        return
+    optimizer = InlineOptimizer(engine, lambda: live.current, clock=clock, observe=metrics.optimized)
+    optimizer.start()
+    try:
+        yield optimizer.notify, lambda: None
+    finally:
+        optimizer.stop()
+
+
 @settings.command_with(
     *("host", "port", "tls_certificate", "tls_key", "workers", "resources"),
     *("database_url", "redis_url", "log_level"),
@@ -222,7 +310,7 @@ def run(chosen: Settings, bound: socket.socket, *, as_json: bool) -> None:
     gc_tuning.collect_seldom()
     with (
         wiring.open_current_engine(chosen) as engine,
-        wiring.run_services(chosen, engine) as parts,
+        run_services(chosen, engine) as parts,
         tls.watch_certificate(tls.read_certificate(chosen)) as context,
     ):
         serve_application(create_app(parts), bound, chosen, tls=context)

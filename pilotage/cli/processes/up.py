@@ -103,7 +103,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         bound = stack.enter_context(serve.bind_socket(chosen.host, chosen.port))
         tls_context = stack.enter_context(tls.watch_certificate(tls.read_certificate(chosen)))
         url = _url(chosen, bound)
-        parts = stack.enter_context(wiring.run_services(chosen, engine))
+        parts = stack.enter_context(serve.run_services(chosen, engine))
         _check_site(chosen, parts)
         context = AgentContext(
             engine=engine,

@@ -67,15 +67,18 @@ _ERRORS = {
     htcondor_calls.REFUSED: SubmissionRefused,
     htcondor_calls.UNCERTAIN: SubmissionUncertain,
 }
-#: The first of several Pythons that has the bindings.
-_CHOOSE = (
-    'for python in "$@"; do "$python" -I -c "import htcondor2" >/dev/null 2>&1'
-    ' && exec "$python" -I -c "$0"; done;'
-    ' echo "no Python with the bindings of HTCondor on $(uname -n); looked for $*" >&2; exit 127'
-)
 #: As it is now: a later release on the disk is none for this process.
 _CALLS: Final = inspect.getsource(htcondor_calls)
 _PROGRAM: Final = f"import sys; exec(sys.stdin.read({len(_CALLS)}))"
+#: Exit status of a Python without the bindings, which has read nothing from standard input.
+_MISSING: Final = 3
+_TRY: Final = f"import sys\ntry: import htcondor2\nexcept Exception: sys.exit({_MISSING})\n{_PROGRAM}"
+#: Runs the first of several Pythons that has the bindings: each is started once, and none after it.
+_CHOOSE: Final = (
+    'for python in "$@"; do command -v "$python" >/dev/null || continue; "$python" -I -c "$0"; status=$?;'
+    f" case $status in {_MISSING} | 126 | 127) ;; *) exit $status ;; esac; done;"
+    ' echo "no Python with the bindings of HTCondor on $(uname -n); looked for $*" >&2; exit 127'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +153,7 @@ class HTCondor(ListingSystem):
         """Make one call of the bindings; an error of it by what follows from it."""
         command = [*self.pythons, "-I", "-c", _PROGRAM]
         if len(self.pythons) > 1:
-            command = ["sh", "-c", _CHOOSE, _PROGRAM, *self.pythons]
+            command = ["sh", "-c", _CHOOSE, _TRY, *self.pythons]
         place = {} if self.schedd is None else {"collector": self.schedd.pool, "schedd": self.schedd.name}
         whole = {**request, **place, "call": name}
         done = self._shell.run(command, stdin=_CALLS + json.dumps(whole))

@@ -23,8 +23,8 @@ from pilotage.service.metrics import Metrics, StateMetrics
 from tests import http_servers
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
-ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+COMPOSE = yaml.load((DEPLOY / "compose" / "compose.yaml").read_text(), yaml.CSafeLoader)
+ALERTS = yaml.load((DEPLOY / "prometheus" / "alerts.yaml").read_text(), yaml.CSafeLoader)
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 OURS = {name: service for name, service in COMPOSE["services"].items() if service["image"] == "pilotage"}
 
@@ -36,7 +36,7 @@ def _units() -> Iterator[tuple[str, list[str]]]:
         yield unit.stem, shlex.split(line)
 
 
-HOST = yaml.safe_load((DEPLOY / "compose" / "host.yaml").read_text())["services"]
+HOST = yaml.load((DEPLOY / "compose" / "host.yaml").read_text(), yaml.CSafeLoader)["services"]
 STARTED = [
     *_units(),
     *((name, service["command"]) for name, service in OURS.items()),

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from matcher import rules
 from matcher.index.requirement_class_index import ClassIndex
@@ -15,8 +13,9 @@ from matcher.request.resource import Exclusion, Resource
 from requirements.errors import InvalidResource
 from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass, round_to_segment
+from tests import scenario_grid
 
-_DATA = yaml.safe_load((Path(__file__).parents[2] / "data" / "match_scenarios.yaml").read_text())
+_DATA = scenario_grid.load("match_scenarios.yaml")
 _SEGMENTS = (
     *(360, 1_800, 3_600, 21_600, 43_200, 86_400, 172_800, 259_200, 345_600),
     *(518_400, 691_200, 864_000, 1_080_000),

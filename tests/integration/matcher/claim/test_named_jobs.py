@@ -3,21 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from sqlalchemy import Engine
 
 from matcher.claim.claim_loop import ClaimResult
 from requirements.errors import InvalidResource
 from taskqueue.db import database
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import waiting
+from tests import scenario_grid, waiting
 from tests.waiting import request
 
-DATA = yaml.safe_load((Path(__file__).parents[3] / "data" / "share_scenarios.yaml").read_text())
+DATA = scenario_grid.load("share_scenarios.yaml")
 ASKED = RequirementClass(vo="lhcb", cpu_time=21_600)
 
 

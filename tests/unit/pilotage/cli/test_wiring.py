@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +22,14 @@ def test_a_database_that_goes_away_while_a_process_starts_is_an_error_in_one_lin
 
     with pytest.raises(CommandRefused, match="cannot be used: unable to open database"):
         start()
+
+
+def test_a_process_of_agents_loads_no_web_framework_and_compiles_no_claims() -> None:
+    check = (
+        "import sys, pilotage.cli.processes.agent, taskqueue.leases.claim_sql as claims\n"
+        "assert 'fastapi' not in sys.modules\n"
+        "statements = (claims.compile_one, claims.compile_many, claims.compile_limited)\n"
+        "assert not any(each.cache_info().currsize for each in statements)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -13,10 +13,18 @@ import pytest
 from pilotage.service import app, openapi
 from requirements.errors import PilotageError
 
-DOCUMENT = app.ServiceApplication(routes=app._routes()).openapi()
-OPERATIONS: dict[str, Any] = {
-    each["operationId"]: each for operations in DOCUMENT["paths"].values() for each in operations.values()
-}
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def document() -> Document:
+    """Made by the process that runs these tests alone: it takes a second."""
+    return app.ServiceApplication(routes=app._routes()).openapi()
+
+
+@pytest.fixture(scope="module")
+def operations(document: Document) -> Document:
+    return {each["operationId"]: each for paths in document["paths"].values() for each in paths.values()}
 
 
 def list_codes(kind: type[PilotageError] = PilotageError) -> Iterator[str]:
@@ -25,16 +33,18 @@ def list_codes(kind: type[PilotageError] = PilotageError) -> Iterator[str]:
         yield from list_codes(each)
 
 
-def test_operations_have_distinct_names_that_are_functions_in_every_language() -> None:
-    count = Counter(each["operationId"] for paths in DOCUMENT["paths"].values() for each in paths.values())
+def test_operations_have_distinct_names_that_are_functions_in_every_language(
+    document: Document, operations: Document
+) -> None:
+    count = Counter(each["operationId"] for paths in document["paths"].values() for each in paths.values())
     assert set(count.values()) == {1}
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+", name) and not keyword.iskeyword(name) for name in OPERATIONS)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+", name) and not keyword.iskeyword(name) for name in operations)
     assert {"jobs_submit", "jobs_list", "jobs_get", "jobs_kill", "jobs_explain", "pools_get", "sites_list",
-            "config_get", "config_edit", "accounting_get"} <= set(OPERATIONS)  # fmt: skip
+            "config_get", "config_edit", "accounting_get"} <= set(operations)  # fmt: skip
 
 
-def test_every_operation_has_a_summary_in_words() -> None:
-    for name, operation in OPERATIONS.items():
+def test_every_operation_has_a_summary_in_words(operations: Document) -> None:
+    for name, operation in operations.items():
         summary = operation["summary"]
         assert summary[0].isupper(), name
         assert not summary.endswith((".", ":", ",")), name
@@ -42,26 +52,26 @@ def test_every_operation_has_a_summary_in_words() -> None:
         assert operation["description"].replace("\n", " ").startswith(summary), name
 
 
-def test_every_parameter_and_tag_is_described() -> None:
-    for name, operation in OPERATIONS.items():
+def test_every_parameter_and_tag_is_described(document: Document, operations: Document) -> None:
+    for name, operation in operations.items():
         for each in operation.get("parameters", ()):
             assert each.get("description") or each["schema"].get("description"), (name, each["name"])
-        assert set(operation["tags"]) <= {each["name"] for each in DOCUMENT["tags"]}, name
+        assert set(operation["tags"]) <= {each["name"] for each in document["tags"]}, name
 
 
-def test_errors_are_listed_with_codes_that_exist() -> None:
+def test_errors_are_listed_with_codes_that_exist(operations: Document) -> None:
     known = {*list_codes(), "unavailable"}
     listed = {
         code
-        for operation in OPERATIONS.values()
+        for operation in operations.values()
         for status, response in operation["responses"].items()
         if status.isdigit() and int(status) >= 400 and "error.code" in response.get("description", "")
         for code in re.findall(r"`([a-z_]+)`", response["description"])
     }
     assert listed <= known
     assert {"stale_lease", "job_not_found", "version_conflict", "idempotency_conflict"} <= listed
-    assert "`illegal_transition`" in OPERATIONS["jobs_kill"]["responses"]["409"]["description"]
-    assert "409" not in OPERATIONS["jobs_get"]["responses"]
+    assert "`illegal_transition`" in operations["jobs_kill"]["responses"]["409"]["description"]
+    assert "409" not in operations["jobs_get"]["responses"]
     for name, status, code in (
         ("sandboxes_store", "503", "storage_away"),
         ("jobs_resubmit", "429", "quota_exceeded"),
@@ -69,29 +79,31 @@ def test_errors_are_listed_with_codes_that_exist() -> None:
         ("site_processes_forget", "409", "other_process"),
         ("jobs_resubmit", "409", "idempotency_conflict"),
     ):
-        assert f"`{code}`" in OPERATIONS[name]["responses"][status]["description"]
+        assert f"`{code}`" in operations[name]["responses"][status]["description"]
 
 
-def test_operations_without_a_version_list_their_errors() -> None:
-    metrics = OPERATIONS["health_metrics"]["responses"]
+def test_operations_without_a_version_list_their_errors(operations: Document) -> None:
+    metrics = operations["health_metrics"]["responses"]
     assert "`not_authenticated`" in metrics["401"]["description"]
     assert "`not_allowed`" in metrics["403"]["description"]
     assert "`unavailable`" in metrics["503"]["description"]
-    assert "`checks`" in OPERATIONS["health_ready"]["responses"]["503"]["description"]
+    assert "`checks`" in operations["health_ready"]["responses"]["503"]["description"]
 
 
 @pytest.mark.parametrize("name", openapi.EXAMPLES)
-def test_an_example_is_a_body_of_its_operation(name: str) -> None:
-    content = OPERATIONS[name]["requestBody"]["content"]["application/json"]
-    schema = {**content["schema"], "components": DOCUMENT["components"]}
+def test_an_example_is_a_body_of_its_operation(name: str, document: Document, operations: Document) -> None:
+    content = operations[name]["requestBody"]["content"]["application/json"]
+    schema = {**content["schema"], "components": document["components"]}
     jsonschema_rs.validate(schema, content["example"])
 
 
 @pytest.mark.parametrize("name", openapi.read_answers())
-def test_an_example_is_an_answer_of_its_operation(name: str) -> None:
-    [response] = [each for status, each in OPERATIONS[name]["responses"].items() if status[0] == "2"]
+def test_an_example_is_an_answer_of_its_operation(
+    name: str, document: Document, operations: Document
+) -> None:
+    [response] = [each for status, each in operations[name]["responses"].items() if status[0] == "2"]
     content = response["content"]["application/json"]
-    schema = {**content["schema"], "components": DOCUMENT["components"]}
+    schema = {**content["schema"], "components": document["components"]}
     jsonschema_rs.validate(schema, content["example"])
 
 

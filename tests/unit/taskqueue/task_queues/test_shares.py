@@ -4,11 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import fsum, isclose
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +14,9 @@ from cs_config.options.registry import Group
 from taskqueue.task_queues import shares
 from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.shares import FLOOR, ShareDemand, ShareHolder
+from tests import scenario_grid
 
-DATA = yaml.safe_load((Path(__file__).parents[3] / "data" / "share_scenarios.yaml").read_text())
+DATA = scenario_grid.load("share_scenarios.yaml")
 ANY = RequirementClass(vo="lhcb", cpu_time=86_400)
 USERS = ShareHolder("lhcb", "lhcb_user")
 

@@ -1,5 +1,8 @@
 """What is asked of HTCondor, as its own library reads it."""
 
+import subprocess
+from pathlib import Path
+
 import classad2
 import htcondor2
 import pytest
@@ -115,3 +118,16 @@ def test_requirements_of_the_site_and_of_a_job_hold_together() -> None:
     submit = htcondor2.Submit("\n".join(["executable = /bin/true", *lines]))
     assert submit["requirements"] == '(TARGET.Site == "a" || TARGET.Old) && (TARGET.OS == 9)'
     assert htcondor.join_requirements([its, "rank = 1"]) == [its, "rank = 1"]
+
+
+def test_the_first_python_with_the_bindings_is_started_once_for_a_call(tmp_path: Path) -> None:
+    without, having, later = (tmp_path / name for name in ("without", "having", "later"))
+    without.write_text("#!/bin/sh\nexit 3\n")
+    having.write_text(f"#!/bin/sh\necho started >>{tmp_path}/log\ncat\nexit 5\n")
+    later.write_text(f"#!/bin/sh\necho later >>{tmp_path}/log\n")
+    for each in (without, having, later):
+        each.chmod(0o755)
+    pythons = [tmp_path / "none", without, having, later]
+    done = subprocess.run(["sh", "-c", htcondor._CHOOSE, "", *pythons], input=b"request", capture_output=True)
+    assert (done.returncode, done.stdout) == (5, b"request")
+    assert (tmp_path / "log").read_text() == "started\n"
