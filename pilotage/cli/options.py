@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,14 +111,9 @@ def parse_duration(word: str) -> float:
 MOMENT = "a time (UTC without a zone), a date, or how long ago: 30m, 24h, 7d, 12w"
 
 
-def convert_moment(word: str | None) -> str | None:
-    """Convert what a service of 1.0 refuses (ages) or takes for seconds since 1970 (`20260328`).
-
-    All else is sent as it was typed.
-    """
-    with suppress(ValueError, OverflowError, WrongUsage):
-        if word and word[-1] in _SECONDS:
-            return (datetime.now(UTC) - timedelta(seconds=parse_duration(word))).isoformat()
+def convert_date(word: str | None) -> str | None:
+    """`20260328` as `2026-03-28`, since services of 1.0 take it for seconds since 1970; all else as typed."""
+    with suppress(ValueError):
         if word and len(word) == len("20260328"):
             return date.fromisoformat(word).isoformat()
     return word
@@ -156,12 +151,12 @@ class JobFilters:
             "--since",
             metavar="TIME",
             help=f"Only jobs submitted then or later: {MOMENT}.",
-            callback=convert_moment,
+            callback=convert_date,
         ),
     ] = None
     submitted_before: Annotated[
         str | None,
-        typer.Option("--before", metavar="TIME", help="Only jobs submitted before.", callback=convert_moment),
+        typer.Option("--before", metavar="TIME", help="Only jobs submitted before.", callback=convert_date),
     ] = None
 
 

@@ -1,7 +1,6 @@
 """Options of commands from groups and from the settings."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +46,7 @@ def test_a_group_of_options_arrives_as_one_value() -> None:
         ("20260328", "2026-03-28"),
         ("1790000000", "1790000000"),
         ("20269999", "20269999"),
-        ("99999999w", "99999999w"),
+        ("24h", "24h"),
         ("yesterday", "yesterday"),
         ("", ""),
     ],
@@ -55,15 +54,10 @@ def test_a_group_of_options_arrives_as_one_value() -> None:
 def test_a_date_is_sent_as_a_service_of_the_last_release_reads_it_and_all_else_as_typed(
     typed: str, sent: str
 ) -> None:
-    assert send_times("--since", typed) == {"submitted_since": sent}
-
-
-def test_how_long_ago_is_sent_as_a_time_which_a_service_of_the_last_release_reads() -> None:
-    sent = send_times("--since", "2d", "--before", "30m")
-    ages = [datetime.now(UTC) - datetime.fromisoformat(each) for each in sent.values()]
-    assert list(sent) == ["submitted_since", "submitted_before"]
-    assert timedelta(days=2) <= ages[0] < timedelta(days=2, minutes=10)
-    assert timedelta(minutes=30) <= ages[1] < timedelta(minutes=40)
+    assert send_times("--since", typed, "--before", typed) == {
+        "submitted_since": sent,
+        "submitted_before": sent,
+    }
 
 
 def send_times(*words: str) -> dict[str, Any]:
