@@ -31,7 +31,7 @@ _WAITING_WITHIN = 300.0  # seconds
 
 
 class StillNotWaiting(PilotageError):
-    """The optimizers do not get on."""
+    """Submitted jobs are not Waiting after `_WAITING_WITHIN` seconds."""
 
 
 def run(*, quick: bool) -> Iterator[Result]:

@@ -31,11 +31,11 @@ _OPERATOR = Submitter(subject="bench", vo=VO, owner="bench", operator=True)
 
 
 class TooFewJobs(PilotageError):
-    """A class without a job would not be matched at all."""
+    """There are fewer jobs than classes: a class without a job would not be matched at all."""
 
 
 class NotWaiting(PilotageError):
-    """The optimizers did not let a job through."""
+    """A job is not Waiting after the optimizers."""
 
 
 def fill(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cs_config import gc_tuning
 from cs_config.errors import ConfigError, one_problem
-from cs_config.options import operations, place_limits, registry
+from cs_config.options import bounds, operations, place_limits, registry
 from cs_config.options.options import VoOptions
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, LineOrigins, Section
@@ -23,7 +23,7 @@ _COMPUTING = ("OSCompatibility", expiry.SETTING)
 #: Options with limits on jobs of a kind, most warnings of them, most unknown names that are compared with the
 #: known ones (which takes most of the time), and attributes whose values must be known.
 _LIMITS = ("RunningLimit", "MatchingDelay")
-_MOST_LIMITS = 50
+_MOST_LIMITS = bounds.NAMED
 _MOST_COMPARED = 100
 _MUST_BE_KNOWN = ("VO", "Site")
 #: Names among those with a value instead of a section.

@@ -19,7 +19,7 @@ _ENDED = frozenset({"Done", "Failed", "Killed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How it stands."""
+    """The state of the grid job."""
 
     status: str
     generated: int  #: events

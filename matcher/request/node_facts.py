@@ -112,7 +112,7 @@ _CACHED = 100_000
 
 
 class NodeStanding(IntEnum):
-    """How requirements stand at a node, as far as its attributes are stated."""
+    """Whether a node fulfils requirements, as far as its attributes are stated."""
 
     REFUSED = 0
     OPEN = 1  #: unstated attributes decide
@@ -186,7 +186,7 @@ def decide(
     facts: Facts,
     declarations: Declarations,
 ) -> NodeStanding:
-    """How requirements stand at a node with these facts, at a queue with these values."""
+    """Whether a node with these facts, at a queue with these values, fulfils requirements."""
     has = {name: fact for name, fact in facts.items() if fact is not None}
     resource = node_attributes.merge_facts(values, nodes, has)
     open_ = list_unstated(nodes, facts)

@@ -229,7 +229,10 @@ class _OptimizerWorker(SimpleWorker):
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Have RQ log in one line that Redis went away: the next worker takes over."""
+    """Filter of RQ's log: an error of Redis gets one line, without a traceback; every record passes.
+
+    It is expected: `run_worker` connects again.
+    """
     if record.exc_info and isinstance(error := record.exc_info[1], RedisError):
         record.msg, record.args, record.exc_info = f"{record.getMessage()} {error}", (), None
     return True

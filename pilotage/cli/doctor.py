@@ -118,8 +118,9 @@ def _limits(conn: Connection) -> Iterator[Finding]:
             alter = f"ALTER ROLE {_quote_role(conn)} SET {name} = '{value}'"
             message = f"0: what is stuck holds up others for ever; {alter}"
             yield Finding(name, Health.WARNING, message)
+    compiles = conn.execute(text("SELECT pg_jit_available()")).scalar_one()  # false if it is off, too
     for name, (good, effect) in _SHARED.items():
-        if (seen := _show_setting(conn, name)) not in good:
+        if (compiles or name != "jit") and (seen := _show_setting(conn, name)) not in good:
             alter = f"ALTER ROLE {_quote_role(conn)} SET {name} = '{good[0]}'"
             yield Finding(name, Health.WARNING, f"{seen}: {effect}; {alter}")
 

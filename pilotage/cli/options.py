@@ -1,6 +1,7 @@
 """Options that many commands share; groups of options; job ids and their ranges."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
@@ -13,6 +14,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from pilotage.cli.errors import WrongUsage
+from requirements.errors import PilotageError
 
 #: A function that Typer can call as a command.
 CommandFunction = Callable[..., None]
@@ -60,7 +62,10 @@ SiteFilter = Annotated[str | None, option("SITE", "Only jobs at this site.", "--
 
 
 def expand_groups(function: CommandFunction) -> CommandFunction:
-    """`function` for Typer: in place of a parameter whose type is a dataclass, an option for each field."""
+    """`function` for Typer: in place of a parameter whose type is a dataclass, an option for each field.
+
+    Its errors name the options in place of the fields of the HTTP interface.
+    """
     signature = inspect.signature(function)
     groups: dict[str, Any] = {
         each.name: each.annotation for each in signature.parameters.values() if is_dataclass(each.annotation)
@@ -75,7 +80,11 @@ def expand_groups(function: CommandFunction) -> CommandFunction:
             name: group(**{each.name: given.pop(each.name) for each in fields(group)})
             for name, group in groups.items()
         }
-        function(**given, **values)
+        try:
+            function(**given, **values)
+        except PilotageError as error:
+            error.args = (_replace_fields(str(error), _list_options(parameters)),)
+            raise
 
     return with_signature(command, parameters)
 
@@ -94,6 +103,26 @@ def parameter(name: str, annotation: object, *, default: object = None) -> inspe
 
 def _options_of(group: Any) -> list[inspect.Parameter]:
     return [parameter(each.name, each.type, default=each.default) for each in fields(group)]
+
+
+def _list_options(parameters: Iterable[inspect.Parameter]) -> Mapping[str, str]:
+    """The options with a value, by the names that fields of the HTTP interface may have for them."""
+    found: dict[str, str] = {}
+    for each in parameters:
+        for info in getattr(each.annotation, "__metadata__", ()):
+            if isinstance(info, OptionInfo):
+                name = info.default if isinstance(info.default, str) else f"--{each.name.replace('_', '-')}"
+                found |= dict.fromkeys((each.name, name.strip("-").replace("-", "_")), name)
+    return found
+
+
+#: A field, or one of several values in it, at the start of the line about its problem.
+_FIELD = re.compile(r"^([a-z_]+)(?:/[0-9]+)?(?=: )", re.MULTILINE)
+
+
+def _replace_fields(message: str, names: Mapping[str, str]) -> str:
+    """A message of the service with the option that was typed in place of a field."""
+    return _FIELD.sub(lambda found: names.get(found[1], found[0]), message)
 
 
 _SECONDS: Mapping[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

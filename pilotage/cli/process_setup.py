@@ -129,12 +129,12 @@ def configure_logs(level: str, *, as_json: bool = False) -> None:
 
 
 def drop_invalid_requests(record: logging.LogRecord) -> bool:
-    """Drop the line for what is no HTTP: it names nobody, and anybody could fill the disk with it."""
+    """Log filter that drops the line for what is no HTTP: it names no sender, and could fill the disk."""
     return record.msg != _NO_HTTP
 
 
 def shorten_errors(record: logging.LogRecord) -> bool:
-    """Reduce errors of statements to the first line of the driver's: statements are long and hold values."""
+    """Log filter that reduces the error of a statement to one line: statements are long and hold values."""
     if isinstance(record.args, tuple):
         record.args = tuple(map(_shorten, record.args))
     return True
@@ -147,7 +147,7 @@ def _shorten(value: object) -> object:
 
 
 def strip_query(record: logging.LogRecord) -> bool:
-    """Remove queries from log lines of requests: they hold one-time links and codes of issuers."""
+    """Log filter that removes queries from lines of requests: they hold one-time links and codes."""
     if isinstance(record.args, tuple):
         record.args = tuple(each.partition("?")[0] if isinstance(each, str) else each for each in record.args)
     return True

@@ -216,12 +216,12 @@ def get_jobs(call: DiracCall, attributes: dict[str, Any] | None = None, since: A
     wanted = _read_filter(attributes or {})
     after_date = read_date(since)
     found: list[Job] = []
-    caller = call.peer.caller
+    caller, now = call.peer.caller, call.parts.clock()
     if caller is not None:
-        found += _list(call, visibility.visible_jobs(caller, wanted))
+        found += _list(call, visibility.visible_jobs(caller, wanted, now=now))
     if call.peer.has(peers.JOB_SHARING) and wanted.owner_group in (None, call.peer.group):
         shared = wanted.model_copy(update={"owner_group": call.peer.group})
-        found += _list(call, visibility.visible_jobs(call.peer.admin_of(call.peer.vo), shared))
+        found += _list(call, visibility.visible_jobs(call.peer.admin_of(call.peer.vo), shared, now=now))
     chosen = {job.job_id for job in found if after_date is None or job.updated_at >= after_date}
     return jencode.ok([str(each) for each in sorted(chosen)])
 

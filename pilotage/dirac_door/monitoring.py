@@ -114,12 +114,14 @@ def _read_words(name: str, value: object) -> frozenset[str]:
 
 def _find_visible(call: DiracCall) -> JobSelector | None:
     """All jobs that the peer may see; None: it may see none."""
-    peer, everything = call.peer, JobFilter()
+    peer, everything, now = call.peer, JobFilter(), call.parts.clock()
     if peer.has(peers.JOB_SHARING) and not peer.has(peers.JOB_ADMINISTRATOR):
-        return replace(visibility.visible_jobs(peer.admin_of(peer.vo), everything), owner_group=peer.group)
+        return replace(
+            visibility.visible_jobs(peer.admin_of(peer.vo), everything, now=now), owner_group=peer.group
+        )
     if peer.caller is None:
         return None
-    return visibility.visible_jobs(peer.caller, everything)
+    return visibility.visible_jobs(peer.caller, everything, now=now)
 
 
 def get_job_page(

@@ -58,7 +58,10 @@ def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
 
 
 def _count_change(parts: Services, caller: Caller) -> None:
-    """Count a change: each is a version, which every process reads and refreshes its pools by."""
+    """Count a change of a caller; `TooManyRequests` beyond the rate.
+
+    Each is a version, which every process reads, and for which the pools are refreshed.
+    """
     if not caller.is_operator:
         parts.rates.take(f"configuration of {caller.subject}", _CHANGES, now=time.monotonic())
 
@@ -89,7 +92,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     return PreviewAnswer(
         version=proposal.before.version,
         changes=[difference(each) for each in proposal.differences[:_MOST]],
-        warnings=warn(warnings),
+        **warn(warnings),
         totals=dict(outlook.totals),
         new_queues=_names(outlook.new, _MOST),
         removed_queues=_names(outlook.removed, _MOST),
@@ -107,9 +110,10 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     )
 
 
-def warn(warnings: Sequence[Problem]) -> list[WarningPreview]:
-    """Convert the first warnings."""
-    return [WarningPreview.model_validate(each) for each in warnings[:_MOST]]
+def warn(warnings: Sequence[Problem]) -> dict[str, Any]:
+    """Convert the first warnings, and count the others: two fields of an answer."""
+    shown = [WarningPreview.model_validate(each) for each in warnings[:_MOST]]
+    return {"warnings": shown, "more_warnings": len(warnings) - len(shown)}
 
 
 def difference(found: Difference) -> DifferenceAnswer:

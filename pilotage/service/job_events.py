@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -104,9 +105,9 @@ class JobEvents:
         self._reader: asyncio.Task[None] | None = None
         self._is_closing = False
 
-    def read_page(self, caller: Caller, query: ChangeQuery) -> ChangePageAnswer:
+    def read_page(self, caller: Caller, query: ChangeQuery, *, now: datetime) -> ChangePageAnswer:
         """The changes behind the cursor of a query; without one none, but where they begin."""
-        wanted = _select(caller, query)
+        wanted = _select(caller, query, now)
         cursor = self.start_of(query.after)
         end = self._log.read_end()
         page = self._log.read_page(cursor.log_id, upto=end, most=PAGE_ROWS)
@@ -141,7 +142,9 @@ class JobEvents:
             raise LogBusy("a long transaction is under way in the database, try again in some seconds")
         return ChangeCursor(incarnation, log_id)
 
-    async def open_stream(self, caller: Caller, query: EventQuery, last_event_id: str | None) -> EventStream:
+    async def open_stream(
+        self, caller: Caller, query: EventQuery, last_event_id: str | None, *, now: datetime
+    ) -> EventStream:
         """A stream behind a cursor for so long; the id of each event is the cursor that continues behind it.
 
         `TooManyStreams` if the caller or its VO have too many.
@@ -153,7 +156,7 @@ class JobEvents:
             raise TooManyStreams(
                 f"{vo} has {self._of_vos[vo]} streams of events open, the {free} that are left are for others"
             )
-        wanted = _select(caller, query)
+        wanted = _select(caller, query, now)
         self._streams[caller.subject] += 1
         self._of_vos[vo] += 1
         uncount = partial(self._uncount, caller.subject, vo)
@@ -258,8 +261,8 @@ class JobEvents:
         changed.set()
 
 
-def _select(caller: Caller, query: JobFilter) -> JobSelector:
+def _select(caller: Caller, query: JobFilter, now: datetime) -> JobSelector:
     if query.local_status is not None:
         message = "a change is of the status of the job itself: leave local_status out"
         raise InvalidRequest([Problem(path="local_status", message=message)])
-    return visibility.visible_jobs(caller, query)
+    return visibility.visible_jobs(caller, query, now=now)

@@ -119,26 +119,26 @@ def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tup
 
 
 def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
-    known: dict[str, str | None] = {}
+    digests = _merge_digests(requests)
+    values = {
+        "requests": json.dumps(
+            [_bind_limited_claim(number, request, now) for number, request in enumerate(requests)]
+        ),
+        "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in digests.items()]),
+        "now": now.isoformat(),
+    }
+    return CLAIM_LIMITED.text, CLAIM_LIMITED.values(values)
+
+
+def _merge_digests(requests: Sequence[BatchClaim]) -> dict[str, str]:
+    """The digest of the rules of each scope that has any; empty if requests read different rules there."""
+    merged: dict[str, str | None] = {}
     for each in requests:
         digests = each.counting.digests if each.counting else {}
         for scope in _list_scopes(each.take.place):
             digest = digests.get(scope)
-            # Rules that came or changed between two requests: none of them is known to have the newest ones.
-            known[scope] = digest if known.setdefault(scope, digest) == digest else ""
-    values = {
-        "requests": json.dumps(
-            [
-                {**_bind_claim(number, each, now), "rules": each.counting.rules if each.counting else ()}
-                for number, each in enumerate(requests)
-            ]
-        ),
-        "known": json.dumps(
-            [{"scope": scope, "digest": digest} for scope, digest in known.items() if digest is not None]
-        ),
-        "now": now.isoformat(),
-    }
-    return CLAIM_LIMITED.text, CLAIM_LIMITED.values(values)
+            merged[scope] = digest if merged.setdefault(scope, digest) == digest else ""
+    return {scope: digest for scope, digest in merged.items() if digest is not None}
 
 
 @lru_cache(maxsize=10_000)
@@ -173,3 +173,8 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "counted_by": request.counted_by,
         "times": holder.times.to_text() if holder.times else None,
     }
+
+
+def _bind_limited_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
+    rules = {"rules": request.counting.rules} if request.counting else {}
+    return {**_bind_claim(number, request, now), **rules}

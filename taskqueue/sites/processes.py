@@ -96,7 +96,9 @@ class SiteProcess:
 def report(
     conn: Connection, process: SiteProcess, *, lease: timedelta, replaces: str = "", now: datetime
 ) -> None:
-    """Store a report, and extend the lease; with neither slots nor problems if those of its VO are too large.
+    """Store a report, and extend the lease.
+
+    If the reports of its VO would be too large together, one problem about this replaces slots and problems.
 
     Raises:
         InvalidRequest: The VO would have too many processes.

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,6 +70,9 @@ def show(
     service.emit({**pilot, "output": wrote}, lambda: _details(pilot, wrote))
 
 
+_MOST_HOURS = 100_000
+
+
 def summary(
     *,
     by: Annotated[
@@ -78,7 +80,12 @@ def summary(
     ] = "queue",
     hours: Annotated[
         float,
-        typer.Option(min=0, metavar="N", help="Only pilots that are active or ended in the last N hours."),
+        typer.Option(
+            min=0,
+            max=_MOST_HOURS,
+            metavar="N",
+            help="Only pilots that are active or ended in the last N hours.",
+        ),
     ] = 24,
     filters: PilotFilters,
     service: ServiceOptions,
@@ -88,8 +95,7 @@ def summary(
     Quality is the share of pilots at which a job ended, among these, empty ones and those that broke before.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
-    since = datetime.now(UTC) - timedelta(hours=hours)
-    given = options.given_options(filters) | {"since": since.isoformat()}
+    given = options.given_options(filters) | {"since": f"{hours * 3600:.0f}s"}
     columns = {**{output.heading(name): name for name in names}, **_OUTCOMES}
     service.show(
         lambda client: {"summary": client.pilot_summary(by=names, filters=given)},

@@ -140,7 +140,7 @@ class BatchSystem(Protocol):
         """
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
-        """How jobs stand, by stamp, with one query for all; each that was asked for is in the answer."""
+        """The states of all these jobs by stamp, with one query."""
 
     def find(self, stamps: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """The references of the listed jobs that bear one of the stamps; more than one is a double."""
@@ -277,7 +277,7 @@ class ForwardingSystem(ABC):
         return self._ask(lambda: self.system.find(stamps))
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
-        """How jobs stand, and the stamps of our jobs that have not ended."""
+        """The states of jobs, and the stamps of our jobs that have not ended."""
         return self._ask(lambda: self.system.survey(handles, prefix))
 
     def kill(self, handles: Sequence[Handle]) -> None:
@@ -315,12 +315,12 @@ class ReliableSystem(ForwardingSystem):
         return self._ask(lambda: self.system.submit(job))
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
-        """How jobs stand; single ones may be *unknown*."""
+        """The states of jobs; single ones may be *unknown*."""
         found = self._ask(lambda: self.system.status(handles))
         return {stamp: self._judged(stamp, report) for stamp, report in found.items()}
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
-        """How jobs stand, and the stamps of our jobs that have not ended."""
+        """The states of jobs, and the stamps of our jobs that have not ended."""
         found = ForwardingSystem.survey(self, handles, prefix)
         judged = {stamp: self._judged(stamp, report) for stamp, report in found.reports.items()}
         return replace(found, reports=judged)

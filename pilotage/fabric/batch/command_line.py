@@ -124,11 +124,11 @@ class ListingSystem(ABC):
         return row.state not in ENDED
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
-        """How jobs stand: by the listing, else by what they left, else by the accounting."""
+        """The states of jobs: by the listing, else by the files that they left, else by the accounting."""
         return self._reports(handles, index_by_stamp(self._listing())) if handles else {}
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
-        """How jobs stand, and the stamps of our listed jobs that have not ended."""
+        """The states of jobs, and the stamps of our listed jobs that have not ended."""
         rows = list(self._listing())
         return Survey(
             reports=self._reports(handles, index_by_stamp(rows)),

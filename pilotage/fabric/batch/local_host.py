@@ -79,7 +79,7 @@ class _Seen:
         return self.process is None and self.entry.killed_at is None
 
     def report(self) -> JobReport:
-        """How it stands."""
+        """Its state."""
         if self.waits or self.alive:
             state = State.WAITING if self.waits else State.RUNNING
         elif self.entry.killed_at is not None:
@@ -111,7 +111,7 @@ class LocalHost:
         return str(entry.number)
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
-        """How jobs stand."""
+        """The states of jobs."""
         with self._locked() as entries:
             self._turn(entries)
             seen = {each.entry.stamp: each.report() for each in self._look(entries)}
@@ -124,7 +124,7 @@ class LocalHost:
             return {each.stamp: (str(each.number),) for each in entries if each.stamp in stamps}
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
-        """How jobs stand, and the stamps of those that have not ended."""
+        """The states of jobs, and the stamps of those that have not ended."""
         reports = self.status(handles)
         with self._locked() as entries:
             seen = self._look([each for each in entries if each.stamp.startswith(prefix)])
@@ -207,7 +207,7 @@ class LocalHost:
         return number
 
     def _look(self, entries: Iterable[_Entry]) -> list[_Seen]:
-        """How jobs stand. Processes are looked at before the marks: one that is gone has left its own."""
+        """The states of jobs. Processes are checked before the marks: one that has ended left its own."""
         seen = [self._seen(each) for each in entries]
         marks = self._areas.marks(each.entry.stamp for each in seen)
         return [replace(each, exit_code=marks[each.entry.stamp].exit_code) for each in seen]

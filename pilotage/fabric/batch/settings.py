@@ -202,17 +202,18 @@ class Connections:
     stack: ExitStack  #: closes them
     wrap: Callable[[Shell], Shell] = lambda shell: shell
     connect: Connect = arc_rest.connect
-    _remote: dict[str, Shell] = field(default_factory=dict)  #: by host and environment
+    _remote: dict[str, Shell] = field(default_factory=dict)  #: by host and environment, with what is unset
 
     def shell(self, settings: SystemSettings) -> Shell:
         """The shell for the commands of a batch system; over SSH all with the same settings share one."""
+        unset = () if settings.dialect is None else settings.dialect.unset
         if settings.ssh is None:
-            return self.wrap(LocalShell(environment=settings.environment))
+            return self.wrap(LocalShell(environment=settings.environment, unset=unset))
         from pilotage.fabric.batch.ssh_shell import SshShell  # costs 0.3 s, few need it
 
-        key = settings.model_dump_json(include={"ssh", "environment"})
+        key = f"{settings.model_dump_json(include={'ssh', 'environment'})}{unset}"
         if key not in self._remote:
-            remote = SshShell(settings.ssh, environment=settings.environment)
+            remote = SshShell(settings.ssh, environment=settings.environment, unset=unset)
             self.stack.callback(remote.close)
             self._remote[key] = remote
         return self.wrap(self._remote[key])

@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -72,10 +72,12 @@ class LocalShell:
     """Runs commands on this host."""
 
     environment: Mapping[str, str] = field(default_factory=dict)  #: added to our own
+    unset: Collection[str] = ()  #: variables of our own that commands do not get
     patience: float = _PATIENCE  #: seconds that a command may take
 
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation."""
+        inherited = {name: value for name, value in os.environ.items() if name not in self.unset}
         try:
             process = subprocess.Popen(
                 list(command),
@@ -84,7 +86,7 @@ class LocalShell:
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                env={**os.environ, **self.environment, "LC_ALL": "C"},
+                env={**inherited, **self.environment, "LC_ALL": "C"},
                 start_new_session=True,
             )
         except OSError as error:

@@ -10,7 +10,7 @@ import json
 import math
 import shlex
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -59,9 +59,13 @@ def _loop() -> asyncio.AbstractEventLoop:
 class SshShell:
     """A shell on another host; `close` ends the connection."""
 
-    def __init__(self, head: HeadNode, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, head: HeadNode, *, environment: Mapping[str, str] | None = None, unset: Collection[str] = ()
+    ) -> None:
+        """`environment`: variables of the commands; `unset`: those of the login that they do not get."""
         self._head = head
-        self._environment = environment or {}  #: of the commands
+        self._environment = environment or {}
+        self._unset = unset
         self._connection: asyncssh.SSHClientConnection | None = None
         self._login = asyncio.Lock()
 
@@ -126,7 +130,11 @@ class SshShell:
     async def _run(
         self, command: Sequence[str], stdin: bytes, *, stall: float | None = None
     ) -> tuple[int, bytes, str]:
-        variables = [*(f"{name}={value}" for name, value in self._environment.items()), "LC_ALL=C"]
+        variables = [
+            *(word for name in self._unset for word in ("-u", name)),
+            *(f"{name}={value}" for name, value in self._environment.items()),
+            "LC_ALL=C",
+        ]
         connection = await self._connected()
         words = shlex.join(["env", *variables, *command])
         try:

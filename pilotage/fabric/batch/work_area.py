@@ -246,7 +246,7 @@ def choose_job(rows: Iterable[ListedJob], handle: Handle) -> ListedJob | None:
 
 
 def job_report(row: ListedJob | None, marks: StatusMarks, handle: Handle) -> JobReport:
-    """How a job stands, by what its batch system says (None: nothing) and by what it left itself."""
+    """The state of a job by its listing (None: it is not listed) and by the files that it left."""
     if row is not None and row.state not in ENDED:
         return JobReport(state=row.state, reference=row.reference, message=row.message)
     reference = row.reference if row else handle.reference

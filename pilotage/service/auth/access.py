@@ -78,7 +78,7 @@ def allowed_roles(endpoint: Callable[..., Any]) -> frozenset[Role]:
 
 
 def admit(token: BearerToken, parts: Services) -> BearerToken:
-    """Count a request with a verified token; `TokenRevoked`, or `TooManyRequests`."""
+    """Count a request with a verified token; `TokenRevoked`, or `TooManyRequests` beyond its rate."""
     if token.token_id in parts.revoked:
         raise TokenRevoked("the token was revoked")
     caller = token.caller
@@ -88,7 +88,7 @@ def admit(token: BearerToken, parts: Services) -> BearerToken:
 
 
 def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
-    """Count a request of a subject; `TooManyRequests`."""
+    """Count a request of a subject; `TooManyRequests` beyond its rate."""
     rate = _find_rate(parts.live.current, vo, parts.limits.burst_seconds, math.inf)
     parts.rates.take(subject, rate, now=time.monotonic())
 
@@ -110,7 +110,7 @@ def count_jobs(parts: Services, caller: Caller, number: int) -> None:
 
 
 def count_sign_in(parts: Services, caller: Caller) -> None:
-    """Count a session, or a token of a command line, that a person begins; `TooManyRequests`."""
+    """Count a new session, or token of a command line, of a person; `TooManyRequests` beyond the rate."""
     if not caller.is_operator:
         rate = RequestRate(per_second=1 / bounds.SIGN_IN_SECONDS, burst=bounds.SIGN_INS)
         parts.rates.take(f"sign-ins of {caller.subject}", rate, now=time.monotonic(), what="sign-ins")
@@ -138,14 +138,15 @@ async def learn_key(request: Request, parts: Services) -> None:
 
 
 def admit_stranger(request: Request, parts: Services) -> None:
-    """Count a request of an unauthenticated caller by its address."""
+    """Count a request without a valid token by its address; `TooManyRequests` beyond the rate."""
     parts.rates.take(name_stranger(request), _rate_stranger(parts), now=time.monotonic())
 
 
 def admit_secret(request: Request, parts: Services, stamp: str) -> None:
-    """Count the use of a secret: many pilots begin at one address, behind one translation of addresses.
+    """Count the use of a secret; `TooManyRequests` beyond the rate, or after too many wrong secrets.
 
-    After too many wrong ones, which `count_wrong_secret` counts, it refuses this stamp, and no other pilots.
+    Wrong ones, which `count_wrong_secret` counts, exclude this stamp only: many pilots may begin at one
+    address, behind one translation of addresses.
     """
     now, everyone = time.monotonic(), name_stranger(request)
     parts.rates.take(f"secret of {stamp} from {everyone}", _rate_stranger(parts), now=now, cost=0)

@@ -22,11 +22,10 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.jobs import JobFilter, Moment, parse_moment
+from pilotage.service.models.jobs import JobFilter, parse_given_moment
 from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
 from requirements.values import fold
 from taskqueue import ownership
-from taskqueue.db.clock import utc_now
 from taskqueue.errors import JobNotFound, LeaseNotFound, PilotNotFound, PoolNotFound
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector
@@ -94,12 +93,12 @@ def _list_of_role(caller: Caller, level: int) -> Iterator[OwnershipFilter]:
 PERSONAL: Final = ("owner", "owner_group", "job_name", "job_group", "ids", "task_queue")
 
 
-def visible_jobs(caller: Caller, wanted: JobFilter) -> JobSelector:
+def visible_jobs(caller: Caller, wanted: JobFilter, *, now: datetime) -> JobSelector:
     """The jobs of `wanted` that the caller may list; others are treated as nonexistent."""
-    return _within(controlled(caller), wanted)
+    return _within(controlled(caller), wanted, now)
 
 
-def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> JobSelector:
+def countable(caller: Caller, wanted: JobFilter, by: Collection[str], *, now: datetime) -> JobSelector:
     """The jobs of `wanted` that the caller may count by these columns.
 
     `NotAllowed` if a column is personal and the caller may not see names.
@@ -110,7 +109,7 @@ def countable(caller: Caller, wanted: JobFilter, by: Collection[str]) -> JobSele
     allowed = may_see_names(caller) if refused else may_count(caller)
     if not allowed:
         raise NotAllowed(f"{caller.role} may see numbers of VOs, not of persons: not by {', '.join(refused)}")
-    return _within(allowed, wanted)
+    return _within(allowed, wanted, now)
 
 
 def require_job(caller: Caller, job: Job) -> Job:
@@ -127,7 +126,7 @@ def require_readable(caller: Caller, job: Job) -> Job:
     return job
 
 
-def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelector:
+def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter, now: datetime) -> JobSelector:
     vos = None if wanted.vo is None else frozenset(map(fold, wanted.vo))
     sites = None if wanted.site is None else frozenset(wanted.site)
     own = [each.narrow(vos=vos, sites=sites, owner=wanted.owner) for each in allowed]
@@ -146,14 +145,10 @@ def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter) -> JobSelecto
         job_name=wanted.job_name,
         job_type=wanted.job_type,
         job_group=wanted.job_group,
-        submitted_since=_parse_time("submitted_since", wanted.submitted_since),
-        submitted_before=_parse_time("submitted_before", wanted.submitted_before),
+        submitted_since=parse_given_moment("submitted_since", wanted.submitted_since, now),
+        submitted_before=parse_given_moment("submitted_before", wanted.submitted_before, now),
         any_of=any_of,
     )
-
-
-def _parse_time(field: str, text: Moment | None) -> datetime | None:
-    return None if text is None else parse_moment(field, text, utc_now())
 
 
 def visible_pools(caller: Caller, *, vo: str | None = None) -> listing.PoolFilter:

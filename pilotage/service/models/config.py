@@ -85,7 +85,8 @@ class NewVersion(BaseModel):
     """The version now in force."""
 
     version: int
-    warnings: list[WarningPreview] = Field(default=[], description="New warnings.")
+    warnings: list[WarningPreview] = Field(default=[], description="The first of the new warnings.")
+    more_warnings: int = Field(default=0, description="Number of further new warnings.")
 
 
 class ChangedConfig(NewVersion):
@@ -208,6 +209,7 @@ class PreviewAnswer(BaseModel):
     version: int = Field(description="Version in force now.")
     changes: list[DifferenceAnswer]
     warnings: list[WarningPreview] = Field(description="New warnings.")
+    more_warnings: int = Field(default=0, description="Number of further new warnings.")
     totals: dict[str, int] = Field(description="Numbers that guards can test.")
     new_queues: list[str]
     removed_queues: list[str]

@@ -310,6 +310,11 @@ def parse_moment(field: str, text: str, now: datetime) -> datetime:
         raise InvalidRequest([Problem(path=field, message=message)]) from None
 
 
+def parse_given_moment(field: str, text: str | None, now: datetime) -> datetime | None:
+    """The time that the text of an optional field states, as by `parse_moment`; None: it is not given."""
+    return None if text is None else parse_moment(field, text, now)
+
+
 class JobFilter(StrictInput):
     """Filter of jobs; several values, separated by commas, mean any of them."""
 

@@ -241,8 +241,9 @@ class FailuresShown(BaseModel):
 def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTMLResponse:
     """Show why jobs failed: grouped by site, exit code and minor status, without names of persons."""
     wanted = JobFilter(vo=[query.vo] if query.vo else None, site=[query.site] if query.site else None)
-    which = visibility.countable(page.caller, wanted, ("site", "minor_status"))
-    since = page.parts.clock() - timedelta(hours=query.hours)
+    now = page.parts.clock()
+    which = visibility.countable(page.caller, wanted, ("site", "minor_status"), now=now)
+    since = now - timedelta(hours=query.hours)
     with database.reading(page.parts.engine) as conn:
         found = groups.group_failures(conn, which, since=since, limit=_LISTED)
     return page.render(
@@ -261,8 +262,9 @@ def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTM
 @allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
 def list_campaigns(page: PageOf) -> HTMLResponse:
     """Show the groups of the caller's jobs, one line each: how many are done, failed, left, and the rate."""
-    which = visibility.visible_jobs(page.caller, JobFilter())
-    since = page.parts.clock() - _LATELY
+    now = page.parts.clock()
+    which = visibility.visible_jobs(page.caller, JobFilter(), now=now)
+    since = now - _LATELY
     with database.reading(page.parts.engine) as conn:
         found = groups.list_progress(conn, which, since=since, limit=_LISTED)
     return page.render(

@@ -172,8 +172,9 @@ def _read_page(conn: Connection, wanted: JobSelector, query: ListQuery) -> Searc
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLResponse:
     """List jobs, newest first: users their own, VO admins those of the VO."""
-    wanted = visibility.visible_jobs(page.caller, query)
-    every_status = visibility.visible_jobs(page.caller, query.model_copy(update={"status": None}))
+    now = page.parts.clock()
+    wanted = visibility.visible_jobs(page.caller, query, now=now)
+    every_status = visibility.visible_jobs(page.caller, query.model_copy(update={"status": None}), now=now)
     with database.reading(page.parts.engine) as conn:
         seen = _read_page(conn, wanted, query)
         counts = search.count_by_status(conn, every_status)
@@ -205,7 +206,8 @@ async def follow(
     """Send the changes after which a page is to refresh, also of jobs that leave a status which it shows."""
     changing = ("status", "minor_status", "application_status", "local_status")
     query = query.model_copy(update=dict.fromkeys(changing))
-    return await page.parts.job_events.open_stream(page.caller, query, last_event_id)
+    now = page.parts.clock()
+    return await page.parts.job_events.open_stream(page.caller, query, last_event_id, now=now)
 
 
 class DownloadQuery(ListQuery):
@@ -223,7 +225,7 @@ _PAGE = 1000
 @allow(Role.USER, Role.VO_ADMIN)
 def download(page: PageOf, query: Annotated[DownloadQuery, Query()]) -> StreamingResponse:
     """Download the jobs that match the filter, newest first: at most 100,000."""
-    wanted = visibility.visible_jobs(page.caller, query)
+    wanted = visibility.visible_jobs(page.caller, query, now=page.parts.clock())
     rows = (JobAnswer.model_validate(each).model_dump(mode="json") for each in _iterate(page, wanted))
     headers = {
         "Content-Disposition": f'attachment; filename="jobs.{query.format}"',
@@ -335,7 +337,7 @@ def _select(page: PageContext, change: JobChangeForm) -> JobSelector:
     if change.filter.is_empty:
         message = "no job is selected: tick some, or filter the list first"
         raise InvalidRequest([Problem(path="jobs", message=message)])
-    return jobs.concerned(page.caller, change.filter, _WANTED[change.do])
+    return jobs.concerned(page.caller, change.filter, _WANTED[change.do], now=page.parts.clock())
 
 
 #: Job ids in the address of the list after a submission.

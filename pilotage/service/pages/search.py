@@ -68,8 +68,9 @@ def _jobs(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
     vo = fold(wanted)
     if vo in visibility.pool_vos(caller, page.parts.live.current.vos):
         yield Hit(kind="VO", name=vo, address=f"/jobs?{urlencode({'vo': vo})}")
+    now = page.parts.clock()
     for kind, field in (("Owner", "owner"), ("Campaign", "job_group"), ("Job name", "job_name")):
-        which = visibility.visible_jobs(caller, JobFilter.model_validate({field: wanted}))
+        which = visibility.visible_jobs(caller, JobFilter.model_validate({field: wanted}), now=now)
         if search.read_page(conn, which, limit=1).jobs:
             yield Hit(kind=kind, name=wanted, address=f"/jobs?{urlencode({field: wanted})}")
 

@@ -64,7 +64,7 @@ def change_many(
         access.admit_jobs(parts, caller)
     changed: list[int] = []
     refused: list[RefusedJob] = []
-    selector = concerned(caller, which, wanted)
+    selector = concerned(caller, which, wanted, now=parts.clock())
     for _ in range(_BATCHES):
         with database.reading(parts.engine) as conn:
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
@@ -100,13 +100,13 @@ def change_many(
     return ChangedJobs(job_ids=sorted(changed), refused=refused, next=after)
 
 
-def concerned(caller: Caller, which: JobFilter, wanted: JobStatus) -> JobSelector:
+def concerned(caller: Caller, which: JobFilter, wanted: JobStatus, *, now: datetime) -> JobSelector:
     """The jobs to change; jobs that are not named by id only if their status allows the change."""
     if which.ids is None:
         possible = control.list_changeable(wanted)
         statuses = possible if which.status is None else possible & frozenset(which.status)
         which = which.model_copy(update={"status": sorted(statuses)})
-    return visibility.visible_jobs(caller, which)
+    return visibility.visible_jobs(caller, which, now=now)
 
 
 @database.retry_on_conflict

@@ -160,7 +160,9 @@ def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCount
     with database.reading(parts.engine) as conn:
         if caller.role is Role.USER:
             living = [status for status in JobStatus if status not in FINAL]
-            own = search.count_by_status(conn, visibility.visible_jobs(caller, JobFilter(status=living)))
+            own = search.count_by_status(
+                conn, visibility.visible_jobs(caller, JobFilter(status=living), now=now)
+            )
         by_vo = time_series.count_current(conn, caller.visible_vos)
         there = jobs_there(conn, caller, caller.own_sites) if caller.own_sites else {}
         number_of_pools = pools.count_pools(conn, vos=caller.visible_vos)

@@ -61,7 +61,7 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
     changed = configuring.editor_of(parts, caller).store(
         draft, message=body.message, guards=outlook.read_guards(body.guard)
     )
-    return NewVersion(version=changed.version, warnings=configuring.warn(changed.warnings))
+    return NewVersion(version=changed.version, **configuring.warn(changed.warnings))
 
 
 @router.patch("", response_model_exclude_unset=True)
@@ -189,9 +189,10 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
 
 def _changed(change: StoredChange) -> ChangedConfig:
     changes = [configuring.difference(each) for each in change.differences]
-    until = {} if change.reverts_at is None else {"reverts_at": change.reverts_at}
-    warnings = configuring.warn(change.warnings)
-    return ChangedConfig(version=change.version, changes=changes, warnings=warnings, **until)
+    others = configuring.warn(change.warnings)
+    if change.reverts_at is not None:
+        others["reverts_at"] = change.reverts_at
+    return ChangedConfig(version=change.version, changes=changes, **others)
 
 
 def text_of(body: NewConfig | Proposed) -> str:

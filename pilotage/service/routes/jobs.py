@@ -60,7 +60,7 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query()]) -> JobPage:
     """List jobs, newest first: users their own, VO admins those of the VO."""
-    wanted = visibility.visible_jobs(caller, query.filter)
+    wanted = visibility.visible_jobs(caller, query.filter, now=parts.clock())
     with database.reading(parts.engine) as conn:
         seen = search.read_page(conn, wanted, limit=query.limit, after=query.after)
     return JobPage(jobs=[JobAnswer.model_validate(job) for job in seen.jobs], next=seen.next)
@@ -74,7 +74,8 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     Site admins count those at their sites, not by owner.
     """
     by = tuple(name.strip() for name in query.by.split(",") if name.strip())
-    wanted = visibility.countable(caller, query, by)
+    now = parts.clock()
+    wanted = visibility.countable(caller, query, by, now=now)
 
     def count() -> JobSummary:
         with database.reading(parts.engine) as conn:
@@ -89,7 +90,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
         ]
         return JobSummary(summary=rows)
 
-    return parts.summaries.get((by, wanted), count, now=parts.clock())
+    return parts.summaries.get((by, wanted), count, now=now)
 
 
 @router.get("/changes")
@@ -102,7 +103,7 @@ def list_changes(
     Without `after` there are none, but `next` is the present: get it first, then list the jobs, then ask for
     what changed since. A page may be short or empty and yet have more: one request searches 10,000 changes.
     """
-    return parts.job_events.read_page(caller, query)
+    return parts.job_events.read_page(caller, query, now=parts.clock())
 
 
 @router.get("/events", response_class=EventStream)
@@ -118,7 +119,7 @@ async def follow(
     Events are called `job`, with data as an entry of `GET /jobs/changes` and a cursor as id. The stream ends
     after five minutes at most: continue with the id of the last event as `Last-Event-ID` or `after`.
     """
-    return await parts.job_events.open_stream(caller, query, last_event_id)
+    return await parts.job_events.open_stream(caller, query, last_event_id, now=parts.clock())
 
 
 @router.get("/{job_id}")

@@ -15,7 +15,7 @@ from pilotage.service.auth import access, visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
-from pilotage.service.models.jobs import Moment, parse_moment
+from pilotage.service.models.jobs import Moment, parse_given_moment
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
@@ -274,7 +274,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
     """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
     which = query.narrow(caller)
-    since = None if query.since is None else parse_moment("since", query.since, parts.clock())
+    since = parse_given_moment("since", query.since, parts.clock())
     with database.reading(parts.engine) as conn:
         counted = search.count_pilots(conn, by, which, ended_since=since)
     rows = [
@@ -288,7 +288,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Query()]) -> PilotPage:
     """List pilots of the caller's VOs, at the caller's sites."""
-    since = None if query.since is None else parse_moment("since", query.since, parts.clock())
+    since = parse_given_moment("since", query.since, parts.clock())
     which = replace(query.narrow(caller), since=since)
     with database.reading(parts.engine) as conn:
         found = search.list_pilots(conn, which, limit=query.enough, after=query.after)

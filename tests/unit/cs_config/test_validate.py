@@ -5,6 +5,7 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
+from cs_config.options import bounds
 from requirements.errors import did_you_mean
 
 TREE = """\
@@ -111,10 +112,15 @@ def test_limits_of_vos_are_no_warnings_where_no_vo_is_named() -> None:
     assert validate.report(text, "r.yaml").warnings == ()
 
 
+def with_idle_limits(number: int) -> str:
+    limits = ", ".join(f"S{each}: {{VO: {{cms: 1}}}}" for each in range(number))
+    places = "Resources: {Sites: {A: {VO: [cms]}}}"
+    return f"{places}\nOperations: {{Defaults: {{JobScheduling: {{RunningLimit: {{{limits}}}}}}}}}\n"
+
+
 def test_a_text_has_a_bounded_number_of_warnings_of_limits() -> None:
-    values = ", ".join(f"vo{number}: 1" for number in range(200))
-    text = f"Resources: {{Sites: {{A: {{VO: [cms], RunningLimit: {{VO: {{{values}}}}}}}}}}}\n"
-    assert len(validate.report(text, "r.yaml").warnings) == 50
+    assert len(validate.report(with_idle_limits(200), "r.yaml").warnings) == 200
+    assert len(validate.report(with_idle_limits(bounds.NAMED + 1), "r.yaml").warnings) == bounds.NAMED
 
 
 def test_a_bounded_number_of_unknown_names_of_limits_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,9 +205,10 @@ def apply(
         stored: Answer = {"version": wanted.version}
         if wanted.changed:
             stored = store(client, wanted, why, guards)
-    version, warnings = stored["version"], stored.get("warnings", [])
+    version = stored["version"]
     line = _in_force(version) if wanted.changed else _unchanged(version)
-    answer = {"version": version, "changed": wanted.changed, "warnings": warnings}
+    warnings = {"warnings": stored.get("warnings", []), "more_warnings": stored.get("more_warnings", 0)}
+    answer = {"version": version, "changed": wanted.changed, **warnings}
     service.emit(answer, lambda: "\n".join([*show.warning_lines(answer), line]))
 
 

@@ -4,7 +4,8 @@ Changes are lines: `+` added, `-` removed, `~` a new value. What reads a configu
 file is read: it takes longer than a request.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,8 +122,9 @@ def check(
         output.emit(data, as_json=True, render=str)
     if found.errors and not as_json:
         raise ConfigError(found.errors)
-    for problem in found.warnings if not as_json else ():
-        typer.echo(f"pilotage: warning: {one_line(str(problem))}", err=True)
+    warnings = (f"warning: {one_line(str(problem))}" for problem in found.warnings)
+    for line in () if as_json else _cut(warnings, len(found.warnings)):
+        typer.echo(f"pilotage: {line}", err=True)
     if found.configuration is None:
         raise typer.Exit(WRONG)
     if not as_json:
@@ -259,20 +261,32 @@ _MOST = 100
 
 
 def warning_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each of the first new warnings."""
-    for each in answer.get("warnings", ())[:_MOST]:
+    """A line for each of the first new warnings, and one with the number of the others."""
+    for each in answer.get("warnings", ()):
         meant = f", did you mean {each['suggestion']}?" if each.get("suggestion") else ""
         yield f"warning: {each['path']}: {each['message']}{meant}"
+    if more := answer.get("more_warnings"):
+        yield f"… and {format_count(more, 'more warning')}"
+
+
+def _cut(lines: Iterable[str], total: int) -> Iterator[str]:
+    """The first of so many lines, and one with the number of the others."""
+    yield from islice(lines, _MOST)
+    if total > _MOST:
+        yield f"… and {total - _MOST} more (--json lists all)"
 
 
 def change_lines(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each change."""
-    for change in changes[:_MOST]:
-        before = diffs.ABSENT if change["change"] == "added" else change["before"]
-        after = diffs.ABSENT if change["change"] == "removed" else change["after"]
-        yield change_line(change["path"], before, after)
-    if len(changes) > _MOST:
-        yield f"… and {len(changes) - _MOST} more (--json lists all)"
+    lines = (
+        change_line(
+            each["path"],
+            diffs.ABSENT if each["change"] == "added" else each["before"],
+            diffs.ABSENT if each["change"] == "removed" else each["after"],
+        )
+        for each in changes
+    )
+    return _cut(lines, len(changes))
 
 
 def change_line(name: str, before: Any, after: Any) -> str:

@@ -208,11 +208,11 @@ class Arc:
         return reference
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
-        """How jobs stand: by the listing; those that are with the batch system by its last word."""
+        """The states of jobs by the listing; each that runs by it is queried, since it may still wait."""
         return self._reports(handles, self._rows())
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
-        """How jobs stand, and the stamps of our listed jobs that have not ended."""
+        """The states of jobs, and the stamps of our listed jobs that have not ended."""
         rows = self._rows()
         alive = (row.stamp for row in rows if row.stamp.startswith(prefix) and row.state not in ENDED)
         return Survey(reports=self._reports(handles, rows), stamps=frozenset(alive))
@@ -316,7 +316,7 @@ class Arc:
                 del known[each]
 
     def _in_batch(self, rows: Sequence[ListedJob]) -> Mapping[str, ListedJob]:
-        """Jobs that A-REX handed on, as its batch system spoke of them last."""
+        """The jobs that run by the listing and wait by their own status, with its text."""
         told = self.rest.each("status", [row.reference for row in rows]) if rows else {}
         words = {row.reference: str(told[row.reference].get("state")) for row in rows}
         return {

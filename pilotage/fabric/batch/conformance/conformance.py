@@ -75,7 +75,7 @@ class Bench:
         return f"check-{uuid.uuid4()}"
 
     def report(self, handle: Handle) -> JobReport:
-        """How a job stands."""
+        """The state of a job."""
         return self.system.status([handle])[handle.stamp]
 
     def until(self, handle: Handle, *states: State) -> JobReport:

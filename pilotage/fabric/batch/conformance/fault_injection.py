@@ -96,7 +96,7 @@ class FaultySystem(ForwardingSystem):
         return reference
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
-        """How jobs stand."""
+        """The states of jobs."""
         found = self._ask(lambda: self.system.status(handles))
         if self.glitch is not Fault.PARTIAL:
             return found

@@ -389,6 +389,8 @@ class Dialect(_Data):
     refused: Pattern | None = None
     #: Of the flags that it takes from the service: a name, or as in the queue's `Forwarding`; none: any name.
     vocabulary: str | dict[str, Any] | None = None
+    #: Variables of the environment that its commands do not get; those in the settings of the system stay.
+    unset: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
 
     @field_validator("vocabulary")
     @classmethod

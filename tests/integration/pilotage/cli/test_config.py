@@ -102,6 +102,24 @@ def test_a_limit_of_a_vo_that_does_not_exist_is_stored_with_a_warning(
     assert f"warning: {limit}: " in run("config", "rollback", 2)[1]
 
 
+def test_beside_many_warnings_the_new_ones_are_shown_and_the_rest_of_them_is_counted(
+    service: Service, run: Run, tmp_path: Path
+) -> None:
+    limits = "Operations/Defaults/JobScheduling/RunningLimit"
+    many = {f"S{number}": {"JobType": {"Any": 1}} for number in range(160)}
+    status, out, _ = run("config", "set", f"{limits}={json.dumps(many)}", "--yes")
+    assert (status, out.count("warning: "), "… and 60 more warnings" in out) == (0, 100, True)
+    done = in_json(run, "config", "set", f"{limits}/Zuerich/JobType/Any=1")
+    assert [each["path"] for each in done["warnings"]] == [f"{limits}/Zuerich"]
+    assert done["more_warnings"] == 0
+    file = tmp_path / "resources.yaml"
+    file.write_text(text(service).replace("Zuerich", "Zug").replace("S1", "T1"))
+    found = in_json(run, "config", "apply", file)
+    assert (len(found["warnings"]), found["more_warnings"]) == (72, 0)
+    _, _, err = run("config", "check", file)
+    assert (err.count("warning: "), "… and 61 more (--json lists all)" in err) == (100, True)
+
+
 @pytest.mark.parametrize(
     "words",
     [(), ("MaxRAM",), ("=5",), ("a/b=[1",), ("a/b=1\nc: 2",), ("a/b={x: 1}}",)],

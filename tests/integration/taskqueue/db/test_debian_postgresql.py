@@ -10,9 +10,12 @@ from sqlalchemy import Engine
 
 from matcher.claim import matcher as matching
 from matcher.request.match_request import MatchCaller
+from pilotage.cli import doctor, settings
+from pilotage.cli.doctor import Health
 from taskqueue.db import database
 from tests import databases, debian, waiting
 from tests.claiming import claiming, run
+from tests.pgbouncer import Pgbouncer
 from tests.postgres import Postgres
 
 pytestmark = pytest.mark.debian("postgresql")
@@ -73,6 +76,21 @@ def test_jobs_are_handed_out_and_no_statement_is_compiled(
         assert process.in_loop > 0  # the others by the claim thread
     assert sorted(taken) == sorted(job_ids)
     assert _list_compiled(server, engine) == []
+
+
+@pytest.mark.debian("pgbouncer")
+def test_the_doctor_warns_of_compilation_behind_a_pooler(
+    server: Postgres, engine: Engine, tmp_path: Path, now: datetime
+) -> None:
+    pooler = Pgbouncer(server)
+    pooler.start()
+    try:
+        url = pooler.url(engine.url.render_as_string(hide_password=False))
+        chosen = settings.load({"home": tmp_path, "database_url": url}, {})
+        [found] = [each for each in doctor.check_database(chosen, now) if each.subject == "jit"]
+    finally:
+        pooler.stop()
+    assert (found.health, found.message.endswith("SET jit = 'off'")) == (Health.WARNING, True)
 
 
 def test_this_server_compiles_the_statements_of_others(server: Postgres, engine: Engine) -> None:

@@ -539,8 +539,27 @@ def test_rules_and_bans_of_other_places_are_not_read(engine: Engine, now: dateti
     assert [each for each in scans if not each.keys() & {"Index Cond", "Recheck Cond"}] == []
 
 
+def test_rules_are_read_once_for_all_requests_of_a_statement(engine: Engine, now: datetime) -> None:
+    [limited, _] = _build_batches(keyed=False)[-1]
+    counting = batched_claim.CountingRules(rules=[(1, 5)], digests={}, counted_by="[]")
+    scans = [
+        each
+        for each in _explain(engine, [replace(limited, counting=counting)] * 4, now, options="ANALYZE, ")
+        if each.get("Relation Name") == "scope_rules"
+    ]
+    assert len(scans) >= 3
+    assert {each["Actual Loops"] for each in scans} <= {0, 1}
+
+
 def _list_scans(engine: Engine, now: datetime, *, keyed: bool) -> Iterator[dict[str, Any]]:
     """The scans of tables in the plans of all forms of the claim."""
+    for batch in _build_batches(keyed=keyed):
+        nodes = _explain(engine, batch, now)
+        yield from (each for each in nodes if "Relation Name" in each and each["Node Type"].endswith("Scan"))
+
+
+def _build_batches(*, keyed: bool) -> list[list[BatchClaim]]:
+    """One for each form of the claim."""
     counting = batched_claim.CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"}, counted_by="[]")
     claim = BatchClaim(
         take=TakeRequest(task_queue_id=1, count=1, place=HERE),
@@ -552,12 +571,17 @@ def _list_scans(engine: Engine, now: datetime, *, keyed: bool) -> Iterator[dict[
         request_id="request" if keyed else None,
     )
     limited = replace(claim, counting=counting, counted_by=counting.counted_by)
+    return [[claim], [claim] * 2, [limited] * 2]
+
+
+def _explain(
+    engine: Engine, batch: list[BatchClaim], now: datetime, *, options: str = ""
+) -> Iterator[dict[str, Any]]:
+    """The nodes of the plan of a claim."""
+    statement, values = batched_claim.build_statement(batch, now=now)
     runner = AutocommitRunner(engine)
-    for batch in ([claim], [claim] * 2, [limited] * 2):
-        statement, values = batched_claim.build_statement(batch, now=now)
-        [([explained],)] = runner.rows(f"EXPLAIN (FORMAT JSON) {statement}", values)
-        nodes = _list_nodes(explained["Plan"])
-        yield from (each for each in nodes if "Relation Name" in each and each["Node Type"].endswith("Scan"))
+    [([explained],)] = runner.rows(f"EXPLAIN ({options}FORMAT JSON) {statement}", values)
+    return _list_nodes(explained["Plan"])
 
 
 def _list_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from pilotage.cli import options, settings
+from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
 
 
@@ -68,6 +69,23 @@ def send_times(*words: str) -> dict[str, Any]:
 
     assert run(command, *words) == 0
     return seen[0]
+
+
+def test_an_error_of_the_service_names_the_option_that_was_typed() -> None:
+    """Not the field of the HTTP interface; of a list that is one field, without the number of the value."""
+
+    def command(
+        since: Annotated[str, options.option("TIME", "Start.", "--from")], *, filters: options.JobFilters
+    ) -> None:
+        raise CommandRefused(
+            "submitted_since: no time\nstatus/0: none\nfrom: late\njobs: 3\nvo: x, status: y"
+        )
+
+    app = typer.Typer()
+    app.command()(options.expand_groups(command))
+    error = CliRunner().invoke(app, ["--from", "1h", "--since", "7x"]).exception
+    expected = "--since: no time\n--status: none\n--from: late\njobs: 3\n--vo: x, status: y"
+    assert (str(error), type(error)) == (expected, CommandRefused)
 
 
 def test_a_flag_sets_its_setting_and_its_absence_leaves_the_default(

@@ -4,6 +4,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pilotage.fabric.batch.batch_system import (
 )
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_dialect
+from pilotage.fabric.batch.settings import Connections, SystemSettings, open_system
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.pilot.node import discovery
@@ -61,6 +63,23 @@ def test_cores_memory_and_time_are_asked_for(system: DialectSystem, slurm: Clust
     assert "NumCPUs=3" in shown
     assert "MinMemoryNode=2500M" in shown
     assert "TimeLimit=01:01:00" in shown  # rounded up to minutes
+
+
+def test_variables_of_the_environment_do_not_change_what_is_submitted_listed_and_ended(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in shipped_dialect("slurm").unset:
+        monkeypatch.setenv(name, "1")
+    told = SystemSettings(kind="slurm", directory=tmp_path / "jobs", environment=slurm.environment)
+    with ExitStack() as stack:
+        system = open_system(told, Connections(stack=stack))
+        assert isinstance(system, DialectSystem)
+        handle = submit(system, job())
+        until(lambda: system.status([handle])[handle.stamp], State.RUNNING)
+        assert "long" in system.capacity()
+        assert system.count_jobs(["long"]).running == 1
+        system.kill([handle])
+        until(lambda: system.status([handle])[handle.stamp], State.KILLED)
 
 
 def test_administrators_see_what_a_job_is_for(system: DialectSystem, slurm: Cluster) -> None:

@@ -50,6 +50,13 @@ def test_a_command_runs_as_it_stands(shell: SshShell) -> None:
     assert (done.status, done.stdout, done.stderr) == (3, "in", "oh\n")
 
 
+def test_variables_of_the_login_are_unset_and_those_that_are_stated_are_not(server: SshServer) -> None:
+    with closing(SshShell(server.host(), environment={"USER": "x"}, unset=["HOME", "USER"])) as shell:
+        lines = shell.run(["env"]).stdout.splitlines()
+    assert "USER=x" in lines
+    assert not [line for line in lines if line.startswith("HOME=")]
+
+
 def test_files_are_kept_on_the_other_host(shell: SshShell, tmp_path: Path) -> None:
     path, below = tmp_path / "c d" / "a" / "b" / "file", str(tmp_path / "c d")
     assert shell.read("a/b/file", below=below, last=10) == b""

@@ -19,7 +19,7 @@ def test_an_operator_replaces_the_configuration_and_everybody_sees_it(service: S
     tree = before.json()["config"]
     tree["Resources"]["Sites"]["LCG.A.org"]["CEs"]["ce1"]["MaxRAM"] = 9000
     answer = put(operator, {"config": tree, "message": "more memory"}, 1)
-    assert answer.json() == {"version": 2, "warnings": []}
+    assert answer.json() == {"version": 2, "warnings": [], "more_warnings": 0}
     shown = service.user().get("/api/v1/resources/queues/LCG.A.org/ce1/long").json()
     assert shown["parameters"]["MaxRAM"]["value"] == 9000
     assert shown["config_version"] == 2

@@ -51,6 +51,7 @@ def test_a_vo_admin_changes_what_his_vo_gets_of_a_queue(service: Service, cms, c
     assert answer.json() == {
         "version": 2,
         "warnings": [],
+        "more_warnings": 0,
         "changes": [{"path": f"{LONG}/VOs", "change": "added", "after": {"cms": {"MaxRAM": 7000}}}],
     }
     shown = cms.get("/api/v1/resources/queues/LCG.A.org/ce1/long").json()
@@ -142,6 +143,7 @@ def test_an_edit_that_changes_nothing_makes_no_version(dune):
         "version": 1,
         "changes": [],
         "warnings": [],
+        "more_warnings": 0,
     }
 
 
@@ -209,7 +211,7 @@ def test_a_vo_admin_goes_back_in_his_own_sections(service: Service, cms, dune):
     assert [each["change"] for each in answer.json()["changes"]] == ["removed"]
     assert queues(dune)["short"]["VOs"] == {"dune": {"MaxRAM": 9000}}
     again = cms.post("/api/v1/config/rollback", json={"version": 1}).json()
-    assert again == {"version": 4, "changes": [], "warnings": []}
+    assert again == {"version": 4, "changes": [], "warnings": [], "more_warnings": 0}
     stale = cms.post("/api/v1/config/rollback", json={"version": 1}, headers={"If-Match": "2"})
     assert stale.status_code == 409
     assert "dune" not in stale.text

@@ -219,6 +219,7 @@ def test_a_guard_refuses_by_itself_and_nothing_is_changed(service: Service, conf
     assert operator.put("/api/v1/config", json=text, headers=headers).json() == {
         "version": 2,
         "warnings": [],
+        "more_warnings": 0,
     }
 
 

@@ -191,7 +191,7 @@ def test_the_streams_of_some_vos_leave_room_for_those_of_others(engine: Engine) 
         for vo in ("cms", "dune", "lhcb"):
             for user in range(100):
                 with suppress(TooManyStreams):
-                    kept.append(await events.open_stream(of_vo(vo, user), EventQuery(), None))
+                    kept.append(await events.open_stream(of_vo(vo, user), EventQuery(), None, now=utc_now()))
             taken[vo] = len(kept) - sum(taken.values())
         kept.clear()
         assert not events._of_vos
@@ -205,7 +205,7 @@ def test_a_stream_that_never_begins_gives_its_place_back(engine: Engine) -> None
         events = JobEvents(engine, most=1, most_of_caller=1, longest=1)
         ada = Caller(role=Role.USER, subject="ada", vos=frozenset({"cms"}), user="ada")
         for _ in range(3):
-            await events.open_stream(ada, EventQuery(), None)
+            await events.open_stream(ada, EventQuery(), None, now=utc_now())
         return events
 
     assert not asyncio.run(open_in_vain())._streams

@@ -42,6 +42,19 @@ def test_each_kind_has_its_adapter(tmp_path: Path, kind: str, adapter: type[List
     assert system.flags == ("-A", "grid")
 
 
+def test_commands_do_not_get_variables_that_change_their_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that state where the batch system is, or are stated in the file, stay."""
+    for name in ("SQUEUE_PARTITION", "SBATCH_WAIT", "SBATCH_ACCOUNT", "SLURM_CONF", "SINFO_SORT"):
+        monkeypatch.setenv(name, "x")
+    told = SystemSettings(kind="slurm", directory=tmp_path, environment={"SINFO_SORT": "#P"})
+    with ExitStack() as stack:
+        lines = Connections(stack=stack).shell(told).run(["env"]).stdout.splitlines()
+    seen = {line for line in lines if line.startswith(("SQUEUE_", "SINFO_", "SBATCH_", "SLURM_"))}
+    assert seen == {"SBATCH_ACCOUNT=x", "SLURM_CONF=x", "SINFO_SORT=#P"}
+
+
 def test_a_command_system_speaks_its_own_dialect(tmp_path: Path) -> None:
     system = made(tmp_path, kind="command", dialect={**shipped_content("lsf"), "name": "p_{stamp}"})
 

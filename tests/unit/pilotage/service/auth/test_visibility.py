@@ -1,6 +1,6 @@
 """Of whose jobs each role is told, and how much."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -8,6 +8,7 @@ from cs_config.versions.store import NOTHING
 from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role, grant, union
+from pilotage.service.models.jobs import JobFilter
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.states import PilotStatus
@@ -97,6 +98,17 @@ def test_what_is_asked_for_narrows_what_is_ones_own():
     assert AT_A.narrow(sites=B).sites == frozenset()
     assert OWN.narrow(owner="ada") == OWN
     assert OWN.narrow(owner="bob").vos == frozenset()
+
+
+def test_ages_in_a_filter_of_jobs_are_counted_from_the_time_that_is_given() -> None:
+    now = datetime(2026, 3, 28, 12, tzinfo=UTC)
+    wanted = JobFilter(submitted_since="24h", submitted_before="30m")
+    for which in (
+        visibility.visible_jobs(ADA, wanted, now=now),
+        visibility.countable(ADA, wanted, ("status",), now=now),
+    ):
+        assert which.submitted_since == now - timedelta(hours=24)
+        assert which.submitted_before == now - timedelta(minutes=30)
 
 
 def test_a_user_with_a_role_in_another_vo_has_no_pilots_of_the_own() -> None:
