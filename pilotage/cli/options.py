@@ -3,7 +3,9 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, date, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,6 +140,19 @@ def parse_duration(word: str) -> float:
 MOMENT = "a time (UTC without a zone), a date, or how long ago: 30m, 24h, 7d, 12w"
 
 
+def convert_moment(word: str | None) -> str | None:
+    """Convert what a service of 1.0 refuses (ages), or takes for seconds since 1970 (`20260328`).
+
+    All else is sent as it was typed.
+    """
+    with suppress(ValueError, OverflowError, WrongUsage):
+        if word and word[-1] in _SECONDS:
+            return (datetime.now(UTC) - timedelta(seconds=parse_duration(word))).isoformat()
+        if word and len(word) == len("20260328"):
+            return date.fromisoformat(word).isoformat()
+    return word
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilters:
     """Filters of jobs, by their names in the HTTP interface."""
@@ -165,9 +180,18 @@ class JobFilters:
         ),
     ] = None
     submitted_since: Annotated[
-        str | None, option("TIME", f"Only jobs submitted then or later: {MOMENT}.", "--since")
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help=f"Only jobs submitted then or later: {MOMENT}.",
+            callback=convert_moment,
+        ),
     ] = None
-    submitted_before: Annotated[str | None, option("TIME", "Only jobs submitted before.", "--before")] = None
+    submitted_before: Annotated[
+        str | None,
+        typer.Option("--before", metavar="TIME", help="Only jobs submitted before.", callback=convert_moment),
+    ] = None
 
 
 def given_options(group: Any) -> dict[str, Any]:

@@ -13,14 +13,15 @@ import httpx
 import pytest
 
 from examples.servers.starting import free_port, wait_until
-from tests import earlier_release
+from taskqueue.db import database
+from tests import earlier_release, scope_counters
 from tests.acceptance.campaign import site
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.postgres import Postgres
 from tests.running_service import NO_AUTHORITIES
 
 EARLIER, THIS = "earlier", "this"
-OFFER = {"Site": site.PLAIN, "GridCE": "ce", "Queue": "q", "CPUTime": 100_000}
+OFFER = {"GridCE": "ce", "Queue": "q", "CPUTime": 100_000}
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Installation:
 
     home: Path
     environments: Mapping[str, Mapping[str, str]]  #: of the processes, by release
-    clients: dict[str, dict[str, httpx.Client]]  #: by release of the service, and role
+    clients: dict[str, dict[str, httpx.Client]]  #: by release of the service, and role or site of a gateway
 
     def run(self, release: str, *arguments: str) -> str:
         """A command of a release."""
@@ -43,22 +44,25 @@ class Installation:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def submit(self, release: str) -> int:
-        answer = self.clients[release]["user"].post("/jobs", json={"jobs": [{"Executable": "/bin/true"}]})
-        [job_id] = answer.raise_for_status().json()["job_ids"]
-        return int(job_id)
+    def submit(self, release: str, number: int = 1, **description: object) -> list[int]:
+        jobs = [{"Executable": "/bin/true", **description}] * number
+        answer = self.clients[release]["user"].post("/jobs", json={"jobs": jobs})
+        job_ids: list[int] = answer.raise_for_status().json()["job_ids"]
+        for job_id in job_ids:
+            wait_until(lambda submitted=job_id: self.status(release, submitted) == "Waiting")  # type: ignore[misc]
+        return job_ids
 
     def status(self, release: str, job_id: int) -> str:
         return str(self.clients[release]["user"].get(f"/jobs/{job_id}").raise_for_status().json()["status"])
 
-    def request_job(self, release: str) -> tuple[int, str]:
+    def request_job(self, release: str, at: str = site.PLAIN) -> tuple[int, str] | None:
         """A job and its lease."""
-        answer = self.clients[release]["gateway"].post("/matcher/requestJob", json=OFFER)
-        [match] = answer.raise_for_status().json()["matches"]
-        return match["job_id"], match["lease"]
+        answer = self.clients[release][at].post("/matcher/requestJob", json={"Site": at, **OFFER})
+        matches = answer.raise_for_status().json()["matches"]
+        return (matches[0]["job_id"], matches[0]["lease"]) if matches else None
 
-    def report(self, release: str, lease: str, call: str, **body: object) -> None:
-        self.clients[release]["gateway"].post(f"/leases/{lease}/{call}", json=body).raise_for_status()
+    def report(self, release: str, lease: str, call: str, *, at: str = site.PLAIN, **body: object) -> None:
+        self.clients[release][at].post(f"/leases/{lease}/{call}", json=body).raise_for_status()
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +73,17 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def installation(
-    request: pytest.FixtureRequest, postgres: Postgres, program: Path, tmp_path: Path
+    request: pytest.FixtureRequest,
+    postgres: Postgres,
+    program: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Installation]:
+    """One for all tests, which leave no job behind."""
     with ExitStack() as stack:
-        yield _install(stack, tmp_path, program, postgres if request.param == "postgresql" else None)
+        directory = tmp_path_factory.mktemp("installation")
+        yield _install(stack, directory, program, postgres if request.param == "postgresql" else None)
 
 
 def _install(stack: ExitStack, tmp_path: Path, program: Path, postgres: Postgres | None) -> Installation:
@@ -97,16 +106,16 @@ def _install(stack: ExitStack, tmp_path: Path, program: Path, postgres: Postgres
     for release in (EARLIER, THIS):
         address = _start(stack, found, release)
         found.clients[release] = {
-            role: stack.enter_context(
+            who: stack.enter_context(
                 httpx.Client(
                     base_url=f"{address}/api/v1",
-                    headers={"Authorization": f"Bearer {_mint(found, release, role)}"},
+                    headers={"Authorization": f"Bearer {_mint(found, release, who)}"},
                     trust_env=False,
                     verify=NO_AUTHORITIES,
                     timeout=300,
                 )
             )
-            for role in ("user", "gateway")
+            for who in ("user", site.PLAIN, site.LIMITED)
         }
     return found
 
@@ -142,18 +151,17 @@ def _start(stack: ExitStack, installation: Installation, release: str) -> str:
     return address
 
 
-def _mint(installation: Installation, release: str, role: str) -> str:
-    at_site = ("--site", site.PLAIN) if role == "gateway" else ()
-    made = installation.run(release, "token", "--role", role, "--vo", site.VO, *at_site, "--json")
+def _mint(installation: Installation, release: str, who: str) -> str:
+    rights = ["user"] if who == "user" else ["gateway", "--site", who]
+    made = installation.run(release, "token", "--vo", site.VO, "--json", "--role", *rights)
     return str(json.loads(made)["token"])
 
 
 def test_jobs_go_through_services_of_both_releases(installation: Installation) -> None:
     """Each step of a job's life at the other release than the step before it."""
     for first, second in ((EARLIER, THIS), (THIS, EARLIER)):
-        submitted = installation.submit(first)
-        wait_until(lambda at=first, job_id=submitted: installation.status(at, job_id) == "Waiting")  # type: ignore[misc]
-        given, lease = installation.request_job(second)
+        [submitted] = installation.submit(first)
+        given, lease = _expect(installation.request_job(second))
         assert given == submitted
         installation.report(first, lease, "start")
         installation.report(second, lease, "heartbeat", progress="half")
@@ -166,13 +174,44 @@ def test_jobs_go_through_services_of_both_releases(installation: Installation) -
 def test_a_job_that_an_earlier_service_handed_out_is_given_back_to_this_one(
     installation: Installation,
 ) -> None:
-    submitted = installation.submit(EARLIER)
-    wait_until(lambda: installation.status(EARLIER, submitted) == "Waiting")
-    _, lease = installation.request_job(EARLIER)
+    [submitted] = installation.submit(EARLIER)
+    _, lease = _expect(installation.request_job(EARLIER))
     installation.report(THIS, lease, "release", reason="the pilot ends")
     assert installation.status(EARLIER, submitted) == "Waiting"
-    again, lease = installation.request_job(THIS)
+    again, lease = _expect(installation.request_job(THIS))
     assert again == submitted
     installation.report(EARLIER, lease, "start")
     installation.report(EARLIER, lease, "finish", exit_code=3, status="Failed", minor_status="exit 3")
     assert installation.status(THIS, submitted) == "Failed"
+
+
+def test_services_of_both_releases_hold_one_limit_together(installation: Installation) -> None:
+    installation.submit(THIS, site.MOST + 2, JobType=site.KIND, Site=site.LIMITED)
+    leases: list[str] = []
+    for release in ((EARLIER, THIS) * site.MOST)[: site.MOST]:
+        _, lease = wait_until(lambda at=release: installation.request_job(at, site.LIMITED))  # type: ignore[misc]
+        leases.append(lease)
+    assert [installation.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
+    for first, second in ((EARLIER, THIS), (THIS, EARLIER)):  # what ends at one makes room at the other
+        _end(installation, first, leases.pop())
+        _, lease = wait_until(lambda at=second: installation.request_job(at, site.LIMITED))  # type: ignore[misc]
+        leases.append(lease)
+        assert [installation.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
+    engine = database.connect(installation.environments[THIS]["PILOTAGE_DATABASE_URL"])
+    assert scope_counters.agree(engine)
+    for lease in leases:
+        _end(installation, EARLIER, lease)
+    assert scope_counters.agree(engine)
+    engine.dispose()
+
+
+def _expect(match: tuple[int, str] | None) -> tuple[int, str]:
+    assert match is not None
+    return match
+
+
+def _end(installation: Installation, release: str, lease: str) -> None:
+    installation.report(release, lease, "start", at=site.LIMITED)
+    installation.report(
+        release, lease, "finish", at=site.LIMITED, exit_code=0, status="Done", minor_status=""
+    )

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,7 +96,8 @@ def summary(
     Quality is the share of pilots at which a job ended, among these, empty ones and those that broke before.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
-    given = options.given_options(filters) | {"since": f"{hours * 3600:.0f}s"}
+    since = datetime.now(UTC) - timedelta(hours=hours)
+    given = options.given_options(filters) | {"since": since.isoformat()}
     columns = {**{output.heading(name): name for name in names}, **_OUTCOMES}
     service.show(
         lambda client: {"summary": client.pilot_summary(by=names, filters=given)},

@@ -43,7 +43,7 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
-INSERT INTO "alembic_version" VALUES('0001');
+INSERT INTO "alembic_version" VALUES('0002');
 CREATE TABLE attempt_marks (
 	job_id INTEGER NOT NULL, 
 	epoch INTEGER NOT NULL, 
@@ -572,16 +572,6 @@ CREATE INDEX ix_attempts_output ON attempts (output) WHERE output IS NOT NULL;
 CREATE UNIQUE INDEX uq_attempts_open ON attempts (job_id) WHERE closed_at IS NULL;
 CREATE INDEX ix_job_log_job_id_log_id ON job_log (job_id, log_id);
 CREATE INDEX ix_waiting_jobs_task_queue_id ON waiting_jobs (task_queue_id, priority DESC, job_id);
-CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts
-WHEN OLD.counted_by IS NOT NULL AND (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL)
-BEGIN
-    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
-    SELECT json_extract(value, '$[1]'), json_extract(value, '$[0]'), OLD.job_id, OLD.epoch,
-        CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END
-    FROM json_each(OLD.counted_by)
-    WHERE json_extract(value, '$[0]') <> 0 OR NEW.closed_at IS NOT NULL
-        AND (NEW.started_at IS NULL OR NEW.closed_as IN ('finished', 'released'));
-END;
 CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts
 WHEN OLD.counted_by IS NOT NULL AND OLD.closed_at IS NULL
 BEGIN
@@ -609,5 +599,17 @@ FROM pool_mappings
 WHERE (instr('123456789ABCDEF',
     substr(hex(substr(pool_mappings.eligible, queue_classes.slot / 8 + 1, 1)) || '00',
     2 - queue_classes.slot % 8 / 4, 1)) >> queue_classes.slot % 4 & 1) = 1;
+CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts
+WHEN OLD.counted_by IS NOT NULL AND (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL)
+BEGIN
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT json_extract(value, '$[1]'), json_extract(value, '$[0]'), OLD.job_id, OLD.epoch,
+        CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END
+    FROM json_each(OLD.counted_by)
+    WHERE json_extract(value, '$[0]') <> 0 OR NEW.closed_at IS NOT NULL
+        AND (NEW.closed_as IN ('finished', 'released')
+            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled');
+END;
+CREATE INDEX ix_attempts_taken_at ON attempts (lower(site), lower(ce)) WHERE closed_as = 'rescheduled' AND started_at IS NULL;
 DELETE FROM "sqlite_sequence";
 COMMIT;

@@ -319,8 +319,8 @@ _COUNTS = ("waiting", "stuck", "freed", "gain", "lose")
 def _effect_lines(answer: Answer) -> Iterator[str]:
     totals = answer["totals"]
     yield from show.warning_lines(answer)
-    yield from _format_some("queues new", answer["new_queues"], totals["new_queues"])
-    yield from _format_some("queues removed", answer["removed_queues"], totals["removed_queues"])
+    yield from _format_some("new", answer["new_queues"], totals["new_queues"])
+    yield from _format_some("removed", answer["removed_queues"], totals["removed_queues"])
     yield (
         f"pools: {totals['pools_gaining']} gain queues, {totals['pools_losing']} lose some, "
         f"{totals['pools_without_queue']} are left without any"
@@ -347,7 +347,7 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
 
 def _format_some(what: str, queues: list[str], number: int) -> Iterator[str]:
     if number:
-        yield f"{number} {what}: {_format_queues(queues)}"
+        yield f"{format_count(number, 'queue is', 'queues are')} {what}: {_format_queues(queues)}"
 
 
 def _format_queues(queues: list[str]) -> str:

@@ -144,6 +144,8 @@ def test_a_preview_is_shown_then_a_guard_holds_the_change_back(
     assert "3 jobs of cms, such as 1, become stuck without LCG.A.org/ce1/long" in out
     assert "0 gain queues, 1 lose some, 1 are left without any" in out
     assert in_json(run, "config", "preview", "--set", f"{CE}/MaxRAM=2000")["totals"]["stuck_jobs"] == 3
+    _, out, _ = run("config", "preview", "--set", f"{CE}/Queues/short/CPUTime=100")
+    assert "1 queue is new: LCG.A.org/ce1/short" in out
     status, _, err = run("config", "apply", file, "--guard", "stuck_jobs=0")
     assert (status, service.parts.live.current.version) == (1, 1)
     assert "stuck_jobs=0: there would be 3" in err

@@ -1,6 +1,7 @@
 """Options of commands from groups and from the settings."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,14 +40,45 @@ def test_a_group_of_options_arrives_as_one_value() -> None:
     ]
 
 
-def test_times_are_sent_as_they_are_typed() -> None:
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        ("2026-03-28", "2026-03-28"),
+        ("2026-03-28 12:00", "2026-03-28 12:00"),
+        ("20260328", "2026-03-28"),
+        ("1790000000", "1790000000"),
+        ("20269999", "20269999"),
+        ("99999999w", "99999999w"),
+        ("7x", "7x"),
+        ("yesterday", "yesterday"),
+        ("", ""),
+    ],
+)
+def test_a_date_is_sent_as_a_service_of_the_last_release_reads_it_and_all_else_as_typed(
+    typed: str, sent: str
+) -> None:
+    assert send_times("--since", typed, "--before", typed) == {
+        "submitted_since": sent,
+        "submitted_before": sent,
+    }
+
+
+def test_how_long_ago_is_sent_as_a_time_which_a_service_of_the_last_release_reads() -> None:
+    sent = send_times("--since", "2d", "--before", "30m")
+    ages = [datetime.now(UTC) - datetime.fromisoformat(each) for each in sent.values()]
+    assert list(sent) == ["submitted_since", "submitted_before"]
+    assert timedelta(days=2) <= ages[0] < timedelta(days=2, hours=1)
+    assert timedelta(minutes=30) <= ages[1] < timedelta(minutes=90)
+
+
+def send_times(*words: str) -> dict[str, Any]:
     seen: list[dict[str, Any]] = []
 
     def command(*, filters: options.JobFilters) -> None:
         seen.append(options.given_options(filters))
 
-    assert run(command, "--since", "24h", "--before", "2026-03-28") == 0
-    assert seen == [{"submitted_since": "24h", "submitted_before": "2026-03-28"}]
+    assert run(command, *words) == 0
+    return seen[0]
 
 
 def test_an_error_of_the_service_names_the_option_that_was_typed() -> None:
