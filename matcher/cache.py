@@ -75,7 +75,7 @@ class NoMatchCache:
 
 
 #: Seconds for which a place counts as open; a claim that finds it closed ends that.
-_OPEN_SECONDS = 1.0
+_OPEN_SECONDS = 10.0
 
 
 class OpenPlaceCache:
