@@ -60,7 +60,7 @@ def prepare(
     holder = _holder(view, request, here)
     if in_memory and admission is not None:
         raise NeedsDatabase
-    due = recorder.is_due((served.place, resource.vos), view.now)
+    due = recorder.is_due((served.place, resource.vos), view.now, is_left=in_memory and counted)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
     reads = counted and (due or served.place not in open_places)

@@ -57,15 +57,18 @@ class WaitCauseRecorder:
         self._due: deque[WaitCause] = deque()
         self._writing = 0  # how many of `_due` are being written
 
-    def is_due(self, question: Hashable, now: datetime) -> bool:
-        """Whether a question is worth a record; not if it was asked a moment ago."""
+    def is_due(self, question: Hashable, now: datetime, *, is_left: bool = False) -> bool:
+        """Whether a question is worth a record; not if it was asked a moment ago.
+
+        `is_left`: the record is left to a later call, for which the question stays due.
+        """
         with self._lock:
             if self._later:
                 return False
-            last = self._recorded_at.get(question)
+            last = self._recorded_at.get((question, is_left))
             if last is not None and last <= now < last + _AGAIN:
                 return False
-            self._recorded_at[question] = now
+            self._recorded_at |= {(question, each): now for each in {is_left, True}}
             return True
 
     def note(self, cause: str, task_queues: Sequence[TaskQueue], now: datetime) -> None:

@@ -206,7 +206,7 @@ def _keep_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-Ring = Callable[[Sequence[int]], None]
+OptimizerNotifier = Callable[[Sequence[int]], None]
 
 
 @contextmanager
@@ -263,7 +263,7 @@ def _open_optimizer_queue(
     live: LiveConfiguration,
     clock: Callable[[], datetime],
     metrics: Metrics,
-) -> Iterator[tuple[Ring, Callable[[], OptimizerQueueState | None]]]:
+) -> Iterator[tuple[OptimizerNotifier, Callable[[], OptimizerQueueState | None]]]:
     """The notifier of the optimizers (workers through Redis, or a local thread), and their state."""
     if settings.redis_url is not None:
         from optimizers.workers.rq import RQNotifier

@@ -70,13 +70,12 @@ _ERRORS = {
 #: As it is now: a later release on the disk is none for this process.
 _CALLS: Final = inspect.getsource(htcondor_calls)
 _PROGRAM: Final = f"import sys; exec(sys.stdin.read({len(_CALLS)}))"
-#: Exit status of a Python without the bindings, which has read nothing from standard input.
-_MISSING: Final = 3
-_TRY: Final = f"import sys\ntry: import htcondor2\nexcept Exception: sys.exit({_MISSING})\n{_PROGRAM}"
-#: Runs the first of several Pythons that has the bindings: each is started once, and none after it.
+#: Reads nothing from standard input if the bindings cannot be loaded. One line: csh may be the login's shell.
+_TRY: Final = f"import htcondor2; {_PROGRAM}"
+#: Runs the first of several Pythons that can load the bindings; what then fails goes to no other one.
 _CHOOSE: Final = (
-    'for python in "$@"; do command -v "$python" >/dev/null || continue; "$python" -I -c "$0"; status=$?;'
-    f" case $status in {_MISSING} | 126 | 127) ;; *) exit $status ;; esac; done;"
+    'for python in "$@"; do command -v "$python" >/dev/null || continue; "$python" -I -c "$0" && exit;'
+    ' status=$?; "$python" -I -c "import htcondor2" </dev/null >/dev/null 2>&1 && exit $status; done;'
     ' echo "no Python with the bindings of HTCondor on $(uname -n); looked for $*" >&2; exit 127'
 )
 

@@ -3,6 +3,7 @@
 Explanations: why a job does not run, and which waiting jobs a queue could run.
 """
 
+from dataclasses import replace
 from random import Random
 from typing import Annotated
 
@@ -90,7 +91,10 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
         ]
         return JobSummary(summary=rows)
 
-    return parts.summaries.get((by, wanted), count, now=now)
+    # By the text of an age: the time that it means is another one at each request.
+    whenever = replace(wanted, submitted_since=None, submitted_before=None)
+    key = (by, whenever, query.submitted_since, query.submitted_before)
+    return parts.summaries.get(key, count, now=now)
 
 
 @router.get("/changes")

@@ -5,7 +5,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, func, insert, select, text
@@ -17,6 +17,7 @@ from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from taskqueue.db import database
+from taskqueue.jobs import wait_times
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes
@@ -105,6 +106,28 @@ def test_requests_at_limited_places_are_answered_in_the_loop_up_to_the_limit(
     assert {answer.reason for answer in answers if not answer.matches} == {"limits"}
     assert _running(engine) == 12
     assert _counted(engine) == {"a.b.ch": 12, "a.b.ch/ce1": 12}
+
+
+def test_what_a_limit_keeps_out_is_recorded_while_its_place_stays_open(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 4)
+    [kept_out] = _put(engine, now, 1, job_type="Merge")
+    times = [now + timedelta(seconds=20 * number) for number in range(4)]
+    clock = list(times)
+    config = _config("A.B.ch: {JobType: {MC: 12, Merge: 0}}")
+    matcher = Matcher(engine, lambda: config, lambda: clock[0], random.Random(1))
+    with claiming(engine, matcher) as process:
+
+        async def work() -> None:
+            for _ in times:
+                assert (await process.ask(_ask())).matches
+                del clock[: len(clock) > 1]
+
+        run(work, process)
+    matcher.write_down(at_end=True)
+    with database.reading(engine) as conn:
+        task_queue = waiting.task_queue_of(conn, kept_out)
+        found = wait_times.read_causes(conn, [task_queue], since=now - timedelta(days=1))[task_queue]
+    assert [(each.cause, each.since, each.until > times[-1]) for each in found] == [("limits", now, True)]
 
 
 def _count_waiting_statements(engine: Engine) -> int:

@@ -1,8 +1,10 @@
 import json
 import logging
+from datetime import timedelta
 
 import pytest
 
+from cs_config.cache import CountCache
 from pilotage.service.queries import jobs as queries_jobs
 from tests.running_service import Service
 
@@ -334,6 +336,20 @@ def test_counts_by_two_columns_are_of_visible_jobs_only(service: Service):
     assert rows == [{"status": "Waiting", "vo": "cms", "count": 2}]
     answer = user.get("/api/v1/jobs/summary?by=colour")
     assert answer.status_code == 400
+
+
+def test_a_large_count_since_an_age_is_cached(service: Service, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(CountCache, "WORTH", 1)
+    monkeypatch.setattr(CountCache, "ROWS_A_SECOND", 0.001)
+    monkeypatch.setattr(CountCache, "LONGEST", timedelta(days=1))
+    user = service.user()
+    submit(user)
+    counted = [
+        user.get(f"/api/v1/jobs/summary?submitted_since={since}").json()["summary"][0]["count"]
+        for since in ("24h", "24h", "25h")
+        if submit(user)
+    ]
+    assert counted == [2, 2, 4]
 
 
 def test_a_site_admin_counts_the_jobs_at_his_site_by_vo_but_not_by_whose_they_are(service: Service):

@@ -120,14 +120,32 @@ def test_requirements_of_the_site_and_of_a_job_hold_together() -> None:
     assert htcondor.join_requirements([its, "rank = 1"]) == [its, "rank = 1"]
 
 
-def test_the_first_python_with_the_bindings_is_started_once_for_a_call(tmp_path: Path) -> None:
-    without, having, later = (tmp_path / name for name in ("without", "having", "later"))
-    without.write_text("#!/bin/sh\nexit 3\n")
-    having.write_text(f"#!/bin/sh\necho started >>{tmp_path}/log\ncat\nexit 5\n")
-    later.write_text(f"#!/bin/sh\necho later >>{tmp_path}/log\n")
-    for each in (without, having, later):
-        each.chmod(0o755)
-    pythons = [tmp_path / "none", without, having, later]
-    done = subprocess.run(["sh", "-c", htcondor._CHOOSE, "", *pythons], input=b"request", capture_output=True)
-    assert (done.returncode, done.stdout) == (5, b"request")
-    assert (tmp_path / "log").read_text() == "started\n"
+@pytest.mark.parametrize("status", [0, 5])
+def test_the_first_python_with_the_bindings_makes_a_call_and_no_other_one_whatever_fails(
+    tmp_path: Path, status: int
+) -> None:
+    fakes = {
+        "old": "exit 2",  # does not know -I
+        "broken": "kill -SEGV $$",
+        "missing": "exit 127",
+        "having": f'[ "$3" = "import htcondor2" ] && exit; echo call >>{tmp_path}/log; cat; exit {status}',
+        "later": f"echo later >>{tmp_path}/log",
+    }
+    for name, lines in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    pythons = [str(tmp_path / name) for name in ("none", *fakes)]
+    done = choose_python(pythons)
+    assert (done.returncode, done.stdout) == (status, "request")
+    assert (tmp_path / "log").read_text() == "call\n"
+
+
+def test_a_host_without_the_bindings_is_named(tmp_path: Path) -> None:
+    done = choose_python([str(tmp_path / "none"), "false"])
+    assert (done.returncode, "no Python with the bindings of HTCondor" in done.stderr) == (127, True)
+
+
+def choose_python(pythons: list[str]) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", htcondor._CHOOSE, htcondor._TRY, *pythons]
+    assert not [word for word in command if "\n" in word], "csh would refuse it as the shell of a login"
+    return subprocess.run(command, input="request", capture_output=True, text=True)

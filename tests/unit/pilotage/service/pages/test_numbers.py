@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.service.pages import templating
+from requirements.errors import Problem
 
 _ROOT = Path(__file__).parents[5]
 _THINGS = "jobs|queues|pools|pilots|sites|sets|kinds"
@@ -25,6 +26,15 @@ def test_a_number_of_things_is_singular_for_one(value: int, text: str) -> None:
 def test_a_verb_agrees_with_its_number() -> None:
     assert templating.numbered(1, "job waits", "jobs wait") == "1 job waits"
     assert templating.numbered(2, "job waits", "jobs wait") == "2 jobs wait"
+
+
+def test_warnings_that_are_not_shown_are_counted() -> None:
+    parts = templating.environment().get_template("configuration/parts.html")
+    shown = [Problem(path="a", message="b")]
+    assert "and 1200 more" in parts.module.problems(shown, "warn", 1200).replace(
+        "\N{NARROW NO-BREAK SPACE}", ""
+    )
+    assert "more" not in parts.module.problems(shown, "warn", -99)
 
 
 def test_no_template_has_a_plural_behind_any_number() -> None:
