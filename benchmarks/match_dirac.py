@@ -14,8 +14,8 @@ _QUEUES = (10, 1_000, 10_000)
 _CLIENTS = (1, 4)
 _WAITING = 20_000
 _ROUNDS = 2
-#: Jobs that we may take in a round, and before the first one: the smaller queues are not to be emptied.
-_MOST, _WARM_UP = 1_500, 2_000
+#: Jobs that we may take in a round: the smaller queues are not to be emptied.
+_MOST = 1_500
 
 
 def run(*, seconds: float) -> Iterator[Result]:
@@ -37,9 +37,7 @@ def _measured(server: Postgres, queues: int, seconds: float) -> Iterator[Result]
         engine = database.connect(url)
         population.fill(engine, classes=queues, waiting=_WAITING, tagged=0, pooled=False)
         with clients.all_of(partial(matching.singly, url, dirac.offers()), max(_CLIENTS)) as most:
-            # Not measured: in the long run few requests are the first ones of their place.
-            most.run(60.0, _WARM_UP)
-            peer.run(max(_CLIENTS), seconds)
+            most.wait()
             for count in _CLIENTS:
                 mine = most.first(count)
                 ours: list[Run] = []
