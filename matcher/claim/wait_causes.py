@@ -48,7 +48,7 @@ class WaitCauseRecorder:
         self._lock = RLock()
         self._open: dict[tuple[int, str], WaitCause] = {}
         self._over: list[WaitCause] = []
-        self._recorded_at: dict[Hashable, datetime] = {}
+        self._recorded_at: dict[tuple[Hashable, bool], datetime] = {}  # by question, and whether it was left
         #: By cause: classes recorded since a time, which are not listed again for a while. Pilots of all
         #: places bring nearly the same thousands of classes.
         self._covered: dict[str, tuple[datetime, int]] = {}
@@ -68,7 +68,9 @@ class WaitCauseRecorder:
             last = self._recorded_at.get((question, is_left))
             if last is not None and last <= now < last + _AGAIN:
                 return False
-            self._recorded_at |= {(question, each): now for each in {is_left, True}}
+            self._recorded_at[question, True] = now
+            if not is_left:
+                self._recorded_at[question, False] = now
             return True
 
     def note(self, cause: str, task_queues: Sequence[TaskQueue], now: datetime) -> None:

@@ -20,9 +20,11 @@ from requirements.errors import PilotageError
 CommandFunction = Callable[..., None]
 
 
-def option(metavar: str, text: str, *names: str) -> OptionInfo:
-    """An option with a value; without names, that of its parameter."""
-    made: OptionInfo = typer.Option(*names, metavar=metavar, help=text)
+def option(
+    metavar: str, text: str, *names: str, convert: Callable[[str | None], str | None] | None = None
+) -> OptionInfo:
+    """An option with a value, which may be converted; without names, that of its parameter."""
+    made: OptionInfo = typer.Option(*names, metavar=metavar, help=text, callback=convert)
     return made
 
 
@@ -181,16 +183,10 @@ class JobFilters:
     ] = None
     submitted_since: Annotated[
         str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help=f"Only jobs submitted then or later: {MOMENT}.",
-            callback=convert_moment,
-        ),
+        option("TIME", f"Only jobs submitted then or later: {MOMENT}.", "--since", convert=convert_moment),
     ] = None
     submitted_before: Annotated[
-        str | None,
-        typer.Option("--before", metavar="TIME", help="Only jobs submitted before.", callback=convert_moment),
+        str | None, option("TIME", "Only jobs submitted before.", "--before", convert=convert_moment)
     ] = None
 
 

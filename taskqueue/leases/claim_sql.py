@@ -175,7 +175,7 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
     "times": Text,
 }
 #: Columns of a request at a place with running limits. `rules`: a list of [rule_id, limit] of the rules that
-#: count its job; without the limit (null) if the job's VO is exempt.
+#: count its job; without the limit (null) if the job's VO is exempt. Left out: no rule counts it.
 LIMITED_COLUMNS: Mapping[str, Any] = {**CLAIM_COLUMNS, "rules": JSON}
 _KNOWN = {"scope": Text, "digest": Text}
 _COLUMNS = ("job_id", "epoch", "vo", "description_id", "parameters")
@@ -493,17 +493,20 @@ def _select_refused(refusals: FromClause) -> Select[Any]:
 
 @cache
 def compile_one(*, keyed: bool, pooled: bool) -> CompiledStatement:
-    """Takes the names of `CLAIM_COLUMNS`, and `now`; by whether there is a request_id and a SubmitPool."""
+    """The claim of one job, with a request_id or not, with a SubmitPool or not.
+
+    Its parameters are the names of `CLAIM_COLUMNS`, and `now`.
+    """
     return compiled_sql.compile_statement(_build_one(keyed=keyed, pooled=pooled), *CLAIM_COLUMNS)
 
 
 @cache
 def compile_many() -> CompiledStatement:
-    """Takes `requests`, a JSON list of objects with the names of `CLAIM_COLUMNS`, and `now`."""
+    """The claim of many jobs, by `requests`, a JSON list of objects with `CLAIM_COLUMNS`, and `now`."""
     return compiled_sql.compile_statement(_build_many(limited=False), "requests")
 
 
 @cache
 def compile_limited() -> CompiledStatement:
-    """Takes `requests` with the names of `LIMITED_COLUMNS`, `known` with those of `_KNOWN`, and `now`."""
+    """The claim at places with limits, by `requests` (`LIMITED_COLUMNS`), `known` (`_KNOWN`), and `now`."""
     return compiled_sql.compile_statement(_build_many(limited=True), "requests", "known")

@@ -193,7 +193,7 @@ def _insert_log(moved: CTE) -> Insert:
 
 @cache
 def _compile_record() -> CompiledStatement:
-    """Takes `reports`, a JSON list with the names of `_COLUMNS`; `lease_seconds`, by VO; and `now`."""
+    """The statement for `reports`, a JSON list of rows of `_COLUMNS`; `lease_seconds` by VO; and `now`."""
     return compiled_sql.compile_statement(_build_record(), "reports", "lease_seconds")
 
 

@@ -71,6 +71,7 @@ def show(
     service.emit({**pilot, "output": wrote}, lambda: _details(pilot, wrote))
 
 
+#: Hours of a summary: eleven years. A time far enough in the past cannot be represented.
 _MOST_HOURS = 100_000
 
 
