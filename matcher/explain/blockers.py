@@ -131,8 +131,11 @@ def list_blockers(conn: Connection, situation: JobSituation) -> list[str]:
 
 def _ended(job: Job) -> Iterator[str]:
     if job.status is JobStatus.STALLED:
-        ended = "its pilot has ended: it is rescheduled soon, or fails if that was done too often"
-        yield ended if job.minor_status == expiry.PILOT_ENDED else "its pilot is silent"
+        if job.minor_status != expiry.PILOT_ENDED:
+            yield "its pilot is silent"
+            return
+        reason = f" ({job.application_status})" if job.application_status else ""
+        yield f"its pilot has ended{reason}: it is rescheduled soon, or fails if that was done too often"
     elif job.status is JobStatus.FAILED:
         yield f"it has failed: {job.application_status or job.minor_status}"
 

@@ -37,6 +37,8 @@ PILOT_ENDED = "The pilot of this job has ended"
 KILLED_AND_SILENT = "The pilot of the killed job is silent"
 GIVEN_UP = "Maximum of reschedulings reached"
 RESUMED = "Resumed by the pilot that had been lost"
+#: Characters of the reason of a pilot's end in the job's log.
+_LONGEST_REASON = 200
 
 _OPEN = table.c.closed_at.is_(None)
 #: Of an attempt among times by key: its VO, with the times of its own, if it has any (`make_key`).
@@ -138,9 +140,10 @@ ENDED_IN_SILENCE = PerKeyStatement(
 SILENT = PerKeyStatement(_select_silent)
 STALLED_LONG = PerKeyStatement(_select_stalled_long)
 
-#: No SKIP LOCKED: the end of a pilot is reported once.
+#: Jobs with the reason of their pilot's end, empty where another process of it began. No SKIP LOCKED: the
+#: end of a pilot is reported once.
 OF_ENDED_PILOTS = (
-    select(table.c.job_id)
+    select(table.c.job_id, case((_REPORTED_END, pilots.c.status_reason), else_="").label("reason"))
     .join(pilots, _PILOT_HAS_ENDED)
     .where(_OPEN, table.c.ending.is_(False), table.c.stamp.in_(sql.IDS))
     .order_by(table.c.job_id)
@@ -270,12 +273,20 @@ def mark_stalled(
 def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetime) -> list[int]:
     """Mark the jobs Stalled that run at pilots, a thousand at most, whose end or new process was just stored.
 
-    A next heartbeat makes them Running again: what a batch system reports may be wrong. Returns their ids.
+    Their application status is the reason of that end: the first line of the report, as what follows is the
+    output of the pilot. A next heartbeat makes them Running again: what a batch system reports may be wrong.
+    Returns their ids.
     """
     if not stamps:
         return []
-    found = conn.execute(OF_ENDED_PILOTS, {"ids": sorted(stamps)}).scalars().all()
-    return _stall(conn, found, PILOT_ENDED, now)
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for row in conn.execute(OF_ENDED_PILOTS, {"ids": sorted(stamps)}):
+        by_reason[row.reason.partition("\n")[0][:_LONGEST_REASON]].append(row.job_id)
+    return [
+        job_id
+        for reason, job_ids in by_reason.items()
+        for job_id in _stall(conn, job_ids, PILOT_ENDED, now, application=reason)
+    ]
 
 
 def give_up_stalled(
@@ -340,9 +351,13 @@ def _find(conn: Connection, statement: PerKeyStatement[int], values: Mapping[str
     return conn.execute(statement.to_statement(conn), values).scalars().all()
 
 
-def _stall(conn: Connection, job_ids: Collection[int], minor: str, now: datetime) -> list[int]:
+def _stall(
+    conn: Connection, job_ids: Collection[int], minor: str, now: datetime, application: str | None = None
+) -> list[int]:
     return _list_ids(
-        transitions.move_jobs(conn, job_ids, JobStatus.STALLED, minor=minor, source=SOURCE, now=now)
+        transitions.move_jobs(
+            conn, job_ids, JobStatus.STALLED, minor=minor, application=application, source=SOURCE, now=now
+        )
     )
 
 

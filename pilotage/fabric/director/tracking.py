@@ -218,7 +218,7 @@ def _update(
 
 
 def _last_words(report: JobReport, output: Output | str | None) -> str:
-    """Why a pilot ended, and the end of its output: nothing else reports it."""
+    """Why a pilot ended, in the first line, then the end of its output: nothing else reports it."""
     if report.state in (State.DONE, State.GONE) or output is None:
         return report.message[:_REASON]
     if isinstance(output, str):
@@ -226,7 +226,8 @@ def _last_words(report: JobReport, output: Output | str | None) -> str:
     else:
         said = _end(output.stderr or output.stdout, _TAIL)
     status = "" if report.exit_code is None else f", exit status {report.exit_code}"
-    return f"{report.message or report.state}{status}: {said}"[:_REASON]
+    why = " ".join(report.message.split()) or report.state
+    return f"{why}{status}\n{said}"[:_REASON]
 
 
 def _end(text: bytes, most: int) -> str:

@@ -162,7 +162,8 @@ def run_at_pilot(engine: Engine, now: datetime) -> tuple[int, str]:
 def end_pilot(engine: Engine, now: datetime) -> list[int]:
     """What the end of the pilot stalls."""
     with database.writing(engine) as conn:
-        pilots.set_status(conn, "p1", PilotStatus.FAILED, now=now)
+        reason = "NODE_FAIL, exit status 1\nthe end of its output"
+        pilots.set_status(conn, "p1", PilotStatus.FAILED, reason=reason, now=now)
         return expiry.mark_pilots_ended(conn, ["p1"], now=now)
 
 
@@ -176,6 +177,7 @@ def test_a_job_whose_pilot_has_ended_is_given_away_after_a_short_grace(engine: E
     assert end_pilot(engine, now + MINUTE) == [job_id]
     found = job(engine, job_id)
     assert (found.status, found.minor_status) == (JobStatus.STALLED, expiry.PILOT_ENDED)
+    assert found.application_status == "NODE_FAIL, exit status 1"
     assert not look(engine, now + 2 * MINUTE)
     assert look(engine, now + timedelta(seconds=121)) == LostResult(rescheduled=1)
 
@@ -193,7 +195,8 @@ def test_a_pilot_that_was_started_again_gets_its_slot_back_after_a_short_grace(
     job_id, _ = run_at_pilot(engine, now)
     assert begin_process(engine, "second", now + MINUTE) == [job_id]
     assert begin_process(engine, "second", now + MINUTE) == []
-    assert job(engine, job_id).status is JobStatus.STALLED
+    found = job(engine, job_id)
+    assert (found.status, found.application_status) == (JobStatus.STALLED, "")
     assert not look(engine, now + 2 * MINUTE)
     limits = {"p1": SlotLimits(processors=1, claims=1000)}
     with database.reading(engine) as conn:
