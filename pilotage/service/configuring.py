@@ -92,7 +92,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     return PreviewAnswer(
         version=proposal.before.version,
         changes=[difference(each) for each in proposal.differences[:_MOST]],
-        **warn(warnings),
+        **convert_warnings(warnings),
         totals=dict(outlook.totals),
         new_queues=_names(outlook.new, _MOST),
         removed_queues=_names(outlook.removed, _MOST),
@@ -110,7 +110,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
     )
 
 
-def warn(warnings: Sequence[Problem]) -> dict[str, Any]:
+def convert_warnings(warnings: Sequence[Problem]) -> dict[str, Any]:
     """Convert the first warnings, and count the others: two fields of an answer."""
     shown = [WarningPreview.model_validate(each) for each in warnings[:_MOST]]
     return {"warnings": shown, "more_warnings": len(warnings) - len(shown)}

@@ -61,7 +61,7 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
     changed = configuring.editor_of(parts, caller).store(
         draft, message=body.message, guards=outlook.read_guards(body.guard)
     )
-    return NewVersion(version=changed.version, **configuring.warn(changed.warnings))
+    return NewVersion(version=changed.version, **configuring.convert_warnings(changed.warnings))
 
 
 @router.patch("", response_model_exclude_unset=True)
@@ -189,7 +189,7 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
 
 def _changed(change: StoredChange) -> ChangedConfig:
     changes = [configuring.difference(each) for each in change.differences]
-    others = configuring.warn(change.warnings)
+    others = configuring.convert_warnings(change.warnings)
     if change.reverts_at is not None:
         others["reverts_at"] = change.reverts_at
     return ChangedConfig(version=change.version, changes=changes, **others)
