@@ -218,16 +218,20 @@ def _update(
 
 
 def _last_words(report: JobReport, output: Output | str | None) -> str:
-    """Why a pilot ended, in the first line, then the end of its output: nothing else reports it."""
+    """Why a pilot ended, an empty line, then the end of its output: nothing else reports it.
+
+    The service shows only what stands before the empty line to users.
+    """
+    why = (" ".join(report.message.split()) or report.state.value)[: _REASON - _TAIL - 50]
+    if report.exit_code:
+        why += f", exit status {report.exit_code}"
     if report.state in (State.DONE, State.GONE) or output is None:
-        return report.message[:_REASON]
-    if isinstance(output, str):
+        said = ""
+    elif isinstance(output, str):
         said = f"its output could not be fetched: {output}"
     else:
         said = _end(output.stderr or output.stdout, _TAIL)
-    status = "" if report.exit_code is None else f", exit status {report.exit_code}"
-    why = " ".join(report.message.split()) or report.state
-    return f"{why}{status}\n{said}"[:_REASON]
+    return f"{why}\n\n{said}"[:_REASON]
 
 
 def _end(text: bytes, most: int) -> str:
