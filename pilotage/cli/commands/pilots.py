@@ -132,7 +132,7 @@ _PILOTS: Mapping[str, Column] = {
     "Reference": "reference",
     "#Jobs": "jobs",
     "Changed": lambda pilot: output.ago(pilot["updated_at"]),
-    "Reason": lambda pilot: " ".join(pilot["status_reason"].split())[:80],
+    "Reason": lambda pilot: ", ".join(filter(None, pilot["status_reason"].splitlines()))[:80],
 }
 
 
