@@ -300,8 +300,8 @@ def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetim
 def read_public_reason(reported: str) -> str:
     """The line of a report on a pilot's end that stands before an empty line, or an empty text.
 
-    The rest, and all of a report without such a line (pilots, and directors of 1.0, send these), may be output
-    of the pilot, which may show jobs of others: only admins see it.
+    The rest, and all of a report without such a line (those of pilots, and of directors of 1.0), may be the
+    output of the pilot, which may show jobs of others: only admins see it.
     """
     line, gap, _ = reported.partition("\n\n")
     return line if gap and "\n" not in line else ""

@@ -27,6 +27,7 @@ from pilotage.fabric.director.workers import PollRequest, SystemSnapshot
 _REASON = 2000  #: characters that the service takes
 _TAIL = 1500  #: bytes of a pilot's output that are reported as the reason of its end
 _KEPT = 16_000  #: bytes of its standard output, and of its standard error, that are kept
+_SIGNAL = 128  #: added to the number of the signal that ended a script
 _BROKEN = frozenset({Status.FAILED, Status.ABORTED})
 #: A pilot that contacted the service so lately is not gone, whatever a batch system says.
 _LATELY = timedelta(minutes=5)
@@ -224,7 +225,8 @@ def _last_words(report: JobReport, output: Output | str | None) -> str:
     """
     why = (" ".join(report.message.split()) or report.state.value)[: _REASON - _TAIL - 50]
     if report.exit_code:
-        why += f", exit status {report.exit_code}"
+        signal = report.exit_code - _SIGNAL
+        why += f", exit status {report.exit_code}{f' (signal {signal})' if signal > 0 else ''}"
     if report.state in (State.DONE, State.GONE) or output is None:
         said = ""
     elif isinstance(output, str):
