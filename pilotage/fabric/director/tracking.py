@@ -223,11 +223,13 @@ def _last_words(report: JobReport, output: Output | str | None) -> str:
 
     The service shows only what stands before the empty line to users.
     """
+    if report.state is State.DONE:  # also of a job that was deleted by force, whatever became of it
+        return "its batch system reports a normal end\n\n"
     why = (" ".join(report.message.split()) or report.state.value)[: _REASON - _TAIL - 50]
     if report.exit_code:
         signal = report.exit_code - _SIGNAL
         why += f", exit status {report.exit_code}{f' (signal {signal})' if signal > 0 else ''}"
-    if report.state in (State.DONE, State.GONE) or output is None:
+    if report.state is State.GONE or output is None:
         said = ""
     elif isinstance(output, str):
         said = f"its output could not be fetched: {output}"

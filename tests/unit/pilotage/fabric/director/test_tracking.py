@@ -26,6 +26,11 @@ OUTPUT = Output(stdout=b"", stderr=b"at A.B.ch\n\njob 7: Done\n")
             "no such file",
             "killed, exit status 3\n\nits output could not be fetched: no such file",
         ),
+        (
+            JobReport(state=State.DONE, message="failed 0 exit_status 0", exit_code=0),
+            OUTPUT,
+            "its batch system reports a normal end\n\n",
+        ),
         (JobReport(state=State.GONE, message="not listed"), OUTPUT, "not listed\n\n"),
         (
             JobReport(state=State.FAILED, message="x" * 5000),
