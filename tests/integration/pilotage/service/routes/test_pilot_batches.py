@@ -84,7 +84,7 @@ def test_jobs_of_pilots_that_ended_stall_as_after_a_single_report(service: Servi
         pilot = service.as_role("pilot", vo="cms", queue=LONG, stamp=stamp)
         [found] = pilot.post(f"{API}/matcher/requestJob", json=place).json()["matches"]
         assert pilot.post(f"{API}/leases/{found['lease']}/start").status_code == 200
-        jobs[stamp] = found["job_id"]
+        jobs[stamp], lease = found["job_id"], found["lease"]
 
     reason = "NODE_FAIL: NodeDown\n\nlast lines of its output"
     assert report(director, reason, **{"e.1": "Failed", "e.2": "Running", "e.3": "Aborted"}) == []
@@ -99,6 +99,12 @@ def test_jobs_of_pilots_that_ended_stall_as_after_a_single_report(service: Servi
     soon = "it is rescheduled soon, or fails if that was done too often"
     assert explained == [f"its pilot has ended (NODE_FAIL: NodeDown): {soon}"]
     assert service.operator().get(f"{API}/pilots/e.1").json()["status_reason"] == reason
+
+    # That of e.3 was wrong: its payload ends.
+    end = {"status": "Failed", "exit_code": 3, "application_status": "exit code 3"}
+    pilot.post(f"{API}/leases/{lease}/finish", json=end).raise_for_status()
+    explained = service.user().get(f"{API}/jobs/{jobs['e.3']}/explain").json()["now"]
+    assert explained == ["it has failed: Application Finished With Errors: exit code 3"]
 
 
 def test_demand_for_many_resources_counts_each_task_queue_once(service: Service):
