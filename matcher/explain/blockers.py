@@ -137,7 +137,7 @@ def _ended(job: Job) -> Iterator[str]:
         reason = f" ({job.application_status})" if job.application_status else ""
         yield f"its pilot has ended{reason}: it is rescheduled soon, or fails if that was done too often"
     elif job.status is JobStatus.FAILED:
-        yield f"it has failed: {job.application_status or job.minor_status}"
+        yield f"it has failed: {': '.join(filter(None, (job.minor_status, job.application_status)))}"
 
 
 def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:

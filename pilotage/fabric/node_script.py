@@ -26,9 +26,11 @@ _TEXT = """\
 #!/bin/sh
 # {about}
 umask 077
-for python in {pythons}
+for name in {pythons}
 do
-  "$python" -c 'import sys, ssl, zlib; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1 && break
+  # With its path: without PATH in the environment, as in jobs of HTCondor, Python does not find its own.
+  python=$(command -v "$name") &&
+    "$python" -c 'import sys, ssl, zlib; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1 && break
   python=
 done
 if [ -z "$python" ]

@@ -4,7 +4,7 @@ Locks are taken in the same order everywhere, to avoid deadlocks: waiting rows, 
 job id.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -35,7 +35,10 @@ LOCK_ATTEMPTS = (
     .with_for_update()
 )
 LOCK_JOBS = (
-    select(jobs.c.job_id, jobs.c.status, jobs.c.epoch, jobs.c.application_status, jobs.c.reschedules)
+    select(
+        *(jobs.c[name] for name in ("job_id", "status", "epoch", "reschedules")),
+        *(jobs.c[name] for name in ("minor_status", "application_status")),
+    )
     .where(jobs.c.job_id.in_(sql.IDS))
     .order_by(jobs.c.job_id)
     .with_for_update()
@@ -61,6 +64,7 @@ MOVE = (
     )
     .returning(jobs.c.job_id)
 )
+SET_APPLICATION = sql.BulkUpdate(jobs, key="job_id", varying=("application_status",))
 
 #: Nothing changes, and no row is returned, if the values are the same as before.
 NOTE = (
@@ -112,7 +116,7 @@ def move_jobs(
     minor: str,
     source: str,
     now: datetime,
-    application: str | None = None,
+    application: str | Mapping[int, str] | None = None,
     from_states: Collection[JobStatus] | None = None,
     reschedules_below: int = NO_LIMIT,
     counts: bool = True,
@@ -120,9 +124,12 @@ def move_jobs(
     """Change the status of the jobs whose current status allows it; the others stay unchanged.
 
     The caller changes what else belongs to the step: the waiting row, the attempt. Without `from_states` the
-    table of steps decides; `application` None keeps the application status. Jobs rescheduled
-    `reschedules_below` times or more are left alone. Without `counts` a rescheduling is not counted.
+    table of steps decides; `application` is the new application status, also by job id, and None keeps it.
+    Jobs rescheduled `reschedules_below` times or more are left alone. Without `counts` a rescheduling is not
+    counted.
     """
+    by_job = application if isinstance(application, Mapping) else {}
+    common = None if isinstance(application, Mapping) else application
     allowed = may_come_from(wanted) if from_states is None else from_states
     prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING
     values = {
@@ -130,7 +137,7 @@ def move_jobs(
         "from_states": sorted(status.value for status in allowed),
         "reschedules_below": reschedules_below,
         "minor": minor,
-        "application": application,
+        "application": common,
         "now": now,
         "started": now if wanted is JobStatus.RUNNING else None,
         "ended": now if wanted in FINAL else None,
@@ -142,13 +149,19 @@ def move_jobs(
         before = conn.execute(LOCK_JOBS, {"ids": ids}).all()
         changed = set(conn.execute(MOVE, {**values, "ids": ids}).scalars())
         rows = [row for row in before if row.job_id in changed]
-        log.append(
-            conn,
-            (
-                _build_entry(row, wanted, minor=minor, application=application, source=source, now=now)
-                for row in rows
-            ),
+        texts = {job_id: by_job[job_id] for job_id in sorted(changed.intersection(by_job))}
+        SET_APPLICATION.execute(conn, {"job_id": [*texts], "application_status": [*texts.values()]})
+        entries = (
+            _build_entry(
+                *(row, wanted),
+                minor=minor,
+                application=texts.get(row.job_id, common),
+                source=source,
+                now=now,
+            )
+            for row in rows
         )
+        log.append(conn, entries)
         moved += [
             MovedJob(job_id=row.job_id, from_status=read_status(row.status), epoch=row.epoch) for row in rows
         ]
@@ -191,7 +204,7 @@ def note_progress(
 
 
 def _build_entry(
-    row: Row[Any, Any, Any, Any, Any],
+    row: Row[*tuple[Any, ...]],
     wanted: JobStatus,
     *,
     minor: str,

@@ -25,7 +25,7 @@ from taskqueue.leases.attempts import Attempt
 from taskqueue.schema.tables import attempts as table
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import matching_delays, pilots
-from taskqueue.states import PILOT_ENDS, RESUMABLE, JobStatus
+from taskqueue.states import PILOT_ENDS, RESUMABLE, JobStatus, may_come_from
 from taskqueue.task_queues import task_queues
 
 SOURCE = "LostJobAgent"
@@ -37,7 +37,7 @@ PILOT_ENDED = "The pilot of this job has ended"
 KILLED_AND_SILENT = "The pilot of the killed job is silent"
 GIVEN_UP = "Maximum of reschedulings reached"
 RESUMED = "Resumed by the pilot that had been lost"
-#: Characters of the reason of a pilot's end in the job's log.
+#: Characters of the reason of a pilot's end that become the application status of its jobs.
 _LONGEST_REASON = 200
 
 _OPEN = table.c.closed_at.is_(None)
@@ -112,7 +112,10 @@ def _select_stalled_long(times: TimesByKey) -> Select[int]:
         .exists()
     )
     return _limit_rows(
-        select(table.c.job_id, _KEY.label("key"))
+        select(
+            *(table.c.job_id, _KEY.label("key")),
+            *(jobs_table.c.minor_status, jobs_table.c.application_status),
+        )
         .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
         .join(silent_since, silent_since.c.key == _KEY)
         .join(stalled_since, stalled_since.c.key == _KEY)
@@ -140,7 +143,7 @@ ENDED_IN_SILENCE = PerKeyStatement(
 SILENT = PerKeyStatement(_select_silent)
 STALLED_LONG = PerKeyStatement(_select_stalled_long)
 
-#: Jobs with the reason of their pilot's end, empty where another process of it began. No SKIP LOCKED: the
+#: Jobs with what is stored of their pilot's end, empty where another process of it began. No SKIP LOCKED: the
 #: end of a pilot is reported once.
 OF_ENDED_PILOTS = (
     select(table.c.job_id, case((_REPORTED_END, pilots.c.status_reason), else_="").label("reason"))
@@ -267,26 +270,41 @@ def mark_stalled(
 ) -> list[int]:
     """Mark jobs Stalled whose pilots have been silent since then; their ids."""
     found = _find(conn, SILENT, {"silent_since": silent_since, "most": most})
-    return _stall(conn, found, STALLED, now)
+    moved = transitions.move_jobs(conn, found, JobStatus.STALLED, minor=STALLED, source=SOURCE, now=now)
+    return _list_ids(moved)
 
 
 def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetime) -> list[int]:
     """Mark the jobs Stalled that run at pilots, a thousand at most, whose end or new process was just stored.
 
-    Their application status is the reason of that end: the first line of the report, as what follows is the
-    output of the pilot. A next heartbeat makes them Running again: what a batch system reports may be wrong.
-    Returns their ids.
+    Their application status is the reason of that end, also of jobs that were Stalled because of silence. A
+    next heartbeat makes them Running again: what a batch system reports may be wrong. Returns their ids.
     """
     if not stamps:
         return []
-    by_reason: dict[str, list[int]] = defaultdict(list)
-    for row in conn.execute(OF_ENDED_PILOTS, {"ids": sorted(stamps)}):
-        by_reason[row.reason.partition("\n")[0][:_LONGEST_REASON]].append(row.job_id)
-    return [
-        job_id
-        for reason, job_ids in by_reason.items()
-        for job_id in _stall(conn, job_ids, PILOT_ENDED, now, application=reason)
-    ]
+    found = conn.execute(OF_ENDED_PILOTS, {"ids": sorted(stamps)}).all()
+    reasons = {row.job_id: read_public_reason(row.reason)[:_LONGEST_REASON] for row in found}
+    moved = transitions.move_jobs(
+        conn,
+        reasons,
+        JobStatus.STALLED,
+        minor=PILOT_ENDED,
+        application=reasons,
+        source=SOURCE,
+        now=now,
+        from_states=may_come_from(JobStatus.STALLED) | {JobStatus.STALLED},
+    )
+    return _list_ids(moved)
+
+
+def read_public_reason(reported: str) -> str:
+    """The line of a report on a pilot's end that stands before an empty line, or an empty text.
+
+    The rest, and all of a report without such a line (those of pilots, and of directors of 1.0), may be the
+    output of the pilot, which may show jobs of others: only admins see it.
+    """
+    line, gap, _ = reported.partition("\n\n")
+    return line if gap and "\n" not in line else ""
 
 
 def give_up_stalled(
@@ -303,7 +321,7 @@ def give_up_stalled(
 
     Their pilots are silent since `silent_since`, and they are Stalled since `stalled_since`; or both the
     pilot has ended and the job is Stalled since `ended_since`. A job fails if it has already been rescheduled
-    `max_rescheduling` times.
+    `max_rescheduling` times. Its application status is why it was Stalled.
     """
     values = {
         "silent_since": silent_since,
@@ -312,8 +330,11 @@ def give_up_stalled(
         "most": most,
     }
     found: dict[int, list[int]] = defaultdict(list)
+    reasons: dict[int, str] = {}
     for row in conn.execute(STALLED_LONG.to_statement(conn), values):
         found[max_rescheduling[row.key]].append(row.job_id)
+        has_reason = row.minor_status == PILOT_ENDED and row.application_status
+        reasons[row.job_id] = row.application_status if has_reason else row.minor_status
     again: list[int] = []
     failed: list[int] = []
     for maximum, job_ids in found.items():
@@ -323,7 +344,7 @@ def give_up_stalled(
                 job_ids,
                 JobStatus.RESCHEDULED,
                 minor=control.RESCHEDULED,
-                application=STALLED,
+                application=reasons,
                 source=SOURCE,
                 now=now,
                 reschedules_below=maximum,
@@ -337,7 +358,7 @@ def give_up_stalled(
             failed,
             JobStatus.FAILED,
             minor=GIVEN_UP,
-            application=STALLED,
+            application=reasons,
             source=SOURCE,
             now=now,
             from_states=frozenset({JobStatus.STALLED}),
@@ -349,16 +370,6 @@ def give_up_stalled(
 
 def _find(conn: Connection, statement: PerKeyStatement[int], values: Mapping[str, object]) -> Sequence[int]:
     return conn.execute(statement.to_statement(conn), values).scalars().all()
-
-
-def _stall(
-    conn: Connection, job_ids: Collection[int], minor: str, now: datetime, application: str | None = None
-) -> list[int]:
-    return _list_ids(
-        transitions.move_jobs(
-            conn, job_ids, JobStatus.STALLED, minor=minor, application=application, source=SOURCE, now=now
-        )
-    )
 
 
 def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:

@@ -89,6 +89,7 @@ def _record_distinct(
     jobs = {
         row.job_id: JobState(
             status=read_status(row.status),
+            minor_status=row.minor_status,
             reschedules=row.reschedules,
             releases=releases.get(row.job_id, 0),
             epoch=row.epoch,

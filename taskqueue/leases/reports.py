@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 from cs_config.options import bounds
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
 from taskqueue.jobs import control, descriptions
-from taskqueue.leases import attempts
+from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt, AttemptTimes
 from taskqueue.states import FINAL, JobStatus, may_come_from
 
@@ -171,6 +171,7 @@ class JobState:
     """The state of a job on which the decision about a report depends."""
 
     status: JobStatus
+    minor_status: str = ""
     reschedules: int = 0
     releases: int = 0  #: attempts that were given back before their start
     epoch: int = 0  #: number of its latest attempt
@@ -433,7 +434,9 @@ def _revive(attempt: Attempt, job: JobState) -> tuple[Move, ...]:
         return ()
     lost_its_start = attempt.quarantined and attempt.started_at is None
     if lost_its_start or job.status is JobStatus.STALLED:
-        return _move(attempt, job, JobStatus.RUNNING, RUNNING_AGAIN)
+        # The application status is the reason of an end that was reported wrongly.
+        application = "" if job.minor_status == expiry.PILOT_ENDED else None
+        return _move(attempt, job, JobStatus.RUNNING, RUNNING_AGAIN, application)
     return ()
 
 

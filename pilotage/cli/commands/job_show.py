@@ -317,6 +317,7 @@ _LOG: Mapping[str, Column] = {
     "From": "from",
     "To": "to",
     "Why": "minor",
+    "Details": "application",
     "Source": "source",
     "#Epoch": lambda entry: entry["epoch"] or None,
 }

@@ -132,14 +132,15 @@ _PILOTS: Mapping[str, Column] = {
     "Reference": "reference",
     "#Jobs": "jobs",
     "Changed": lambda pilot: output.ago(pilot["updated_at"]),
-    "Reason": lambda pilot: ", ".join(pilot["status_reason"].splitlines())[:80],
+    "Reason": lambda pilot: ", ".join(filter(None, pilot["status_reason"].splitlines()))[:80],
 }
 
 
 def _details(pilot: Entry, wrote: Mapping[str, Any] | None) -> RenderableType:
     left_out = {"site", "ce", "queue", "has_output", "has_log"}
     facts = {name: value for name, value in pilot.items() if name not in left_out}
-    return Group(output.facts(facts | {"queue": _queue_text(pilot)}, title="Pilot"), *_output_lines(wrote))
+    facts |= {"queue": _queue_text(pilot), "status_reason": pilot["status_reason"].strip()}
+    return Group(output.facts(facts, title="Pilot"), *_output_lines(wrote))
 
 
 def _output_lines(wrote: Mapping[str, Any] | None) -> Iterator[RenderableType]:

@@ -338,7 +338,8 @@ class ReliableSystem(ForwardingSystem):
         missed = self._missed.once_more(stamp, self.clock())
         if not missed.convince(self.evidence):
             return report
-        why = f"in none of {missed.times} listings for {missed.seconds:.0f} s, nor known as ended"
+        # Without numbers: it becomes the application status of jobs, by which they are counted.
+        why = "not listed by the batch system any more; how it ended is not known"
         return replace(report, state=State.GONE, message=why)
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:

@@ -48,7 +48,7 @@ _HELD = 3600
 _KEPT = 10 * 86_400
 _ATTRIBUTES = (
     *("ClusterId", "ProcId", "PilotageStamp", "JobStatus", "HoldReason", "RemoveReason"),
-    *("ExitBySignal", "ExitCode", "ExitSignal", "CompletionDate"),
+    *("ExitBySignal", "ExitCode", "ExitSignal", "CompletionDate", "LastJobStatus", "LastHoldReason"),
 )
 
 _OURS = "PilotageStamp =!= undefined"
@@ -330,12 +330,27 @@ def _row(ad: Mapping[str, Any], state: State, *, message: str, exit_code: int | 
 def _ended(ad: Mapping[str, Any]) -> ListedJob:
     """A job that ended, as the queue or the history has it; one that was completed was removed later."""
     if ad.get("JobStatus") == _REMOVED and not ad.get("CompletionDate"):
-        return _row(ad, State.KILLED, message=str(ad.get("RemoveReason", "")))
+        return _row(ad, State.KILLED, message=_removal_reason(ad))
     by_signal = ad.get("ExitBySignal") is True
     number = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
     status = exit_code(by_signal=by_signal, number=number)
     state = State.DONE if status == 0 else State.FAILED
-    return _row(ad, state, message="known by the queue or its history", exit_code=status)
+    return _row(ad, state, message="ended", exit_code=status)
+
+
+#: Why `periodic_remove` of `describe` removed a job, by its status before.
+_REMOVALS = {
+    1: "evicted, or its node was lost: HTCondor would have started it again",
+    2: "removed by HTCondor at its time limit",
+}
+
+
+def _removal_reason(ad: Mapping[str, Any]) -> str:
+    reason = str(ad.get("RemoveReason") or "")
+    if "PeriodicRemove expression" not in reason:
+        return reason
+    held = ad.get("HoldReason") or ad.get("LastHoldReason")
+    return _REMOVALS.get(ad.get("LastJobStatus", 0)) or (f"held: {held}" if held else reason)
 
 
 def _open(settings: SystemSettings, connections: Connections) -> HTCondor:

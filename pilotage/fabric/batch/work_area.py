@@ -257,7 +257,7 @@ def job_report(row: ListedJob | None, marks: StatusMarks, handle: Handle) -> Job
             state=State.KILLED if killed else marks.state,
             reference=reference,
             exit_code=marks.exit_code,
-            message=row.message if row else "forgotten by the batch system, known by what it left",
+            message=row.message if row else "ended, and not listed by the batch system any more",
         )
     if row is None:
         return JobReport(state=State.MISSING, reference=reference)

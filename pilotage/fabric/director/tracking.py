@@ -27,6 +27,7 @@ from pilotage.fabric.director.workers import PollRequest, SystemSnapshot
 _REASON = 2000  #: characters that the service takes
 _TAIL = 1500  #: bytes of a pilot's output that are reported as the reason of its end
 _KEPT = 16_000  #: bytes of its standard output, and of its standard error, that are kept
+_SIGNAL = 128  #: added to the number of the signal that ended a script
 _BROKEN = frozenset({Status.FAILED, Status.ABORTED})
 #: A pilot that contacted the service so lately is not gone, whatever a batch system says.
 _LATELY = timedelta(minutes=5)
@@ -218,16 +219,23 @@ def _update(
 
 
 def _last_words(report: JobReport, output: Output | str | None) -> str:
-    """Why a pilot ended, in the first line, then the end of its output: nothing else reports it."""
-    if report.state in (State.DONE, State.GONE) or output is None:
-        return report.message[:_REASON]
-    if isinstance(output, str):
+    """Why a pilot ended, an empty line, then the end of its output: nothing else reports it.
+
+    The service shows only what stands before the empty line to users.
+    """
+    if report.state is State.DONE:  # also of a job that was deleted by force, whatever became of it
+        return "its batch system reports a normal end\n\n"
+    why = (" ".join(report.message.split()) or report.state.value)[: _REASON - _TAIL - 50]
+    if report.exit_code:
+        signal = report.exit_code - _SIGNAL
+        why += f", exit status {report.exit_code}{f' (signal {signal})' if signal > 0 else ''}"
+    if report.state is State.GONE or output is None:
+        said = ""
+    elif isinstance(output, str):
         said = f"its output could not be fetched: {output}"
     else:
         said = _end(output.stderr or output.stdout, _TAIL)
-    status = "" if report.exit_code is None else f", exit status {report.exit_code}"
-    why = " ".join(report.message.split()) or report.state
-    return f"{why}{status}\n{said}"[:_REASON]
+    return f"{why}\n\n{said}"[:_REASON]
 
 
 def _end(text: bytes, most: int) -> str:

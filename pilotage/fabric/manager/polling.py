@@ -96,7 +96,10 @@ def _ended(seen: PolledJob, job: LocalJob, entry: GridJobEntry, retries: Retries
         open_to_others = f"not isolated: {end.not_isolated}" if end and end.not_isolated else ""
         line = ": ".join(filter(None, (f"local job {job.number}: done", noted, open_to_others)))
         return replace(job, state=LocalState.DONE, exit_code=0, message=""), line
-    return retry_or_give_up(job, end.cause, end.report, entry, retries)
+    said = end.report
+    if end.cause == SITE and seen.lookup.message and seen.lookup.state in (State.FAILED, State.KILLED):
+        said = said.noting(f"the batch system reports {seen.lookup.message}")
+    return retry_or_give_up(job, end.cause, said, entry, retries)
 
 
 @dataclass(slots=True, kw_only=True)

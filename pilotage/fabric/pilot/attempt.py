@@ -59,7 +59,9 @@ T = TypeVar("T")
 #: Outcomes of an attempt besides Done and Failed.
 RELEASED, LOST = "Released", "Lost"
 
-_HAS_TO_END = "the pilot has to end"
+_STOPPED = "a signal ended the pilot"
+#: Seconds before the end of a slot from which on a signal is that of its time limit.
+_AT_LIMIT = 60.0
 
 #: Seconds to retry the last requests of a pilot that has to end.
 _LAST_TRIES = 5.0
@@ -142,14 +144,14 @@ class _Attempt:
         try:
             ready = self._prepare(area)
             if self.around.stop.is_set():
-                return self.try_to_release(_HAS_TO_END)
+                return self.try_to_release(self._why_stopped())
             if too_late := self._too_late(ready):
                 return self.try_to_release(too_late)
             # Retry even beyond the lease: only the service can decide whether it has expired.
             started, news = self._patiently(self._start, self.around.care.report_patience)
         except Away:
             if self.around.stop.is_set():
-                return self.try_to_release(_HAS_TO_END)
+                return self.try_to_release(self._why_stopped())
             raise
         if KILL in news.commands:
             return self._finish(payload.failure_report(payload.KILLED))
@@ -171,6 +173,12 @@ class _Attempt:
             )
         except CannotRun as error:
             return error.report
+
+    def _why_stopped(self) -> str:
+        left = self.seconds_left()
+        if left is None:
+            return _STOPPED
+        return f"{_STOPPED} {'before the end' if left > _AT_LIMIT else 'at the time limit'} of its slot"
 
     def _too_late(self, ready: Prepared | Report) -> str:
         """Reason to leave the job to another pilot (retries may have taken hours); empty if it still fits."""
@@ -210,7 +218,7 @@ class _Attempt:
         if watched.why == monitor.UNANSWERED:
             return self.outcome(LOST, "no answer from the service for too long; the payload was ended")
         if watched.why == monitor.STOPPED:
-            return self.try_to_release(f"{_HAS_TO_END}; the payload was ended")
+            return self.try_to_release(f"{self._why_stopped()}; the payload was ended")
         report = self._deliver(judge(watched), ready, area)
         if watched.why is None and payload.asks_for_reschedule(watched.end):
             # Its output is kept in case this was the last attempt.

@@ -31,6 +31,10 @@ router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
 StampPath = Annotated[str, Path(min_length=1, max_length=255)]
 
 _LONGEST_SECRET = pilot_secrets.MAX_LIFETIME.total_seconds()
+_REASON = (
+    "Why it ended. A line followed by an empty line is also shown to the owners of its jobs; what follows, "
+    "or a reason without that, to admins only."
+)
 
 
 class NewPilot(StrictInput):
@@ -60,7 +64,7 @@ class PilotStatusReport(StrictInput):
 
     status: PilotStatus
     reference: str | None = Field(default=None, max_length=1000, description="The CE's id, once known.")
-    reason: str = Field(default="", max_length=2000)
+    reason: str = Field(default="", max_length=2000, description=_REASON)
     empty_reason: str | None = Field(
         default=None,
         pattern=r"^[a-z_]{1,40}$",
@@ -386,7 +390,7 @@ class ReportedStatus(StrictInput):
     stamp: str = Field(min_length=1, max_length=255)
     status: PilotStatus
     reference: str | None = Field(default=None, max_length=1000, description="The CE's id, once known.")
-    reason: str = Field(default="", max_length=2000)
+    reason: str = Field(default="", max_length=2000, description=_REASON)
 
 
 class ReportedStatuses(StrictInput):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, event, func, insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from agents import leader, lost_jobs, retention, sweep
@@ -119,12 +119,15 @@ def test_a_silent_job_is_stalled_then_rescheduled_and_comes_to_wait_again(
 
 def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
     job_id = run(engine, now)
+    with database.writing(engine) as conn:
+        stored.force(conn, job_id, application_status="event 7 of 10")
     look(engine, now + 31 * MINUTE)
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
         later = now + 32 * MINUTE
         reporting.heartbeat(conn, lease, lease_time=MINUTE, now=later)
-    assert job(engine, job_id).status is JobStatus.RUNNING
+    found = job(engine, job_id)
+    assert (found.status, found.application_status) == (JobStatus.RUNNING, "event 7 of 10")
     assert not look(engine, now + 61 * MINUTE)
 
 
@@ -159,10 +162,12 @@ def run_at_pilot(engine: Engine, now: datetime) -> tuple[int, str]:
     return job_id, claimed.lease
 
 
-def end_pilot(engine: Engine, now: datetime) -> list[int]:
+REPORTED = "NODE_FAIL, exit status 1\n\nthe end\n\nof its output"
+
+
+def end_pilot(engine: Engine, now: datetime, reason: str = REPORTED) -> list[int]:
     """What the end of the pilot stalls."""
     with database.writing(engine) as conn:
-        reason = "NODE_FAIL, exit status 1\nthe end of its output"
         pilots.set_status(conn, "p1", PilotStatus.FAILED, reason=reason, now=now)
         return expiry.mark_pilots_ended(conn, ["p1"], now=now)
 
@@ -180,6 +185,64 @@ def test_a_job_whose_pilot_has_ended_is_given_away_after_a_short_grace(engine: E
     assert found.application_status == "NODE_FAIL, exit status 1"
     assert not look(engine, now + 2 * MINUTE)
     assert look(engine, now + timedelta(seconds=121)) == LostResult(rescheduled=1)
+    found = job(engine, job_id)
+    assert (found.minor_status, found.application_status) == (control.RESCHEDULED, "NODE_FAIL, exit status 1")
+
+
+def test_a_job_whose_last_pilot_ended_fails_with_the_reason_of_that_end(
+    engine: Engine, now: datetime
+) -> None:
+    job_id, _ = run_at_pilot(engine, now)
+    with database.writing(engine) as conn:
+        stored.force(conn, job_id, reschedules=3)
+    end_pilot(engine, now + MINUTE)
+    assert look(engine, now + timedelta(seconds=121)) == LostResult(failed=1)
+    found = job(engine, job_id)
+    assert (found.minor_status, found.application_status) == (expiry.GIVEN_UP, "NODE_FAIL, exit status 1")
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        "",
+        "TIMEOUT: TimeLimit: at A.B.ch/ce/big, offering {}",
+        "TIMEOUT, exit status 1: job 7: Done\nno more jobs\n\nthe end",
+    ],
+    ids=["nothing", "one line", "lines"],
+)
+def test_output_of_a_pilot_is_no_reason_for_users(engine: Engine, now: datetime, reported: str) -> None:
+    """Directors of 1.0 send it in the line of the reason."""
+    job_id, _ = run_at_pilot(engine, now)
+    assert end_pilot(engine, now + MINUTE, reported) == [job_id]
+    assert job(engine, job_id).application_status == ""
+    assert look(engine, now + timedelta(seconds=121)) == LostResult(rescheduled=1)
+    assert job(engine, job_id).application_status == expiry.PILOT_ENDED
+
+
+def test_pilots_that_end_at_once_for_different_reasons_take_as_many_statements_as_one(
+    engine: Engine, now: datetime
+) -> None:
+    def end(count: int) -> int:
+        wait_in_queue(engine, now, count)
+        claimed = match(engine, now, count)
+        stamps = [f"p{each.job_id}" for each in claimed]
+        for each, stamp in zip(claimed, stamps, strict=True):
+            start(engine, each, now)
+            with database.writing(engine) as conn:
+                pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=None, now=now)
+                conn.execute(update(attempts).where(attempts.c.job_id == each.job_id).values(stamp=stamp))
+                pilots.set_status(
+                    conn, stamp, PilotStatus.FAILED, reason=f"node of {stamp} lost\n\n", now=now + MINUTE
+                )
+        sent: list[str] = []
+        with database.writing(engine) as conn:
+            event.listen(conn, "before_cursor_execute", lambda *given: sent.append(given[2]))
+            assert len(expiry.mark_pilots_ended(conn, stamps, now=now + MINUTE)) == count
+        for each in claimed:
+            assert job(engine, each.job_id).application_status == f"node of p{each.job_id} lost"
+        return len(sent)
+
+    assert end(1) == end(20)
 
 
 def begin_process(engine: Engine, process: str, now: datetime) -> list[int]:
@@ -229,9 +292,11 @@ def test_the_first_process_of_a_registered_pilot_replaces_none(engine: Engine, n
 def test_a_job_that_was_stalled_already_has_the_grace_from_the_end_of_its_pilot(
     engine: Engine, now: datetime
 ) -> None:
-    run_at_pilot(engine, now)
+    job_id, _ = run_at_pilot(engine, now)
     assert look(engine, now + 31 * MINUTE).stalled == 1
-    end_pilot(engine, now + 90 * MINUTE)
+    assert end_pilot(engine, now + 90 * MINUTE) == [job_id]
+    found = job(engine, job_id)
+    assert (found.minor_status, found.application_status) == (expiry.PILOT_ENDED, "NODE_FAIL, exit status 1")
     assert not look(engine, now + 91 * MINUTE)
     assert look(engine, now + timedelta(seconds=91 * 60 + 1)) == LostResult(rescheduled=1)
 
@@ -242,7 +307,8 @@ def test_a_heartbeat_shows_that_the_end_of_its_pilot_was_reported_wrongly(
     job_id, lease = run_at_pilot(engine, now)
     end_pilot(engine, now + MINUTE)
     beat(engine, lease, now + 2 * MINUTE)
-    assert job(engine, job_id).status is JobStatus.RUNNING
+    found = job(engine, job_id)
+    assert (found.status, found.application_status) == (JobStatus.RUNNING, "")
     assert look(engine, now + 33 * MINUTE) == LostResult(stalled=1)
     assert not look(engine, now + 397 * MINUTE), "a pilot that is only silent"
     assert look(engine, now + 399 * MINUTE) == LostResult(rescheduled=1)

@@ -23,7 +23,9 @@ def run(
     monkeypatch.setenv("PILOTAGE_TOKEN", service.token("director", vo="cms"))
     director = service.as_role("director", vo="cms")
     director.post("/api/v1/pilots", json={"stamp": "north.any.1", "queue": LONG})
-    director.post("/api/v1/pilots/north.any.1/status", json={"status": "Aborted", "reason": "exit 3"})
+    director.post(
+        "/api/v1/pilots/north.any.1/status", json={"status": "Aborted", "reason": "exit 3\n\nlast words"}
+    )
     director.post("/api/v1/pilots/north.any.1/output", json={"stderr": "\x1b[31mno such [library]"})
     director.post("/api/v1/pilots", json={"stamp": "north.any.2", "queue": LONG})
     director.post(
@@ -45,7 +47,7 @@ def test_the_list_says_where_pilots_are_and_why_they_ended(run: Run):
     said = run("list")
     assert "one of 2" in said
     assert f"{LONG}" in said
-    assert "exit 3" in said
+    assert "exit 3, last words" in said
     listed = json.loads(run("list", "--status", "Aborted", "--json"))["pilots"]
     assert [pilot["stamp"] for pilot in listed] == ["north.any.1"]
 

@@ -205,9 +205,9 @@ def test_a_release_before_the_start_lets_the_job_wait(world: World) -> None:
     job_id = world.add()
     match = take(world)
 
-    first = say(world, match, "release", reason="the pilot has to end")
+    first = say(world, match, "release", reason="a signal ended the pilot")
     assert first.json()["status"] == world.status(job_id) == "Waiting"
-    assert say(world, match, "release", reason="the pilot has to end").json() == first.json()
+    assert say(world, match, "release", reason="a signal ended the pilot").json() == first.json()
     assert refused(say(world, match, "start")) == (409, "stale_lease")
 
 

@@ -173,3 +173,12 @@ sys.exit(signals[signal.sigwait(signals)])
     assert process.wait(300) == status
     process.stdout.close()
     assert not list(tmp_path.glob("pilot-*"))
+
+
+def test_python_finds_its_own_path_where_the_environment_has_none(tmp_path: Path) -> None:
+    """Jobs of HTCondor have no PATH; the pilot starts its payloads with the same Python."""
+    file = tmp_path / "script"
+    file.write_text(pilot_text(script(), spy("import sys; print(sys.executable)")), encoding="ascii")
+    file.chmod(0o700)
+    done = subprocess.run([file], capture_output=True, text=True, env={"TMPDIR": str(tmp_path)}, check=False)
+    assert os.access(done.stdout.strip(), os.X_OK), done

@@ -63,6 +63,17 @@ def test_how_a_job_ended_is_known_in_the_queue_and_after_it(
 
 
 @pool_test
+def test_of_an_evicted_job_the_cause_is_reported_not_the_expression_that_removed_it(
+    bench: Bench, htcondor_pool: HTCondorPool
+) -> None:
+    handle = bench.submit("#!/bin/sh\nsleep 300\n")
+    reference = bench.until(handle, State.RUNNING).reference
+    assert reference is not None
+    assert htcondor_pool.shell.run(["condor_vacate_job", "-fast", reference]).status == 0
+    assert bench.until(handle, State.KILLED).message.startswith("evicted, or its node was lost")
+
+
+@pool_test
 def test_a_flag_reaches_the_job(bench: Bench, htcondor_pool: HTCondorPool, tmp_path: Path) -> None:
     job = replace(bench.job("#!/bin/sh\n"), flags=("-append", 'environment = "COLOUR=red"'))
     job = replace(job, script="#!/bin/sh\necho $COLOUR\n")

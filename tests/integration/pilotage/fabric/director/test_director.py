@@ -441,8 +441,9 @@ def test_pilots_that_break_say_why_and_make_their_queue_pause(ground: Ground) ->
 
     assert summary.ended == {"Aborted": 2}
     assert (summary.submitted, summary.paused) == (0, [LONG])
-    assert all("no such library" in pilot["status_reason"] for pilot in ground.pilots())
-    assert all("exit status 3" in pilot["status_reason"] for pilot in ground.pilots())
+    # What precedes the empty line is shown to users.
+    reasons = {pilot["status_reason"] for pilot in ground.pilots()}
+    assert reasons == {"failed, exit status 3\n\nno such library"}
 
     ground.ahead = timedelta(minutes=3)
     assert ground.cycle(director).submitted == 1, "one to see whether it is better"

@@ -2,11 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pilotage.fabric.batch.batch_system import Handle, JobReport, State
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager.context import Retries
@@ -142,6 +144,36 @@ def test_a_payload_that_cannot_run_where_it_is_is_tried_again(site: Site) -> Non
     assert job.outcome is not None
     assert job.outcome.minor_status == "Application Finished With Errors"
     assert json.loads(output(job)["local-jobs.json"])[0]["tries"] == 3
+
+
+def test_a_local_job_whose_slot_was_ended_by_a_signal_names_the_batch_system_and_its_words(
+    site: Site,
+) -> None:
+    begun, lost = site.directory / "begun", "PREEMPTED: Priority"
+
+    class Preempting(LocalHost):
+        def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
+            found = LocalHost.status(self, handles)
+            return {
+                stamp: replace(each, message=lost) if each.state is State.KILLED else each
+                for stamp, each in found.items()
+            }
+
+    site.system = Preempting(directory=str(site.shared / "batch"), cores=8, memory=8000)
+    site.sandboxes.content = sandbox(run__sh=f"#!/bin/sh\ntouch {begun}; sleep 300\n")
+    site.habits = {"retries": Retries(tries=1)}
+    manager = site.manager()
+    manager.journal.take(taken())
+    until(manager, lambda _: begun.exists())
+    [local] = manager.journal.local_jobs(AttemptKey(7, 1))
+
+    site.system.kill([local.handle])
+    job = until(manager, ended)
+
+    assert job.outcome is not None
+    why = job.outcome.application_status
+    assert "1: ended by the batch system: missing from OutputSandbox: events.txt; " in why
+    assert f"the batch system reports {lost}" in why
 
 
 def test_a_killed_grid_job_ends_all_local_jobs_and_brings_what_they_wrote(site: Site) -> None:

@@ -157,6 +157,20 @@ def test_a_pilot_told_to_end_gives_its_job_back(server: LeaseServer, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("lifetime", "when"), [("3000", "before the end of its slot"), ("60", "at the time limit of its slot")]
+)
+def test_a_job_that_is_given_back_has_whether_the_time_of_its_slot_was_over(
+    server: LeaseServer, tmp_path: Path, marker: str, lifetime: str, when: str
+) -> None:
+    server.add(family(marker))
+    with PilotProcess(server.url, tmp_path, "--lifetime", lifetime) as pilot:
+        wait_until_there(marker, 3)
+        pilot.process.send_signal(signal.SIGTERM)
+        ended = pilot.end()
+    assert ended["jobs"][0]["detail"] == f"a signal ended the pilot {when}; the payload was ended"
+
+
 def test_a_signal_to_the_whole_group_ends_it_as_well(
     server: LeaseServer, tmp_path: Path, marker: str
 ) -> None:

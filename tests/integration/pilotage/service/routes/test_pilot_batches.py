@@ -20,8 +20,8 @@ def register(director: httpx.Client, *stamps: str, queue: str = LONG) -> httpx.R
     return director.post(f"{API}/pilots/registrations", json=body)
 
 
-def report(director: httpx.Client, **statuses: str) -> list[str]:
-    reports = [{"stamp": stamp, "status": status} for stamp, status in statuses.items()]
+def report(director: httpx.Client, reason: str = "", **statuses: str) -> list[str]:
+    reports = [{"stamp": stamp, "status": status, "reason": reason} for stamp, status in statuses.items()]
     answer = director.post(f"{API}/pilots/statuses", json={"reports": reports})
     assert answer.status_code == 200, answer.text
     found: list[str] = answer.json()["unchanged"]
@@ -84,14 +84,27 @@ def test_jobs_of_pilots_that_ended_stall_as_after_a_single_report(service: Servi
         pilot = service.as_role("pilot", vo="cms", queue=LONG, stamp=stamp)
         [found] = pilot.post(f"{API}/matcher/requestJob", json=place).json()["matches"]
         assert pilot.post(f"{API}/leases/{found['lease']}/start").status_code == 200
-        jobs[stamp] = found["job_id"]
+        jobs[stamp], lease = found["job_id"], found["lease"]
 
-    assert report(director, **{"e.1": "Failed", "e.2": "Running", "e.3": "Aborted"}) == []
+    reason = "NODE_FAIL: NodeDown\n\nlast lines of its output"
+    assert report(director, reason, **{"e.1": "Failed", "e.2": "Running", "e.3": "Aborted"}) == []
 
     shown = {stamp: service.user().get(f"{API}/jobs/{job_id}").json() for stamp, job_id in jobs.items()}
-    assert {stamp: each["status"] for stamp, each in shown.items()} == {
-        "e.1": "Stalled", "e.2": "Running", "e.3": "Stalled",
-    }  # fmt: skip
+    assert {stamp: (each["status"], each["application_status"]) for stamp, each in shown.items()} == {
+        "e.1": ("Stalled", "NODE_FAIL: NodeDown"),
+        "e.2": ("Running", ""),
+        "e.3": ("Stalled", "NODE_FAIL: NodeDown"),
+    }
+    explained = service.user().get(f"{API}/jobs/{jobs['e.1']}/explain").json()["now"]
+    soon = "it is rescheduled soon, or fails if that was done too often"
+    assert explained == [f"its pilot has ended (NODE_FAIL: NodeDown): {soon}"]
+    assert service.operator().get(f"{API}/pilots/e.1").json()["status_reason"] == reason
+
+    # That of e.3 was wrong: its payload ends.
+    end = {"status": "Failed", "exit_code": 3, "application_status": "exit code 3"}
+    pilot.post(f"{API}/leases/{lease}/finish", json=end).raise_for_status()
+    explained = service.user().get(f"{API}/jobs/{jobs['e.3']}/explain").json()["now"]
+    assert explained == ["it has failed: Application Finished With Errors: exit code 3"]
 
 
 def test_demand_for_many_resources_counts_each_task_queue_once(service: Service):

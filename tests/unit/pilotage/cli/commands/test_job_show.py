@@ -2,6 +2,7 @@ import io
 
 from rich.console import Console
 
+from pilotage.cli import output
 from pilotage.cli.commands import job_show
 
 
@@ -70,3 +71,16 @@ def test_long_expressions_are_cut_so_that_a_table_stays_readable():
     text = told(job_show.explain_job(found))
     assert len(text) < 10_000
     assert f"({len(found['now'][0])} characters)" in text
+
+
+def test_the_log_shows_the_application_status_of_each_change() -> None:
+    entry = {
+        "at": "2026-03-28T12:00:00Z",
+        "from": "Running",
+        "to": "Stalled",
+        "minor": "The pilot of this job has ended",
+        "application": "NODE_FAIL: NodeDown",
+        "source": "LostJobAgent",
+        "epoch": 1,
+    }
+    assert "NODE_FAIL: NodeDown" in told(output.list_table(job_show._LOG, [entry]))

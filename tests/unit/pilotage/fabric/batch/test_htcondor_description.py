@@ -8,7 +8,7 @@ import htcondor2
 import pytest
 
 from pilotage.fabric.batch import htcondor
-from pilotage.fabric.batch.batch_system import BatchJob, JobResources, SubmissionRefused
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources, State, SubmissionRefused
 
 STAMP = "north-any-0123456789"
 DIRECTORY = f"/var/spool/our pilots/{STAMP}"
@@ -149,3 +149,25 @@ def choose_python(pythons: list[str]) -> subprocess.CompletedProcess[str]:
     command = ["sh", "-c", htcondor._CHOOSE, htcondor._TRY, *pythons]
     assert not [word for word in command if "\n" in word], "csh would refuse it as the shell of a login"
     return subprocess.run(command, input="request", capture_output=True, text=True)
+
+
+_EXPRESSION = (
+    "The job attribute PeriodicRemove expression '(JobStatus == 1 && NumJobStarts > 0)' evaluated to TRUE"
+)
+
+
+@pytest.mark.parametrize(
+    ("ad", "why"),
+    [
+        ({"RemoveReason": "via condor_rm (by user root)"}, "via condor_rm (by user root)"),
+        ({"RemoveReason": _EXPRESSION, "LastJobStatus": 1}, "evicted, or its node was lost"),
+        ({"RemoveReason": _EXPRESSION, "LastJobStatus": 2}, "removed by HTCondor at its time limit"),
+        ({"RemoveReason": _EXPRESSION, "LastJobStatus": 5, "HoldReason": "no disk"}, "held: no disk"),
+        ({"RemoveReason": _EXPRESSION}, _EXPRESSION),
+    ],
+)
+def test_a_removal_by_its_own_expression_is_explained(ad: dict[str, object], why: str) -> None:
+    of_queue = {"ClusterId": 7, "ProcId": 0, "PilotageStamp": STAMP, "JobStatus": 3}
+    row = htcondor._ended({**of_queue, **ad})
+    assert row.state is State.KILLED
+    assert row.message.startswith(why)
