@@ -101,6 +101,7 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     answer = user.post("/api/v1/jobs", json={"jobs": [job, {"Executable": "x"}, {"Executable": "x"}]})
     user.post(f"/api/v1/jobs/{answer.json()['job_ids'][-1]}/kill").raise_for_status()
     user.get("/api/v1/jobs/77")
+    assert user.request("LOCK", "/api/v1/jobs").status_code == 405
     accounting.cycle(service.engine, now=utc_now(), holder="test")
     with leader.lead(service.engine, "pools", holder="test", now=utc_now()) as turn:
         assert turn is not None
@@ -116,6 +117,8 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     assert 'pilotage_http_refusals_total{code="job_not_found"} 1.0' in text
     line = 'pilotage_http_requests_total{method="GET",route="/jobs/{job_id}",status="404"} 1.0'
     assert line in text
+    assert 'status="405"} 1.0' in text
+    assert 'method="LOCK"' not in text
     assert service.operator().get("/metrics").status_code == 200
     assert user.get("/metrics").status_code == 403
 
