@@ -10,6 +10,7 @@ from pilotage.service.routes import health
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
 from taskqueue.db import database
+from taskqueue.sites import scopes
 from tests import waiting
 from tests.running_service import Service
 
@@ -121,6 +122,16 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     assert 'method="LOCK"' not in text
     assert service.operator().get("/metrics").status_code == 200
     assert user.get("/metrics").status_code == 403
+
+
+def test_a_place_that_the_configuration_has_no_more_is_not_expected_to_advertise(service: Service):
+    with database.writing(service.engine) as conn:
+        for place in ("LCG.A.org", "LCG.Gone.org"):
+            scopes.lock_scopes(conn, [place])
+            scopes.store_state(conn, place, {"CurrentJobs": 1}, as_of=0, taken_at=None, now=utc_now())
+    text = service.as_role("monitor").get("/metrics").text
+    assert 'pilotage_advertised_timestamp_seconds{scope="lcg.a.org"}' in text
+    assert "gone" not in text
 
 
 def test_every_model_and_field_of_the_interface_is_described(service: Service):
