@@ -200,35 +200,44 @@ def run(
 ) -> None:
     """Call `cycle` until `stop` is set, `every` so many seconds after the end of the last; log true results.
 
-    `woken` starts the next cycle immediately; it is to be set together with `stop` as well.
+    A cycle whose result `is_behind` is followed by the next one at once. `woken` starts the next cycle
+    immediately; it is to be set together with `stop` as well.
     """
     woken = woken or stop
     while not stop.is_set():
-        run_once(cycle, name=name, clock=clock)
-        woken.wait(every)
+        result = _run_once(cycle, name=name, clock=clock)
+        woken.wait(0 if getattr(result, "is_behind", False) else every)
         if woken is not stop:
             woken.clear()
 
 
+_FAILED: Final = object()
+
+
 def run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock = clocks.utc_now) -> bool:
     """Run one cycle and return whether it was completed; an error is logged, and ends only this cycle."""
+    return _run_once(cycle, name=name, clock=clock) is not _FAILED
+
+
+def _run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock) -> object:
+    """The result of a cycle, or `_FAILED`."""
     try:
         result = database.run_with_retry(lambda: cycle(clock()))
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is unavailable, retrying in the next cycle: %s", name, error)
-        return False
+        return _FAILED
     except (StorageAway, OSError) as error:  # such as a full disk
         log.warning("%s: %s", name, error)
-        return False
+        return _FAILED
     except LeadershipLostError as lost:
         log.warning("%s: the cycle was ended: %s", name, lost)
-        return False
+        return _FAILED
     except Exception:
         log.exception("%s: the cycle failed", name)
-        return False
+        return _FAILED
     if result:
         log.info("%s: %s", name, result)
-    return True
+    return result
 
 
 #: Seconds between two cycles. Changes of the configuration reach the pools, lost jobs their next pilot, and

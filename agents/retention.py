@@ -58,6 +58,8 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     ("revoked tokens", "revoked_tokens", timedelta()),
     ("depths of queues", "queue_depths", timedelta(days=7)),
     ("deliveries of web hooks", "hook_deliveries", timedelta(days=3)),
+    # Of rules that the configuration has no more; a claim reads all of its place.
+    ("matching delays", "matching_delays", timedelta(days=1)),
 )
 
 
@@ -83,6 +85,11 @@ class RetentionResult:
 
     def __bool__(self) -> bool:
         return any(self.removed.values()) or bool(self.broken)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there may be more of a kind than one cycle deletes: then the next one follows at once."""
+        return max(self.removed.values(), default=0) >= _LIMIT * _ROUNDS
 
 
 def cycle(

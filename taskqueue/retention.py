@@ -47,11 +47,13 @@ from taskqueue.schema.tables import (
     local_jobs,
     log_readers,
     match_requests,
+    matching_delays,
     pilots,
     queue_class_versions,
     queue_depths,
     requirement_classes,
     revoked_tokens,
+    scope_rules,
     submit_pools,
     task_queues,
     wait_causes,
@@ -214,6 +216,14 @@ REMOVE_OLD = {
         (queue_depths, "at"),
     )
 }
+#: Only those without a rule: that of a delay of many days has to outlive any age.
+REMOVE_OLD[matching_delays.name] = _delete_some(
+    matching_delays,
+    and_(
+        matching_delays.c.at < _BEFORE,
+        ~exists().where(*(each == scope_rules.c[each.name] for each in matching_delays.primary_key)),
+    ),
+)
 REMOVE_PILOTS = _delete_some(
     pilots,
     and_(

@@ -32,7 +32,7 @@ _COUNTS: Final = timedelta(seconds=1.5 * RETRY_AFTER)
 _AGAIN: Final = timedelta(seconds=10)
 #: Interval between two writes.
 _EVERY: Final = timedelta(seconds=60)
-#: Wait causes in memory.
+#: Wait causes in memory, and questions.
 _MOST: Final = 20_000
 #: Task queues recorded per call, and per call in idle times.
 _PIECE: Final = 8
@@ -68,6 +68,8 @@ class WaitCauseRecorder:
             last = self._recorded_at.get((question, is_left))
             if last is not None and last <= now < last + _AGAIN:
                 return False
+            if len(self._recorded_at) >= _MOST:  # most questions have nothing to write
+                self._recorded_at.clear()
             self._recorded_at[question, True] = now
             if not is_left:
                 self._recorded_at[question, False] = now

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pilotage.service.metrics import Metrics
 
 _UNKNOWN = "unknown"
+_NOT_ALLOWED = 405
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
@@ -37,8 +38,8 @@ class MeasuredRequests:
             await self._app(scope, receive, watch)
         finally:
             route = getattr(scope.get("route"), "path", _UNKNOWN)
-            # Without a route the method may be any word that the client chose.
-            method = _UNKNOWN if route == _UNKNOWN else scope["method"]
+            # Without a route, or with another method's, it may be any word that the client chose.
+            method = _UNKNOWN if route == _UNKNOWN or status == _NOT_ALLOWED else scope["method"]
             seconds = (ended or time.perf_counter()) - begun
             self._metrics.served(method=method, route=route, status=status, seconds=seconds)
 

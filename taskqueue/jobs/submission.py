@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Row, bindparam, func, select, text, update
 
+from cs_config.cache import Cache
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
 from taskqueue import ownership
@@ -217,7 +218,9 @@ class _CachedCount:
     exact: bool  #: whether no submission of the holder was under way
 
 
-_CACHED_COUNTS: WeakKeyDictionary[Engine, dict[_QuotaHolder, _CachedCount]] = WeakKeyDictionary()
+#: Cached counts.
+_CACHED = 10_000
+_CACHED_COUNTS: WeakKeyDictionary[Engine, Cache[_QuotaHolder, _CachedCount]] = WeakKeyDictionary()
 
 
 def check_quota(
@@ -306,8 +309,8 @@ def _is_within_quota(
     last = conn.execute(LAST_JOB).scalar_one()
     if last - conn.execute(FIRST_JOB).scalar_one() + 1 + new <= most:
         return True
-    counted = _CACHED_COUNTS.setdefault(conn.engine, {})
-    known = counted.get(holder)
+    counted = _CACHED_COUNTS.setdefault(conn.engine, Cache(_CACHED))
+    known = counted.find(holder)
     if (
         known is not None
         and (known.exact or not exact)
@@ -316,7 +319,7 @@ def _is_within_quota(
     ):
         return True
     waiting = _count_waiting(conn, holder, most + 1)
-    counted[holder] = _CachedCount(waiting, last, now, exact)
+    counted.store(holder, _CachedCount(waiting, last, now, exact))
     return waiting + new <= most
 
 

@@ -65,7 +65,8 @@ class RateLimiter:
             bucket = self._buckets.setdefault(subject, _Bucket(rate.burst, now, rate.burst))
             self._buckets.move_to_end(subject)
             if len(self._buckets) > _REMEMBERED:
-                self._buckets.popitem(last=False)
+                evicted, _ = self._buckets.popitem(last=False)
+                self._busy.discard(evicted)  # which only `collect` empties: it runs with Redis alone
             gained = max(0.0, now - bucket.filled_at) * rate.per_second
             bucket.tokens = min(float(rate.burst), bucket.tokens + gained)
             bucket.filled_at = now

@@ -10,11 +10,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.metrics import BY, StateMetrics
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
+from requirements.values import fold
 from taskqueue.accounting import depths, time_series
 from taskqueue.db import agent_leases, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
@@ -110,6 +112,7 @@ metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
 @allow(Role.MONITOR)
 def metrics(parts: PartsOf) -> Response:
     """Metrics in Prometheus' text format; for a token of the role `monitor`."""
+    places = frozenset(map(fold, visibility.places(parts.live.current)))
     with database.reading(parts.engine) as conn:
         cycles = agent_leases.list_last_cycles(conn)
         state = StateMetrics(
@@ -120,7 +123,11 @@ def metrics(parts: PartsOf) -> Response:
             mended=rule_counters.count_mended(conn),
             place_lookups=parts.matcher.place_lookups,
             processes=processes.list_processes(conn),
-            advertised={scope: at.timestamp() for scope, at in scopes.list_advertised(conn).items()},
+            advertised={
+                scope: at.timestamp()
+                for scope, at in scopes.list_advertised(conn).items()
+                if scope in places  # another was removed from the configuration
+            },
             now=parts.clock(),
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             runnable=depths.read_largest(conn, since=parts.clock() - 2 * depths.INTERVAL, most=_MOST_DEPTHS),

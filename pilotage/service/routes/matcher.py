@@ -254,10 +254,9 @@ class JobSearch:
         if self.caller.role is Role.PILOT and any(each.vo not in self.caller.vos for each in answer.matches):
             # Stored for the stamp and the id of the request, which may be those of a pilot of another VO.
             raise NotAllowed("a pilot of another VO has sent a request with this request_id")
-        site = self.wanted.presented.site
-        for match in answer.matches:
-            parts.metrics.matched(vo=match.vo, site=site, jobs=1)
         config = parts.live.current
+        for match in answer.matches:
+            count_match(parts, match.vo, self.wanted.presented)
         jobs = b",".join([_encode_job(each, config) for each in answer.matches])
         return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
 
@@ -317,6 +316,12 @@ def _deliver(
         parts.claims.give_back(wanted, answer)
         raise ClientGone(_GONE)
     return answer
+
+
+def count_match(parts: Services, vo: str, stated: StatedResource) -> None:
+    """Count a job that was given to a pilot; sites that the configuration does not have count as one."""
+    site = stated.site if stated.site in parts.live.current.sites else ""
+    parts.metrics.matched(vo=vo, site=site, jobs=1)
 
 
 def _refuse(parts: Services, reason: str, warnings: tuple[str, ...]) -> bytes:

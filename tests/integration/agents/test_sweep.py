@@ -548,6 +548,23 @@ def test_a_loop_ends_while_it_waits(now: datetime) -> None:
     assert not thread.is_alive()
 
 
+def test_a_cycle_that_leaves_something_is_followed_by_the_next_at_once() -> None:
+    stop = threading.Event()
+    left = [20_000, 20_000, 17]
+
+    def cycle(_: datetime) -> retention.RetentionResult:
+        if len(left) == 1:
+            stop.set()
+        return retention.RetentionResult(removed={"jobs": left.pop(0)})
+
+    loop = {"name": "test", "every": 3600, "stop": stop}
+    thread = threading.Thread(target=leader.run, args=(cycle,), kwargs=loop, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not left
+
+
 def test_pilots_that_nobody_reports_on_for_days_are_aborted(engine: Engine, now: datetime) -> None:
     def contact(stamp: str, at: datetime) -> None:
         with database.writing(engine) as conn:

@@ -25,6 +25,8 @@ from taskqueue.schema.tables import (
     revoked_tokens,
     submit_pools,
 )
+from taskqueue.sites import scope_rules, scopes
+from taskqueue.sites.scope_rules import BucketLevel, RuleKind, ScopeRule
 from taskqueue.states import JobStatus, PilotStatus
 from tests import stored, waiting
 
@@ -154,8 +156,8 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
         later = now + timedelta(minutes=minutes)
         result = agent.cycle(engine, config, now=later, holder="me", memory=memory)
         assert result is not None
-        found.append(result.removed.get("logs", 0))
-    assert found == [2, 2, 1, 0]
+        found.append((result.removed.get("logs", 0), result.is_behind))
+    assert found == [(2, True), (2, True), (1, False), (0, False)]
 
 
 def _blob(conn: Connection, store: BlobStore, content: bytes, now: datetime) -> str:
@@ -240,6 +242,22 @@ def test_rows_that_only_matter_for_a_while_go(
         assert retention.remove_old(conn, table.name, before=now - DAY, limit=10) == 1
         assert retention.remove_old(conn, table.name, before=now - DAY, limit=10) == 0
         assert _count(conn, table) == 1
+
+
+def test_the_state_of_a_delay_goes_once_the_configuration_does_not_have_it(
+    engine: Engine, now: datetime
+) -> None:
+    rules = [
+        ScopeRule(scope="lcg.cern.ch", kind=RuleKind.DELAY, attribute="JobType", value=each, definition="{}")
+        for each in ("merge", "user")
+    ]
+    levels = [(each.key, BucketLevel(tokens=0.0, at=now - 90 * DAY)) for each in rules]
+    with database.writing(engine) as conn:
+        scopes.lock_scopes(conn, ["lcg.cern.ch"])
+        scope_rules.insert_rules(conn, rules[:1])
+        scope_rules.store_levels(conn, levels)
+        assert retention.remove_old(conn, "matching_delays", before=now - DAY, limit=10) == 1
+        assert scope_rules.read_levels(conn, ["lcg.cern.ch"]).keys() == {rules[0].key}
 
 
 def test_pilots_that_have_ended_go(engine: Engine, now: datetime) -> None:

@@ -306,6 +306,20 @@ def test_many_jobs_are_refused_before_they_are_made_but_not_again_under_a_key_th
     assert submit(engine, config, now, many, key="one") == first
 
 
+def test_counts_of_few_owners_are_kept(
+    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "_CACHED", 3)
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        stored.job_ids(conn, now, 3)
+        limits = LimitOptions.model_validate({"WaitingJobsPerOwner": 2, "WaitingJobsPerVO": 2})
+        for number in range(5):
+            submission.check_quota(conn, {("cms", f"ann{number}"): 1}, lambda _: limits, now=now)
+        assert len(submission._CACHED_COUNTS[engine].items()) == 3
+    engine.dispose()
+
+
 def test_limits_are_per_vo_and_owner(engine: Engine, now: datetime) -> None:
     config = grid(GRID + "Operations: {lhcb: {Limits: {WaitingJobsPerOwner: 1}}}\n")
     bob = Submitter(subject="bob", vo="lhcb", owner="bob")

@@ -78,6 +78,9 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     seen.note("banned", queues(1, 2, 3, 4, 5), at(0))
     seen.note("banned", queues(1, 2), at(500))
     assert sorted(each.task_queue_id for each in seen.due(at(500))) == [1, 2, 3]
+    for number in range(10):
+        assert seen.is_due(number, at(500))
+    assert len(seen._recorded_at) <= 4
 
 
 def candidates(waiting: WaitingIndex, owners: frozenset[str] | None = None) -> Candidates:

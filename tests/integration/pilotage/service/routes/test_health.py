@@ -10,6 +10,7 @@ from pilotage.service.routes import health
 from pilotage.service.services import utc_now
 from taskqueue import login_tokens
 from taskqueue.db import database
+from taskqueue.sites import scopes
 from tests import waiting
 from tests.running_service import Service
 
@@ -101,6 +102,7 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     answer = user.post("/api/v1/jobs", json={"jobs": [job, {"Executable": "x"}, {"Executable": "x"}]})
     user.post(f"/api/v1/jobs/{answer.json()['job_ids'][-1]}/kill").raise_for_status()
     user.get("/api/v1/jobs/77")
+    assert user.request("LOCK", "/api/v1/jobs").status_code == 405
     accounting.cycle(service.engine, now=utc_now(), holder="test")
     with leader.lead(service.engine, "pools", holder="test", now=utc_now()) as turn:
         assert turn is not None
@@ -116,8 +118,20 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     assert 'pilotage_http_refusals_total{code="job_not_found"} 1.0' in text
     line = 'pilotage_http_requests_total{method="GET",route="/jobs/{job_id}",status="404"} 1.0'
     assert line in text
+    assert 'status="405"} 1.0' in text
+    assert 'method="LOCK"' not in text
     assert service.operator().get("/metrics").status_code == 200
     assert user.get("/metrics").status_code == 403
+
+
+def test_a_place_that_the_configuration_has_no_more_is_not_expected_to_advertise(service: Service):
+    with database.writing(service.engine) as conn:
+        for place in ("LCG.A.org", "LCG.Gone.org"):
+            scopes.lock_scopes(conn, [place])
+            scopes.store_state(conn, place, {"CurrentJobs": 1}, as_of=0, taken_at=None, now=utc_now())
+    text = service.as_role("monitor").get("/metrics").text
+    assert 'pilotage_advertised_timestamp_seconds{scope="lcg.a.org"}' in text
+    assert "gone" not in text
 
 
 def test_every_model_and_field_of_the_interface_is_described(service: Service):

@@ -462,8 +462,14 @@ def test_metrics_count_matches_and_refusals(service: Service):
     pilot = service.pilot(QUEUE)
     take(pilot)
     ask(pilot)
+    submit(service, {"Executable": "x"}, {"Executable": "x"})
+    for number in range(2):
+        elsewhere = {"Site": f"LCG.New{number}.org", "CPUTime": 100_000}
+        free = service.as_role("pilot", vo="cms", stamp=f"s{number}")
+        assert free.post("/api/v1/matcher/requestJob", json=elsewhere).json()["matches"]
     text = service.as_role("monitor").get("/metrics").text
     assert 'pilotage_matches_total{site="LCG.A.org",vo="cms"} 1.0' in text
+    assert 'pilotage_matches_total{site="",vo="cms"} 2.0' in text, "clients name any number of sites"
     assert 'pilotage_match_refusals_total{reason="no_task_queue"} 1.0' in text
 
 

@@ -3,6 +3,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from pilotage.service.auth import rate_limits
 from pilotage.service.auth.rate_limits import BodyLimiter, RateLimiter, RequestRate, SharedPlaces, WorkLimiter
 from pilotage.service.http_errors import TooManyRequests
 
@@ -52,6 +53,15 @@ def test_a_clock_that_goes_back_gives_nothing_away():
         limiter.take("ada", RATE, now=100.0)
     with pytest.raises(TooManyRequests):
         limiter.take("ada", RATE, now=50.0)
+
+
+def test_busy_callers_are_forgotten_with_their_buckets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rate_limits, "_REMEMBERED", 2)
+    limiter = RateLimiter()  # `collect` is called where there is Redis
+    for number in range(5):
+        limiter.take(f"pilot {number}", RATE, now=100.0)
+        limiter.add(f"pilot {number}", 10)
+    assert limiter._busy == {"pilot 3", "pilot 4"}
 
 
 def test_a_check_takes_nothing():
