@@ -4,7 +4,7 @@ An expression that reads only attributes common to a group is evaluated once for
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final
@@ -89,19 +89,33 @@ def _default_attributes(config: Configuration, vo: str) -> Mapping[str, Value]:
     return {fold(name): value for name, value in values.job_attributes(filled).items()}
 
 
-@lru_cache(maxsize=1024)
 def description_attributes(body: str, parameters: str | None) -> Mapping[str, Value]:
     """The attributes of a stored description by folded name, with placeholders filled."""
+    read = _read_short if len(body) + len(parameters or "") <= _SHORT else _read_long
+    return read(body, parameters)
+
+
+def _read_attributes(body: str, parameters: str | None) -> Mapping[str, Value]:
     filled = placeholders.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
     return {fold(name): value for name, value in values.job_attributes(filled).items()}
+
+
+#: Characters of a description up to which the attributes of many are cached; of longer ones, of a few.
+_SHORT: Final = 10_000
+_read_short = lru_cache(maxsize=1024)(_read_attributes)
+_read_long = lru_cache(maxsize=16)(_read_attributes)
 
 
 #: Job groups checked before a claim; further ones are checked by the claim itself.
 MOST: Final = 5000
 #: Refused job groups that are passed to a claim as a filter.
 MOST_REFUSED: Final = 500
-#: Cached job groups; the cache is cleared when full.
+#: Cached job groups, and characters of their attributes. A full cache keeps only groups of the task queue
+#: that is being claimed from.
 _CACHED: Final = 50_000
+_CACHED_CHARACTERS: Final = 50_000_000
+#: Job groups whose descriptions are read at once.
+_PIECE: Final = 100
 #: Attributes that differ within a group.
 _DIFFERING: Final = frozenset({"jobid", "jobname", "priority"})
 _IDENTITY: Final = frozenset(identity_attributes(vo="", owner="", owner_group=""))
@@ -129,25 +143,49 @@ class JobGroupCache:
 
     def __init__(self) -> None:
         self._ads: dict[JobKind, Mapping[str, Value]] = {}
+        self._characters = 0  #: of the attributes of all groups
         self.config: Configuration | None = None  #: whose defaults the groups have; None: not known yet
 
     def follow(self, config: Configuration) -> None:
         """Use the defaults of this version of the configuration from here on."""
         if config is not self.config:
-            self._ads.clear()
+            self._keep(())
             self.config = config
 
     def waiting_in(
         self, conn: Connection, task_queue_id: int
-    ) -> Sequence[tuple[JobKind, Mapping[str, Value]]]:
-        """The groups that wait in a task queue with their common attributes, at most `MOST`."""
+    ) -> tuple[Sequence[tuple[JobKind, Mapping[str, Value]]], bool]:
+        """Groups that wait in a task queue with their common attributes, and whether these are all.
+
+        There are at most `MOST`, and fewer where their descriptions are too long to be cached.
+        """
         rows = candidate_jobs.list_kinds(conn, [task_queue_id], most=MOST)
-        if len(self._ads) > _CACHED:
-            self._ads.clear()
+        if self._is_full():
+            self._keep(map(group_key, rows))
         new = [row for row in rows if group_key(row) not in self._ads]
-        for row, ad in read_group_ads(conn, new, self.config):
-            self._ads[group_key(row)] = ad
-        return [(group_key(row), self._ads[group_key(row)]) for row in rows if group_key(row) in self._ads]
+        is_all = len(rows) < MOST
+        for start in range(0, len(new), _PIECE):
+            if self._is_full():
+                is_all = False
+                break
+            for row, ad in read_group_ads(conn, new[start : start + _PIECE], self.config):
+                self._ads[group_key(row)] = ad
+                self._characters += _count_characters(ad)
+        known = [(group_key(row), self._ads[group_key(row)]) for row in rows if group_key(row) in self._ads]
+        return known, is_all
+
+    def _is_full(self) -> bool:
+        return len(self._ads) > _CACHED or self._characters > _CACHED_CHARACTERS
+
+    def _keep(self, keys: Iterable[JobKind]) -> None:
+        self._ads = {key: self._ads[key] for key in keys if key in self._ads}
+        self._characters = sum(map(_count_characters, self._ads.values()))
+
+
+def _count_characters(ad: Mapping[str, Value]) -> int:
+    """The size of attributes; a number, and an item of a list, count as one more."""
+    items = [item for value in ad.values() for item in (value if isinstance(value, tuple) else (value,))]
+    return len(items) + sum(len(item) for item in items if isinstance(item, str))
 
 
 _CACHES: WeakKeyDictionary[Engine, JobGroupCache] = WeakKeyDictionary()

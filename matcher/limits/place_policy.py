@@ -182,10 +182,10 @@ class PlacePolicy:
         """Whether the throttles may admit some job group; refused groups are recorded."""
         if not (dependent := self._reading_job):
             return True
-        kinds = self._kinds.waiting_in(conn, task_queue.task_queue_id)
+        kinds, are_all = self._kinds.waiting_in(conn, task_queue.task_queue_id)
         refused = {kind for each in dependent for kind in each.refused(kinds)}
         self._refused = tuple(refused.union(self._refused))[: job_groups.MOST_REFUSED]
-        return len(refused) < len(kinds) or len(kinds) == job_groups.MOST
+        return len(refused) < len(kinds) or not are_all
 
     def admits(self, job: CandidateRow) -> bool:
         """Whether this job may be taken next."""

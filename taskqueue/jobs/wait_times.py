@@ -8,9 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import Connection, FromClause, Select, bindparam, delete, func, insert, or_, select, union_all
+from sqlalchemy import Connection, FromClause, Select, bindparam, delete, func, or_, select, union_all
 from sqlalchemy.sql.dml import Insert
 
 from taskqueue.db import sql
@@ -203,7 +204,8 @@ NOT_STORED = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).wher
     jobs.c.job_id.in_(sql.IDS), ~_is_stored
 )
 DELETE_WAITS = delete(job_waits_table).where(job_waits_table.c.job_id.in_(sql.IDS))
-INSERT_WAITS = insert(job_waits_table)
+#: The agents `waits` and `retention` may store those of one job at the same time.
+STORE_WAITS = sql.insert_or_update(job_waits_table, "seconds", "ended_at")
 WAITS_OF_JOB = select(job_waits_table.c.cause, job_waits_table.c.seconds).where(
     job_waits_table.c.job_id == bindparam("the_job")
 )
@@ -257,7 +259,8 @@ def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
     ]
     if rows:
         conn.execute(DELETE_WAITS, {"ids": sorted({row["job_id"] for row in rows})})
-        conn.execute(INSERT_WAITS, rows)
+        rows.sort(key=itemgetter("job_id", "cause"))  # two agents lock them in the same order
+        conn.execute(STORE_WAITS.to_statement(conn), rows)
     return len(ended)
 
 

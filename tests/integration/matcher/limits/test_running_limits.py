@@ -18,7 +18,7 @@ from matcher.claim import claim_loop
 from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
-from matcher.limits import running_limits
+from matcher.limits import job_groups, running_limits
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.limits.running_limits import RunningLimitState
 from matcher.request.match_request import MatchCaller, MatchRequest
@@ -26,7 +26,7 @@ from requirements.errors import InvalidResource
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs
 from taskqueue.leases import expiry
-from taskqueue.schema.tables import attempts, matching_delays, waiting_jobs
+from taskqueue.schema.tables import attempts, matching_delays, task_queues, waiting_jobs
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
 from taskqueue.task_queues.requirement_class import RequirementClass
@@ -270,6 +270,27 @@ def test_a_job_is_asked_itself_where_its_name_tells_it_from_others_of_its_kind(
     _put(engine, now, 210, job_name="first")
     [wanted] = _put(engine, now, 1, job_name="last")
     assert _ids(_ask(matcher, 9)) == [wanted]
+
+
+def test_jobs_of_groups_whose_descriptions_are_too_long_to_be_cached_are_checked_by_the_claim(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_groups, "_CACHED_CHARACTERS", 100)
+    monkeypatch.setattr(job_groups, "_PIECE", 1)
+    config = waiting.grid(
+        waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {GROUP_2}")
+    )
+    matcher = _with_open_limits(engine, now, config)
+    for group in range(20):
+        _put(engine, now, 10, job_group=f"a{group}")
+    [wanted] = _put(engine, now, 1, job_group="g2")
+    assert _ids(_ask(matcher, 9)) == [wanted]
+    assert _ask(matcher).refused == "throttled"
+    with database.reading(engine) as conn:
+        [task_queue_id] = conn.execute(select(task_queues.c.task_queue_id)).scalars()
+        known, are_all = job_groups.find_cache(engine).waiting_in(conn, task_queue_id)
+    assert 0 < len(known) < 5
+    assert not are_all
 
 
 def test_a_kind_that_was_refused_is_asked_again_after_each_match(engine: Engine, now: datetime) -> None:

@@ -1,8 +1,9 @@
 """For what jobs had waited is kept when they have ended, and summed."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
 from agents import wait_times
 from taskqueue import retention
@@ -104,3 +105,27 @@ def test_a_job_that_ended_again_is_counted_anew(engine: Engine, now: datetime) -
     assert _cycle(engine, now + timedelta(hours=3), wait_times.WaitTimesState()) == 1
     with database.reading(engine) as conn:
         assert jobs_wait_times.read_waits(conn, job_id) == {"optimizers": 3660, "a pilot": 60}
+
+
+def test_two_agents_may_store_the_time_waited_of_one_job_at_once(postgresql: Engine, now: datetime) -> None:
+    with database.writing(postgresql) as conn:
+        job_ids = [_ended(conn, now, waited=each * MINUTE) for each in (1, 5)]
+    here = "wait_event_type = 'Lock' AND datname = current_database()"
+    blocked = f"SELECT count(*) FROM pg_stat_activity WHERE {here}"
+
+    def store() -> int:
+        with database.writing(postgresql) as conn:
+            return jobs_wait_times.store_waits(conn, job_ids)
+
+    def is_blocked() -> bool:
+        with database.reading(postgresql) as conn:
+            return int(conn.execute(text(blocked)).scalar_one()) > 0
+
+    with ThreadPoolExecutor(1) as pool, postgresql.connect() as first:
+        assert jobs_wait_times.store_waits(first, job_ids) == 2
+        second = pool.submit(store)
+        waiting.until(lambda: second.done() or is_blocked())
+        first.commit()
+        second.result()
+    with database.reading(postgresql) as conn:
+        assert jobs_wait_times.read_waits(conn, job_ids[1]) == {"a pilot": 300, "optimizers": 60}
