@@ -64,9 +64,12 @@ class AccountingResult:
         return False  # every cycle reads something: not worth a line in the log
 
 
-def cycle(engine: Engine, *, now: datetime, holder: str) -> AccountingResult | None:
-    """Add up the changes since the last cycle; None while another process is the leader."""
-    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+def cycle(engine: Engine, *, now: datetime, holder: str, briefly: bool = False) -> AccountingResult | None:
+    """Add up the changes since the last cycle; None while another process is the leader.
+
+    `briefly`: another process may be the leader immediately afterwards.
+    """
+    with leader.lead(engine, NAME, holder=holder, now=now, briefly=briefly) as leadership:
         if leadership is None:
             return None
         with database.reading(engine) as conn:

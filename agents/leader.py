@@ -50,6 +50,7 @@ class Leadership:
     now: datetime
     last: datetime | None  #: start of the latest completed cycle
     broken: set[str] = field(default_factory=set)  #: VOs whose work failed in this cycle
+    unfinished: list[object] = field(default_factory=list)  #: steps whose rest is left to the next cycle
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -75,6 +76,8 @@ class Leadership:
             total += done
             if done < most:
                 break
+        else:
+            self.unfinished.append(step)
         return total
 
     def serve_each(self, vos: Iterable[str], serve: Callable[[str], _Result]) -> dict[str, _Result]:
@@ -122,6 +125,10 @@ class Leadership:
         except SQLAlchemyError as error:
             log.info("%s: the lease could not be renewed: %s", self.name, type(error).__name__)
 
+    def give_back(self) -> None:
+        """End the lease, so that another process gets it at once."""
+        self.renew(self.now - LEASE_TIME - timedelta(seconds=1))
+
     def finish(self) -> None:
         """Store that the cycle is complete, and whose work failed."""
         # Not in `writing`: to lock the lease for reading before it is changed could be a deadlock.
@@ -152,11 +159,12 @@ def acquire(engine: Engine, name: str, *, holder: str, now: datetime) -> Leaders
 
 @contextmanager
 def lead(
-    engine: Engine, name: str, *, holder: str, now: datetime, renewal: float = _RENEWAL
+    engine: Engine, name: str, *, holder: str, now: datetime, renewal: float = _RENEWAL, briefly: bool = False
 ) -> Iterator[Leadership | None]:
     """Be the leader during one cycle, as by `acquire`; the lease is renewed every `renewal` seconds.
 
-    The end of the cycle is stored unless it raises.
+    The end of the cycle is stored unless it raises. `briefly`: the lease is given back then. Otherwise the
+    process keeps it, for its next cycle.
     """
     leadership = acquire(engine, name, holder=holder, now=now)
     if leadership is None:
@@ -165,6 +173,8 @@ def lead(
     with _keep_renewed(leadership, renewal):
         yield leadership
         leadership.finish()
+    if briefly:
+        leadership.give_back()
 
 
 @contextmanager

@@ -82,14 +82,10 @@ class RetentionResult:
 
     removed: Mapping[str, int] = field(default_factory=dict)
     broken: tuple[str, ...] = ()  #: VOs whose work failed
+    is_behind: bool = False  #: there may be more of a kind than one cycle deletes: the next follows at once
 
     def __bool__(self) -> bool:
         return any(self.removed.values()) or bool(self.broken)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether there may be more of a kind than one cycle deletes: then the next one follows at once."""
-        return max(self.removed.values(), default=0) >= _LIMIT * _ROUNDS
 
 
 def cycle(
@@ -110,7 +106,7 @@ def cycle(
         if leadership is None:
             return None
         # Only counted log rows can be deleted. Another holder: the accounting agent may run in this process.
-        accounting.cycle(engine, now=now, holder=f"{holder} {NAME}")
+        accounting.cycle(engine, now=now, holder=f"{holder} {NAME}", briefly=True)
         with leadership.isolating("the log was not read for web hooks, the rest is continued"):
             web_hooks.collect(engine, now=now, holder=f"{holder} {NAME}")
         with database.reading(engine) as conn:
@@ -135,7 +131,11 @@ def cycle(
             removed += _remove_task_queues(leadership)
             if store is not None:
                 removed["stray files"] += _remove_stray(leadership, store)
-        return RetentionResult(removed=+removed, broken=tuple(sorted(leadership.broken)))
+        return RetentionResult(
+            removed=+removed,
+            broken=tuple(sorted(leadership.broken)),
+            is_behind=bool(leadership.unfinished),
+        )
 
 
 def _remove_of_vo(

@@ -105,7 +105,7 @@ def cycle(
 
 def collect(engine: Engine, *, now: datetime, holder: str) -> None:
     """Read the log without sending: rows that are not read yet are not deleted."""
-    with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
+    with leader.lead(engine, NAME, holder=holder, now=now, briefly=True) as leadership:
         if leadership is not None:
             _read_log(leadership)
 

@@ -4,7 +4,7 @@ An expression that reads only attributes common to a group is evaluated once for
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final
@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Row
 
-from cs_config.cache import derived
+from cs_config.cache import Cache, derived
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from requirements import values
@@ -110,10 +110,10 @@ _read_long = lru_cache(maxsize=16)(_read_attributes)
 MOST: Final = 5000
 #: Refused job groups that are passed to a claim as a filter.
 MOST_REFUSED: Final = 500
-#: Cached job groups, and characters of their attributes. A full cache keeps only groups of the task queue
-#: that is being claimed from.
+#: Cached job groups, and characters of the attributes of one; those of a longer one are not cached.
 _CACHED: Final = 50_000
-_CACHED_CHARACTERS: Final = 50_000_000
+_LONGEST: Final = 4_000
+_TOO_LONG: Final[Mapping[str, Value]] = {}
 #: Job groups whose descriptions are read at once.
 _PIECE: Final = 100
 #: Attributes that differ within a group.
@@ -139,47 +139,33 @@ def read_group_ads(
 
 
 class JobGroupCache:
-    """Cache of job groups of one database, while the defaults of descriptions stay the same."""
+    """Cache of job groups of one database, while the defaults of descriptions stay the same. Thread-safe."""
 
     def __init__(self) -> None:
-        self._ads: dict[JobKind, Mapping[str, Value]] = {}
-        self._characters = 0  #: of the attributes of all groups
+        self._ads: Cache[JobKind, Mapping[str, Value]] = Cache(_CACHED)  #: by configuration
         self.config: Configuration | None = None  #: whose defaults the groups have; None: not known yet
 
     def follow(self, config: Configuration) -> None:
         """Use the defaults of this version of the configuration from here on."""
-        if config is not self.config:
-            self._keep(())
-            self.config = config
+        self.config = config
 
     def waiting_in(
         self, conn: Connection, task_queue_id: int
     ) -> tuple[Sequence[tuple[JobKind, Mapping[str, Value]]], bool]:
         """Groups that wait in a task queue with their common attributes, and whether these are all.
 
-        There are at most `MOST`, and fewer where their descriptions are too long to be cached.
+        There are at most `MOST`, without those whose descriptions are too long to be cached.
         """
+        config = self.config
         rows = candidate_jobs.list_kinds(conn, [task_queue_id], most=MOST)
-        if self._is_full():
-            self._keep(map(group_key, rows))
-        new = [row for row in rows if group_key(row) not in self._ads]
-        is_all = len(rows) < MOST
+        known = {group_key(row): self._ads.find(group_key(row), config) for row in rows}
+        new = [row for row in rows if known[group_key(row)] is None]
         for start in range(0, len(new), _PIECE):
-            if self._is_full():
-                is_all = False
-                break
-            for row, ad in read_group_ads(conn, new[start : start + _PIECE], self.config):
-                self._ads[group_key(row)] = ad
-                self._characters += _count_characters(ad)
-        known = [(group_key(row), self._ads[group_key(row)]) for row in rows if group_key(row) in self._ads]
-        return known, is_all
-
-    def _is_full(self) -> bool:
-        return len(self._ads) > _CACHED or self._characters > _CACHED_CHARACTERS
-
-    def _keep(self, keys: Iterable[JobKind]) -> None:
-        self._ads = {key: self._ads[key] for key in keys if key in self._ads}
-        self._characters = sum(map(_count_characters, self._ads.values()))
+            for row, ad in read_group_ads(conn, new[start : start + _PIECE], config):
+                kept = ad if _count_characters(ad) <= _LONGEST else _TOO_LONG
+                known[group_key(row)] = self._ads.store(group_key(row), kept, config)
+        is_all = len(rows) < MOST and not any(ad is _TOO_LONG for ad in known.values())
+        return [(key, ad) for key, ad in known.items() if ad], is_all
 
 
 def _count_characters(ad: Mapping[str, Value]) -> int:

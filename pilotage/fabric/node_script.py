@@ -26,10 +26,10 @@ _TEXT = """\
 #!/bin/sh
 # {about}
 umask 077
-for name in {pythons}
+for candidate in {pythons}
 do
   # With its path: without PATH in the environment, as in jobs of HTCondor, Python does not find its own.
-  python=$(command -v "$name") &&
+  python=$(command -v "$candidate") &&
     "$python" -c 'import sys, ssl, zlib; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1 && break
   python=
 done

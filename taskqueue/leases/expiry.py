@@ -25,7 +25,7 @@ from taskqueue.leases.attempts import Attempt
 from taskqueue.schema.tables import attempts as table
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import matching_delays, pilots
-from taskqueue.states import PILOT_ENDS, RESUMABLE, JobStatus, may_come_from
+from taskqueue.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.task_queues import task_queues
 
 SOURCE = "LostJobAgent"
@@ -277,8 +277,8 @@ def mark_stalled(
 def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetime) -> list[int]:
     """Mark the jobs Stalled that run at pilots, a thousand at most, whose end or new process was just stored.
 
-    Their application status is the reason of that end, also of jobs that were Stalled because of silence. A
-    next heartbeat makes them Running again: what a batch system reports may be wrong. Returns their ids.
+    Their application status is the reason of that end. A next heartbeat makes them Running again: what a
+    batch system reports may be wrong. Returns their ids.
     """
     if not stamps:
         return []
@@ -292,19 +292,18 @@ def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetim
         application=reasons,
         source=SOURCE,
         now=now,
-        from_states=may_come_from(JobStatus.STALLED) | {JobStatus.STALLED},
     )
     return _list_ids(moved)
 
 
 def read_public_reason(reported: str) -> str:
-    """The line of a report on a pilot's end that stands before an empty line, or an empty text.
+    """The line after the empty one with which a report on a pilot's end begins, or an empty text.
 
-    The rest, and all of a report without such a line (those of pilots, and of directors of 1.0), may be the
+    The rest, and all of a report without the empty line (those of pilots, and of directors of 1.0), may be
     output of the pilot, which may show jobs of others: only admins see it.
     """
-    line, gap, _ = reported.partition("\n\n")
-    return line if gap and "\n" not in line else ""
+    before, _, rest = reported.partition("\n")
+    return "" if before else rest.partition("\n")[0]
 
 
 def give_up_stalled(

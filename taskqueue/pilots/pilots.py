@@ -325,7 +325,7 @@ def abort_lost(conn: Connection, *, before: datetime, now: datetime, most: int) 
     Since then the service was up for `LOST_AFTER`.
     """
     found = list(conn.execute(LOST, {"before": before, "most": most}).scalars())
-    reason = f"nobody has reported on it for {LOST_AFTER.days} days"
+    reason = f"\nnobody has reported on it for {LOST_AFTER.days} days"
     reports = [StatusReport(stamp=each, status=PilotStatus.ABORTED, reason=reason) for each in found]
     unchanged = set_all(conn, reports, now=now) if reports else frozenset()
     return [stamp for stamp in found if stamp not in unchanged]

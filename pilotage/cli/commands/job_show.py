@@ -317,9 +317,9 @@ _LOG: Mapping[str, Column] = {
     "From": "from",
     "To": "to",
     "Why": "minor",
-    "Details": "application",
     "Source": "source",
     "#Epoch": lambda entry: entry["epoch"] or None,
+    "Details": "application",
 }
 
 

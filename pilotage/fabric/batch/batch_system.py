@@ -338,7 +338,6 @@ class ReliableSystem(ForwardingSystem):
         missed = self._missed.once_more(stamp, self.clock())
         if not missed.convince(self.evidence):
             return report
-        # Without numbers: it becomes the application status of jobs, by which they are counted.
         why = "not listed by the batch system any more; how it ended is not known"
         return replace(report, state=State.GONE, message=why)
 

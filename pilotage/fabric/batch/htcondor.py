@@ -330,7 +330,7 @@ def _row(ad: Mapping[str, Any], state: State, *, message: str, exit_code: int | 
 def _ended(ad: Mapping[str, Any]) -> ListedJob:
     """A job that ended, as the queue or the history has it; one that was completed was removed later."""
     if ad.get("JobStatus") == _REMOVED and not ad.get("CompletionDate"):
-        return _row(ad, State.KILLED, message=_removal_reason(ad))
+        return _row(ad, State.KILLED, message=_find_removal_reason(ad))
     by_signal = ad.get("ExitBySignal") is True
     number = ad.get("ExitSignal") if by_signal else ad.get("ExitCode")
     status = exit_code(by_signal=by_signal, number=number)
@@ -345,7 +345,7 @@ _REMOVALS = {
 }
 
 
-def _removal_reason(ad: Mapping[str, Any]) -> str:
+def _find_removal_reason(ad: Mapping[str, Any]) -> str:
     reason = str(ad.get("RemoveReason") or "")
     if "PeriodicRemove expression" not in reason:
         return reason

@@ -28,6 +28,7 @@ _REASON = 2000  #: characters that the service takes
 _TAIL = 1500  #: bytes of a pilot's output that are reported as the reason of its end
 _KEPT = 16_000  #: bytes of its standard output, and of its standard error, that are kept
 _SIGNAL = 128  #: added to the number of the signal that ended a script
+_SIGNALS = 64
 _BROKEN = frozenset({Status.FAILED, Status.ABORTED})
 #: A pilot that contacted the service so lately is not gone, whatever a batch system says.
 _LATELY = timedelta(minutes=5)
@@ -164,7 +165,7 @@ class PilotTracking:
         for pilot in own:
             seen = max(pilot.updated_at, pilot.last_seen_at or pilot.updated_at)
             if pilot.status in ACTIVE and pilot.stamp not in followed and summary.at - seen > limit:
-                reason = f"{pilot.queue or 'its broker'} is not in the file of the director any more"
+                reason = f"\n{pilot.queue or 'its broker'} is not in the file of the director any more"
                 lost[pilot.vo].append(PilotReport(stamp=pilot.stamp, status=Status.ABORTED, reason=reason))
         for vo, reports in lost.items():
             if vo not in summary.refusals:
@@ -219,23 +220,23 @@ def _update(
 
 
 def _last_words(report: JobReport, output: Output | str | None) -> str:
-    """Why a pilot ended, an empty line, then the end of its output: nothing else reports it.
+    """An empty line, why a pilot ended, then the end of its output: nothing else reports it.
 
-    The service shows only what stands before the empty line to users.
+    The service shows users only the line after the empty one; directors of 1.0 send no empty line.
     """
     if report.state is State.DONE:  # also of a job that was deleted by force, whatever became of it
-        return "its batch system reports a normal end\n\n"
+        return "\nits batch system reports a normal end"
     why = (" ".join(report.message.split()) or report.state.value)[: _REASON - _TAIL - 50]
     if report.exit_code:
         signal = report.exit_code - _SIGNAL
-        why += f", exit status {report.exit_code}{f' (signal {signal})' if signal > 0 else ''}"
+        why += f", exit status {report.exit_code}{f' (signal {signal})' if 0 < signal <= _SIGNALS else ''}"
     if report.state is State.GONE or output is None:
         said = ""
     elif isinstance(output, str):
         said = f"its output could not be fetched: {output}"
     else:
         said = _end(output.stderr or output.stdout, _TAIL)
-    return f"{why}\n\n{said}"[:_REASON]
+    return f"\n{why}\n{said}"[:_REASON]
 
 
 def _end(text: bytes, most: int) -> str:

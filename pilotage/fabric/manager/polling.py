@@ -97,8 +97,8 @@ def _ended(seen: PolledJob, job: LocalJob, entry: GridJobEntry, retries: Retries
         line = ": ".join(filter(None, (f"local job {job.number}: done", noted, open_to_others)))
         return replace(job, state=LocalState.DONE, exit_code=0, message=""), line
     said = end.report
-    if end.cause == SITE and seen.lookup.message and seen.lookup.state in (State.FAILED, State.KILLED):
-        said = said.noting(f"the batch system reports {seen.lookup.message}")
+    if said.minor_status == status_files.ENDED_BY_BATCH_SYSTEM and seen.lookup.message:
+        said = said.noting(f"batch system: {seen.lookup.message}")
     return retry_or_give_up(job, end.cause, said, entry, retries)
 
 

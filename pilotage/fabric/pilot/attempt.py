@@ -144,14 +144,14 @@ class _Attempt:
         try:
             ready = self._prepare(area)
             if self.around.stop.is_set():
-                return self.try_to_release(self._why_stopped())
+                return self.try_to_release(self._explain_stop())
             if too_late := self._too_late(ready):
                 return self.try_to_release(too_late)
             # Retry even beyond the lease: only the service can decide whether it has expired.
             started, news = self._patiently(self._start, self.around.care.report_patience)
         except Away:
             if self.around.stop.is_set():
-                return self.try_to_release(self._why_stopped())
+                return self.try_to_release(self._explain_stop())
             raise
         if KILL in news.commands:
             return self._finish(payload.failure_report(payload.KILLED))
@@ -174,7 +174,7 @@ class _Attempt:
         except CannotRun as error:
             return error.report
 
-    def _why_stopped(self) -> str:
+    def _explain_stop(self) -> str:
         left = self.seconds_left()
         if left is None:
             return _STOPPED
@@ -218,7 +218,7 @@ class _Attempt:
         if watched.why == monitor.UNANSWERED:
             return self.outcome(LOST, "no answer from the service for too long; the payload was ended")
         if watched.why == monitor.STOPPED:
-            return self.try_to_release(f"{self._why_stopped()}; the payload was ended")
+            return self.try_to_release(f"{self._explain_stop()}; the payload was ended")
         report = self._deliver(judge(watched), ready, area)
         if watched.why is None and payload.asks_for_reschedule(watched.end):
             # Its output is kept in case this was the last attempt.

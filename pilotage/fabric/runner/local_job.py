@@ -38,8 +38,6 @@ from pilotage.fabric.runner.status_files import JOB, PAYLOAD, SITE, LocalJobEnd,
 
 log = logging.getLogger(__name__)
 
-#: Minor status of a local job that was ended by a signal, whatever its payload made of that.
-_STOPPED = "ended by the batch system"
 #: Seconds to retry while the shared directory is away and a result is held.
 _PATIENCE = 900.0
 #: Isolation by user namespaces where the node allows it, else none, which is stated in the end.
@@ -243,7 +241,10 @@ class LocalJob:
             self._persistently(lambda: self._marks.heartbeat("", news()))
         self._persistently(lambda: self._marks.output(area.output))
         is_stopped = watched.why == monitor.STOPPED
-        said = payload.failure_report(_STOPPED, "", watched.end) if is_stopped else attempt.judge(watched)
+        if is_stopped:
+            said = payload.failure_report(status_files.ENDED_BY_BATCH_SYSTEM, "", watched.end)
+        else:
+            said = attempt.judge(watched)
         # The site, if its batch system ended the job, or the payload requested rescheduling.
         is_of_site = is_stopped or (watched.why is None and payload.asks_for_reschedule(watched.end))
         return LocalJobEnd(SITE if is_of_site else PAYLOAD, attempt.with_shortcomings(said, packed))

@@ -90,6 +90,8 @@ LONGEST = 16_000
 
 #: Causes of an end: the payload, the job's description, or the site.
 PAYLOAD, JOB, SITE = "payload", "job", "site"
+#: Minor status of a local job that was ended by a signal, whatever its payload made of that.
+ENDED_BY_BATCH_SYSTEM = "ended by the batch system"
 #: Maximum characters of the payload's output in a status file.
 _TAIL = 1500
 

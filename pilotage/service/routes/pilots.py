@@ -32,8 +32,8 @@ StampPath = Annotated[str, Path(min_length=1, max_length=255)]
 
 _LONGEST_SECRET = pilot_secrets.MAX_LIFETIME.total_seconds()
 _REASON = (
-    "Why it ended. A line followed by an empty line is also shown to the owners of its jobs; what follows, "
-    "or a reason without that, to admins only."
+    "Why it ended. The line after an empty one at the beginning is also shown to the owners of its jobs; the "
+    "rest, or a reason that begins otherwise, to admins only."
 )
 
 

@@ -162,7 +162,7 @@ def run_at_pilot(engine: Engine, now: datetime) -> tuple[int, str]:
     return job_id, claimed.lease
 
 
-REPORTED = "NODE_FAIL, exit status 1\n\nthe end\n\nof its output"
+REPORTED = "\nNODE_FAIL, exit status 1\nthe end\n\nof its output"
 
 
 def end_pilot(engine: Engine, now: datetime, reason: str = REPORTED) -> list[int]:
@@ -207,8 +207,9 @@ def test_a_job_whose_last_pilot_ended_fails_with_the_reason_of_that_end(
         "",
         "TIMEOUT: TimeLimit: at A.B.ch/ce/big, offering {}",
         "TIMEOUT, exit status 1: job 7: Done\nno more jobs\n\nthe end",
+        "TIMEOUT, exit status 1: job 7: Done\n\nthe end",
     ],
-    ids=["nothing", "one line", "lines"],
+    ids=["nothing", "one line", "lines", "an empty line"],
 )
 def test_output_of_a_pilot_is_no_reason_for_users(engine: Engine, now: datetime, reported: str) -> None:
     """Directors of 1.0 send it in the line of the reason."""
@@ -232,7 +233,7 @@ def test_pilots_that_end_at_once_for_different_reasons_take_as_many_statements_a
                 pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=None, now=now)
                 conn.execute(update(attempts).where(attempts.c.job_id == each.job_id).values(stamp=stamp))
                 pilots.set_status(
-                    conn, stamp, PilotStatus.FAILED, reason=f"node of {stamp} lost\n\n", now=now + MINUTE
+                    conn, stamp, PilotStatus.FAILED, reason=f"\nnode of {stamp} lost", now=now + MINUTE
                 )
         sent: list[str] = []
         with database.writing(engine) as conn:
@@ -294,9 +295,9 @@ def test_a_job_that_was_stalled_already_has_the_grace_from_the_end_of_its_pilot(
 ) -> None:
     job_id, _ = run_at_pilot(engine, now)
     assert look(engine, now + 31 * MINUTE).stalled == 1
-    assert end_pilot(engine, now + 90 * MINUTE) == [job_id]
-    found = job(engine, job_id)
-    assert (found.minor_status, found.application_status) == (expiry.PILOT_ENDED, "NODE_FAIL, exit status 1")
+    before = job(engine, job_id)
+    assert end_pilot(engine, now + 90 * MINUTE) == []
+    assert job(engine, job_id) == before
     assert not look(engine, now + 91 * MINUTE)
     assert look(engine, now + timedelta(seconds=91 * 60 + 1)) == LostResult(rescheduled=1)
 
@@ -555,7 +556,8 @@ def test_a_cycle_that_leaves_something_is_followed_by_the_next_at_once() -> None
     def cycle(_: datetime) -> retention.RetentionResult:
         if len(left) == 1:
             stop.set()
-        return retention.RetentionResult(removed={"jobs": left.pop(0)})
+        removed = left.pop(0)
+        return retention.RetentionResult(removed={"jobs": removed}, is_behind=bool(left))
 
     loop = {"name": "test", "every": 3600, "stop": stop}
     thread = threading.Thread(target=leader.run, args=(cycle,), kwargs=loop, daemon=True)

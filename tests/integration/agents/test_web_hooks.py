@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select, update
 
-from agents import pools, retention, web_hooks
+from agents import leader, pools, retention, web_hooks
 from agents.web_hooks import SendResult, WebHooksResult, WebHooksState
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
@@ -479,3 +479,10 @@ def test_a_hook_does_not_report_the_end_of_a_state_that_was_reported_before_it(
 def test_states_of_a_vo_without_hooks_are_nothing_to_report(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         stored_hooks.add_conditions(conn, [], Event.SITE_THROTTLED, {"A.B.ch": "full"}, now=now)
+
+
+def test_retention_leaves_the_work_to_the_agents_whose_logs_it_reads(engine: Engine, now: datetime) -> None:
+    assert retention.cycle(engine, submitted.grid(), now=now, holder="a") is not None
+    for name in ("web-hooks", "accounting"):
+        assert leader.acquire(engine, name, holder="b", now=now) is not None
+    assert leader.acquire(engine, retention.NAME, holder="b", now=now) is None

@@ -275,22 +275,23 @@ def test_a_job_is_asked_itself_where_its_name_tells_it_from_others_of_its_kind(
 def test_jobs_of_groups_whose_descriptions_are_too_long_to_be_cached_are_checked_by_the_claim(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_groups, "_CACHED_CHARACTERS", 100)
+    monkeypatch.setattr(job_groups, "_LONGEST", 200)
     monkeypatch.setattr(job_groups, "_PIECE", 1)
     config = waiting.grid(
         waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {GROUP_2}")
     )
     matcher = _with_open_limits(engine, now, config)
-    for group in range(20):
+    for group in range(5):
         _put(engine, now, 10, job_group=f"a{group}")
-    [wanted] = _put(engine, now, 1, job_group="g2")
+    with database.writing(engine) as conn:
+        [wanted] = waiting.put(conn, now, 1, body={"Executable": "x" * 200})
+        stored.force(conn, wanted, job_group="g2")
+        [task_queue_id] = conn.execute(select(task_queues.c.task_queue_id)).scalars()
+        for _ in range(2):
+            known, are_all = job_groups.find_cache(engine).waiting_in(conn, task_queue_id)
+            assert (len(known), are_all) == (5, False)
     assert _ids(_ask(matcher, 9)) == [wanted]
     assert _ask(matcher).refused == "throttled"
-    with database.reading(engine) as conn:
-        [task_queue_id] = conn.execute(select(task_queues.c.task_queue_id)).scalars()
-        known, are_all = job_groups.find_cache(engine).waiting_in(conn, task_queue_id)
-    assert 0 < len(known) < 5
-    assert not are_all
 
 
 def test_a_kind_that_was_refused_is_asked_again_after_each_match(engine: Engine, now: datetime) -> None:

@@ -443,7 +443,7 @@ def test_pilots_that_break_say_why_and_make_their_queue_pause(ground: Ground) ->
     assert (summary.submitted, summary.paused) == (0, [LONG])
     # What precedes the empty line is shown to users.
     reasons = {pilot["status_reason"] for pilot in ground.pilots()}
-    assert reasons == {"failed, exit status 3\n\nno such library"}
+    assert reasons == {"\nfailed, exit status 3\nno such library"}
 
     ground.ahead = timedelta(minutes=3)
     assert ground.cycle(director).submitted == 1, "one to see whether it is better"
@@ -607,7 +607,7 @@ def test_pilots_of_a_queue_that_no_system_has_any_more_are_aborted(ground: Groun
 
     assert (early.ended, late.ended) == ({}, {"Aborted": 1})
     [pilot] = [each for each in ground.pilots() if each["queue"] == "long"]
-    assert pilot["status_reason"] == f"{LONG} is not in the file of the director any more"
+    assert pilot["status_reason"] == f"\n{LONG} is not in the file of the director any more"
 
 
 def test_what_could_not_be_written_was_not_submitted_and_leaves_no_pilots_that_wait(ground: Ground) -> None:

@@ -14,28 +14,28 @@ OUTPUT = Output(stdout=b"", stderr=b"at A.B.ch\n\njob 7: Done\n")
         (
             JobReport(state=State.FAILED, message="NODE_FAIL:\n NodeDown"),
             OUTPUT,
-            "NODE_FAIL: NodeDown\n\nat A.B.ch\n\njob 7: Done",
+            "\nNODE_FAIL: NodeDown\nat A.B.ch\n\njob 7: Done",
         ),
         (
             JobReport(state=State.FAILED, message="ended", exit_code=137),
             None,
-            "ended, exit status 137 (signal 9)\n\n",
+            "\nended, exit status 137 (signal 9)\n",
         ),
         (
             JobReport(state=State.KILLED, exit_code=3),
             "no such file",
-            "killed, exit status 3\n\nits output could not be fetched: no such file",
+            "\nkilled, exit status 3\nits output could not be fetched: no such file",
         ),
         (
             JobReport(state=State.DONE, message="failed 0 exit_status 0", exit_code=0),
             OUTPUT,
-            "its batch system reports a normal end\n\n",
+            "\nits batch system reports a normal end",
         ),
-        (JobReport(state=State.GONE, message="not listed"), OUTPUT, "not listed\n\n"),
+        (JobReport(state=State.GONE, message="not listed"), OUTPUT, "\nnot listed\n"),
         (
             JobReport(state=State.FAILED, message="x" * 5000),
             OUTPUT,
-            f"{'x' * 450}\n\nat A.B.ch\n\njob 7: Done",
+            f"\n{'x' * 450}\nat A.B.ch\n\njob 7: Done",
         ),
     ],
 )
