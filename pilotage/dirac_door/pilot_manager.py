@@ -198,7 +198,7 @@ def _summarise_one(pilot: Pilot, jobs: Sequence[int]) -> dict[str, object]:
         "DestinationSite": pilot.ce,
         "Queue": pilot.queue,
         "Status": str(pilot.status),
-        "StatusReason": pilot.status_reason,
+        "StatusReason": pilot.status_reason.strip(),
         "BenchMark": 0.0,
         "AccountingSent": "False",
         "SubmissionTime": pilot.created_at,

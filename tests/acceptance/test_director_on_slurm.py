@@ -238,7 +238,7 @@ def test_a_node_whose_daemon_is_killed_costs_no_work_and_doubles_none(field: Fie
             field.slurm.start_node(node)
             field.slurm.wait_until_up()
     [pilot] = field.pilots()
-    assert pilot["status_reason"].startswith("NODE_FAIL: NodeDown")
+    assert pilot["status_reason"].startswith("\nNODE_FAIL: NodeDown")
     assert begun.read_text() == "\n", "it ran once"
     statuses = field.statuses(job_id)
     assert (statuses[-1], "Rescheduled" in statuses) == ("Done", False)

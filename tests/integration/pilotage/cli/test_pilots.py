@@ -24,7 +24,7 @@ def run(
     director = service.as_role("director", vo="cms")
     director.post("/api/v1/pilots", json={"stamp": "north.any.1", "queue": LONG})
     director.post(
-        "/api/v1/pilots/north.any.1/status", json={"status": "Aborted", "reason": "exit 3\n\nlast words"}
+        "/api/v1/pilots/north.any.1/status", json={"status": "Aborted", "reason": "\nexit 3\nlast words"}
     )
     director.post("/api/v1/pilots/north.any.1/output", json={"stderr": "\x1b[31mno such [library]"})
     director.post("/api/v1/pilots", json={"stamp": "north.any.2", "queue": LONG})

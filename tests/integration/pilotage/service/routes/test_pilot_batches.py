@@ -86,7 +86,7 @@ def test_jobs_of_pilots_that_ended_stall_as_after_a_single_report(service: Servi
         assert pilot.post(f"{API}/leases/{found['lease']}/start").status_code == 200
         jobs[stamp], lease = found["job_id"], found["lease"]
 
-    reason = "NODE_FAIL: NodeDown\n\nlast lines of its output"
+    reason = "\nNODE_FAIL: NodeDown\nlast lines of its output"
     assert report(director, reason, **{"e.1": "Failed", "e.2": "Running", "e.3": "Aborted"}) == []
 
     shown = {stamp: service.user().get(f"{API}/jobs/{job_id}").json() for stamp, job_id in jobs.items()}
