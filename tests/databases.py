@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 from sqlalchemy.util import LRUCache
 
 from taskqueue.db import database
@@ -39,6 +39,13 @@ def connect(url: str) -> Engine:
     engine = database.connect(url)
     engine.update_execution_options(compiled_cache=_COMPILED[engine.dialect.name])
     return engine
+
+
+def count_lock_waits(engine: Engine) -> int:
+    """Sessions of the PostgreSQL database that wait for a lock."""
+    here = "wait_event_type = 'Lock' AND datname = current_database()"
+    with database.reading(engine) as conn:
+        return int(conn.execute(text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")).scalar_one())
 
 
 @contextmanager

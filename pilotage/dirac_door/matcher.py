@@ -59,7 +59,7 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
     answer = await routes.claim_jobs(call.parts, routes.RequestClient(call.request), wanted)
     hand_over = database.retry_on_conflict(_hand_over)
     for match in answer.matches:
-        routes.count_match(call.parts, match.vo, wanted.presented)
+        routes.count_matches(call.parts, [match.vo], wanted.presented)
         try:
             return await anyio.to_thread.run_sync(hand_over, call, match, reference)
         except BaseException:  # also of a cancelled request: the JobAgent has not got the job

@@ -22,6 +22,7 @@ from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.transitions import MovedJob
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
+from taskqueue.pilots.pilots import read_public_reason
 from taskqueue.schema.tables import attempts as table
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import matching_delays, pilots
@@ -294,16 +295,6 @@ def mark_pilots_ended(conn: Connection, stamps: Collection[str], *, now: datetim
         now=now,
     )
     return _list_ids(moved)
-
-
-def read_public_reason(reported: str) -> str:
-    """The line after the empty one with which a report on a pilot's end begins, or an empty text.
-
-    The rest, and all of a report without the empty line (those of pilots, and of directors of 1.0), may be
-    output of the pilot, which may show jobs of others: only admins see it.
-    """
-    before, _, rest = reported.partition("\n")
-    return "" if before else rest.partition("\n")[0]
 
 
 def give_up_stalled(

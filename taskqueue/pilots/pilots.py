@@ -319,6 +319,16 @@ LOST = (
 )
 
 
+def read_public_reason(reported: str) -> str:
+    """The line after the empty one with which a report on a pilot's end begins, or an empty text.
+
+    The rest, and all of a report without the empty line (those of pilots, and of directors of 1.0), may be
+    output of the pilot, which may show jobs of others: only admins see it.
+    """
+    before, _, rest = reported.partition("\n")
+    return "" if before else rest.partition("\n")[0]
+
+
 def abort_lost(conn: Connection, *, before: datetime, now: datetime, most: int) -> list[str]:
     """Mark pilots Aborted that neither their director nor themselves reported on since then; their stamps.
 

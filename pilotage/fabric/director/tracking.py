@@ -28,7 +28,7 @@ _REASON = 2000  #: characters that the service takes
 _TAIL = 1500  #: bytes of a pilot's output that are reported as the reason of its end
 _KEPT = 16_000  #: bytes of its standard output, and of its standard error, that are kept
 _SIGNAL = 128  #: added to the number of the signal that ended a script
-_SIGNALS = 64
+_SIGNALS = 64  #: the highest number of one
 _BROKEN = frozenset({Status.FAILED, Status.ABORTED})
 #: A pilot that contacted the service so lately is not gone, whatever a batch system says.
 _LATELY = timedelta(minutes=5)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -255,8 +255,7 @@ class JobSearch:
             # Stored for the stamp and the id of the request, which may be those of a pilot of another VO.
             raise NotAllowed("a pilot of another VO has sent a request with this request_id")
         config = parts.live.current
-        for match in answer.matches:
-            count_match(parts, match.vo, self.wanted.presented)
+        count_matches(parts, [each.vo for each in answer.matches], self.wanted.presented)
         jobs = b",".join([_encode_job(each, config) for each in answer.matches])
         return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
 
@@ -318,10 +317,11 @@ def _deliver(
     return answer
 
 
-def count_match(parts: Services, vo: str, stated: StatedResource) -> None:
-    """Count a job that was given to a pilot; sites that the configuration does not have count as one."""
+def count_matches(parts: Services, vos: Iterable[str], stated: StatedResource) -> None:
+    """Count jobs that were given to a pilot, by VO; sites that the configuration does not have are one."""
     site = stated.site if stated.site in parts.live.current.sites else ""
-    parts.metrics.matched(vo=vo, site=site, jobs=1)
+    for vo in vos:
+        parts.metrics.matched(vo=vo, site=site, jobs=1)
 
 
 def _refuse(parts: Services, reason: str, warnings: tuple[str, ...]) -> bytes:

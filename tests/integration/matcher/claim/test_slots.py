@@ -23,7 +23,7 @@ from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_ENDS, PilotStatus
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import waiting
+from tests import databases, waiting
 from tests.waiting import LONG
 
 HOUR = timedelta(hours=1)
@@ -138,12 +138,6 @@ def test_jobs_of_several_processors_fill_the_slot(engine: Engine, now: datetime,
     assert len(claims.serve(of_pilot(count=100, **large))[0].claimed) == 2
 
 
-def blocked(engine: Engine) -> bool:
-    with database.reading(engine) as conn:
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        return conn.scalar(text(waits)) == 1
-
-
 @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
     postgres_url: str, now: datetime, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
@@ -159,7 +153,7 @@ def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
         [before] = rival.serve([first])
         monkeypatch.undo()
         late = pool.submit(Claims(engine, now).serve, second, other)
-        waiting.until(lambda: blocked(engine))
+        waiting.until(lambda: databases.count_lock_waits(engine) == 1)
         conn.commit()
         results = late.result(timeout=300)
     assert isinstance(before, ClaimResult)

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from agents import wait_times
 from taskqueue import retention
@@ -13,7 +13,7 @@ from taskqueue.jobs import wait_times as jobs_wait_times
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
 from taskqueue.states import JobStatus
-from tests import stored, waiting
+from tests import databases, stored, waiting
 
 MINUTE = timedelta(minutes=1)
 
@@ -110,21 +110,15 @@ def test_a_job_that_ended_again_is_counted_anew(engine: Engine, now: datetime) -
 def test_two_agents_may_store_the_time_waited_of_one_job_at_once(postgresql: Engine, now: datetime) -> None:
     with database.writing(postgresql) as conn:
         job_ids = [_ended(conn, now, waited=each * MINUTE) for each in (1, 5)]
-    here = "wait_event_type = 'Lock' AND datname = current_database()"
-    blocked = f"SELECT count(*) FROM pg_stat_activity WHERE {here}"
 
     def store() -> int:
         with database.writing(postgresql) as conn:
             return jobs_wait_times.store_waits(conn, job_ids)
 
-    def is_blocked() -> bool:
-        with database.reading(postgresql) as conn:
-            return int(conn.execute(text(blocked)).scalar_one()) > 0
-
     with ThreadPoolExecutor(1) as pool, postgresql.connect() as first:
         assert jobs_wait_times.store_waits(first, job_ids) == 2
         second = pool.submit(store)
-        waiting.until(lambda: second.done() or is_blocked())
+        waiting.until(lambda: second.done() or databases.count_lock_waits(postgresql) > 0)
         first.commit()
         second.result()
     with database.reading(postgresql) as conn:

@@ -43,7 +43,7 @@ from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule
 from taskqueue.sites.scopes import Ban
 from taskqueue.states import JobStatus
-from tests import waiting
+from tests import databases, waiting
 from tests.waiting import request
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
@@ -67,14 +67,6 @@ def matcher(engine: Engine, now: datetime) -> Matcher:
 def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
     with database.writing(engine) as conn:
         return waiting.put(conn, now, count, **about)  # type: ignore[arg-type]
-
-
-def _standing_still(engine: Engine) -> int:
-    """How many sessions wait for a lock."""
-    here = "wait_event_type = 'Lock' AND datname = current_database()"
-    waits = text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")
-    with database.reading(engine) as conn:
-        return int(conn.execute(waits).scalar_one())
 
 
 def _ids(looks: list[ClaimResult | PilotageError]) -> list[list[int]]:
@@ -274,7 +266,7 @@ def test_one_request_at_several_processes_at_once_gets_one_answer(
             answers = [processes.submit(_serve_until_free, each, asked) for each in matchers]
             # Where jobs are counted the place is locked: the others pass it over.
             alone = how_many == 1 and tree != waiting.GRID
-            waiting.until(lambda: _standing_still(engine) >= (1 if alone else len(matchers)))
+            waiting.until(lambda: databases.count_lock_waits(engine) >= (1 if alone else len(matchers)))
             transaction.rollback()
         given = [
             [each.lease for each in look.claimed]

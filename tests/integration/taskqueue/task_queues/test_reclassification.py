@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, delete, select, text, update
+from sqlalchemy import Engine, delete, select, update
 
 from agents import pools as pool_agent
 from cs_config.options.operations import options_for
@@ -18,7 +18,7 @@ from taskqueue.schema.tables import jobs, waiting_jobs
 from taskqueue.schema.tables import task_queues as task_queue_table
 from taskqueue.task_queues import listing, reclassification, task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
-from tests import waiting
+from tests import databases, waiting
 from tests.submitted import ANN, GRID, grid, job
 
 SECOND = timedelta(seconds=1)
@@ -145,15 +145,9 @@ def finish_beside(engine: Engine, config: Configuration, now: datetime, end: Cal
     """Run a cycle that has to wait for a transaction, which ends meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(cycle, engine, config, now)
-        waiting.until(lambda: done.done() or count_waits(engine) > 0)
+        waiting.until(lambda: done.done() or databases.count_lock_waits(engine) > 0)
         end()
         return done.result()
-
-
-def count_waits(engine: Engine) -> int:
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    with database.reading(engine) as conn:
-        return int(conn.execute(text(f"{waits} AND datname = current_database()")).scalar_one())
 
 
 def test_a_job_whose_claim_is_rolled_back_gets_the_defaults_of_today(engine: Engine, now: datetime) -> None:

@@ -441,7 +441,7 @@ def test_pilots_that_break_say_why_and_make_their_queue_pause(ground: Ground) ->
 
     assert summary.ended == {"Aborted": 2}
     assert (summary.submitted, summary.paused) == (0, [LONG])
-    # What precedes the empty line is shown to users.
+    # The line after the empty one is shown to users.
     reasons = {pilot["status_reason"] for pilot in ground.pilots()}
     assert reasons == {"\nfailed, exit status 3\nno such library"}
 

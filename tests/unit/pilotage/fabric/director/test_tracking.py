@@ -1,4 +1,4 @@
-"""What a director reports of a pilot's end: a line for users, an empty line, and output for admins."""
+"""What a director reports of a pilot's end: an empty line, a line for users, and output for admins."""
 
 import pytest
 
