@@ -342,12 +342,13 @@ class Director:
     def _most(
         self, by_group: Mapping[TargetGroup, Iterable[DirectorPilot]], summary: DirectorSummary
     ) -> Mapping[TargetGroup, int]:
-        pause = self.sites.options.back_off
-        found = {
-            group: targets.most_to_send(director_pilots.list_trials(pilots, summary.at), pause, summary.at)
-            for group, pilots in by_group.items()
-        }
-        summary.paused += sorted({group.where for group, most in found.items() if most == 0})
+        """New pilots at most by group, where experience sets a limit; pauses are noted in the summary."""
+        pause, now = self.sites.options.back_off, summary.at
+        trials = {group: list(director_pilots.list_trials(own, now)) for group, own in by_group.items()}
+        summary.paused += sorted(
+            {group.where for group, own in trials.items() if targets.find_pause(own, pause, now)}
+        )
+        found = {group: targets.most_to_send(own, pause, now) for group, own in trials.items()}
         return {group: most for group, most in found.items() if most is not None}
 
     def _intend(

@@ -18,8 +18,8 @@ from pilotage.fabric.director.targets import (
     SubmittedAs,
     TargetGroup,
     Trial,
+    find_pause,
     flags_digest,
-    most_to_send,
     parse_stamp,
 )
 
@@ -231,7 +231,9 @@ def list_bad_targets(
         if sent is not None and sent.broker and len(pilot.queues) == 1:
             by_queue[pilot.vo, sent.broker, pilot.queues[0]].append(pilot)
     return frozenset(
-        queue for queue, there in by_queue.items() if most_to_send(list_trials(there, now), pause, now) == 0
+        queue
+        for queue, there in by_queue.items()
+        if find_pause(list_trials(there, now), pause, now) is not None
     )
 
 
@@ -322,16 +324,29 @@ def count_slots(pilots: Iterable[DirectorPilot], slot: PilotSlot, now: datetime)
 _PROVEN = timedelta(minutes=10)
 
 
+#: Reasons why a pilot got no job that say nothing about its queue: the service gave no jobs to its place.
+_NOT_OF_QUEUE = frozenset({"banned", "limits", "throttled"})
+
+
 def list_trials(pilots: Iterable[DirectorPilot], now: datetime) -> Iterator[Trial]:
-    """How pilots fared: those that have or had jobs, that failed, or that ended without one.
+    """How pilots fared: those that have or had jobs, that failed, that ended without a job, or that wait.
 
     A job that was given to a pilot proves nothing: on a node that can run none, each is given back at once.
     """
     for pilot in pilots:
         is_empty = pilot.status is Status.DONE and not pilot.jobs
         is_good = _could_run_jobs(pilot, now)
-        if is_good is not False or is_empty or pilot.status in _BAD:
-            yield Trial(sent_at=pilot.created_at, known_at=pilot.updated_at, good=is_good, empty=is_empty)
+        waits = pilot.status in ACTIVE and not pilot.jobs
+        if is_empty and pilot.empty_reason in _NOT_OF_QUEUE:
+            continue
+        if waits or is_good is not False or is_empty or pilot.status in _BAD:
+            yield Trial(
+                sent_at=pilot.created_at,
+                known_at=max(pilot.updated_at, pilot.last_seen_at or pilot.updated_at),
+                good=None if waits else is_good,
+                empty=is_empty,
+                waits=waits,
+            )
 
 
 def _could_run_jobs(pilot: DirectorPilot, now: datetime) -> bool | None:

@@ -105,38 +105,81 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A pilot that got a job, failed, or ended without one; it may still run."""
+    """A pilot as an experience of its queue; it may still run, or not have started."""
 
     sent_at: datetime
     known_at: datetime
-    good: bool | None  #: jobs could run there; None: some have just begun; else it failed or got none
+    good: bool | None  #: jobs could run there; None: not known yet; else it failed or got none
     empty: bool = False  #: it ended normally, without a job
+    waits: bool = False  #: it has got no job yet, and has not ended
+
+
+#: Of the pilots whose outcome is known, so many that were sent last count.
+_LATELY = 20
+#: Pilots of a trial at least: of two, one may find another node than the bad one.
+_TRIAL = 2
+
+
+def find_pause(trials: Iterable[Trial], pause: Pause, now: datetime) -> datetime | None:
+    """The end of the pause of a queue that is paused now; None: it is not.
+
+    A queue pauses when less than half of the pilots that were sent lately are good. A pause is the longer the
+    more often things went wrong since the last good result, whenever that pilot was sent.
+    """
+    lately = _list_decided(trials)
+    if _is_good(lately):
+        return None
+    bad = [trial for trial in lately if not trial.good]
+    last_good = max((trial.known_at for trial in lately if trial.good), default=None)
+    since = [trial.known_at for trial in bad if last_good is None or trial.sent_at > last_good]
+    if not since:
+        return None
+    times = _times(since, apart=pause.first)
+    until = max(since) + min(pause.longest, pause.first * 2 ** min(times - 1, 20))
+    return until if now < until else None
 
 
 def most_to_send(trials: Iterable[Trial], pause: Pause, now: datetime) -> int | None:
     """New pilots of a group at most; None: experience sets no limit.
 
-    None are sent during a pause, which is the longer the more often things went wrong since the last good
-    pilot was sent; then one, to see whether it is better. A pilot without a job that was sent before another
-    one got its job is no bad experience: it was one too many.
+    None are sent during a pause. Else, as long as less than half of the pilots are good, at most as many are
+    on trial as were good lately, and at least two.
     """
     known = list(trials)
-    last_sent = max((trial.sent_at for trial in known if trial.good), default=None)
-    last_busy = max((trial.known_at for trial in known if trial.good is not False), default=None)
-    bad = [
+    lately = _list_decided(known)
+    if _is_good(lately):
+        return None
+    if find_pause(known, pause, now) is not None:
+        return 0
+    last_bad = max(trial.known_at for trial in lately if not trial.good)
+    on_trial = sum(trial.good is None and trial.sent_at >= last_bad for trial in known)
+    return max(0, max(_TRIAL, sum(trial.good is True for trial in lately)) - on_trial)
+
+
+def _list_decided(trials: Iterable[Trial]) -> list[Trial]:
+    """The pilots with an outcome that were sent last.
+
+    A pilot without a job that was sent before another one got its job is no bad experience: it was one too
+    many.
+    """
+    known = list(trials)
+    last_busy = max(
+        (trial.known_at for trial in known if trial.good is not False and not trial.waits), default=None
+    )
+    decided = [
         trial
         for trial in known
-        if trial.good is False and _is_later(trial.sent_at, last_busy if trial.empty else last_sent)
+        if trial.good or (trial.good is False and not (trial.empty and _is_before(trial.sent_at, last_busy)))
     ]
-    if not bad:
-        return None
-    times = _times((trial.known_at for trial in bad), apart=pause.first)
-    length = min(pause.longest, pause.first * 2 ** min(times - 1, 20))
-    return 0 if now < max(trial.known_at for trial in bad) + length else 1
+    return sorted(decided, key=lambda trial: trial.sent_at)[-_LATELY:]
 
 
-def _is_later(moment: datetime, other: datetime | None) -> bool:
-    return other is None or moment > other
+def _is_good(lately: Sequence[Trial]) -> bool:
+    return 2 * sum(trial.good is True for trial in lately) >= len(lately)
+
+
+def _is_before(moment: datetime, other: datetime | None) -> bool:
+    return other is not None and moment <= other
 
 
 def _times(moments: Iterable[datetime], *, apart: timedelta) -> int:

@@ -446,7 +446,7 @@ def test_pilots_that_break_say_why_and_make_their_queue_pause(ground: Ground) ->
     assert reasons == {"\nfailed, exit status 3\nno such library"}
 
     ground.ahead = timedelta(minutes=3)
-    assert ground.cycle(director).submitted == 1, "one to see whether it is better"
+    assert ground.cycle(director).submitted == 2, "two to see whether it is better"
     ground.wait_until_ended()
     ground.ahead = timedelta(0)
     assert ground.cycle(ground.director(LONG)).submitted == 0, "one that was started again knows it, too"

@@ -15,6 +15,7 @@ from pilotage.fabric.director.targets import (
     SubmittedAs,
     TargetGroup,
     Trial,
+    find_pause,
     flags_digest,
     most_to_send,
     new_stamp,
@@ -249,27 +250,71 @@ def good(minutes: float) -> Trial:
     return Trial(sent_at=NOW - timedelta(minutes=minutes), known_at=NOW, good=True)
 
 
+def ended_well(minutes: float) -> Trial:
+    """A pilot whose jobs had ended well so many minutes ago."""
+    return replace(bad(minutes), good=True)
+
+
 @pytest.mark.parametrize(
     ("trials", "most"),
     [
         ([], None),
         ([good(10)], None),
         ([bad(1)], 0),
-        ([bad(3)], 1),
-        ([bad(3), bad(3.1), bad(3.2)], 1),
+        ([bad(3)], 2),
+        ([bad(3), bad(3.1), bad(3.2)], 2),
         ([bad(3), bad(6)], 0),
-        ([bad(5), bad(8)], 1),
+        ([bad(5), bad(8)], 2),
         ([bad(9), bad(13), bad(16), bad(20)], 0),
-        ([bad(61), *(bad(61 + 3 * n) for n in range(30))], 1),
+        ([bad(61), *(bad(61 + 3 * n) for n in range(30))], 2),
         ([bad(1), good(0.5)], None),
-        ([bad(1), good(2)], 0),
+        ([bad(1), good(2)], None),
+        ([bad(1), bad(1.1), ended_well(2)], 0),
     ],
     ids=str,
 )
-def test_the_pause_after_bad_pilots_doubles_until_a_good_one_was_sent(
+def test_the_pause_after_bad_pilots_doubles_until_a_good_result(
     trials: list[Trial], most: int | None
 ) -> None:
     assert most_to_send(trials, Pause(), NOW) == most
+
+
+def test_a_queue_of_whose_pilots_half_are_good_gets_pilots_without_a_limit() -> None:
+    """One node of two breaks each pilot at once, the other one is fine."""
+    trials = [each for minutes in range(20) for each in (bad(minutes), ended_well(minutes + 0.5))]
+
+    assert most_to_send(trials, Pause(), NOW) is None
+    assert find_pause(trials, Pause(), NOW) is None
+
+
+def test_a_queue_of_whose_pilots_few_are_good_gets_as_many_as_were_good_after_short_pauses() -> None:
+    few = [ended_well(30 - number) for number in range(5)]
+    many = [bad(20 - number / 2) for number in range(15)]
+
+    assert most_to_send([*few, *many, bad(1)], Pause(), NOW) == 0
+    assert most_to_send([*few, *many, good(25)], Pause(), NOW) == 5, (
+        "a result since the last bad one was sent"
+    )
+    assert most_to_send([*few, *many[:3], bad(3)], Pause(), NOW) is None
+
+
+def test_good_pilots_of_long_ago_do_not_keep_a_broken_queue_open() -> None:
+    """They still run, but no new one can start."""
+    still_running = [good(300 + number) for number in range(100)]
+    broken = [bad(20 - number / 10) for number in range(20)]
+
+    assert most_to_send([*still_running, *broken[:8]], Pause(), NOW) is None
+    assert most_to_send([*still_running, *broken], Pause(first=timedelta(hours=1)), NOW) == 0
+
+
+def test_pilots_on_trial_whose_outcome_is_not_known_are_not_sent_again() -> None:
+    under_way = Trial(sent_at=NOW - timedelta(minutes=1), known_at=NOW, good=None, waits=True)
+    older = replace(under_way, sent_at=NOW - timedelta(minutes=9))
+
+    assert most_to_send([bad(4), under_way], Pause(), NOW) == 1
+    assert most_to_send([bad(4), under_way, under_way, under_way], Pause(), NOW) == 0
+    assert find_pause([bad(4), under_way, under_way], Pause(), NOW) is None
+    assert most_to_send([bad(4), older, older], Pause(), NOW) == 2, "those were sent before it was bad"
 
 
 def test_a_stamp_tells_whose_it_is_and_with_which_flags_its_pilot_was_sent() -> None:
@@ -334,15 +379,16 @@ def test_every_vo_gets_its_part_of_a_queue() -> None:
 def test_a_pilot_without_a_job_beside_good_ones_was_one_too_many() -> None:
     surplus = replace(bad(1), sent_at=NOW - timedelta(minutes=9), empty=True)
     broken = replace(surplus, empty=False)
+    one_good = replace(good(10), known_at=NOW - timedelta(minutes=8))
 
-    assert (
-        most_to_send([replace(good(10), known_at=NOW - timedelta(minutes=8)), surplus], Pause(), NOW) is None
-    )
-    assert most_to_send([replace(good(10), known_at=NOW - timedelta(minutes=8)), broken], Pause(), NOW) == 0
+    assert most_to_send([one_good, *[surplus] * 3], Pause(), NOW) is None
+    assert most_to_send([one_good, *[broken] * 3], Pause(), NOW) == 2
     assert most_to_send([surplus], Pause(), NOW) == 0
-    busy = replace(good(10), known_at=NOW - timedelta(minutes=8), good=None)
+    busy = replace(one_good, good=None)
     assert most_to_send([busy, surplus], Pause(), NOW) is None, "its jobs need not have ended"
     assert most_to_send([busy, broken], Pause(), NOW) == 0
+    waiting = replace(busy, waits=True)
+    assert most_to_send([waiting, surplus], Pause(), NOW) == 0, "it has no job"
 
 
 def test_few_small_jobs_fill_one_slot_instead_of_one_in_each_of_many_queues() -> None:

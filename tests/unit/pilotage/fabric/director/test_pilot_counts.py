@@ -90,3 +90,25 @@ def test_a_pilot_is_a_good_experience_if_jobs_could_run_there(one: DirectorPilot
     trials = list(recorded_pilots.list_trials([one], NOW))
 
     assert [each.good for each in trials] == [good]
+
+
+@pytest.mark.parametrize("reason", ["banned", "limits", "throttled"])
+def test_a_pilot_that_the_place_gave_no_job_is_no_experience_of_its_queue(reason: str) -> None:
+    empty = replace(waiting(5), status=Status.DONE, empty_reason=reason)
+
+    assert list(recorded_pilots.list_trials([empty], NOW)) == []
+
+
+def test_a_result_is_as_new_as_the_last_request_of_its_pilot() -> None:
+    one = replace(running(60, jobs=2, open_jobs=1, used_cores=1), ended_jobs=1)
+    one = replace(one, updated_at=NOW - timedelta(minutes=59))
+
+    [trial] = recorded_pilots.list_trials([one], NOW + timedelta(minutes=1))
+
+    assert (trial.good, trial.known_at) == (True, NOW)
+
+
+def test_a_pilot_that_waits_is_a_trial_without_an_outcome() -> None:
+    [trial] = recorded_pilots.list_trials([waiting(5)], NOW)
+
+    assert (trial.good, trial.waits, trial.sent_at) == (None, True, NOW - timedelta(minutes=5))
