@@ -92,14 +92,20 @@ class Postgres:
         """Receive nothing more from the primary."""
         self.execute("ALTER SYSTEM SET primary_conninfo = ''")
         self.execute("SELECT pg_reload_conf()")
-        self._wait_until("SELECT NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)")
+        self.wait_until("SELECT NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)")
+
+    def catch_up(self, primary: "Postgres") -> None:
+        """Wait until all that the primary has committed is here."""
+        end = primary.ask("SELECT pg_current_wal_flush_lsn()")
+        self.wait_until(f"SELECT pg_last_wal_replay_lsn() >= '{end}'")
 
     def promote(self) -> None:
         """Become a primary, with what was received."""
         self.execute("SELECT pg_promote()")
-        self._wait_until("SELECT NOT pg_is_in_recovery()")
+        self.wait_until("SELECT NOT pg_is_in_recovery()")
 
-    def _wait_until(self, question: str) -> None:
+    def wait_until(self, question: str) -> None:
+        """Wait until a question is answered with true."""
         deadline = time.monotonic() + 300
         while not self.ask(question):
             assert time.monotonic() < deadline, question

@@ -315,4 +315,4 @@ def _translate(
     )
     if not isinstance(translated, DBAPIError):
         raise translated
-    return postgresql_settings.translate_read_only(translated)
+    return postgresql_settings.translate_unavailable(translated)

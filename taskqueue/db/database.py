@@ -160,7 +160,6 @@ def is_unavailable(error: Exception) -> bool:
 _NO_STORE: Final = {
     "53100": "its disk is full",
     "SQLITE_FULL": "its disk is full",
-    postgresql.READ_ONLY: "it is read-only",
     "SQLITE_READONLY": "it is read-only",
 }
 
@@ -168,6 +167,8 @@ _NO_STORE: Final = {
 def find_store_fault(error: BaseException) -> str | None:
     """Why the database, which answers, stores nothing; None: the error is another one."""
     orig = getattr(error, "orig", None)
+    if postgresql.takes_no_writes(orig):
+        return "it is read-only"
     code: str = getattr(orig, "sqlite_errorname", None) or getattr(orig, "sqlstate", None) or ""
     return next((fault for known, fault in _NO_STORE.items() if code.startswith(known)), None)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 #: Our statements take seconds at most: one that takes longer is stuck and blocks others.
@@ -32,7 +32,11 @@ _CONNECT = {
     "tcp_user_timeout": "60000",  # ms
 }
 #: read_only_sql_transaction: a standby, or a server that was made read-only.
-READ_ONLY = "25006"
+_READ_ONLY = "25006"
+#: feature_not_supported. Most causes are faults of ours, but a standby answers so to the begin of a
+#: transaction that writes, or is SERIALIZABLE by default; then it comes from these functions of the server.
+_NOT_SUPPORTED = "0A000"
+_STANDBY_FUNCTIONS = frozenset({"call_bool_check_hook", "GetSerializableTransactionSnapshot"})
 #: Idle seconds after which a connection is pinged before its next use.
 IDLE_SECONDS = 1.0
 #: The driver reads times in the style ISO only, and answers have them in UTC, whatever the server's zone is.
@@ -82,17 +86,37 @@ def is_pooled(conn: Connection) -> bool:
     return bool(conn.info.get("pooled", False))
 
 
-def translate_read_only(error: DBAPIError) -> DBAPIError:
-    """Treat a server that takes no writes as unavailable; the driver calls that an internal error."""
-    if getattr(error.orig, "sqlstate", None) != READ_ONLY or error.orig is None:
+def takes_no_writes(error: BaseException | None) -> bool:
+    """Whether the server answered that it takes no writes: a standby, or one that was made read-only."""
+    code = getattr(error, "sqlstate", None)
+    # Not by the message: it is in the language of the server.
+    function = getattr(getattr(error, "diag", None), "source_function", None)
+    return code == _READ_ONLY or (code == _NOT_SUPPORTED and function in _STANDBY_FUNCTIONS)
+
+
+def translate_unavailable(error: DBAPIError) -> DBAPIError:
+    """Make one class of errors of those about a server that is away, whatever the driver calls them.
+
+    These are the ones of a server that takes no writes, and of one that ended the session: a role's
+    idle_in_transaction_session_timeout after this process was suspended, for the driver an internal error.
+    """
+    if error.orig is None or isinstance(error, OperationalError | InterfaceError):
         return error
-    return OperationalError(error.statement, None, error.orig, hide_parameters=True)
+    if not (error.connection_invalidated or takes_no_writes(error.orig)):
+        return error
+    return OperationalError(
+        error.statement,
+        None,
+        error.orig,
+        hide_parameters=True,
+        connection_invalidated=error.connection_invalidated,
+    )
 
 
 def _replace_error(context: ExceptionContext) -> DBAPIError | None:
     """The error to raise instead; None: the same."""
     error = context.sqlalchemy_exception
-    replaced = translate_read_only(error) if isinstance(error, DBAPIError) else error
+    replaced = translate_unavailable(error) if isinstance(error, DBAPIError) else error
     return replaced if isinstance(replaced, OperationalError) and replaced is not error else None
 
 

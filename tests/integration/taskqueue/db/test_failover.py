@@ -3,9 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, select
@@ -27,30 +25,6 @@ from tests.waiting import request, until
 LEASE = timedelta(minutes=5)
 DONE = PayloadResult(status="Done", exit_code=0)
 _PILOTS = 6
-
-
-@pytest.fixture
-def primary(short_directory: Path) -> Iterator[Postgres]:
-    directory = short_directory / "primary"
-    directory.mkdir()
-    with ExitStack() as stack:
-        server = Postgres(directory)
-        stack.callback(server.stop)
-        server.start()
-        server.execute("CREATE DATABASE pilotage")
-        yield server
-
-
-@pytest.fixture
-def replica(short_directory: Path, primary: Postgres) -> Iterator[Postgres]:
-    database.upgrade(primary.url("pilotage"))
-    directory = short_directory / "replica"
-    directory.mkdir()
-    with ExitStack() as stack:
-        server = Postgres(directory, primary=primary)
-        stack.callback(server.stop)
-        server.start()
-        yield server
 
 
 @pytest.fixture
