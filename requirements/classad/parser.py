@@ -178,6 +178,7 @@ class _Reader(Cursor):
                 return node
 
     def _chain(self, first: Node, level: int) -> Chain:
+        start = first.start  # before the parenthesis, if `first` is in one and becomes a part of this chain
         rest: list[tuple[str, Node]] = []
         while PRECEDENCE.get(operator := self._operator()) == level:
             self.next()
@@ -186,7 +187,7 @@ class _Reader(Cursor):
         if isinstance(first, Chain) and first.level == level:
             rest[:0] = first.rest
             first = first.first
-        return Chain(level=level, first=first, rest=tuple(rest), start=first.start, end=self.ended)
+        return Chain(level=level, first=first, rest=tuple(rest), start=start, end=self.ended)
 
     def _conditional(self, condition: Node) -> Conditional:
         self.expect("?")

@@ -42,6 +42,25 @@ def test_an_attribute_knows_its_value_its_text_and_its_line() -> None:
     assert d.value == Unevaluated("other.A  >  2")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(a && b) && c",
+        "((a) && (b)) && (c)",
+        "((a + b) + c) + d > (1 + 2) + 3",
+        "(a || b) ? c : d",
+        "(a ?: b) ?: c",
+        "-(a) * b",
+        "(a).b",
+        "({1, 2})[0] + x",
+        "!(a && b) && c",
+    ],
+)
+def test_the_text_of_an_expression_is_all_of_it(text: str) -> None:
+    [value] = classad_files.parse_ad(f"X = {text};").values()
+    assert str(value) == text
+
+
 def test_in_the_old_syntax_a_line_is_an_attribute() -> None:
     [first, second] = classad_files.read_ad_file(
         'MyType = "Machine"\nStart = Memory > 5 && x\n\nA = -1', "ces.ad"
