@@ -1,6 +1,8 @@
 """Errors of the task queue that callers can handle."""
 
-from requirements.errors import NotFound, PilotageError, format_count
+from collections.abc import Collection
+
+from requirements.errors import NotFound, PilotageError, did_you_mean, format_count
 from taskqueue.states import JobStatus, PilotStatus
 
 
@@ -23,6 +25,16 @@ class PilotNotFound(NotFound):
 
     code = "pilot_not_found"
     noun = "pilot"
+
+
+class NodeNotExcluded(NotFound):
+    """No such node is excluded."""
+
+    code = "node_not_excluded"
+    noun = "excluded node"
+
+    def __init__(self, name: str, *, site: str, excluded: Collection[str]) -> None:
+        super().__init__(f"{name} of {site}", did_you_mean(name, excluded))
 
 
 class PilotOutputNotFound(NotFound):

@@ -76,7 +76,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         },
     ),
     "site": CommandGroup(
-        "Show, advertise, ban and allow sites.",
+        "Show, advertise, ban and allow sites; readmit nodes.",
         {
             "list": "site:list_sites",
             "show": "site:show",
@@ -84,6 +84,8 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "ban": "site:ban",
             "allow": "site:allow",
             "limits": "site:show_limits",
+            "nodes": "site:list_nodes",
+            "readmit": "site:readmit",
             "processes": "site:list_processes",
             "forget": "site:forget",
         },

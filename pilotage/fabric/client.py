@@ -449,6 +449,14 @@ class ServiceClient:
         """Give a site jobs again."""
         return self._call("POST", f"/sites/{quote(site, safe='')}/allow")
 
+    def excluded_nodes(self, site: str) -> list[Json]:
+        """The nodes of a site that take no jobs for a while."""
+        return self._rows("GET", f"/sites/{quote(site, safe='')}/nodes", "nodes")
+
+    def readmit_node(self, site: str, node: str) -> list[Json]:
+        """Give a node of a site jobs again; the nodes that are still excluded."""
+        return self._rows("POST", f"/sites/{quote(site, safe='')}/readmit", "nodes", json={"node": node})
+
     def watermark(self, site: str) -> int:
         """A watermark: fetch it before you count, and state it as `as_of` in the advertisement."""
         return int(self._call("POST", f"/sites/{quote(site, safe='')}/watermark")["watermark"])

@@ -591,11 +591,6 @@ def record_contacts(
     return frozenset(bound)
 
 
-#: Pilots in a row that end because of their node before it is excluded, and for how long it is.
-_MOST_TROUBLES = 3
-EXCLUDED_FOR = timedelta(hours=1)
-
-STORE_NODE = update(table).where(table.c.stamp == bindparam("the_stamp")).values(node=bindparam("the_node"))
 #: A pilot that was seen before it reported a process has had another one.
 RESTART = (
     update(table)
@@ -611,27 +606,6 @@ STORE_PROCESS = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.process == "")
     .values(process=bindparam("the_process"))
 )
-#: One that ended without a job, and not because of its node, shows nothing about it.
-LAST_AT_NODE = (
-    select(table.c.host_trouble, table.c.status_reason, table.c.updated_at)
-    .where(
-        table.c.site == bindparam("the_site"),
-        table.c.node == bindparam("the_node"),
-        table.c.vo == bindparam("the_vo"),
-        table.c.updated_at >= bindparam("since"),
-        or_(table.c.host_trouble, ENDED_JOBS > 0),
-    )
-    .order_by(table.c.updated_at.desc())
-    .limit(_MOST_TROUBLES)
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeExclusion:
-    """A node that gets no jobs for a while."""
-
-    until: datetime
-    reason: str  #: of the last pilot's end
 
 
 def store_process(conn: Connection, stamp: str, process: str, *, now: datetime) -> bool:
@@ -641,20 +615,6 @@ def store_process(conn: Connection, stamp: str, process: str, *, now: datetime) 
         return True
     conn.execute(STORE_PROCESS, values)
     return False
-
-
-def store_node(conn: Connection, stamp: str, node: str, *, now: datetime) -> NodeExclusion | None:
-    """Store the node of a pilot; why it is to take no jobs there, if the last pilots ended because of it.
-
-    Those of its VO: what pilots of others state about a node excludes only theirs.
-    """
-    conn.execute(STORE_NODE, {"the_stamp": stamp, "the_node": node})
-    pilot = get_pilot(conn, stamp)
-    values = {"the_site": pilot.site, "the_node": node, "the_vo": pilot.vo, "since": now - EXCLUDED_FOR}
-    found = conn.execute(LAST_AT_NODE, values).all() if pilot.site and node else []
-    if len(found) < _MOST_TROUBLES or not all(row.host_trouble for row in found):
-        return None
-    return NodeExclusion(until=found[0].updated_at + EXCLUDED_FOR, reason=found[0].status_reason)
 
 
 STORE_OUTPUT = sql.insert_or_update(pilot_outputs, "stdout", "stderr", "stored_at")

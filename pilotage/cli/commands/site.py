@@ -1,4 +1,4 @@
-"""`pilotage site`: advertisements, throttles, limits and bans of sites.
+"""`pilotage site`: advertisements, throttles, limits, bans and excluded nodes of sites.
 
 `advertise --watch` repeatedly counts jobs, by a batch system's commands or by one of the site.
 """
@@ -356,6 +356,45 @@ def ban(
 def allow(site: options.Site, *, service: ServiceOptions) -> None:
     """Send jobs to a banned site again."""
     service.show(lambda client: client.allow(site), lambda _: f"{site}: allowed")
+
+
+def list_nodes(site: options.Site, *, service: ServiceOptions) -> None:
+    """List the nodes that take no jobs for a while, since pilots there ended because of their host.
+
+    Each VO's pilots count apart. From the time of the next trial on one pilot may try the node: the first job
+    that ends there readmits it.
+    """
+    service.show(
+        lambda client: {"nodes": client.excluded_nodes(site)},
+        lambda found: _nodes_table(found["nodes"], f"{site}: no node is excluded"),
+    )
+
+
+def readmit(
+    site: options.Site,
+    node: Annotated[str, options.argument("NODE", "Node, as `site nodes` lists it.")],
+    *,
+    service: ServiceOptions,
+) -> None:
+    """Give a node jobs of all VOs again at once, after it was repaired."""
+    service.show(
+        lambda client: {"nodes": client.readmit_node(site, node)},
+        lambda _: f"{node} of {site}: readmitted",
+    )
+
+
+def _nodes_table(found: Sequence[Entry], if_none: str) -> RenderableType:
+    return output.list_table(_NODES, found) if found else if_none
+
+
+_NODES: Mapping[str, Column] = {
+    "Node": "node",
+    "VO": "vo",
+    "Since": lambda each: output.local_time(each["since"]),
+    "Next trial": lambda each: output.local_time(each["next_trial_at"]),
+    "Until": lambda each: output.local_time(each["until"]),
+    "Why": lambda each: " ".join(each["reason"].split())[:200],
+}
 
 
 def _scopes(site: Entry) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Pages of sites and queues: the list, a site with its tree, suggested offers, bans; a batch queue."""
+"""Pages of sites and queues: the list, a site with its tree, offers, bans, excluded nodes; a batch queue."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -93,8 +93,13 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     glance = overview.list_glances(page.parts, caller, [site])[0]
     with database.reading(page.parts.engine) as conn:
         jobs = overview.jobs_there(conn, caller, [site])
+    may_ban = caller.looks_after(site)
+    sees_pilots = caller.role in allowed_roles(lists.list_pilots)
+    nodes = sites.list_excluded_nodes(page.parts, caller, site) if sees_pilots else []
     if page.is_fragment:
-        return page.render("sites/live.html", site=site, state=state, glance=glance, jobs=jobs)
+        return page.render(
+            "sites/live.html", site=site, state=state, glance=glance, jobs=jobs, nodes=nodes, may_ban=may_ban
+        )
     selected = fold(vo) or caller.vo or ""
     queues = [address for address in config.addresses if address.site == site]
     occupied = overview.count_at_queues(page.parts, caller, site)
@@ -111,7 +116,8 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         config=config,
         vos=visibility.site_vos(caller, config, site),
         vo=selected,
-        may_ban=caller.looks_after(site),
+        may_ban=may_ban,
+        nodes=nodes,
         depths=[accounting.draw_depths(page, hours, site) for hours in _DEPTH_HOURS],
     )
 
@@ -168,6 +174,14 @@ def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
 def allow_again(page: PageOf, site: str) -> Response:
     """Lift the ban of the site."""
     sites.allow(page.parts, page.caller, site)
+    return RedirectResponse(f"/sites/{site}", 303)
+
+
+@router.post("/sites/{site}/readmit")
+@allow(Role.SITE_ADMIN)
+def readmit(page: PageOf, site: str, node: Annotated[str, Form(min_length=1, max_length=255)]) -> Response:
+    """Give a node of the site jobs again."""
+    sites.readmit_node(page.parts, page.caller, site, node)
     return RedirectResponse(f"/sites/{site}", 303)
 
 

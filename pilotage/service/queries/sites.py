@@ -1,4 +1,4 @@
-"""Ban and allow sites; read their bans, throttles, limits and advertisements."""
+"""Ban and allow sites, readmit nodes; read bans, excluded nodes, throttles, limits and advertisements."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -18,6 +18,7 @@ from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import Value
 from taskqueue.db import database
+from taskqueue.pilots import nodes
 from taskqueue.sites import reservations, scopes
 from taskqueue.sites.reservations import Reservation
 from taskqueue.sites.scopes import Ban
@@ -103,6 +104,20 @@ class HandledTypesAnswer(AnswerModel):
     stale: bool
 
 
+class ExcludedNodeAnswer(AnswerModel):
+    """A node that takes no jobs of a VO for a while, since its pilots there ended because of their host."""
+
+    site: str
+    node: str = Field(description="Name of the host, as its pilots report it.")
+    vo: str = Field(description="VO whose pilots ended there, and take no jobs there.")
+    since: datetime = Field(description="First of these ends in a row.")
+    until: datetime = Field(description="When it ends by itself.")
+    next_trial_at: datetime = Field(
+        description="From then on a pilot may try the node: a good job readmits it."
+    )
+    reason: str = Field(description="Why the last of these pilots ended.")
+
+
 class SiteAnswer(BaseModel):
     """A site with its ban, throttles and limits, and the job types that its gateways handle."""
 
@@ -136,6 +151,23 @@ def allow(parts: Services, caller: Caller, site: str) -> None:
     with database.writing(parts.engine) as conn:
         scopes.lift_ban(conn, site)
     audit.done(caller, "allow", site=site)
+
+
+def list_excluded_nodes(parts: Services, caller: Caller, site: str) -> list[ExcludedNodeAnswer]:
+    """The excluded nodes of a site, for admins of the site those of all VOs, for others of their own."""
+    visibility.require_known(parts.live.current, site)
+    vos = visibility.vos_at(caller, site)
+    with database.reading(parts.engine) as conn:
+        found = nodes.list_excluded(conn, site=site, vos=vos, now=parts.clock())
+    return [ExcludedNodeAnswer.model_validate(each) for each in found]
+
+
+def readmit_node(parts: Services, caller: Caller, site: str, node: str) -> None:
+    """End the exclusion of a node; errors as for `ban`, and `NodeNotExcluded`."""
+    visibility.require_site(caller, parts.live.current, site)
+    with database.writing(parts.engine) as conn:
+        nodes.readmit(conn, site, node, now=parts.clock())
+    audit.done(caller, "readmit", site=site, node=node)
 
 
 #: Reservations that are listed.

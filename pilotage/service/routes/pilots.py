@@ -21,7 +21,7 @@ from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import database
 from taskqueue.leases import expiry
-from taskqueue.pilots import pilot_secrets, pilots, search
+from taskqueue.pilots import nodes, pilot_secrets, pilots, search
 from taskqueue.pilots.pilots import IntendedPilot, StatusReport
 from taskqueue.pilots.search import PilotFilter
 from taskqueue.states import PILOT_ENDS, PILOT_STEPS, PilotStatus
@@ -138,7 +138,9 @@ class PilotAnswer(AnswerModel):
     used_cores: int = Field(description="Cores of these jobs.")
     ended_jobs: int = Field(description="Number of jobs whose payload ended there.")
     node: str = Field(description="Name of its host; empty: not reported.")
-    host_trouble: bool = Field(description="Whether it ended because of its host.")
+    host_trouble: bool = Field(
+        description="Whether it ended because of its host; false once an admin has readmitted its node."
+    )
     has_output: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its output.")
     has_log: bool = Field(description="`GET /pilots/{stamp}/output` has the end of its own log.")
 
@@ -339,15 +341,16 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotSt
 def set_node(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNode) -> NodeAnswer:
     """Store the node of a pilot, reported before its first request; the answer may exclude the node.
 
-    A node is excluded for an hour after three pilots in a row ended because of their host. If the pilot was
-    started again, the jobs that its former process had stall, and are rescheduled unless it reports on them.
+    A node is excluded for an hour after three pilots in a row ended because of their host, but a pilot may
+    try it every five minutes; the first job that ends there readmits it. If the pilot was started again, the
+    jobs that its former process had stall, and are rescheduled unless it reports on them.
     """
     now = parts.clock()
     with database.writing(parts.engine) as conn:
         visibility.require_pilot(caller, pilots.get_pilot(conn, stamp))
         if body.process and pilots.store_process(conn, stamp, body.process, now=now):
             expiry.mark_pilots_ended(conn, [stamp], now=now)
-        found = pilots.store_node(conn, stamp, body.node, now=now)
+        found = nodes.admit_pilot(conn, stamp, body.node, now=now)
     return NodeAnswer() if found is None else NodeAnswer(excluded_until=found.until, reason=found.reason)
 
 

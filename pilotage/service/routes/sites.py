@@ -1,4 +1,4 @@
-"""Sites: advertisements, bans, throttles, limits; their directors and gateways, whose reports are leases."""
+"""Sites: advertisements, bans, throttles, limits, nodes; directors and gateways, whose reports are leases."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import AnswerModel, ListPage, StrictInput
 from pilotage.service.queries import sites
-from pilotage.service.queries.sites import SiteAnswer
+from pilotage.service.queries.sites import ExcludedNodeAnswer, SiteAnswer
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.classad import match_expression
@@ -103,6 +103,18 @@ class BanBody(StrictInput):
     until: datetime | None = Field(default=None, description="With a time zone; null: until allowed again.")
 
 
+class ReadmittedNode(StrictInput):
+    """A node to readmit."""
+
+    node: str = Field(min_length=1, max_length=255, description="As `GET /sites/{site}/nodes` names it.")
+
+
+class ExcludedNodes(BaseModel):
+    """Nodes of a site that take no jobs for a while."""
+
+    nodes: list[ExcludedNodeAnswer]
+
+
 class SiteQuery(ListPage):
     """Page of sites."""
 
@@ -164,6 +176,27 @@ def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Lift the ban of a site."""
     sites.allow(parts, caller, site)
     return sites.may_see_in_full(parts, caller, site)
+
+
+@router.get("/{site}/nodes")
+@allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+def list_nodes(parts: PartsOf, caller: CallerOf, site: str) -> ExcludedNodes:
+    """List the nodes that take no jobs for a while, since pilots there ended because of their host.
+
+    Admins of the site see those of all VOs, others those of their own.
+    """
+    return ExcludedNodes(nodes=sites.list_excluded_nodes(parts, caller, site))
+
+
+@router.post("/{site}/readmit")
+@allow(Role.SITE_ADMIN, most_bytes=SMALL)
+def readmit(parts: PartsOf, caller: CallerOf, site: str, body: ReadmittedNode) -> ExcludedNodes:
+    """Readmit a node for all VOs at once; the nodes that are still excluded.
+
+    404 `node_not_excluded`: it is not.
+    """
+    sites.readmit_node(parts, caller, site, body.node)
+    return ExcludedNodes(nodes=sites.list_excluded_nodes(parts, caller, site))
 
 
 @router.get("")

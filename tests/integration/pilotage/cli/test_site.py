@@ -93,6 +93,29 @@ def test_a_site_admin_who_lists_jobs_is_referred_to_their_numbers(
         assert ("`pilotage job list --by vo,status` counts the jobs at your site" in said.err) is bool(status)
 
 
+def test_an_excluded_node_is_shown_and_readmitted(run: Run, limited: Service) -> None:
+    assert run("nodes", SITE) == (0, f"{SITE}: no node is excluded\n", "")
+    director = limited.as_role("director", vo="cms")
+    for number in range(3):
+        stamp = f"north.any.{number}"
+        body = {"stamp": stamp, "queue": f"{SITE}/ce1/long"}
+        director.post("/api/v1/pilots", json=body).raise_for_status()
+        pilot = limited.as_role("pilot", vo="cms", queue=body["queue"], stamp=stamp)
+        pilot.post(f"/api/v1/pilots/{stamp}/node", json={"node": "n1"}).raise_for_status()
+        end = {"status": "Failed", "reason": "no space left", "host_trouble": True}
+        pilot.post(f"/api/v1/pilots/{stamp}/status", json=end).raise_for_status()
+
+    status, out, _ = run("nodes", SITE)
+    assert status == 0
+    assert all(word in out for word in ("n1", "cms", "no space left"))
+    assert [each["node"] for each in json.loads(run("nodes", SITE, "--json")[1])["nodes"]] == ["n1"]
+    assert run("readmit", SITE, "n1", site="LCG.B.org")[0] == 1
+    assert run("readmit", SITE, "n1") == (0, f"n1 of {SITE}: readmitted\n", "")
+    assert run("nodes", SITE) == (0, f"{SITE}: no node is excluded\n", "")
+    status, _, said = run("readmit", SITE, "n1")
+    assert (status, "excluded node n1 of LCG.A.org does not exist" in said) == (1, True)
+
+
 def test_whole_numbers_are_shown_as_such(run: Run) -> None:
     run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
     status, out, _ = run("show", SITE, "--json")

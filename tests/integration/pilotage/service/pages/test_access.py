@@ -53,6 +53,7 @@ PAGES = [
     ("GET", "/sites/{site}/offers", SITES),
     ("POST", "/sites/{site}/ban", {"site_admin"}),
     ("POST", "/sites/{site}/allow", {"site_admin"}),
+    ("POST", "/sites/{site}/readmit", {"site_admin"}),
     ("GET", "/sites/{site}/{ce}/{queue}", SITES),
     ("POST", "/sites/{site}/{ce}/{queue}/drain", {"site_admin"}),
     ("POST", "/sites/{site}/{ce}/{queue}/resume", {"site_admin"}),

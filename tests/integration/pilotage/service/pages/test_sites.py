@@ -153,6 +153,29 @@ def test_a_site_admin_bans_his_site_and_allows_it_again(unbanned: Service, signe
     assert unbanned.operator().get(f"/api/v1/sites/{SITE}").json()["ban"] is None
 
 
+def test_a_site_admin_readmits_a_node(grid: Service, signed_in: SignedIn):
+    for number in range(3):
+        stamp = f"north.any.{number}"
+        body = {"stamp": stamp, "queue": QUEUE}
+        grid.as_role("director", vo="cms").post("/api/v1/pilots", json=body).raise_for_status()
+        pilot = grid.as_role("pilot", vo="cms", queue=QUEUE, stamp=stamp)
+        pilot.post(f"/api/v1/pilots/{stamp}/node", json={"node": "n1.a.org"}).raise_for_status()
+        end = {"status": "Failed", "reason": HOSTILE, "host_trouble": True}
+        pilot.post(f"/api/v1/pilots/{stamp}/status", json=end).raise_for_status()
+    others = signed_in(grid, role="vo_admin", vo="cms", user="eve")
+    others.goto(f"/sites/{SITE}")
+    expect(others.get_by_role("row").filter(has_text="n1.a.org")).to_contain_text(HOSTILE)
+    assert not others.get_by_role("button", name="Readmit").count()
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    expect(page.get_by_role("row").filter(has_text="n1.a.org")).to_contain_text(HOSTILE)
+    picture(page, "sites/nodes")
+    page.get_by_role("button", name="Readmit").click()
+    page.wait_for_url(f"**/sites/{SITE}")
+    assert not page.get_by_text("n1.a.org").count()
+    assert grid.operator().get(f"/api/v1/sites/{SITE}/nodes").json()["nodes"] == []
+
+
 @pytest.mark.parametrize(
     "who",
     [

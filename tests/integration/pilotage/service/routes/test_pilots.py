@@ -202,6 +202,28 @@ def test_a_node_is_excluded_after_three_pilots_in_a_row_ended_because_of_it(serv
     assert (shown["node"], shown["host_trouble"]) == ("n1", True)
 
 
+def test_a_site_admin_sees_excluded_nodes_and_readmits_them(service: Service):
+    for number in range(3):
+        report_end(service, number)
+    admin = service.as_role("site_admin", site="LCG.A.org")
+    [excluded] = admin.get("/api/v1/sites/LCG.A.org/nodes").json()["nodes"]
+    assert (excluded["node"], excluded["vo"], excluded["reason"]) == ("n1", "cms", "no space left")
+    of_vo = service.as_role("vo_admin", vo="cms", user="eve").get("/api/v1/sites/LCG.A.org/nodes")
+    assert of_vo.json()["nodes"] == [excluded]
+    of_another = service.as_role("vo_admin", vo="dune", user="dan").get("/api/v1/sites/LCG.A.org/nodes")
+    assert of_another.json()["nodes"] == []
+    body = {"node": "n1"}
+    for role, wishes in (("vo_admin", {"vo": "cms", "user": "eve"}), ("site_admin", {"site": "LCG.B.org"})):
+        answer = service.as_role(role, **wishes).post("/api/v1/sites/LCG.A.org/readmit", json=body)
+        assert answer.status_code == 403, role
+
+    assert admin.post("/api/v1/sites/LCG.A.org/readmit", json=body).json() == {"nodes": []}
+
+    assert ask_for_node(service, "north.any.8", "n1")["excluded_until"] is None
+    again = admin.post("/api/v1/sites/LCG.A.org/readmit", json=body)
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "node_not_excluded")
+
+
 def test_pilots_of_another_vo_exclude_no_node(service: Service):
     for number in range(3):
         report_end(service, number)

@@ -1,0 +1,134 @@
+"""Nodes that take no jobs for a while: excluded by the ends of pilots, tried again, readmitted."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import count
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from cs_config.tree.address import QueueAddress
+from taskqueue.db import database
+from taskqueue.errors import NodeNotExcluded
+from taskqueue.pilots import nodes, pilots
+from taskqueue.states import PilotStatus
+from tests import stored
+
+QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
+_NUMBERS = count()
+
+
+@pytest.fixture
+def conn(engine: Engine) -> Iterator[Connection]:
+    with database.writing(engine) as conn:
+        yield conn
+
+
+def start(conn: Connection, now: datetime, *, node: str = "n1", vo: str = "lhcb") -> str | None:
+    """A pilot that starts on a node; its stamp if it may take jobs there, else it ends."""
+    stamp = f"pilot{next(_NUMBERS)}"
+    pilots.register(conn, stamp=stamp, vo=vo, queue=QUEUE, submitted_by="director", now=now)
+    if (why := nodes.admit_pilot(conn, stamp, node, now=now)) is None:
+        pilots.set_status(conn, stamp, PilotStatus.RUNNING, now=now)
+        return stamp
+    pilots.set_status(conn, stamp, PilotStatus.FAILED, reason=f"excluded: {why.reason}", now=now)
+    return None
+
+
+def break_pilot(conn: Connection, now: datetime, *, node: str = "n1", vo: str = "lhcb") -> None:
+    """A pilot that takes jobs on a node, and ends because of it."""
+    stamp = start(conn, now, node=node, vo=vo)
+    assert stamp is not None
+    end(conn, stamp, now)
+
+
+def end(conn: Connection, stamp: str, now: datetime) -> None:
+    pilots.set_status(conn, stamp, PilotStatus.FAILED, reason="no space left", host_trouble=True, now=now)
+
+
+def exclude(conn: Connection, now: datetime, **where: str) -> None:
+    for minute in (0, 1, 2):
+        break_pilot(conn, now + timedelta(minutes=minute), **where)
+
+
+def test_an_excluded_node_gets_one_pilot_every_few_minutes(conn: Connection, now: datetime) -> None:
+    exclude(conn, now)
+    minutes = [start(conn, now + timedelta(minutes=minute)) is not None for minute in range(3, 13)]
+
+    assert minutes == [minute in (7, 12) for minute in range(3, 13)]
+
+
+def test_a_trial_that_fails_keeps_a_node_excluded_and_the_next_comes_after_minutes(
+    conn: Connection, now: datetime
+) -> None:
+    exclude(conn, now)
+    break_pilot(conn, now + timedelta(minutes=8))
+
+    assert start(conn, now + timedelta(minutes=12)) is None
+    [found] = nodes.list_excluded(conn, now=now + timedelta(minutes=12))
+    assert (found.site, found.node, found.vo, found.reason) == (QUEUE.site, "n1", "lhcb", "no space left")
+    assert (found.since, found.last) == (now, now + timedelta(minutes=8))
+    assert found.until == now + timedelta(minutes=68)
+    assert found.next_trial_at == now + timedelta(minutes=13)
+    assert start(conn, now + timedelta(minutes=13)) is not None
+
+
+def test_the_first_good_job_readmits_a_node_also_of_a_pilot_that_runs_on(
+    conn: Connection, now: datetime
+) -> None:
+    exclude(conn, now)
+    trial = start(conn, now + timedelta(minutes=7))
+    assert start(conn, now + timedelta(minutes=8)) is None
+
+    stored.force_pilot(conn, trial, ended_jobs=1, last_seen_at=now + timedelta(minutes=9))
+
+    assert start(conn, now + timedelta(minutes=9)) is not None
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=9)) == []
+
+
+def test_a_pilot_that_was_there_before_and_ends_a_job_later_readmits_its_node(
+    conn: Connection, now: datetime
+) -> None:
+    older = start(conn, now - timedelta(minutes=10))
+    exclude(conn, now)
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=3))
+
+    stored.force_pilot(conn, older, ended_jobs=1, last_seen_at=now + timedelta(minutes=4))
+
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=4)) == []
+
+
+def test_an_admin_readmits_a_node_for_all_vos_and_what_follows_counts_anew(
+    conn: Connection, now: datetime
+) -> None:
+    exclude(conn, now)
+    exclude(conn, now, vo="cms")
+    exclude(conn, now, node="n2")
+    later = now + timedelta(minutes=3)
+    assert [(each.node, each.vo) for each in nodes.list_excluded(conn, now=later)] == [
+        ("n1", "cms"),
+        ("n1", "lhcb"),
+        ("n2", "lhcb"),
+    ]
+    assert nodes.list_excluded(conn, site="LCG.Other.org", now=later) == []
+    assert [each.node for each in nodes.list_excluded(conn, vos=["cms"], now=later)] == ["n1"]
+
+    nodes.readmit(conn, QUEUE.site, "n1", now=later)
+
+    assert [each.node for each in nodes.list_excluded(conn, site=QUEUE.site, now=later)] == ["n2"]
+    with pytest.raises(
+        NodeNotExcluded, match=r"excluded node n22 of LCG\.CERN\.ch does not exist, did you mean n2"
+    ):
+        nodes.readmit(conn, QUEUE.site, "n22", now=later)
+    with pytest.raises(NodeNotExcluded):
+        nodes.readmit(conn, QUEUE.site, "n1", now=later)
+    exclude(conn, later)
+    assert len(nodes.list_excluded(conn, now=later + timedelta(minutes=3))) == 2
+
+
+def test_a_node_without_further_ends_is_readmitted_after_an_hour(conn: Connection, now: datetime) -> None:
+    exclude(conn, now)
+
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=60))
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=61)) == []
+    assert start(conn, now + timedelta(minutes=61)) is not None
