@@ -1,4 +1,5 @@
-"""Job descriptions of a genuine DIRAC: made by its Job API, and read by the model of its JobManager.
+"""Job descriptions of a genuine DIRAC: made by its Job API and its transformations, read by the model of its
+JobManager, and as its JobAgents get them.
 
 Imported by the Python of a genuine DIRAC; lists of texts in JSON come and go by the standard streams.
 """
@@ -7,6 +8,7 @@ import io
 import json
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import DIRAC
 
@@ -69,6 +71,19 @@ JOBS: list[list[tuple[Any, ...]]] = [
         ("setName", "run_%n"),
     ],
     [
+        ("setExecutable", "/bin/echo"),
+        ("setInputData", ["/lhcb/0"]),
+        ("setParameterSequence", "InputData", [["/lhcb/1", "/lhcb/2"], ["/lhcb/3"]], "ParametricInputData"),
+    ],
+    [
+        ("setExecutable", "/bin/echo"),
+        ("setInputSandbox", ["SB:SE|/SandBox/a/b.tar.bz2"]),
+        ("setParameterSequence", "InputSandbox", [["LFN:/lhcb/x", "LFN:/lhcb/y"], ["LFN:/lhcb/z"]]),
+        ("setParameterSequence", "Site", [["LCG.CERN.cern", "LCG.CNAF.it"], ["ANY"]]),
+    ],
+    [("setExecutable", "/bin/echo"), ("_addJDLParameter", "SoftwarePackages", [])],
+    [("setExecutable", "/bin/echo"), ("setOutputSandbox", ["out_%j.log"]), ("setName", "run_%j")],
+    [
         ("setExecutable", "script.sh", "all at once"),
         ("setName", "whole"),
         ("setJobGroup", "group2"),
@@ -87,8 +102,16 @@ JOBS: list[list[tuple[Any, ...]]] = [
 ]
 
 
+#: Tasks of transformations, which are submitted as one parametric job each.
+TASKS: list[list[dict[str, object]]] = [
+    [{"InputData": ["/lhcb/a", "/lhcb/b"], "Site": "LCG.CERN.cern"}, {"InputData": ["/lhcb/c"]}],
+    [{"InputData": ["/lhcb/a"]}, {"InputData": ["/lhcb/b"]}],
+    [{}, {}],
+]
+
+
 def make_texts() -> list[str]:
-    """The descriptions that the Job API makes."""
+    """The descriptions that the Job API makes, then those of transformations."""
     from DIRAC.Interfaces.API.Job import Job
 
     texts = []
@@ -97,14 +120,36 @@ def make_texts() -> list[str]:
         for name, *arguments in calls:
             result = getattr(job, name)(*arguments)
             assert result is None or result["OK"], (name, arguments, result["Message"])
-        texts.append(job._toJDL(jobDescriptionObject=io.StringIO(job._toXML())))
-    return texts
+        texts.append(_format(job))
+    return [*texts, *map(_make_bulk_text, TASKS)]
 
 
-def read_text(text: str) -> Any:
-    """The jobs of a description as the model has them; None: DIRAC refuses it."""
+def _format(job: Any) -> str:
+    text: str = job._toJDL(jobDescriptionObject=io.StringIO(job._toXML()))
+    return text
+
+
+def _make_bulk_text(tasks: list[dict[str, object]]) -> str:
+    from DIRAC.Interfaces.API.Job import Job
+    from DIRAC.TransformationSystem.Client.WorkflowTasks import WorkflowTasks
+
+    template = Job()
+    template.setExecutable("/bin/echo")
+    template.setType("MCSimulation")
+    maker = WorkflowTasks(transClient=Mock(), submissionClient=Mock(), jobMonitoringClient=Mock())
+    numbered = {
+        number: {"TransformationID": 7, "TargetSE": "Unknown", "Site": "ANY", **task}
+        for number, task in enumerate(tasks, 1)
+    }
+    made = maker.prepareTransformationTasks(
+        template.workflow.toXML(), numbered, "ada", "lhcb_user", bulkSubmissionFlag=True
+    )
+    return _format(made["Value"]["BulkJobObject"])
+
+
+def expand_text(text: str) -> list[str] | None:
+    """The descriptions of the single jobs of a description; None: DIRAC refuses it."""
     from DIRAC.Core.Utilities.ClassAd.ClassAdLight import ClassAd
-    from DIRAC.Core.Utilities.JDL import jdlToBaseJobDescriptionModel
     from DIRAC.WorkloadManagementSystem.Utilities.ParametricJob import (
         generateParametricJobs,
         getParameterVectorLength,
@@ -116,12 +161,20 @@ def read_text(text: str) -> Any:
     number = getParameterVectorLength(ClassAd(text))
     if not number["OK"]:
         return None
-    texts = [text]
-    if number["Value"]:
-        made = generateParametricJobs(ClassAd(text))
-        if not made["OK"]:
-            return None
-        texts = made["Value"]
+    if not number["Value"]:
+        return [text]
+    made = generateParametricJobs(ClassAd(text))
+    return made["Value"] if made["OK"] else None
+
+
+def read_text(text: str) -> Any:
+    """The jobs of a description as the model has them; None: DIRAC refuses it."""
+    from DIRAC.Core.Utilities.ClassAd.ClassAdLight import ClassAd
+    from DIRAC.Core.Utilities.JDL import jdlToBaseJobDescriptionModel
+
+    texts = expand_text(text)
+    if texts is None:
+        return None
     models = []
     for each in texts:
         try:
@@ -137,10 +190,43 @@ def read_text(text: str) -> Any:
     return models
 
 
+def hand_out(text: str) -> Any:
+    """What JobAgents read of the jobs of a description, as JobManager and JobDB would store these.
+
+    The first job has the id 1.
+    """
+    return [receive(_store(each, number)) for number, each in enumerate(expand_text(text) or (), 1)]
+
+
+def _store(text: str, job_id: int) -> str:
+    """The text of a job as `JobDB.insertNewJobIntoDB` stores it, without its database."""
+    from DIRAC.Core.Utilities.ClassAd.ClassAdLight import ClassAd
+    from DIRAC.WorkloadManagementSystem.DB import JobDBUtils
+
+    owned = JobDBUtils.checkAndAddOwner(text, "ada", "lhcb_user")
+    assert owned["OK"], owned["Message"]
+    manifest = owned["Value"]
+    manifest.setOption("JobID", job_id)
+    job = ClassAd(manifest.dumpAsJDL().replace("%j", str(job_id)))
+    job.insertAttributeInt("JobID", job_id)
+    asked, columns = ClassAd("[]"), dict[str, object]()
+    JobDBUtils.checkAndPrepareJob(job_id, job, asked, "ada", "lhcb_user", columns, "lhcb")
+    stored: str = JobDBUtils.createJDLWithInitialStatus(job, asked, [], columns, "Received", "")
+    return stored
+
+
+def receive(text: str) -> Any:
+    """The parameters that a JobAgent reads in the text of a job."""
+    from DIRAC.WorkloadManagementSystem.Agent.JobAgent import JobAgent
+
+    return JobAgent._getJDLParameters(Mock(), text)["Value"]
+
+
 def main() -> None:
-    """Answer `make` with texts, and `read` with the models of the texts that came."""
+    """Answer `make` with texts, and the names of other functions with their results for texts that came."""
     DIRAC.initialize(require_auth=False)
-    answer: Any = (
-        make_texts() if sys.argv[1] == "make" else list(map(read_text, json.loads(sys.stdin.read())))
-    )
+    functions = {"read": read_text, "hand_out": hand_out, "receive": receive}
+    name = sys.argv[1]
+    given = json.loads(sys.stdin.read())
+    answer: Any = make_texts() if name == "make" else list(map(functions[name], given))
     print("ANSWER" + json.dumps(answer))  # noqa: T201

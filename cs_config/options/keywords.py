@@ -15,6 +15,9 @@ from requirements.values import MAX_INTEGER, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+#: What separates the members of a list in one text; in the value of a variable a comma may be part of it.
+_COMMA = re.compile(",")
+_NEXT_VARIABLE = re.compile(r",(?=\s*+[A-Za-z_]\w*+\s*+=)")
 #: A line without these characters is split into words alike by every shell.
 _QUOTING = frozenset("'\"\\")
 #: DIRAC's spellings of true and false.
@@ -84,14 +87,17 @@ def arguments(raw: object) -> str:
     return line
 
 
-def texts(raw: object) -> tuple[str, ...]:
-    """A list of texts; a single text is a list of one, blank ones are dropped."""
-    items = raw if isinstance(raw, list | tuple) else (raw,)
+def texts(raw: object, *, separator: re.Pattern[str] = _COMMA) -> tuple[str, ...]:
+    """The members of a list, without blank ones.
+
+    One text is split at its commas, as DIRAC splits it; a member of a list is kept whole.
+    """
+    items = raw if isinstance(raw, list | tuple) else separator.split(text(raw))
     return tuple(read for item in items if (read := text(item).strip()))
 
 
 def names(raw: object) -> tuple[str, ...]:
-    """Names of sites, tags and the like, without duplicates; also accepted as one comma-separated text."""
+    """Names of sites, tags and the like, without duplicates; members are split, too: no name has a comma."""
     found = dict.fromkeys(
         part for item in texts(raw) for part in (word.strip() for word in item.split(",")) if part
     )
@@ -139,11 +145,14 @@ def flag(raw: object) -> bool:
 
 
 def environment(raw: object) -> tuple[tuple[str, str], ...]:
-    """Environment variables of the payload: a record, or texts such as `NAME=value`."""
+    """Environment variables of the payload: a record, or texts such as `NAME=value`.
+
+    In one text, `A=1, B=x,y`, a comma that no name follows is part of the value.
+    """
     if isinstance(raw, Mapping):
         pairs = [(str(name), text(value)) for name, value in raw.items()]
     else:
-        pairs = [_variable(item) for item in texts(raw)]
+        pairs = [_variable(item) for item in texts(raw, separator=_NEXT_VARIABLE)]
     for name, _ in pairs:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UnfitValueError(f"{name!r} is not a valid name of a variable")
@@ -158,10 +167,16 @@ def _variable(item: str) -> tuple[str, str]:
 
 
 def foreign(raw: object) -> tuple[tuple[str, str], ...]:
-    """Keywords of another system with their texts, which that system gets back unchanged."""
+    """Keywords of another system with their texts, which it gets back unchanged; a list becomes `{a, b}`."""
     if not isinstance(raw, Mapping):
         raise UnfitValueError(f"{format_seen(raw)}, allowed is a record of names and texts")
-    return tuple(sorted((text(name), text(value)) for name, value in raw.items()))
+    return tuple(sorted((text(name), _foreign_text(value)) for name, value in raw.items()))
+
+
+def _foreign_text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return "{" + ", ".join(map(_foreign_text, value)) + "}"
+    return text(value)
 
 
 def logical_names(raw: object) -> tuple[str, ...]:
@@ -172,8 +187,13 @@ def logical_names(raw: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(re.sub(r"^LFN:", "", item, flags=re.IGNORECASE) for item in texts(raw)))
     for name in found:
         if not name.startswith("/") or "//" in name:
-            raise UnfitValueError(f"{name!r} is not a logical file name, such as LFN:/vo/path/file")
+            hint = "; a name with a comma needs a list" if isinstance(raw, str) and "," in raw else ""
+            raise UnfitValueError(f"{name!r} is not a logical file name, such as LFN:/vo/path/file{hint}")
     return found
+
+
+#: Readers of keywords whose value is a list.
+_LISTS = (texts, names, logical_names, environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +206,11 @@ class Keyword:
     minimum: float | None = None  #: default, if the configuration sets none
     maximum: float | None = None  #: default, if the configuration sets none
     also: tuple[str, ...] = ()  #: spellings beside singular and plural
+
+    @property
+    def is_list(self) -> bool:
+        """Whether its value is a list."""
+        return self.read in _LISTS
 
 
 def _number(

@@ -160,6 +160,8 @@ _IGNORED = frozenset(
     )
 )
 _NAMES = {fold(name + plural): known for name, known in _KEYWORDS.items() for plural in ("", "s")}
+#: Lists that DIRAC also writes as one text; a tag has no comma.
+_TAGS = frozenset({"tags", "required_tags", "banned_tags"})
 _FLAGS: Mapping[str, bool] = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -171,8 +173,9 @@ class RequestKeywords:
         self.warnings: list[str] = []
         self.unknown: dict[str, object] = {}
         self._stated: dict[str, tuple[str, object]] = {}
-        for name, value in raw.items():
+        for name, stated in raw.items():
             known = _NAMES.get(fold(name))
+            value = _split_text(stated) if known in _TAGS and isinstance(stated, str) else stated
             if known is None:
                 self._keep(name, value)
             elif known in self._stated and self._stated[known][1] != value:
@@ -209,10 +212,8 @@ class RequestKeywords:
 
     def _list_texts(self, name: str, value: object) -> list[str]:
         if isinstance(value, str):
-            # DIRAC's pilots write lists of tags as text: `["a", b]`.
-            listed = value.strip().startswith("[") and value.strip().endswith("]")
-            parts = value.strip().strip("[]").split(",")
-            return [part.strip(" \"'") for part in parts] if listed else [value]
+            is_list = value.strip().startswith("[") and value.strip().endswith("]")
+            return _split_text(value) if is_list else [value]
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return value
         self.add_problem(name, f"is {_format_value(value)}, allowed is text or a list of texts")
@@ -281,6 +282,11 @@ class RequestKeywords:
         if not isinstance(value, bool):
             self.add_problem(name, f"is {_format_value(value)}, allowed is true or false")
         return value is True
+
+
+def _split_text(text: str) -> list[str]:
+    """The items of a list that DIRAC's pilots have written as text: `a, b` or `["a", b]`."""
+    return [item.strip(" \"'") for item in text.strip().strip("[]").split(",")]
 
 
 def _is_any(word: str) -> bool:

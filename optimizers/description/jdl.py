@@ -35,12 +35,11 @@ _OF_JDL = re.compile(r"=\s*[\[{]")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r'\\(["\\])')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[^,"]+|,')
-#: Readers of keywords whose value is one text, and of those whose value is a list of texts.
+#: Readers of keywords whose value is one text.
 _ONE_TEXT = (
     *(keywords.text, keywords.short_text, keywords.filled_text, keywords.short_filled_text),
     keywords.arguments,
 )
-_MANY_TEXTS = (keywords.texts, keywords.names, keywords.logical_names, keywords.environment)
 #: Keywords that are an expression, unless they are a section.
 _EXPRESSIONS = frozenset({"requirements", "requirement", "rank"})
 
@@ -50,7 +49,7 @@ def is_cfg(text: str) -> bool:
 
     A single `Name = value` is JDL.
     """
-    plain = _TEXT_OR_COMMENT.sub(lambda found: "" if found["comment"] else '""', text).lstrip("\ufeff \t\r\n")
+    plain = _TEXT_OR_COMMENT.sub(lambda found: "" if found["comment"] else '""', text).lstrip()
     if _SECTION.search(plain):
         return bool(_OPTION.match(plain) or _SECTION.match(plain))
     if ";" in plain or _OF_JDL.search(plain):
@@ -64,7 +63,7 @@ def read_cfg(text: str, file: str | None = None) -> Mapping[str, object]:
     The value of a keyword that is a text, such as `Arguments`, is the rest of its line. A comma makes other
     values a list; numbers, `true` and `false` are as in YAML, and quotes make a text of anything.
     """
-    source = SourceText(text=text.lstrip("\ufeff"), path="description", file=file)
+    source = SourceText(text=text, path="description", file=file)
     try:
         root = dirac_text.read_text(source.text, file or "", once=True)
     except ConfigError as error:
@@ -109,7 +108,11 @@ class _CfgValues:
             return Unevaluated(text, self._source.file, line, column) if text else None
         if isinstance(entry, Leaf) and keyword is not None and keyword.read in _ONE_TEXT:
             return self._text(name, entry)
-        return self._value(name, entry, are_texts=keyword is not None and keyword.read in _MANY_TEXTS)
+        if keyword is None or not keyword.is_list:
+            return self._value(name, entry)
+        read = self._value(name, entry, are_texts=True)
+        # A text in quotes is one member, also with a comma in it.
+        return [read] if isinstance(read, str) else read
 
     def _text(self, path: str, entry: Leaf) -> str:
         """The whole value as one text."""
@@ -124,7 +127,7 @@ class _CfgValues:
             self.report(path, entry.line, message)
         return written
 
-    def _value(self, path: str, entry: Leaf | Section, *, are_texts: bool) -> object:
+    def _value(self, path: str, entry: Leaf | Section, *, are_texts: bool = False) -> object:
         """A text, a number, a boolean, or a list of these; a section as a record."""
         if isinstance(entry, Section):
             return {
@@ -265,6 +268,7 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
 
     InvalidJob shows line, column and the line itself.
     """
+    text = text.removeprefix("\ufeff")  # which editors of Windows write
     if not text.strip():
         raise InvalidJob([Problem(path="description", message="is empty", file=file)])
     if len(text) > MOST_TEXT:
@@ -289,7 +293,6 @@ def read_jdl(text: str, file: str | None = None) -> Mapping[str, object]:
 
 def is_jdl(text: str) -> bool:
     """Whether a text is in the ClassAd language: it begins with an assignment."""
-    rest = text.lstrip("\ufeff")
-    while comment := _COMMENT.match(rest):
-        rest = rest[comment.end() :]
-    return bool(_ASSIGNMENT.match(rest) or _EMPTY_AD.fullmatch(rest))
+    while comment := _COMMENT.match(text):
+        text = text[comment.end() :]
+    return bool(_ASSIGNMENT.match(text) or _EMPTY_AD.fullmatch(text))

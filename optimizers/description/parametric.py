@@ -33,8 +33,10 @@ _NUMBERS = {"parameterstart": 0, "parameterstep": 1, "parameterfactor": 1}
 #: Characters of a formatted number.
 _MOST_DIGITS = 24
 
+#: Value of a parameter for one member.
+MemberValue = str | list[str]
 #: Values of one member by placeholder: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`.
-MemberValues = dict[str, str]
+MemberValues = dict[str, MemberValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +77,21 @@ def volume(raw: Mapping[str, object]) -> Volume:
         if descriptions.refers_to_own(raw):
             return Volume(jobs=1, varied_tokens=sum(map(jdl.count_tokens, read)))
         return Volume(jobs=1, expressions=frozenset(read))
-    lengths = {name: _lengths(column) for name, column in columns.items()}
-    jobs = max(count for count, _, _ in lengths.values())
-    lengths.setdefault("n", (jobs, jobs * _MOST_DIGITS, _MOST_DIGITS))
+    sizes = {name: _measure(column) for name, column in columns.items()}
+    jobs = max(each.jobs for each in sizes.values())
+    sizes.setdefault("n", _ColumnSize.of_numbers(jobs))
     template = without_parameters(raw)
     fixed, uses = placeholders.count_places(template)
-    filled = [(number, *lengths[name]) for name, number in uses.items() if name in lengths]
+    filled = [(number, sizes[name]) for name, number in uses.items() if name in sizes]
+    more = sum(number * (size.values - size.jobs) for number, size in filled)  # items of lists
     texts = set(descriptions.list_expressions(template))
     refers = fixed > 0 and descriptions.refers_to_own(template)
     varied = {text for text in texts if refers or "%" in text}
     return Volume(
         jobs=jobs,
-        characters=jobs * fixed + sum(number * together for number, _, together, _ in filled),
-        longest=fixed + sum(number * longest for number, _, _, longest in filled),
-        values=jobs * (count_values(choose_varied(template)) + uses.total()),
+        characters=jobs * fixed + sum(number * size.characters for number, size in filled),
+        longest=fixed + sum(number * size.longest for number, size in filled),
+        values=jobs * (count_values(choose_varied(template)) + uses.total()) + more,
         expressions=frozenset(texts - varied),
         varied_tokens=sum(_count_varied_tokens(text, columns, jobs) for text in varied),
     )
@@ -104,7 +107,10 @@ def _count_varied_tokens(text: str, columns: Mapping[str, object], jobs: int) ->
 def _count_column(column: object, jobs: int) -> int:
     """Words, strings and signs in the values of a parameter as parts of an expression."""
     if isinstance(column, list | tuple):
-        return sum(jdl.count_tokens(value) if isinstance(value, str) else 1 for value in column)
+        return sum(
+            jdl.count_tokens(placeholders.format_value(value)) if isinstance(value, str | list | tuple) else 1
+            for value in column
+        )
     return jobs
 
 
@@ -129,15 +135,37 @@ def count_values(value: object) -> int:
     return sum(map(count_values, value)) if isinstance(value, list | tuple) else 1
 
 
-def _lengths(column: object) -> tuple[int, int, int]:
-    """Return the number of values, their total number of characters, and that of the longest."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ColumnSize:
+    """Size of the values of a parameter, an upper bound."""
+
+    jobs: int  #: number of values, one for each job
+    characters: int
+    longest: int  #: characters of the longest
+    values: int  #: with the items of those that are lists
+
+    @classmethod
+    def of_numbers(cls, jobs: int) -> "_ColumnSize":
+        """That of formatted numbers."""
+        return cls(jobs=jobs, characters=jobs * _MOST_DIGITS, longest=_MOST_DIGITS, values=jobs)
+
+
+def _measure(column: object) -> _ColumnSize:
     if isinstance(column, list | tuple):
-        each = [len(value) if isinstance(value, str) else _MOST_DIGITS for value in column]
-        return len(each), sum(each), max(each, default=0)
+        each = [_count_characters(value) for value in column]
+        items = sum(len(value) for value in column if isinstance(value, list | tuple))
+        return _ColumnSize(
+            jobs=len(each), characters=sum(each), longest=max(each, default=0), values=len(each) + items
+        )
     number = as_number(column) if isinstance(column, str | int | float) else None
     is_count = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
-    count = int(min(number, MAX_INTEGER)) if is_count else 0  # type: ignore[type-var, arg-type]
-    return count, count * _MOST_DIGITS, _MOST_DIGITS
+    return _ColumnSize.of_numbers(int(min(number, MAX_INTEGER)) if is_count else 0)  # type: ignore[type-var, arg-type]
+
+
+def _count_characters(value: object) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_count_characters, value)) + len(value) + 2
+    return len(value) if isinstance(value, str) else _MOST_DIGITS
 
 
 def is_parametric(raw: Mapping[str, object]) -> bool:
@@ -197,14 +225,14 @@ class _Reader:
             self._problem("Parameters", f"{name} is named twice")
         return sorted(set(names))
 
-    def column(self, name: str, raw: Mapping[str, object]) -> list[str]:
+    def column(self, name: str, raw: Mapping[str, object]) -> Sequence[MemberValue]:
         """Return the values of one parameter, one for each member."""
         stated = {
             _split(keyword)[0]: (keyword, raw[keyword]) for keyword in raw if _split(keyword)[1] == name
         }
         keyword, value = stated.pop(_LISTS)
         if isinstance(value, list | tuple):
-            return self._texts(keyword, value)
+            return self._values(keyword, value)
         count = self._number(keyword, value)
         if not isinstance(count, int) or count < 1:
             self._problem(
@@ -220,23 +248,28 @@ class _Reader:
         start, step, factor = numbers.values()
         return list(self._progression(keyword, count, start=start, step=step, factor=factor))
 
-    def check_lengths(self, columns: Mapping[str, list[str]]) -> None:
+    def check_lengths(self, columns: Mapping[str, Sequence[MemberValue]]) -> None:
         """Refuse columns of different lengths: it would be unclear which values belong together."""
         lengths = {name: len(column) for name, column in columns.items() if column}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} has {length}" for name, length in sorted(lengths.items()))
             self._problem("Parameters", f"all need the same number of values, but {shown}")
 
-    def _texts(self, keyword: str, values: list[object] | tuple[object, ...]) -> list[str]:
+    def _values(self, keyword: str, values: list[object] | tuple[object, ...]) -> Sequence[MemberValue]:
         if not values:
             self._problem(keyword, "the list is empty, so there would be no job")
         if len(values) > self.most:
             return self._too_many(keyword, len(values))
-        return [self._text(f"{keyword}[{place}]", value) for place, value in enumerate(values)]
+        return [self._value(f"{keyword}[{place}]", value) for place, value in enumerate(values)]
+
+    def _value(self, path: str, value: object) -> MemberValue:
+        if isinstance(value, list | tuple):
+            return [self._text(f"{path}[{place}]", item) for place, item in enumerate(value)]
+        return self._text(path, value)
 
     def _text(self, path: str, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            self._problem(path, f"{_format_seen(value)}, allowed is a text or a number")
+            self._problem(path, f"{_format_seen(value)}, allowed is a text, a number, or a list of these")
             return ""
         shown = _format_text(value)
         if isinstance(value, float) and float(shown) != value:
@@ -420,6 +453,7 @@ class SharedDescription:
     sandbox: str | None  #: digest
     whose: Ownership
     members: Sequence[JobMember]
+    is_own: bool = False  #: of one job of a parametric description, with its values instead of placeholders
 
 
 def expand_description(
@@ -443,7 +477,13 @@ def expand_description(
         for body, some in _bundles(template, members, options)
     ]
     return [
-        SharedDescription(body=body, sandbox=sandbox, whose=whose, members=list(alike))
+        SharedDescription(
+            body=body,
+            sandbox=sandbox,
+            whose=whose,
+            members=list(alike),
+            is_own=len(shared) > 1,
+        )
         for body, groups in shared
         for (sandbox, _), alike in groups
     ]
@@ -480,13 +520,20 @@ def _expand_members(
 def _bundles(
     template: Mapping[str, object], members: Sequence[JobMember], options: VoOptions
 ) -> list[tuple[Mapping[str, object], Sequence[JobMember]]]:
-    """Group members by stored body: one for all, unless a placeholder is where only a number is allowed."""
+    """Group members by stored body: one for all, unless a placeholder is where only a number is allowed.
+
+    Nor if a value is a list, since the release 1.0.0 does not join it with the list that has its placeholder.
+    """
     if members[0].parameters is None:
         return [(descriptions.stored_body(members[0].description), members)]
     try:
         shared = descriptions.stored_body(descriptions.parse_description(template, options))
     except InvalidJob:
         shared = {}
-    if is_same_for_all(shared, members):
+    if not _have_lists(members) and is_same_for_all(shared, members):
         return [(shared, members)]
     return [(descriptions.stored_body(each.whole), [replace(each, parameters=None)]) for each in members]
+
+
+def _have_lists(members: Sequence[JobMember]) -> bool:
+    return any(isinstance(value, list) for each in members for value in (each.parameters or {}).values())

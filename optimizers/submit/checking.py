@@ -25,6 +25,8 @@ from taskqueue.task_queues.requirement_class import RequirementClass, names_with
 
 #: One description: its text, or an object from a JSON body.
 Source = str | Mapping[str, object]
+#: Raises InvalidJob if the sender could not use a job.
+CheckJob = Callable[[JobDescription], None]
 #: Raises QuotaExceeded if there is no room for these numbers of jobs, by VO and owner.
 RequireRoom = Callable[[Mapping[tuple[str, str], int]], None]
 
@@ -53,13 +55,15 @@ def check_sources(
     *,
     sandbox: str | None = None,
     require_room: RequireRoom | None = None,
+    check_job: CheckJob | None = None,
 ) -> list[CheckedJobs]:
     """Parse and check everything that needs no database.
 
     The declared numbers of jobs are summed before any job is created; `require_room` checks the quota for
-    many. InvalidJob has the problems of all descriptions, each with its index; of very many the first.
+    many, `check_job` each job with its own values. InvalidJob has the problems of all descriptions, each with
+    its index; of very many the first.
     """
-    checking = _Checking(config=config, submitter=submitter, sandbox=sandbox)
+    checking = _Checking(config=config, submitter=submitter, sandbox=sandbox, check_job=check_job)
     texts = checking.read(sources)
     checking.check_volume(texts, require_room)
     checked = checking.expand(texts)
@@ -96,6 +100,7 @@ class _Checking:
     config: Configuration
     submitter: Submitter
     sandbox: str | None
+    check_job: CheckJob | None = None
     problems: list[tuple[int, Problem]] = field(default_factory=list)  #: with the index of the source
 
     def read(self, sources: Sequence[Source]) -> list[_Placed]:
@@ -170,6 +175,7 @@ class _Checking:
                 with self._collecting(each.index, each.path):
                     if text not in alike:
                         alike[text] = each.text.matched or list(self._expanded(each))
+                        self._check_jobs(alike[text])
                     checked += alike[text]
             except NotAllowed as refused:
                 raise NotAllowed(f"{each.path}{refused}") from None
@@ -179,6 +185,11 @@ class _Checking:
         for raw in each.text.raws:
             for submitted in parametric.expand_description(raw, self.submitter, self.config, self.sandbox):
                 yield CheckedJobs(source=each.text.text, path=each.path, submitted=submitted)
+
+    def _check_jobs(self, made: Sequence[CheckedJobs]) -> None:
+        if self.check_job is not None:
+            for member in (member for each in made for member in each.submitted.members):
+                self.check_job(member.whole)
 
     @property
     def is_full(self) -> bool:

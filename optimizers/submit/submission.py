@@ -27,7 +27,7 @@ from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step, make
 from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
-from optimizers.submit.checking import CheckedJobs, Source, check_sources, record_as_text
+from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
 from taskqueue import blobs
@@ -66,13 +66,14 @@ def submit(
     key: str | None = None,
     sandbox: str | None = None,
     steps: Mapping[str, Step] | None = None,
+    check_job: CheckJob | None = None,
 ) -> Accepted:
     """Store the jobs of a submission of JDL, YAML or JSON texts, or records; each may make many jobs.
 
     `key`: idempotency key, repeating the submission with it returns the same ids. `sandbox`: reference of
     the archive that is the input sandbox of all jobs that name no other. Raises InvalidJob with the problems
     of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then. Without `steps` the
-    installed ones are run.
+    installed ones are run. `check_job` checks each job in addition.
 
     Everything but the transaction itself comes before it, so that its locks are held for a short time.
     """
@@ -83,7 +84,9 @@ def submit(
 
     new: _NewJobs | InvalidJob | QuotaExceeded
     try:
-        checked = check_sources(config, submitter, sources, sandbox=sandbox, require_room=require_room)
+        checked = check_sources(
+            config, submitter, sources, sandbox=sandbox, require_room=require_room, check_job=check_job
+        )
         new = _decide(checked, chain.installed_steps() if steps is None else steps, make_context(config, now))
     except (InvalidJob, QuotaExceeded) as error:
         # It may have been accepted under this key before, with another configuration or when there was room.
@@ -259,6 +262,8 @@ def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> De
         [member] = submitted.members
         body = placeholders.fill_placeholders(body, member.parameters)
     source = shared.source if shared else checked.source
+    if submitted.is_own:  # not the text of all jobs once more for each
+        source = record_as_text({"VO": submitted.whose.vo, **body})
     rank = submitted.members[0].description.rank
     return Description(
         source=source, body=body, sandbox=submitted.sandbox, rank=None if rank is None else rank.text

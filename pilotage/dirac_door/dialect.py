@@ -3,44 +3,39 @@
 What JobAgents get is written so that DIRAC's own parser splits it correctly: it reads neither quotes nor
 nested values. Keywords that only DIRAC has are kept, and written back.
 
-Source: DIRAC 9.1, `ClassAdLight.py`, `JDL.py`.
+Source: DIRAC 9.1, `ClassAdLight.py`, `JDL.py`, `JobAgent._getJDLParameters`.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from cs_config.options import bounds
+from cs_config.options import bounds, keywords
+from optimizers.description import description as descriptions
+from optimizers.description.description import JobDescription
 from requirements.errors import InvalidJob, Problem
 from requirements.values import MAX_INTEGER, as_number
 from taskqueue.jobs.jobs import Job
 
-#: Keywords that DIRAC reads as lists.
-_LISTS: Final = frozenset(
+#: Keywords with which a description may come, and under which it is given back.
+_KEYWORDS: Final = frozenset(
     {
-        *("BannedSites", "ExecutionEnvironment", "InputData", "OutputData", "OutputSandbox"),
-        *("Site", "Tags", "OutputSE", "InputDataPolicy"),
+        *("Arguments", "BannedSites", "CPUTime", "Executable", "ExecutionEnvironment", "GridCE", "InputData"),
+        *("InputDataPolicy", "JobConfigArgs", "JobGroup", "JobName", "JobType", "LogLevel", "MaxRAM"),
+        *("MaxNumberOfProcessors", "MinNumberOfProcessors", "MinRAM", "NumberOfProcessors", "OutputData"),
+        *("OutputPath", "OutputSE", "OutputSandbox", "Platform", "Priority", "Site", "StdError", "StdOutput"),
+        "Tags",
     }
 )
-_TEXTS: Final = frozenset(
-    {
-        *("Arguments", "Executable", "GridCE", "JobConfigArgs", "JobGroup", "JobName", "JobType", "LogLevel"),
-        *("OutputPath", "Platform", "StdOutput", "StdError"),
-    }
-)
-_NUMBERS: Final = frozenset(
-    {
-        *("CPUTime", "Priority", "NumberOfProcessors", "MinNumberOfProcessors", "MaxNumberOfProcessors"),
-        *("MinRAM", "MaxRAM"),
-    }
-)
-#: Set from the certificate, whatever the text has.
+#: Set from the certificate, or computed, whatever the text has.
 _OVERWRITTEN: Final = frozenset(
-    {"Owner", "OwnerDN", "OwnerGroup", "OwnerName", "VirtualOrganization", "VO", "DIRACSetup", "JobID"}
+    {
+        *("Owner", "OwnerDN", "OwnerGroup", "OwnerName", "VirtualOrganization", "VO", "DIRACSetup", "JobID"),
+        "JobRequirements",
+    }
 )
 #: Keyword of a description for those that only DIRAC has.
 FOREIGN: Final = "ForeignKeywords"
-_ANY: Final = "any"
 #: DIRAC's job type of jobs that have none.
 DEFAULT_TYPE: Final = "User"
 #: Keywords that have one text or number in DIRAC, and a list here.
@@ -53,7 +48,11 @@ _COUNT: Final = "Parameters"
 _PROGRESSION: Final = {"ParameterStart": 1, "ParameterStep": 0, "ParameterFactor": 1}
 _INTEGER: Final = re.compile(r"[+-]?\d{1,18}")
 #: Characters that DIRAC's parser takes for the end of a value, or for a nested one.
-_UNREADABLE: Final = frozenset(';["\n{}')
+_ENDING: Final = frozenset(';["\n')
+#: Those that JobAgents leave out of a list, and that they put into quotes elsewhere: those a shell removes.
+_BRACES: Final = frozenset("{}")
+#: The keyword that JobWrappers pass to a shell.
+_SHELL: Final = "Arguments"
 #: The first character of an attribute.
 _BEGIN: Final = re.compile(r"[^ \t\r\n;]")
 # These need time and memory in proportion to the text: no repetition gives back what it took.
@@ -61,10 +60,17 @@ _NAME: Final = re.compile(r"([^=;]*+)=")
 #: A text in quotes, and one in braces whose quotes are closed, up to the end of its value.
 _QUOTED: Final = re.compile(r'\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:;|\Z)', re.DOTALL)
 _BRACED: Final = re.compile(r'\s*+(\{(?:[^{}"]++|"[^"]*+"|\{[^{}]*+\})*+\})\s*+(?:;|\Z)', re.DOTALL)
-_BARE: Final = re.compile(r"([^;]*+)(?:;|\Z)")
-_ITEM: Final = re.compile(r'\s*+(?:"([^"]*+)"|(\{[^{}]*+\})|([^,"]*+))\s*+(?:,|\Z)')
+_ITEM: Final = re.compile(r'\s*+(?:"([^"]*+)"|\{([^{}]*+)\}|([^,"]*+))\s*+(?:,|\Z)')
+_OPENING: Final = re.compile(r"\s*+\[")
+_BRACKET: Final = re.compile(r"[\[\]]")
+_END: Final = re.compile(r"\s*+(?:;|\Z)")
+#: Records in one another that DIRAC does not read.
+_NESTED: Final = 10
 
-Value = str | list[str]
+#: A list of parameters may have lists as items.
+Item = str | list[str]
+#: A text, with the brackets of a record if it is one, or a list.
+Value = str | list[Item]
 
 
 def read_jdl(text: str) -> dict[str, object]:
@@ -80,7 +86,7 @@ def _split(text: str) -> Iterator[tuple[str, Value]]:
         body = body[1:]
     if body.endswith("]"):
         body = body[:-1]
-    at = keywords = characters = 0
+    at = number = characters = 0
     while (begin := _BEGIN.search(body, at)) is not None:
         at = begin.start()
         name = _NAME.match(body, at)
@@ -88,13 +94,13 @@ def _split(text: str) -> Iterator[tuple[str, Value]]:
             line = body.count("\n", 0, at) + 1
             message = f"line {line}: {body[at : at + 40]!r} is no `Name = value;`"
             raise InvalidJob([Problem(path="description", message=message)])
-        matched = next(filter(None, (each.match(body, name.end()) for each in (_QUOTED, _BRACED, _BARE))))
+        value, end = _read_value(name[1].strip(), body, name.end())
         is_parameter = _PARAMETER.fullmatch(name[1].strip()) is not None
-        keywords, characters = keywords + 1, characters + (0 if is_parameter else matched.end() - at)
-        _require_most(keywords, bounds.DIRAC_KEYWORDS, "keywords")
+        number, characters = number + 1, characters + (0 if is_parameter else end - at)
+        _require_most(number, bounds.DIRAC_KEYWORDS, "keywords")
         _require_most(characters, bounds.FILLED, "characters beside the values of parameters")
-        yield name[1].strip(), _read_value(matched)
-        at = matched.end()
+        yield name[1].strip(), value
+        at = end
 
 
 def _require_most(seen: int, most: int, what: str) -> None:
@@ -103,51 +109,81 @@ def _require_most(seen: int, most: int, what: str) -> None:
         raise InvalidJob([Problem(path="description", message=message)])
 
 
-def _read_value(matched: re.Match[str]) -> Value:
-    if matched.re is _QUOTED:
-        return re.sub(r'\\(["\\])', r"\1", matched[1]).replace("\n", "")
-    if matched.re is _BRACED:
-        return _read_items(matched[1][1:-1])
-    return matched[1].replace("\n", "").replace('"', "").strip()
+def _read_value(name: str, body: str, at: int) -> tuple[Value, int]:
+    """The value at a place of a text, and where the next keyword may begin."""
+    if quoted := _QUOTED.match(body, at):
+        return re.sub(r'\\(["\\])', r"\1", quoted[1]).replace("\n", ""), quoted.end()
+    if braced := _BRACED.match(body, at):
+        return _read_items(braced[1][1:-1]), braced.end()
+    if _OPENING.match(body, at):
+        record, end = _find_record(name, body, at)
+        return record.replace("\n", ""), end
+    end = body.find(";", at)
+    end = len(body) if end < 0 else end
+    return body[at:end].replace("\n", "").replace('"', "").strip(), end
 
 
-def _read_items(text: str) -> list[str]:
-    found: list[str] = []
-    at = 0
+def _find_record(name: str, body: str, at: int) -> tuple[str, int]:
+    """A value in brackets, such as `[ a = 1; ]`, and where the next keyword may begin.
+
+    As in DIRAC brackets count also within quotes. `InvalidJob` if they are not closed.
+    """
+    depth = start = 0
+    for bracket in _BRACKET.finditer(body, at):
+        start = start if depth else bracket.start()
+        depth += 1 if bracket[0] == "[" else -1
+        if depth == 0 and (end := _END.match(body, bracket.end())):
+            return body[start : bracket.end()], end.end()
+        if depth in (0, _NESTED):
+            break
+    message = f"begins with a bracket that is not closed at its end (less than {_NESTED} in one another)"
+    raise InvalidJob([Problem(path=name, message=message)])
+
+
+def _read_items(text: str) -> list[Item]:
+    found: list[Item] = []
+    number = at = 0
     while at < len(text):
         item = _ITEM.match(text, at)
         if item is None or item.end() == at:  # a quote in the middle of a word
             parts = text[at:].split(",", bounds.DIRAC_ITEMS)
             found += [part.replace('"', "").strip() for part in parts]
+            number += len(parts)
             break
-        found.append(next((each for each in item.groups() if each is not None), "").strip())
-        if len(found) > bounds.DIRAC_ITEMS:
+        quoted, braced, bare = item.groups()
+        nested = None if braced is None else [str(each) for each in _read_items(braced)]
+        found.append((quoted or bare or "").strip() if nested is None else nested)
+        number += max(1, len(nested or ()))
+        if number > bounds.DIRAC_ITEMS:
             break
         at = item.end()
-    _require_most(len(found), bounds.DIRAC_ITEMS, "items in a list")
-    return [item for item in found if item]
+    _require_most(number, bounds.DIRAC_ITEMS, "items in a list")
+    return [item for item in found if item != ""]
 
 
 def _to_ours(read: Mapping[str, Value]) -> dict[str, object]:
     """Keywords that both have in our form, all others as foreign ones."""
     ours: dict[str, object] = dict(_count_parameters(read))
-    foreign: dict[str, str] = {}
+    foreign: dict[str, Value] = {}
     for name, value in read.items():
         if name in _OVERWRITTEN or _PARAMETER.fullmatch(name):
             continue
-        if name in _LISTS:
-            if items := _list_items(value, name):
-                ours[name] = items
-        elif name in _TEXTS | _NUMBERS and (isinstance(value, str) or len(value) == 1):
-            text = value if isinstance(value, str) else value[0]
-            if text and not (name in ("Platform", "GridCE") and text.lower() == _ANY):
-                ours[name] = text
-        else:
-            foreign[name] = _format_foreign(value)
+        known = _read_known(name, value) if name in _KEYWORDS else None
+        if known is None:
+            foreign[name] = value
+        elif known:
+            ours[name] = known
     ours.setdefault("JobType", DEFAULT_TYPE)
     if foreign:
         ours[FOREIGN] = foreign
     return ours
+
+
+def _read_known(name: str, value: Value) -> Value | None:
+    """The value of one of our keywords; None: a list, of which DIRAC makes a text of its own."""
+    if isinstance(value, str) or keywords.BY_NAME[name].is_list:
+        return value
+    return value[0] if len(value) == 1 and isinstance(value[0], str) else None
 
 
 def _count_parameters(read: Mapping[str, Value]) -> Iterator[tuple[str, object]]:
@@ -196,69 +232,69 @@ def _read_number(keyword: str, value: Value) -> int | float:
     return float(number)
 
 
-def _list_items(value: Value, name: str) -> list[str]:
-    items = value if isinstance(value, list) else [each.strip() for each in value.split(",")]
-    places = name in ("Site", "BannedSites")
-    return [each for each in items if each and not (places and each.lower() == _ANY)]
-
-
-def _format_foreign(value: Value) -> str:
-    return value if isinstance(value, str) else "{" + ", ".join(value) + "}"
-
-
 def write_jdl(body: Mapping[str, object], job: Job) -> str:
     """The text of a stored description for genuine clients; `InvalidJob` names what they cannot read."""
-    given: dict[str, object] = {
-        name: value[0] if name in _SINGLE and isinstance(value, list) and len(value) == 1 else value
-        for name, value in body.items()
-        if name in _LISTS | _TEXTS | _NUMBERS
-    }
-    environment = body.get("ExecutionEnvironment")
-    if isinstance(environment, Mapping):
-        given["ExecutionEnvironment"] = [f"{name}={value}" for name, value in environment.items()]
-    given.setdefault("JobType", DEFAULT_TYPE)
-    foreign = body.get(FOREIGN)
     known = {
         "JobID": job.job_id,
         "Owner": job.owner,
         "OwnerGroup": job.owner_group,
         "VirtualOrganization": job.vo,
-        "Priority": given.pop("Priority", job.priority),
+        "Priority": body.get("Priority", job.priority),
     }
-    lines = [_write(name, value) for name, value in sorted({**given, **known}.items())]
-    if isinstance(foreign, Mapping):
-        lines += [
-            f"    {name} = {value};" if str(value).startswith("{") else _write(name, value)
-            for name, value in foreign.items()
-            if name not in known and name not in given
-        ]
-    return "\n".join(("[", *lines, "]"))
+    return "\n".join(("[", *_list_lines(body, known), "]"))
 
 
-def _write(name: str, value: object) -> str:
+def require_readable(description: JobDescription) -> None:
+    """`InvalidJob` unless genuine JobAgents can read the description of a job."""
+    for _ in _list_lines(descriptions.stored_body(description), {}):
+        pass
+
+
+def _list_lines(body: Mapping[str, object], known: Mapping[str, object]) -> Iterator[str]:
+    """The attributes of a description; those in `known` replace its own."""
+    given: dict[str, object] = {
+        name: value[0] if name in _SINGLE and isinstance(value, list) and len(value) == 1 else value
+        for name, value in body.items()
+        if name in _KEYWORDS
+    }
+    environment = body.get("ExecutionEnvironment")
+    if isinstance(environment, Mapping):
+        given["ExecutionEnvironment"] = [f"{name}={value}" for name, value in environment.items()]
+    given.setdefault("JobType", DEFAULT_TYPE)
+    given.update(known)
+    for name, value in sorted(given.items()):
+        yield f"    {name} = {_format_value(name, value)};"
+    foreign = body.get(FOREIGN)
+    for name, value in foreign.items() if isinstance(foreign, Mapping) else ():
+        if name not in given:
+            yield f"    {name} = {_format_foreign(name, str(value))};"
+
+
+def _format_value(name: str, value: object) -> str:
     if isinstance(value, bool):
-        return f"    {name} = {str(value).lower()};"
+        return str(value).lower()
     if isinstance(value, int | float):
-        return f"    {name} = {value:.15g};"
+        return f"{value:.15g}"
     if isinstance(value, list | tuple):
         # DIRAC's parser needs the blank behind each comma.
-        return f"    {name} = {{{', '.join(_quote(name, each) for each in value)}}};"
-    return f"    {name} = {_quote(name, value)};"
+        items = (_quote(name, str(each), _ENDING | _BRACES, blanks=False) for each in value)
+        return f"{{{', '.join(items)}}}"
+    return _quote(name, str(value), _ENDING if name == _SHELL else _ENDING | _BRACES)
 
 
-def _quote(name: str, value: object) -> str:
-    text = str(value)
-    if wrong := sorted(_UNREADABLE.intersection(text)):
-        signs = " ".join(map(repr, wrong))
+def _format_foreign(name: str, text: str) -> str:
+    """A value that is kept: DIRAC makes the same of its list, or its record."""
+    if text.startswith("{"):
+        return _quote(name, text, _ENDING)[1:-1]
+    if text.startswith("[") and _find_record(name, text, 0)[0] == text:
+        return text
+    return _quote(name, text, _ENDING)
+
+
+def _quote(name: str, text: str, unreadable: frozenset[str], *, blanks: bool = True) -> str:
+    wrong = unreadable.intersection(text) | {each for each in text if each.isspace() and not blanks}
+    if wrong:
+        signs = " ".join(map(repr, sorted(wrong)))
         message = f"{text!r:.80} contains {signs}, which JobAgents of DIRAC cannot read"
         raise InvalidJob([Problem(path=name, message=message)])
     return f'"{text}"'
-
-
-def require_readable(body: Mapping[str, object]) -> None:
-    """`InvalidJob` unless genuine JobAgents can read a description, with its placeholders."""
-    foreign = body.get(FOREIGN)
-    own = {name: value for name, value in body.items() if name != FOREIGN and not _PARAMETER.fullmatch(name)}
-    for name, value in {**(foreign if isinstance(foreign, Mapping) else {}), **own}.items():
-        if name in own or not str(value).startswith("{"):
-            _write(name, value)

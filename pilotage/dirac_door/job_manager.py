@@ -35,9 +35,15 @@ def submit_job(call: DiracCall, text: str) -> Result:
         return jencode.error(f"{peer.user} with the group {peer.group} may not submit", jencode.SUBMISSION)
     try:
         read = dialect.read_jdl(text)
-        dialect.require_readable(read)
         sandbox = sandbox_store.find_sandbox(read, peer)
-        accepted = queries.submit(call.parts, peer.submitter, [read], key=None, sandbox=sandbox)
+        accepted = queries.submit(
+            call.parts,
+            peer.submitter,
+            [read],
+            key=None,
+            sandbox=sandbox,
+            check_job=dialect.require_readable,
+        )
     except InvalidInput as fault:
         return jencode.error(str(fault), jencode.INVALID_JDL)
     ids: object = accepted.job_ids if parametric.is_parametric(read) else accepted.job_ids[0]

@@ -11,7 +11,7 @@ _PLACEHOLDER = re.compile(r"%\((?P<name>[^()%]+)\)s|%(?P<short>[sn])")
 _SOURCE_PLACEHOLDER = re.compile(r"%\(([A-Za-z]+)=\)s")
 
 #: Value by name: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`. A value that is not a string replaces a string
-#: that consists of its placeholder.
+#: that consists of its placeholder: the items of a list become items of the list in which the string is.
 Parameters = Mapping[str, object]
 
 
@@ -22,17 +22,23 @@ def fill_placeholders(body: Mapping[str, object], parameters: Parameters | None)
     """
     if not parameters:
         return dict(body)
-    return {name: _fill_value(value, parameters) for name, value in body.items()}
+    return {name: fill_value(value, parameters) for name, value in body.items()}
 
 
-def _fill_value(value: object, parameters: Parameters) -> object:
+def fill_value(value: object, parameters: Parameters) -> object:
+    """A value of a description with the placeholders in it filled."""
     if isinstance(value, str):
         return _fill_whole(value, parameters) if "%" in value else value
     if isinstance(value, Mapping):
-        return {name: _fill_value(item, parameters) for name, item in value.items()}
+        return {name: fill_value(item, parameters) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_fill_value(item, parameters) for item in value]
+        return [filled for item in value for filled in _fill_item(item, parameters)]
     return value
+
+
+def _fill_item(item: object, parameters: Parameters) -> list[object]:
+    filled = fill_value(item, parameters)
+    return filled if isinstance(item, str) and isinstance(filled, list) else [filled]
 
 
 def _fill_whole(text: str, parameters: Parameters) -> object:
@@ -59,7 +65,12 @@ def count_places(value: object) -> tuple[int, Counter[str]]:
 
 def fill_text(text: str, parameters: Parameters) -> str:
     """Fill the placeholders of a string; unknown ones stay."""
-    return _PLACEHOLDER.sub(lambda place: str(parameters.get(_get_name(place), place[0])), text)
+    return _PLACEHOLDER.sub(lambda place: format_value(parameters.get(_get_name(place), place[0])), text)
+
+
+def format_value(value: object) -> str:
+    """A value as part of a longer string; a list as DIRAC writes it there, `{a,b}`."""
+    return "{" + ",".join(map(str, value)) + "}" if isinstance(value, list) else str(value)
 
 
 def fill_source(text: str, parameters: Parameters | None) -> str:

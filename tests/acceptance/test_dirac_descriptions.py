@@ -1,8 +1,12 @@
-"""Descriptions of DIRAC's Job API and documentation: what DIRAC's model takes, we take, and it comes back."""
+"""Descriptions of DIRAC's Job API, transformations and documentation: what DIRAC takes, we take.
+
+It comes back as DIRAC's model has it, and JobAgents read what they would get from DIRAC.
+"""
 
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +81,51 @@ def test_what_dirac_takes_is_taken_and_comes_back_equal(tmp_path: Path) -> None:
             assert _normalise(back) == _normalise(expected), text
 
 
+@pytest.mark.debian("dirac")
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_jobagents_read_what_they_would_get_from_dirac(tmp_path: Path) -> None:
+    wanted = [*_run(tmp_path, "make", []), *texts()]
+    models = _run(tmp_path, "read", wanted)
+    taken = [text for text, found in zip(wanted, models, strict=True) if found and "%j" not in text]
+    by_dirac = _run(tmp_path, "hand_out", taken)
+    written = [
+        [dialect.write_jdl(body, replace(JOB, job_id=number)) for number, body in enumerate(stored(text), 1)]
+        for text in taken
+    ]
+    received = iter(_run(tmp_path, "receive", [text for jobs in written for text in jobs]))
+    for text, jobs, expected in zip(taken, written, by_dirac, strict=True):
+        assert len(jobs) == len(expected), text
+        for each in expected:
+            assert _choose(next(received)) == _choose({"JobType": dialect.DEFAULT_TYPE, **each}), text
+
+
+#: Keywords that DIRAC makes itself, or leaves to others.
+OF_DIRAC = {"CPUTime", "DIRACSetup", "JobRequirements", "OwnerDN", "Parameter", "ParameterNumber"}
+
+
+def _choose(parameters: dict[str, Any]) -> dict[str, object]:
+    """Without what has no meaning to JobWrappers: a list of one, an empty value, blanks, `LFN:`."""
+    return {
+        name: _strip(value)
+        for name, value in parameters.items()
+        if name not in OF_DIRAC and not name.startswith("Parameter.") and _strip(value)
+    }
+
+
+def _strip(value: str | list[str]) -> list[str]:
+    items = value if isinstance(value, list) else [value]
+    return ["".join(item.removeprefix("LFN:").split()) for item in items if item]
+
+
 def _normalise(model: dict[str, Any]) -> dict[str, Any]:
-    """Without what has no meaning: ANY, blanks in lists, the number of the job and those of parameters."""
+    """Without what has no meaning: ANY, blanks in lists, the job's numbers, and what DIRAC computes anew."""
     found = {name: "".join(value.split()) if name == "outputSE" else value for name, value in model.items()}
     extra = {
         name: value
         for name, value in found["extraFields"].items()
-        if name not in ("JobID", "Parameter", "ParameterNumber") and not name.startswith("Parameter.")
+        if name not in ("JobID", "JobRequirements", "Parameter", "ParameterNumber")
+        and not name.startswith("Parameter.")
     }
     any_platform = "" if found["platform"].lower() == "any" else found["platform"]
     sites = [each for each in found["sites"] if each != "ANY"]

@@ -1,13 +1,14 @@
 """`pilotage job submit`: descriptions in files, their input sandboxes, and the requests for them."""
 
 import json
+import re
 import sys
 import tarfile
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cs_config.options import bounds, keywords
+from cs_config.options.keywords import UnfitValueError
 from optimizers.description import jdl, parametric
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
@@ -24,6 +26,7 @@ from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
 from requirements.classad.classad_files import Unevaluated
 from requirements.errors import format_count
+from taskqueue.jobs import placeholders
 
 #: Descriptions in one request; the service takes no more.
 BATCH = 1000
@@ -194,24 +197,40 @@ def _count_members(content: Mapping[str, object]) -> int:
 
 
 def _sandbox_files(content: Mapping[str, object], directory: Path) -> tuple[Path, ...]:
-    files = tuple(directory / Path(name).expanduser() for name in _sandbox_names(content))
-    missing = [str(file) for file in files if not file.exists()]
+    stated = [directory / Path(name).expanduser() for name in _sandbox_names(content)]
+    missing = [str(file) for file in stated if not file.exists()]
     if missing:
         raise WrongUsage(f"InputSandbox: {', '.join(missing)}: no such file")
-    names = [file.name for file in files]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    files = tuple({(file.parent.resolve(), file.name): file for file in stated}.values())
+    names = Counter(file.name for file in files)
+    if twice := sorted(name for name, number in names.items() if number > 1):
         raise WrongUsage(
             f"InputSandbox: several files are called {', '.join(twice)}; a job has one directory"
         )
     return files
 
 
-def _sandbox_names(content: Mapping[str, object]) -> Iterator[str]:
-    """Names of local files; names with a scheme (`sha256:`, `LFN:`) are not local."""
+#: Names of files that the service or the grid has.
+_ELSEWHERE = re.compile(r"(?:lfn|sb|sha256):|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def _sandbox_names(content: Mapping[str, object]) -> list[str]:
+    """Names of the local files of all members, each once."""
+    found: dict[str, None] = {}
     for value in _values_of("input_sandbox", content):
-        for name in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(name, str) and name and ":" not in name:
-                yield name
+        for stated in _fill_for_members(value, content):
+            with suppress(UnfitValueError):  # which the service reports
+                found.update(dict.fromkeys(keywords.texts(stated)))
+    return [name for name in found if not _ELSEWHERE.match(name)]
+
+
+def _fill_for_members(value: object, content: Mapping[str, object]) -> Iterator[object]:
+    """A value with the placeholders of each member of a parametric job filled."""
+    if not (parametric.is_parametric(content) and parametric.has_place(value)):
+        yield value
+        return
+    for values in parametric.expand_parameters(content, most=_MOST_MEMBERS):
+        yield placeholders.fill_value(value, values)
 
 
 def _values_of(attribute: str, content: Mapping[str, object]) -> Iterator[object]:

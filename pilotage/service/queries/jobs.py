@@ -14,7 +14,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.description import jdl, parametric
 from optimizers.submit import submission
-from optimizers.submit.checking import Source
+from optimizers.submit.checking import CheckJob, Source
 from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter
 from pilotage.service.auth import access, audit, visibility
@@ -254,9 +254,15 @@ def submitter_of(caller: Caller) -> Submitter:
 
 
 def submit(
-    parts: Services, caller: Caller, sources: Sequence[Source], *, key: str | None, sandbox: str | None = None
+    parts: Services,
+    caller: Caller,
+    sources: Sequence[Source],
+    *,
+    key: str | None,
+    sandbox: str | None = None,
+    check_job: CheckJob | None = None,
 ) -> Accepted:
-    """Store the jobs of a submission, and notify the optimizers."""
+    """Store the jobs of a submission, each checked by `check_job`, and notify the optimizers."""
     submitter, accepted = submitter_of(caller), None
     parts.blobs.check_space()
     try:
@@ -276,6 +282,7 @@ def submit(
             now=parts.clock(),
             key=key,
             sandbox=sandbox,
+            check_job=check_job,
         )
     access.count_jobs(parts, caller, 0 if accepted.is_repeated else len(accepted.job_ids))
     parts.metrics.optimized(accepted.decided)

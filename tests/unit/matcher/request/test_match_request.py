@@ -40,6 +40,9 @@ def test_nothing_is_no_condition_but_no_tag_either(nothing: object) -> None:
 
 
 def test_tags_may_be_written_as_dirac_does() -> None:
+    for text in ("GPU,Fast", "GPU, Fast", "['GPU', 'Fast']", '["GPU", Fast]'):
+        assert _resource(Tag=text).tags == {"gpu", "fast"}
+        assert _resource(Tag=["GPU", "Fast", "x"], RequiredTag=text).required_tags == {"gpu", "fast"}
     assert _resource(Tag="[GPU, 'a', \"b\"]").tags == {"gpu", "a", "b"}
 
 

@@ -175,3 +175,10 @@ def test_a_character_that_no_text_has_is_shown_where_it_stands(content: bytes, m
     assert (problem.message, problem.line, problem.column) == (message, 2, 18)
     assert problem.excerpt is not None
     assert "\ufffd" in problem.excerpt
+
+
+@pytest.mark.parametrize(
+    "text", ['[ Executable = "a"; ]', "Executable = a\nArguments = b", "Executable: a", '{"Executable": "a"}']
+)
+def test_a_text_may_begin_with_a_byte_order_mark(text: str) -> None:
+    assert jdl.read_descriptions("\ufeff" + text) == jdl.read_descriptions(text)

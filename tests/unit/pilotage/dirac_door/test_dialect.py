@@ -127,6 +127,16 @@ BODIES = (
     "Parameters = 10; ParameterStep = 1; JobName = run%n",
     "Parameters = 11; ParameterFactor = 2.5; Arguments = %s %n",
     "StdOutput = %j_out.txt",
+    'Arguments = "-p x={a,b} y={c}"',
+    "Arguments = -p x={a,b}",
+    "Parameters = 2; Parameters.InputData = {{/a,/b},{/c}}; InputData = %(InputData)s",
+    "Parameters = 2; Parameters.F = {{/a, /b},{/c}}; InputData = %(F)s; Arguments = -p F=%(F)s; JobName = x",
+    'Parameters = {{"a","b"},{"c"}}; InputSandbox = %s',
+    "Parameters = 2; Parameters.S = {{LFN:/a,LFN:/b},{LFN:/c}}; InputSandbox = {SB:x|/y.tar.bz2, %(S)s}",
+    "Parameters = 2; Parameters.Site = {{LCG.CERN.cern,LCG.CNAF.it},{ANY}}; Site = %(Site)s",
+    'JobRequirements = [ Owner = "ada"; CPUTime = 5; Nested = [ a = {"b"}; ]; ]; JobGroup = after',
+    "SoftwarePackages = [ ]; JobGroup = after",
+    'Kept = [ a = 1; b = {"x", "y"}; ]; Arguments = x',
 )
 
 
@@ -138,10 +148,9 @@ def texts() -> list[str]:
 
 def stored(text: str) -> list[dict[str, object]]:
     """The descriptions of the jobs that a text makes, as they are stored."""
-    read = dialect.read_jdl(text)
-    dialect.require_readable(read)
-    [checked] = check_sources(CONFIG, SUBMITTER, [read])
-    return [descriptions.stored_body(member.whole) for member in checked.submitted.members]
+    made = check_sources(CONFIG, SUBMITTER, [dialect.read_jdl(text)], check_job=dialect.require_readable)
+    members = (member for checked in made for member in checked.submitted.members)
+    return [descriptions.stored_body(member.whole) for member in members]
 
 
 @pytest.mark.parametrize("text", texts())
@@ -169,6 +178,8 @@ def test_long_texts_are_read_in_time_proportional_to_their_length():
         "a={" + " " * 500_000 + ";",
         'a="' + "\\x" * 250_000 + ";",
         'a={";' * bounds.DIRAC_KEYWORDS,
+        "a=[[]" * (bounds.DIRAC_KEYWORDS // 2) + "[][];" * 100_000,
+        "a=[[]];" * (bounds.DIRAC_KEYWORDS - 1) + "a=[" + "[]" * 200_000,
     ):
         with suppress(InvalidJob):
             dialect.read_jdl(text)
@@ -278,11 +289,36 @@ def test_lists_have_a_blank_behind_each_comma():
         ("Executable = /bin/sh; Arguments = \"-c 'a; b'\"", "Arguments"),
         ('Executable = /bin/sh; Arguments = "x[1]"', "Arguments"),
         ('Executable = /bin/sh; StdOutput = "a{b}"', "StdOutput"),
+        ('Executable = /bin/sh; OutputSandbox = {"a{b}", "c"}', "OutputSandbox"),
+        ('Executable = /bin/sh; OutputSandbox = {"one file", "c"}', "OutputSandbox"),
+        ('Executable = /bin/sh; InputSandbox = {"a;b"}', "InputSandbox"),
+        ('Executable = /bin/sh; Arguments = "%s"; Parameters = {"a", "b;c"}', "Arguments"),
+        ('Executable = /bin/sh; InputSandbox = {"%s"}; Parameters = {{"a"}, {"b", "c;d"}}', "InputSandbox"),
     ],
 )
 def test_what_no_jobagent_could_read_is_refused(text: str, named: str):
     with pytest.raises(InvalidJob, match=f"{named}: .* which JobAgents of DIRAC cannot read"):
         stored(text)
+
+
+@pytest.mark.parametrize("value", ["[ a = 1; ", "[ a ] b", "[" * 20 + "]" * 20, "[123"])
+def test_brackets_of_a_value_are_closed_at_its_end(value: str):
+    with pytest.raises(InvalidJob, match="Kept: begins with a bracket that is not closed"):
+        stored(f"Executable = /bin/ls; Kept = {value}; JobName = x")
+
+
+def test_a_job_comes_back_with_its_own_list():
+    one, two = stored(
+        "Executable = x; Parameters = {{a, b}, {c}}; InputSandbox = {SB:x, %s}; Arguments = -f %s"
+    )
+    assert one["ForeignKeywords"] == {"InputSandbox": "{SB:x, a, b}"}
+    assert '    Arguments = "-f {a,b}";' in dialect.write_jdl(one, JOB)
+    assert two["ForeignKeywords"] == {"InputSandbox": "{SB:x, c}"}
+
+
+def test_platforms_and_ces_may_be_lists():
+    [body] = stored('Executable = x; Platform = {"p1", "p2"}; GridCE = "ce1, ce2"')
+    assert (body["Platform"], body["GridCE"]) == (["p1", "p2"], ["ce1", "ce2"])
 
 
 @pytest.mark.parametrize("text", ["", "Executable", "= 3", "Executable /bin/ls;", "CPUTime = 1000"])
@@ -295,7 +331,6 @@ def test_texts_without_a_job_are_refused(text: str):
 def test_any_text_is_read_or_refused(text: str):
     try:
         read = dialect.read_jdl(text)
-        dialect.require_readable(read)
     except InvalidJob:
         return
     assert "JobType" in read

@@ -48,6 +48,26 @@ def test_two_files_of_one_name_cannot_lie_in_one_directory(directory: Path) -> N
         drafts("Executable: x\nInputSandbox: [run.sh, a/run.sh]\n", directory)
 
 
+def test_a_file_that_is_stated_twice_is_sent_once(directory: Path) -> None:
+    for names in ('"run.sh", "run.sh"', '"run.sh", "./run.sh"', f'"run.sh", "{directory}/run.sh"'):
+        (draft,) = drafts(f'[ Executable = "run.sh"; InputSandbox = {{{names}}}; ]', directory)
+        assert [file.name for file in draft.files] == ["run.sh"]
+
+
+def test_files_in_one_text_are_separated_by_commas(directory: Path) -> None:
+    (directory / "12:30.txt").write_text("")
+    (draft,) = drafts('[ Executable = "run.sh"; InputSandbox = "run.sh, 12:30.txt, LFN:/x"; ]', directory)
+    assert draft.files == (directory / "run.sh", directory / "12:30.txt")
+
+
+def test_files_of_all_jobs_of_a_parametric_one_are_sent(directory: Path) -> None:
+    (directory / "data.txt").write_text("")
+    (directory / "more.txt").write_text("")
+    text = "Executable: x\nInputSandbox: [run.sh, '%(F)s']\nParameters.F: [[data.txt, LFN:/x], more.txt]\n"
+    (draft,) = drafts(text, directory)
+    assert draft.files == tuple(directory / name for name in ("run.sh", "data.txt", "more.txt"))
+
+
 def test_yaml_may_hold_several_descriptions(tmp_path: Path) -> None:
     found = drafts("- Executable: a\n- Executable: b\n", tmp_path)
     assert [draft.content["Executable"] for draft in found] == ["a", "b"]
