@@ -4,7 +4,7 @@ They rewrite one condition of an expression such that some queues fulfil it, wit
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,8 @@ def smaller_steps(values: Iterable[float | None]) -> list[float]:
 _AT_LEAST = frozenset({">", ">="})
 _AT_MOST = frozenset({"<", "<="})
 
+#: Values, each with the queues that have it.
+OfferedValues = Sequence[tuple[Value, int]]
 #: The effort of the change, its description, and the new condition.
 Rewrite = tuple[float, str, str]
 
@@ -88,28 +90,38 @@ def _values(comparison: AttributeComparison, queues: int, survey: QueueSet) -> I
             yield from _numbers(comparison, wanted, here)
         return
     there = survey.distinct(comparison.name, survey.candidates)
-    texts = [item for value in there for item in list_items(value) if isinstance(item, str)]
+    texts = [item for value, _ in there for item in list_items(value) if isinstance(item, str)]
     if wanted != comparison.value:
         yield SPELLING, expression.render_comparison(comparison, comparison.operator, wanted)
     similar = did_you_mean(wanted, texts) if isinstance(wanted, str) else None
-    offered: Counter[tuple[type, Scalar]] = Counter()
-    for value, mask in here.items():
-        offered.update({(type(item), item): mask.bit_count() for item in list_items(value)})
-    common = [item for (_, item), _ in offered.most_common(1)]
-    for value in dict.fromkeys([*([similar] if similar else []), *common]):
-        changed = expression.render_comparison(comparison, comparison.operator, value)
-        yield SPELLING if value == similar else nearness(wanted, value), changed
+    if similar:
+        yield SPELLING, expression.render_comparison(comparison, comparison.operator, similar)
+    common = _most_offered(here)
+    if common is not None and common != similar:
+        changed = expression.render_comparison(comparison, comparison.operator, common)
+        yield nearness(wanted, common), changed
+
+
+def _most_offered(values: OfferedValues) -> Scalar | None:
+    """The item that most queues have; None: they have no value."""
+    queues: Counter[tuple[int, float, str]] = Counter()
+    items: dict[tuple[int, float, str], Scalar] = {}
+    for value, mask in values:
+        alike = {key(item): item for item in list_items(value)}
+        queues.update(dict.fromkeys(alike, mask.bit_count()))
+        items.update(alike)
+    return next((items[most] for most, _ in queues.most_common(1)), None)
 
 
 def _numbers(
-    comparison: AttributeComparison, wanted: float, here: dict[Value, int]
+    comparison: AttributeComparison, wanted: float, here: OfferedValues
 ) -> Iterator[tuple[float, str]]:
     """The same bound at values that queues offer; each value counts once per queue."""
     if wanted != comparison.value:
         yield SPELLING, expression.render_comparison(comparison, comparison.operator, wanted)
     offered = [
         value
-        for value, mask in here.items()
+        for value, mask in here
         if isinstance(value, int | float) and not isinstance(value, bool)
         for _ in range(mask.bit_count())
     ]
@@ -121,9 +133,9 @@ def _numbers(
             yield nearness(wanted, -step), expression.render_comparison(comparison, "<=", -step)
 
 
-def _unquoted_number(wanted: Scalar, here: dict[Value, int]) -> Scalar:
+def _unquoted_number(wanted: Scalar, here: OfferedValues) -> Scalar:
     """The number in a quoted value, where queues have numbers."""
-    numbers = any(isinstance(item, int | float) for value in here for item in list_items(value))
+    numbers = any(isinstance(item, int | float) for value, _ in here for item in list_items(value))
     return as_number(wanted) if numbers else wanted
 
 
@@ -340,16 +352,16 @@ def _entry_alternatives(
 
 
 def _value_alternatives(
-    name: str, wanted: Value, there: Mapping[Value, int], winnable: Mapping[Value, int]
+    name: str, wanted: Value, there: OfferedValues, winnable: OfferedValues
 ) -> Iterator[tuple[float, str, _Entry]]:
     number = _number(wanted)
     if number is not None:
-        offered = (_number(value) for value, mask in winnable.items() for _ in range(mask.bit_count()))
+        offered = (_number(value) for value, mask in winnable for _ in range(mask.bit_count()))
         for step in smaller_steps(each for each in offered if each is not None and each < number):
             text = f"lower {name} from {format_value(wanted)} to {format_value(step)}"
             yield nearness(number, step), text, (name, step)
         return
-    known = {key(item): item for value in there for item in list_items(value)}
+    known = {key(item): item for value, _ in there for item in list_items(value)}
     texts = [item for item in known.values() if isinstance(item, str)]
     for item in list_items(wanted):
         similar = did_you_mean(item, texts) if isinstance(item, str) and key(item) not in known else None
@@ -357,11 +369,8 @@ def _value_alternatives(
             changed = tuple(similar if key(each) == key(item) else each for each in list_items(wanted))
             text = f"write {name} {similar} instead of {format_value(item)}"
             yield SPELLING, text, (name, _value(changed))
-    gains: Counter[tuple[int, float, str]] = Counter()
-    for value, mask in winnable.items():
-        gains.update({key(item): mask.bit_count() for item in list_items(value)})
-    for best, _ in gains.most_common(1):
-        other = known[best]
+    other = _most_offered(winnable)
+    if other is not None:
         text = f"allow {name} {format_value(other)} as well"
         yield OTHER, text, (name, (*list_items(wanted), other))
 

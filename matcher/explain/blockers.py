@@ -188,7 +188,7 @@ def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[s
 def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
     """Unknown platforms. A queue that states none accepts such a job all the same."""
     offered = situation.survey.distinct("Platform", situation.survey.everything)
-    known = [str(name) for value in offered for name in list_items(value)]
+    known = [str(name) for value, _ in offered for name in list_items(value)]
     for platform, others in situation.config.os_compatibility.items():
         known += [platform, *others]
     for name, meant in _unknown(situation.demand.asked.platforms, known):

@@ -22,7 +22,7 @@ from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
 from requirements.record import Declarations
-from requirements.values import Value, fold
+from requirements.values import Value, exact, fold
 
 #: Cached results.
 _CACHED = 20_000
@@ -144,13 +144,14 @@ class QueueSet:
         addresses = (queue.address for queue in self.queues)
         return [(address.site, address.ce, address.queue) for address in addresses]
 
-    def distinct(self, name: str, queues: int) -> dict[Value, int]:
-        """The values of a parameter among some queues, as first spelled, with the queues that have each."""
-        found: dict[Value, int] = {}
+    def distinct(self, name: str, queues: int) -> list[tuple[Value, int]]:
+        """The values of a parameter among some queues, with the queues that have each."""
+        found: dict[Hashable, tuple[Value, int]] = {}
         for value, mask in self._columns.distinct(name):
             if mask & queues:
-                found[value] = found.get(value, 0) | mask & queues
-        return found
+                first, seen = found.get(exact(value), (value, 0))
+                found[exact(value)] = first, seen | mask & queues
+        return list(found.values())
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -230,6 +230,7 @@ class ConfigEditor:
     ) -> StoredChange:
         if guards:
             guarding.check_guards(guards, self.compute_outlook(proposal))
+        warnings = self.visible_problems(proposal.warnings, proposal.after)
         with database.writing(self.engine) as conn:
             earlier = () if lasting is None else reverts.list_reverts(conn)
             number = store.store_checked(
@@ -248,7 +249,6 @@ class ConfigEditor:
                 conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
             ):
                 reverts_at = due
-        warnings = self.visible_problems(proposal.warnings, proposal.after)
         return self._finish(number, proposal.differences, message, reverts_at, warnings)
 
     def _nothing_to_compare(self, error: ConfigError) -> InvalidRequest:
@@ -305,8 +305,10 @@ class ConfigEditor:
             reverts_at=reverts_at,
             warnings=warnings,
         )
-        self.audit(change)  # first: the change is in force, also if the database fails now
-        self.read()
+        with database.after_commit(f"audit version {number} of the configuration"):
+            self.audit(change)
+        with database.after_commit(f"read version {number} of the configuration"):
+            self.refresh()
         return change
 
     def switch_queue(self, address: QueueAddress, *, drained: bool, message: str = "") -> StoredChange:

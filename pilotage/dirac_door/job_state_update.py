@@ -140,7 +140,7 @@ def _record(call: DiracCall, reports: Sequence[LeaseReport]) -> list[ReportAnswe
             _log.info("%s of %s had no effect: %s", report.kind, call.peer.user, outcome)
     answers = [each for each in outcomes if not isinstance(each, PilotageError)]
     if due := [each.job_id for each in answers if each.status == JobStatus.RESCHEDULED]:
-        call.parts.notify_optimizers(due)
+        call.parts.notify(due)
     return answers
 
 

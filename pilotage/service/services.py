@@ -14,6 +14,7 @@ from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
+from pilotage.service.advice import Advisor
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from pilotage.service.auth.rate_limits import RateLimiter, SharedPlaces, WorkLimiter
@@ -92,6 +93,7 @@ class Services:
     rates: RateLimiter = field(default_factory=RateLimiter)
     waiting: CountCache[Sequence[WaitingClass]] = field(default_factory=lambda: CountCache(_waiting))
     summaries: CountCache[JobSummary] = field(default_factory=lambda: CountCache(_count_jobs))
+    advisor: Advisor = field(default_factory=Advisor)
     storage: StorageState = field(default_factory=StorageState)
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
     claims: AsyncClaimer = field(init=False)
@@ -125,6 +127,11 @@ class Services:
             longest=self.limits.stream_seconds,
         )
         object.__setattr__(self, "job_events", events)
+
+    def notify(self, job_ids: Sequence[int]) -> None:
+        """Notify the optimizers of stored jobs; without that the sweep finds them."""
+        with database.after_commit("notify the optimizers"):
+            self.notify_optimizers(job_ids)
 
 
 def _waiting(classes: Sequence[WaitingClass]) -> int:

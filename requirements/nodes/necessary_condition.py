@@ -98,13 +98,15 @@ def some(
 
 def any_of(conditions: Iterable[Condition]) -> Condition:
     """Return the disjunction of conditions; of too many alternatives, what they have in common."""
-    found: dict[Alternative, None] = {}
-    for each in conditions:
-        found.update(dict.fromkeys(each))
-    alternatives = _merged(list(found))
+    alternatives = _merged(_distinct(alternative for each in conditions for alternative in each))
     if () in alternatives:
         return ALWAYS
     return (common(alternatives),) if len(alternatives) > MAX_ALTERNATIVES else tuple(alternatives)
+
+
+def _distinct(alternatives: Iterable[Alternative]) -> list[Alternative]:
+    """Drop repeated alternatives; that a node has 1 is another one than that it has true."""
+    return list({repr(each): each for each in alternatives}.values())
 
 
 def _merged(alternatives: list[Alternative]) -> list[Alternative]:
@@ -128,7 +130,7 @@ def all_of(conditions: Iterable[Condition]) -> Condition:
         if len(left) * len(right) > MAX_ALTERNATIVES:
             right = (common(right),)
         both = (joined for one in left for two in right if (joined := _together(one, two)) is not None)
-        whole = tuple(dict.fromkeys(both))
+        whole = tuple(_distinct(both))
     return whole
 
 

@@ -251,7 +251,20 @@ def writing(engine: Engine) -> Iterator[Connection]:
         topics = notifications.take_topics(conn)
     notifier: Notifier | None = engine.get_execution_options().get("notifier")
     if topics and notifier is not None:
-        notifier(topics)
+        with after_commit("notify other processes of a change"):
+            notifier(topics)
+
+
+@contextmanager
+def after_commit(what: str) -> Iterator[None]:
+    """For what a request still does after its commit: an error is logged, and the answer is given.
+
+    A client that gets an error takes the change for undone, and sends it again.
+    """
+    try:
+        yield
+    except Exception:  # of any kind
+        log.exception("the change is stored; what followed failed: %s", what)
 
 
 @contextmanager

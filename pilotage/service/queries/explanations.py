@@ -202,25 +202,34 @@ _STUCK: Cache[str, tuple[bool, str]] = Cache(1000)
 
 
 def warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
-    """Warnings of submitted jobs that no queue is eligible for; `stuck` has one job of each pool in doubt."""
+    """Warnings of stored jobs that no queue is eligible for; `stuck` has one job of each pool in doubt."""
+    if not stuck:
+        return []
     config = parts.live.current
-    warnings: list[str] = []
-    for pool_id, job_id in islice(stuck.items(), _MOST_WARNINGS):
-        is_stuck, advice = _STUCK.get(pool_id, partial(_advise, parts, config, job_id), config.version)
-        if is_stuck:
-            warnings.append(f"job {job_id}: no queue is eligible{advice}")
-    return warnings
+
+    def warn() -> list[str]:
+        warnings: list[str] = []
+        for pool_id, job_id in islice(stuck.items(), _MOST_WARNINGS):
+            is_stuck, advice = _STUCK.get(pool_id, partial(_advise, parts, config, job_id), config.version)
+            if is_stuck:
+                warnings.append(f"job {job_id}: no queue is eligible{advice}")
+        return warnings
+
+    return parts.advisor.find("warn of submitted jobs without an eligible queue", warn)
 
 
 def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, str]:
     now = parts.clock()
     with database.reading(parts.engine) as conn:
         question = ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=now)
-        found = explain_job(conn, config, question, now=now)
-    if found.eligible_queues or not found.changes:
-        return not found.eligible_queues, ""
-    first = found.changes[0]
-    return True, f"; what would help: {first.change} ({format_count(first.gains, 'queue')})"
+        demand, vo = question.demand, question.demand.asked.vo
+        whole = queue_set.all_queues(config, vo)
+        if whole.eligible(demand):
+            return False, ""
+        closed = blockers.closed_queues(conn, config, question.applicant, whole, now)
+    for first in explanation.suggest_changes(whole, vo, demand, closed=closed)[:1]:
+        return True, f"; what would help: {first.text} ({format_count(first.gains, 'queue')})"
+    return True, ""
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:

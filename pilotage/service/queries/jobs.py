@@ -96,7 +96,7 @@ def change_many(
     audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
     if wanted is JobStatus.RESCHEDULED:
         access.count_jobs(parts, caller, len(changed))
-        parts.notify_optimizers(sorted(changed))
+        parts.notify(sorted(changed))
     return ChangedJobs(job_ids=sorted(changed), refused=refused, next=after)
 
 
@@ -139,7 +139,7 @@ def _changing(
     _audit_change(caller, job, wanted)
     if wanted is JobStatus.RESCHEDULED:
         access.count_jobs(parts, caller, 1)
-        parts.notify_optimizers([job_id])
+        parts.notify([job_id])
 
 
 def change_one(
@@ -286,7 +286,7 @@ def submit(
         )
     access.count_jobs(parts, caller, 0 if accepted.is_repeated else len(accepted.job_ids))
     parts.metrics.optimized(accepted.decided)
-    parts.notify_optimizers(accepted.due)
+    parts.notify(accepted.due)
     return accepted
 
 

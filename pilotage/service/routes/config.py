@@ -1,7 +1,7 @@
 """The configuration: read, change, preview, versions."""
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
@@ -32,6 +32,7 @@ from pilotage.service.models.config import (
 )
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements.errors import InvalidRequest, Problem
+from taskqueue.db import database
 
 router = APIRouter(prefix="/config", tags=["configuration"], route_class=ApiRoute)
 
@@ -61,7 +62,7 @@ def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch
     changed = configuring.editor_of(parts, caller).store(
         draft, message=body.message, guards=outlook.read_guards(body.guard)
     )
-    return NewVersion(version=changed.version, **configuring.convert_warnings(changed.warnings))
+    return NewVersion(version=changed.version, **_warnings(changed))
 
 
 @router.patch("", response_model_exclude_unset=True)
@@ -189,10 +190,17 @@ def rollback(parts: PartsOf, caller: CallerOf, body: Rollback, if_match: IfMatch
 
 def _changed(change: StoredChange) -> ChangedConfig:
     changes = [configuring.difference(each) for each in change.differences]
-    others = configuring.convert_warnings(change.warnings)
+    others = _warnings(change)
     if change.reverts_at is not None:
         others["reverts_at"] = change.reverts_at
     return ChangedConfig(version=change.version, changes=changes, **others)
+
+
+def _warnings(change: StoredChange) -> dict[str, Any]:
+    """The warnings of a stored change; none if they cannot be shown."""
+    with database.after_commit("show the warnings"):
+        return configuring.convert_warnings(change.warnings)
+    return {}
 
 
 def text_of(body: NewConfig | Proposed) -> str:

@@ -248,7 +248,7 @@ async def release(
         )
     )
     if answer.status == JobStatus.RESCHEDULED:
-        await anyio.to_thread.run_sync(parts.notify_optimizers, [answer.job_id])  # it needs the optimizers
+        await anyio.to_thread.run_sync(parts.notify, [answer.job_id])  # it needs the optimizers
     return _build_answer(answer, status=answer.status)
 
 

@@ -227,9 +227,6 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
         attempts_seen=[(each.job_id, each.epoch) for each in body.attempts_seen if not isinstance(each, str)],
         taken_at=body.taken_at.isoformat() if body.taken_at else None,
     )
-    with database.writing(parts.engine) as conn:
-        accepted = reservations.accept_advertisement(conn, scope, advertisement, now=parts.clock())
-        as_of = scopes.read_scopes(conn, [scope])[scope].as_of
     # Any name is allowed; warn of those that are probably misspelled.
     known = list(AdvertisementBody.model_fields)
     warnings = [
@@ -237,6 +234,9 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
         for name in islice((each for each in advertisement.attributes if each not in known), _HINTS)
         if (meant := did_you_mean(name, known))
     ]
+    with database.writing(parts.engine) as conn:
+        accepted = reservations.accept_advertisement(conn, scope, advertisement, now=parts.clock())
+        as_of = scopes.read_scopes(conn, [scope])[scope].as_of
     return TakenCounts(accepted=accepted, as_of=as_of, warnings=warnings)
 
 

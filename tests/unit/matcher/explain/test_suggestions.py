@@ -40,6 +40,7 @@ queues = st.fixed_dictionaries(
         "CPUModel": st.sampled_from(MODELS),
         "VO": st.sampled_from([["cms"], ["dune"], ["cms", "dune"]]),
         "WholeNode": st.booleans(),
+        "Level": st.sampled_from([True, 1, 2.5, "a", [1, "a"], [True, "a"]]),
     },
 )
 
@@ -71,12 +72,18 @@ classes = st.builds(
     gpus=st.sampled_from([0, 1, 4]),
 )
 records = st.dictionaries(
-    st.sampled_from(["Memory", "CPUModel", "CPUModell", "Country"]),
-    st.sampled_from([4000, 64_000, "Intel Xeon", "Intel Xenon", "DE", True]),
+    st.sampled_from(["Memory", "CPUModel", "CPUModell", "Country", "Level"]),
+    st.sampled_from([4000, 64_000, "Intel Xeon", "Intel Xenon", "DE", True, 1, "b", (2, "b")]),
     min_size=1,
 ).map(lambda values: Record(values=tuple(sorted(values.items()))))
 expressions = st.sampled_from(
-    ["other.MaxRAM > 3000", 'MaxRAM > 9000 && CPUModel == "AMD EPYC"', "GPUs > 0 && Missing == 1 && true"]
+    [
+        "other.MaxRAM > 3000",
+        'Level == "b"',
+        "Level == true && MaxRAM > 3000",
+        'MaxRAM > 9000 && CPUModel == "AMD EPYC"',
+        "GPUs > 0 && Missing == 1 && true",
+    ]
 ).map(lambda text: Expression(text=text))
 demands = st.builds(JobDemand, asked=classes, requirements=st.none() | records | expressions)
 

@@ -227,6 +227,8 @@ NODES = st.fixed_dictionaries(
 @example(text="!(b == true)", nodes=parse_node_attributes({"b": "unknown"}))
 @example(text='!member(s, {"a", "b"})', nodes=parse_node_attributes({"s": "unknown"}))
 @example(text="n == 1", nodes=parse_node_attributes({"n": "unknown"}))
+@example(text="n == 1 || n", nodes=parse_node_attributes({"n": "unknown"}))  # to have 1 and to count as true
+@example(text="b == 1 || b", nodes=parse_node_attributes({"b": "unknown"}))
 def test_a_node_that_an_expression_wants_is_never_kept_out(
     where: str, text: str, nodes: NodeAttributes
 ) -> None:
