@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from pilotage.cli import process_setup
 from pilotage.cli.processes.director import open_director, read_director_file
-from pilotage.fabric.director import demand, targets
+from pilotage.fabric.director import demand
 
 _CYCLES = 4
 #: How a CE behaves, by its number modulo 100.
@@ -40,7 +40,7 @@ def main(file: Path) -> None:
     seconds: list[float] = []
     decide = demand.decide_pilots
 
-    def timed(*of_decision: Any) -> Mapping[targets.TargetGroup, int]:
+    def timed(*of_decision: Any) -> demand.Decision:
         began = time.perf_counter()
         try:
             return decide(*of_decision)

@@ -132,11 +132,13 @@ class DirectorSummary(CycleProblems):
     ended: Counter[str] = field(default_factory=Counter)  #: by how
     killed: int = 0  #: batch jobs whose pilots had ended
     removed: int = 0  #: pilots that waited too long in their batch systems
+    withdrawn: int = 0  #: pilots that waited for no job, or in the place of others
     unsubmitted: int = 0  #: intents that were given back at once
     paused: list[str] = field(default_factory=list)  #: queues that get nothing after bad experience
     closed: list[str] = field(
         default_factory=list
     )  #: queues that are down in their batch systems, while jobs wait
+    surplus: list[str] = field(default_factory=list)  #: waiting pilots that are too many, in words
     unserved: dict[str, int] = field(default_factory=dict)  #: jobs, by queue and its too small slot
     polled: int = 0  #: batch systems
     skipped: list[str] = field(default_factory=list)  #: batch systems, after failures
@@ -170,6 +172,7 @@ class DirectorSummary(CycleProblems):
             "adopted": self.adopted,
             "killed": self.killed,
             "removed after a long wait": self.removed,
+            "withdrawn": self.withdrawn,
             "not submitted": self.unsubmitted,
             **{f"now {status}": number for status, number in sorted(self.ended.items())},
         }
@@ -182,6 +185,7 @@ class DirectorSummary(CycleProblems):
             "paused": self.paused,
             "down in their batch systems": self.closed,
             "systems skipped": self.skipped,
+            "surplus": self.surplus,
             "slots too small": [
                 f"{format_count(jobs, 'job fits', 'jobs fit')} {where}"
                 for where, jobs in self.unserved.items()

@@ -65,7 +65,17 @@ class DemandSituation:
     most: Mapping[TargetGroup, int] = field(default_factory=dict)  #: new pilots after bad experience
 
 
-def decide_pilots(situation: DemandSituation, chance: random.Random) -> Mapping[TargetGroup, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """New pilots, and what is left for more."""
+
+    new: Mapping[TargetGroup, int]
+    #: Groups whose pilots could run jobs that neither a pilot which takes jobs soon gets, nor a new one that
+    #: starts at once.
+    unserved: frozenset[TargetGroup] = frozenset()
+
+
+def decide_pilots(situation: DemandSituation, chance: random.Random) -> Decision:
     """New pilots by group, for work that no existing pilot takes, within the limits.
 
     Each work prefers its queues of a better rank; queues of one rank get equal parts, in an order of chance.
@@ -73,9 +83,15 @@ def decide_pilots(situation: DemandSituation, chance: random.Random) -> Mapping[
     plan = _Plan(situation, chance)
     plan.use_slots(situation.there)
     plan.send_pilots(only_free=True)
+    unserved = plan.list_unserved()
     plan.use_slots(situation.late)
     plan.send_pilots(only_free=False)
-    return plan.list_new()
+    return Decision(new=plan.list_new(), unserved=unserved)
+
+
+def count_slots_for(jobs: int, part: float) -> int:
+    """Slots that equal jobs fill if each takes a part of one."""
+    return math.ceil(jobs / _fitting(1, part))
 
 
 @dataclass(slots=True)
@@ -143,6 +159,10 @@ class _Plan:
     def list_new(self) -> Mapping[TargetGroup, int]:
         """The new pilots by group."""
         return {group: number for group, number in zip(self._groups, self._new, strict=True) if number}
+
+    def list_unserved(self) -> frozenset[TargetGroup]:
+        """The groups that could run jobs which are left."""
+        return frozenset(self._groups[group] for work in self._work if work.jobs for group in work.parts)
 
     def use_slots(self, slots: Mapping[TargetGroup, float]) -> None:
         """Give work to existing slots."""

@@ -27,7 +27,7 @@ from pilotage.fabric import cycle_summaries
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary, Presence
-from pilotage.fabric.director import demand, matcher_client, targets, workers
+from pilotage.fabric.director import demand, matcher_client, surplus, targets, workers
 from pilotage.fabric.director import recorded_pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import UnservedWork, VoDemand
@@ -39,6 +39,7 @@ from pilotage.fabric.director.recorded_pilots import (
     PilotSlot,
     Status,
 )
+from pilotage.fabric.director.surplus import SurplusMemory, SurplusPilot
 from pilotage.fabric.director.targets import DirectorTargets, TargetGroup
 from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, PilotTracking
 from pilotage.fabric.director.workers import (
@@ -76,7 +77,9 @@ class Director:
     _workers: Mapping[str, SystemWorker] = field(init=False)
     _following: PilotTracking = field(init=False)
     _orphans: OrphanTracking = field(init=False)
+    _surplus: SurplusMemory = field(init=False)
     _submitting: dict[str, TargetGroup] = field(default_factory=dict)  #: by stamp, given to workers
+    _unserved: frozenset[TargetGroup] = frozenset()  #: that could run more jobs than they got pilots for
     #: By VO, what became of submissions, until the service answers.
     _unreported: dict[str, list[PilotReport]] = field(default_factory=lambda: defaultdict(list))
 
@@ -90,6 +93,7 @@ class Director:
         }
         self._following = PilotTracking(sites=self.sites, pilots=self._pilots)
         self._orphans = OrphanTracking(sites=self.sites, clock=self.clock)
+        self._surplus = SurplusMemory(evidence=self.sites.options.surplus, clock=self.clock)
 
     def cycle(self, now: datetime) -> DirectorSummary:
         """Run one cycle; `ServiceAway` if the service does not answer: what was begun is found again.
@@ -103,8 +107,9 @@ class Director:
         pilots, actions = self._follow(self._refresh(summary), summary)
         running = [director_pilots.is_running(each) for each in pilots if each.status in ACTIVE]
         summary.waiting, summary.running = running.count(False), running.count(True)
-        new, demands = self._decide(pilots, summary)
+        new, too_many, demands = self._decide(pilots, summary)
         summary.wanted = sum(new.values())
+        self._withdraw(too_many, actions, summary)
         self._act(actions, self._intend(new, demands, summary))
         self._take_results(summary)
         self._last = summary
@@ -235,11 +240,12 @@ class Director:
 
     def _decide(
         self, pilots: Sequence[DirectorPilot], summary: DirectorSummary
-    ) -> tuple[Mapping[TargetGroup, int], Mapping[str, VoDemand]]:
-        """The numbers of new pilots, and the demand of each VO."""
+    ) -> tuple[Mapping[TargetGroup, int], Sequence[SurplusPilot], Mapping[str, VoDemand]]:
+        """The numbers of new pilots, pilots that are too many, and the demand of each VO."""
         options = self.sites.options
         bad = director_pilots.list_bad_targets(pilots, options.name, options.back_off, summary.at)
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
+        paused = {(vo, queue) for vo, _, queue in bad}
         demands = self._fetch_demand(bad, summary)
         for each in demands:
             self._too_small = {**self._too_small, each.vo: each.too_small}
@@ -253,20 +259,84 @@ class Director:
         summary.closed += sorted(used - up) if work else ()
         groups = {group: of_vo for of_vo in demands for group in of_vo.pools}
         by_group = director_pilots.pilots_by_group(pilots, groups, options.name)
-        there, late = self._count_slots(by_group, groups, summary.at)
+        slots = self._describe_slots(by_group, groups)
+        counted = {
+            group: director_pilots.count_slots(own, slots[group], summary.at)
+            for group, own in by_group.items()
+        }
+        rooms, on_trial = self._rooms(pilots, demands), self._most(by_group, summary)
         situation = DemandSituation(
             work=work,
-            rooms=self._rooms(pilots, demands),
-            there=there,
-            late=late,
-            most=self._most(by_group, summary),
+            rooms=rooms,
+            there={group: there for group, (there, _) in counted.items()},
+            late={group: late for group, (_, late) in counted.items()},
+            most=_lowest(on_trial, self._limit_by_places(by_group, groups, rooms)),
         )
-        new = demand.decide_pilots(situation, self.chance)
+        decision = demand.decide_pilots(situation, self.chance)
+        self._unserved = decision.unserved
+        judged = [each for each in pilots if all((each.vo, queue) not in paused for queue in each.queues)]
+        others = director_pilots.list_others(judged, by_group, {each.vo for each in demands})
+        soon = timedelta(seconds=options.short_job)
+        too_many = surplus.list_surplus(by_group, others, work, soon, summary.at)
+        full = self._list_full(pilots, demands, by_group, decision.new)
+        too_many += surplus.list_for_room(full, by_group, soon, summary.at)
         chosen = {
-            self.sites.choose_trial(group, self.chance) if group in situation.most else group: number
-            for group, number in new.items()
+            self.sites.choose_trial(group, self.chance) if group in on_trial else group: number
+            for group, number in decision.new.items()
         }
-        return chosen, {each.vo: each for each in demands}
+        return chosen, too_many, {each.vo: each for each in demands}
+
+    def _limit_by_places(
+        self,
+        by_group: Mapping[TargetGroup, Sequence[DirectorPilot]],
+        groups: Collection[TargetGroup],
+        rooms: Mapping[Place, QueueRoom],
+    ) -> Mapping[TargetGroup, int]:
+        """Limits of groups in whose queues others, which have work since the last cycle, have no place."""
+        without = [
+            group for group in self._unserved if group in groups and not surplus.has_place(group, by_group)
+        ]
+        return surplus.limit_by_places(without, by_group, lambda group: _room_of(group, rooms))
+
+    def _list_full(
+        self,
+        pilots: Iterable[DirectorPilot],
+        demands: Sequence[VoDemand],
+        by_group: Mapping[TargetGroup, Sequence[DirectorPilot]],
+        new: Collection[TargetGroup],
+    ) -> Mapping[str, Sequence[TargetGroup]]:
+        """The groups with work and without a place, by queue, where waiting pilots alone fill all places."""
+        of_queue = director_pilots.pilots_by_queue(pilots, _widest_limits(demands))
+        open_queues = {each.queue for each in self.sites.all_targets() if self._is_open(each)}
+        full = {
+            (each.vo, queue)
+            for each in demands
+            for queue, limits in each.limits.items()
+            if queue in open_queues
+            and director_pilots.are_places_taken_by_waiting(of_queue.get(queue, ()), limits)
+        }
+        found: dict[str, list[TargetGroup]] = defaultdict(list)
+        for group in sorted(self._unserved.difference(new)):
+            is_full = all((group.vo, queue) in full for queue in group.queues)
+            if is_full and not surplus.has_place(group, by_group):
+                found[group.queues[0]].append(group)
+        return found
+
+    def _withdraw(
+        self,
+        found: Sequence[SurplusPilot],
+        actions: Mapping[str, CleaningActions],
+        summary: DirectorSummary,
+    ) -> None:
+        """End the batch jobs of pilots that have been too many for long enough, if they still wait."""
+        summary.surplus += surplus.describe(found)
+        for each in self._surplus.list_proven(found):
+            name = self.sites.system_of(each.pilot.stamp, each.pilot.queue)
+            worker = None if name is None else self._workers[name]
+            if name is None or worker is None or not worker.is_usable or worker.snapshot is None:
+                continue
+            if self._following.withdraw(each.pilot, worker.snapshot, each.reason, actions[name]):
+                summary.withdrawn += 1
 
     def _rooms(
         self, pilots: Iterable[DirectorPilot], demands: Sequence[VoDemand]
@@ -318,26 +388,21 @@ class Director:
             found.append(max(0, free // cores - waiting))
         return sum(found)
 
-    def _count_slots(
-        self,
-        by_group: Mapping[TargetGroup, Collection[DirectorPilot]],
-        groups: Mapping[TargetGroup, VoDemand],
-        now: datetime,
-    ) -> tuple[Mapping[TargetGroup, float], Mapping[TargetGroup, float]]:
-        """Slots of existing pilots by group: that take jobs soon, and that wait where it may last."""
-        there: dict[TargetGroup, float] = {}
-        late: dict[TargetGroup, float] = {}
-        for group, pilots in by_group.items():
+    def _describe_slots(
+        self, by_group: Iterable[TargetGroup], groups: Mapping[TargetGroup, VoDemand]
+    ) -> Mapping[TargetGroup, PilotSlot]:
+        """The slots of existing pilots by group."""
+        found = {}
+        for group in by_group:
             asked = groups[group].slot_of(group)
             free = self._free_cores(self.sites.find_target(group))
-            slot = PilotSlot(
+            found[group] = PilotSlot(
                 cores=asked.cores,
                 lifetime=asked.wall_time,
                 is_full=free is not None and free < asked.cores,
                 soon=timedelta(seconds=self.sites.options.short_job),
             )
-            there[group], late[group] = director_pilots.count_slots(pilots, slot, now)
-        return there, late
+        return found
 
     def _most(
         self, by_group: Mapping[TargetGroup, Iterable[DirectorPilot]], summary: DirectorSummary
@@ -486,6 +551,20 @@ def _slot_arguments(slot: JobResources) -> tuple[str, ...]:
     }
     words = [f"{name}={value}" for name, value in known.items() if value is not None]
     return (*words, "--whole-node") if slot.whole_node else tuple(words)
+
+
+def _room_of(group: TargetGroup, rooms: Mapping[Place, QueueRoom]) -> int:
+    places = ((group.vo, queue) for queue in group.queues)
+    return sum(rooms[place].pilots for place in places if place in rooms)
+
+
+def _lowest(*limits: Mapping[TargetGroup, int]) -> Mapping[TargetGroup, int]:
+    """The lowest limit of each group."""
+    found: dict[TargetGroup, int] = {}
+    for each in limits:
+        for group, most in each.items():
+            found[group] = min(most, found.get(group, most))
+    return found
 
 
 def _widest_limits(demands: Iterable[VoDemand]) -> Mapping[str, QueueLimits]:

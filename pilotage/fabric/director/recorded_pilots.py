@@ -179,10 +179,22 @@ def is_running(pilot: DirectorPilot) -> bool:
     return pilot.status is Status.RUNNING or pilot.last_seen_at is not None
 
 
+def is_waiting(pilot: DirectorPilot) -> bool:
+    """Whether it has not ended, and has not started as far as anybody knows."""
+    return pilot.status in ACTIVE and not is_running(pilot)
+
+
 def free_room(pilots: Iterable[DirectorPilot], limits: QueueLimits) -> int:
     """Pilots that may be added to a queue which has these."""
     active = [is_running(pilot) for pilot in pilots if pilot.status in ACTIVE]
     return limits.room(waiting=active.count(False), running=active.count(True))
+
+
+def are_places_taken_by_waiting(pilots: Iterable[DirectorPilot], limits: QueueLimits) -> bool:
+    """Whether a queue has no room only because so many pilots wait."""
+    known = list(pilots)
+    running = [each for each in known if not is_waiting(each)]
+    return free_room(known, limits) == 0 < free_room(running, limits)
 
 
 def pilots_by_group(
@@ -215,6 +227,16 @@ def pilots_by_group(
         if closest is not None:
             found[closest].append(pilot)
     return {group: tuple(of_group) for group, of_group in found.items()}
+
+
+def list_others(
+    pilots: Iterable[DirectorPilot],
+    by_group: Mapping[TargetGroup, Iterable[DirectorPilot]],
+    vos: Collection[str],
+) -> list[DirectorPilot]:
+    """The pilots of some VOs that are in no group."""
+    known = {own.stamp for of_group in by_group.values() for own in of_group}
+    return [each for each in pilots if each.vo in vos and each.stamp not in known]
 
 
 def list_bad_targets(
@@ -274,7 +296,7 @@ class PilotSlot:
 
 
 #: So long a pilot may need to start where cores are free.
-_START = timedelta(minutes=2)
+START = timedelta(minutes=2)
 
 
 def count_free(pilot: DirectorPilot, slot: PilotSlot, now: datetime) -> float:
@@ -296,7 +318,7 @@ def count_free(pilot: DirectorPilot, slot: PilotSlot, now: datetime) -> float:
 def is_late(pilot: DirectorPilot, slot: PilotSlot, now: datetime) -> bool:
     """Whether other queues may be faster: a pilot waits in a full one, or longer than a start takes."""
     age = now - pilot.created_at
-    return age > (_START if slot.is_full else slot.soon)
+    return age > (START if slot.is_full else slot.soon)
 
 
 def weigh_waiting(pilot: DirectorPilot, slot: PilotSlot, now: datetime) -> float:

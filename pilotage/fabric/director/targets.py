@@ -357,6 +357,8 @@ class DirectorOptions(FileSection):
     keep_output: Seconds = 6 * 3600  #: of pilots that failed
     #: What it takes to end a batch job that bears our name, but is no pilot that anybody knows to be alive.
     orphans: Evidence = Evidence(listings=5, seconds=1800)
+    #: For how many cycles, and how long, a waiting pilot was one too many before it is withdrawn.
+    surplus: Evidence = Evidence(listings=3, seconds=120)
 
     @property
     def back_off(self) -> Pause:

@@ -57,6 +57,18 @@ class PilotTracking:
     sites: DirectorTargets
     pilots: Mapping[str, Pilots]  #: by VO
     _cleared: set[str] = field(default_factory=set)
+    _withdrawn: dict[str, str] = field(default_factory=dict)  #: by stamp of pilots that we ended, the reason
+
+    def withdraw(
+        self, pilot: DirectorPilot, snapshot: SystemSnapshot, reason: str, actions: CleaningActions
+    ) -> bool:
+        """End the batch job of a pilot if it waits; the next polls show the end, which gets this reason."""
+        report = snapshot.reports.get(pilot.stamp)
+        if report is None or report.state is not State.WAITING:
+            return False
+        actions.kill.append(Handle(stamp=pilot.stamp, reference=report.reference))
+        self._withdrawn[pilot.stamp] = reason
+        return True
 
     def build_requests(
         self, own: Sequence[DirectorPilot], last: Mapping[str, SystemSnapshot]
@@ -66,7 +78,9 @@ class PilotTracking:
         A pilot whose queue is not in the file any more is followed where its stamp was listed last.
         """
         by_system: dict[str, list[DirectorPilot]] = {name: [] for name in self.sites.systems}
-        self._cleared.intersection_update(pilot.stamp for pilot in own)
+        stamps = {pilot.stamp for pilot in own}
+        self._cleared.intersection_update(stamps)
+        self._withdrawn = {stamp: why for stamp, why in self._withdrawn.items() if stamp in stamps}
         for pilot in own:
             if pilot.stamp in self._cleared:
                 continue
@@ -137,7 +151,7 @@ class PilotTracking:
             return None
         if not snapshot.is_complete(pilot.stamp, request):
             return None
-        update = _update(pilot, report, output, summary.at)
+        update = _update(pilot, report, output, summary.at, self._withdrawn.get(pilot.stamp, ""))
         if update is not None and report.state is State.GONE:
             # A submission that is still on its way must come to nothing.
             actions.kill.append(pilot.handle)
@@ -209,13 +223,14 @@ class PilotTracking:
 
 
 def _update(
-    pilot: DirectorPilot, report: JobReport, output: Output | str | None, now: datetime
+    pilot: DirectorPilot, report: JobReport, output: Output | str | None, now: datetime, withdrawn: str
 ) -> PilotReport | None:
-    """Report about a pilot that lives; None: no change."""
+    """Report about a pilot that lives; None: no change. `withdrawn`: why we ended it."""
     status = _status(pilot, report, now)
     if status is None or (status, report.reference) == (pilot.status, pilot.reference):
         return None
-    reason = "" if status in ACTIVE else _last_words(report, output)
+    was_withdrawn = withdrawn and status is Status.DELETED
+    reason = "" if status in ACTIVE else f"\n{withdrawn}" if was_withdrawn else _last_words(report, output)
     return PilotReport(stamp=pilot.stamp, status=status, reference=report.reference, reason=reason)
 
 

@@ -575,6 +575,97 @@ def test_a_pilot_that_waits_too_long_is_removed(ground: Ground) -> None:
     assert second.ended["Deleted"] == 1
 
 
+class FullOfOthers:
+    """A host where no pilot with a condition on its node starts; the others start at once."""
+
+    def __init__(self, host: LocalHost) -> None:
+        self._host = host
+        self.held: dict[str, BatchJob] = {}
+
+    def submit(self, job: BatchJob) -> str:
+        if not job.flags:
+            return self._host.submit(job)
+        self.held[job.stamp] = job
+        return f"held-{len(self.held)}"
+
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        found = self._host.survey(handles, prefix)
+        reports = {
+            each.stamp: JobReport(state=State.WAITING if each.stamp in self.held else State.KILLED)
+            for each in handles
+            if (each.reference or "").startswith("held-")
+        }
+        return Survey(reports={**found.reports, **reports}, stamps=found.stamps | self.held.keys())
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        for each in handles:
+            self.held.pop(each.stamp, None)
+        self._host.kill(handles)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._host, name)
+
+
+FLAGGED = "LCG.A.org/ce1/flagged"
+
+
+def test_waiting_pilots_whose_jobs_are_gone_are_withdrawn_and_leave_their_places(ground: Ground) -> None:
+    ground.service.configure(CONFIG.replace("flagged:\n", "flagged:\n              MaxWaitingJobs: 4\n"))
+    batch_system = FullOfOthers(ground.host)
+    ground.system.system = FaultySystem(system=batch_system)  # type: ignore[arg-type]
+    ground.submit(8, Requirements={"CPUModel": "amd"}, JobGroup="el9")
+    director = ground.director(FLAGGED)
+    assert ground.cycle(director).submitted == 4
+    user = ground.service.user()
+    user.post("/api/v1/jobs/kill", json={"job_group": "el9"}).raise_for_status()
+    ground.submit(20)
+
+    summaries = [ground.cycle(director) for _ in range(4)]
+
+    assert [each.withdrawn for each in summaries] == [0, 0, 4, 0]
+    assert f"surplus: 4 waiting pilots of {FLAGGED} (--constraint=amd) serve no job" in str(summaries[0])
+    assert [each.submitted for each in summaries] == [0, 0, 0, 4]
+    withdrawn = [each for each in ground.pilots() if each["status"] == "Deleted"]
+    assert len(withdrawn) == 4
+    reason = f"\nwithdrawn: a waiting pilot of {FLAGGED} (--constraint=amd) that serves no job"
+    assert {each["status_reason"] for each in withdrawn} == {reason}
+    assert not batch_system.held
+
+
+def test_pilots_that_cannot_start_never_hold_the_last_place_of_a_queue(ground: Ground) -> None:
+    ground.service.configure(CONFIG.replace("flagged:\n", "flagged:\n              MaxWaitingJobs: 4\n"))
+    batch_system = FullOfOthers(ground.host)
+    ground.system.system = FaultySystem(system=batch_system)  # type: ignore[arg-type]
+    ground.submit(8, Requirements={"CPUModel": "amd"})
+    director = ground.director(FLAGGED)
+    ground.cycle(director)
+    ground.submit(1)
+    assert len(batch_system.held) == 4
+
+    ground.ahead = timedelta(minutes=3)
+    summaries = [ground.cycle(director) for _ in range(4)]
+
+    assert sum(each.withdrawn for each in summaries) == 1
+    assert f"1 waiting pilot of {FLAGGED} (--constraint=amd) makes room for jobs of others" in str(
+        summaries[0]
+    )
+    kinds = Counter(each["stamp"].split(".")[1] == "any" for each in ground.pilots())
+    assert kinds == {False: 4, True: 1}, "the place went to the job that any node runs"
+    assert len(batch_system.held) == 3
+
+
+def test_waiting_pilots_of_jobs_that_wait_are_not_withdrawn(ground: Ground) -> None:
+    batch_system = FullOfOthers(ground.host)
+    ground.system.system = FaultySystem(system=batch_system)  # type: ignore[arg-type]
+    ground.submit(3, Requirements={"CPUModel": "amd"})
+    director = ground.director(FLAGGED)
+
+    for _ in range(7):
+        summary = ground.cycle(director)
+        assert (summary.withdrawn, summary.surplus) == (0, [])
+        ground.ahead += timedelta(minutes=2)
+
+
 def test_a_pilot_whose_queue_left_the_file_is_followed_where_it_is_listed_and_else_given_up(
     ground: Ground,
 ) -> None:

@@ -70,7 +70,7 @@ situations = st.builds(
 
 
 def decided(situation: DemandSituation) -> Counter[TargetGroup]:
-    return Counter(demand.decide_pilots(situation, random.Random(0)))
+    return Counter(demand.decide_pilots(situation, random.Random(0)).new)
 
 
 def room_of(situation: DemandSituation, queue: str, *vos: str) -> int:
