@@ -233,6 +233,8 @@ def _run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock) -
     """The result of a cycle, or `_FAILED`."""
     try:
         result = database.run_with_retry(lambda: cycle(clock()))
+    except database.CommitsLost:
+        return _FAILED
     except database.UNAVAILABLE as error:
         log.warning("%s: the database is unavailable, retrying in the next cycle: %s", name, error)
         return _FAILED

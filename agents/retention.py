@@ -19,7 +19,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import blobs, ownership, retention
 from taskqueue.blobs import BlobStore
-from taskqueue.db import database
+from taskqueue.db import database, history
 from taskqueue.leases import uptime
 from taskqueue.pilots import pilots
 from taskqueue.sites import processes
@@ -125,6 +125,7 @@ def cycle(
         removed["site processes"] += _repeat_step(
             leadership, partial(processes.remove_forgotten, before=now - processes.FORGOTTEN)
         )
+        removed["homes"] += _repeat_step(leadership, partial(history.remove, before=now - history.KEPT))
         removed["configuration texts"] += _remove_config_texts(leadership, config)
         removed["uptime"] += _remove_uptime(leadership, config, vos)
         if leadership.last is None or leadership.last.date() != now.date():

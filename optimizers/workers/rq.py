@@ -16,7 +16,8 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from threading import Event
 from types import FrameType
 from typing import Any, Final, cast
@@ -238,13 +239,24 @@ def _shorten(record: logging.LogRecord) -> bool:
     return True
 
 
-def run_worker(database_url: str, redis_url: str, *, burst: bool = False) -> None:
+def run_worker(
+    database_url: str,
+    redis_url: str,
+    *,
+    burst: bool = False,
+    track: Callable[[Engine], AbstractContextManager[object]] = nullcontext,
+) -> None:
     """Work until SIGTERM or SIGINT; must be called in the main thread of a process.
 
-    `burst`: stop when the queue is empty.
+    `burst`: stop when the queue is empty. `track` is entered meanwhile, with the engine of the database.
     """
     context = connect_worker(database_url, redis_url)
     database.set_notifier(context.engine, make_publisher(RedisTransport(redis_url)))
+    with track(context.engine):
+        _run_until_stopped(redis_url, burst=burst)
+
+
+def _run_until_stopped(redis_url: str, *, burst: bool) -> None:
     chain.installed_steps()
     logging.getLogger("rq.worker").addFilter(_shorten)
     stopping = Event()

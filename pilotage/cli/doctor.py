@@ -170,10 +170,10 @@ def _schema(state: SchemaState) -> Finding:
 
 def _history(engine: Engine, settings: Settings) -> Finding:
     """Check for lost commits."""
-    standing, problem = cli_engine.compare(engine, settings)
+    state, problem = cli_engine.compare(engine, settings)
     if problem is not None:
         return Finding("history", Health.BAD, problem)
-    message = f"unbroken as far as it was seen from here (incarnation {standing.incarnation})"
+    message = f"unbroken as far as it was seen from here (incarnation {state.incarnation})"
     return Finding("history", Health.GOOD, message)
 
 

@@ -1,20 +1,22 @@
 """Opens the configured database; an unreachable one becomes an error in one line.
 
-The latest state of the database that this host has seen is stored in the home directory.
-A database behind that state has lost commits: a backup was restored, or a replica promoted that was behind.
-No process starts on it before `pilotage db recover`, since lost identifiers would be used again. Losses of
-commits that this host never saw are not detected.
+The last commit of this host that the database acknowledged is stored in the home directory. A database behind
+it has lost commits: a backup was restored, or a replica promoted that was behind (`taskqueue.db.history`).
+No process starts on it before `pilotage db recover`, and none that runs stores anything, since lost
+identifiers would be used again.
 """
 
 import contextlib
 import fcntl
 import json
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from sqlalchemy import URL, Engine, make_url
@@ -23,8 +25,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import InvalidSettings, Settings
 from requirements.errors import Problem
-from taskqueue.db import database, incarnation, sql
-from taskqueue.db.incarnation import InstallationState
+from taskqueue.db import clock, database, history, sql
+from taskqueue.db.history import HistoryState, SeenCommit
 from taskqueue.schema.tables import jobs
 
 
@@ -96,94 +98,142 @@ log = logging.getLogger(__name__)
 
 FILE = "last-seen.json"
 _LOCK = "last-seen.lock"
+#: Key in the file; the others are databases, with what 1.0.0 stores of each.
+_COMMITS = "commits"
 REMEDY = "run `pilotage db recover`"
 
 
-def read_last_seen(settings: Settings) -> InstallationState | None:
-    """The latest state seen of this database; None: none yet, or the file is unreadable."""
+def read_last_seen(settings: Settings) -> SeenCommit | None:
+    """What this home directory knows of the database; None: nothing yet, or the file is unreadable."""
     try:
-        seen = _all(settings)[_name(settings)]
-        return InstallationState(incarnation=int(seen["incarnation"]), log_id=int(seen["log_id"]))
+        seen = _commits(settings)[_name(settings)]
+        return SeenCommit(
+            home=str(seen["home"]),
+            incarnation=int(seen["incarnation"]),
+            number=int(seen["number"]),
+            at=datetime.fromisoformat(seen["at"]) if seen["at"] else None,
+            is_lost=bool(seen["is_lost"]),
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def write_last_seen(settings: Settings, standing: InstallationState) -> None:
-    """Store the state, beside those of other databases; several processes share a home directory.
-
-    A later state stored by another process is kept, unless the log is empty: then this is a new database.
-    """
+def write_last_seen(settings: Settings, seen: SeenCommit) -> None:
+    """Store what is known, beside that of other databases; call it in `_locked`."""
     file = _file(settings)
     aside = file.with_name(f".{FILE}.new")
+    entry = asdict(seen) | {"at": seen.at and seen.at.isoformat()}
+    content = {**_all(settings), _COMMITS: {**_commits(settings), _name(settings): entry}}
     # Nothing is stored if the home directory is missing or not writable.
-    with contextlib.suppress(OSError), _locked(settings):
-        seen = read_last_seen(settings)
-        if seen is None or not standing.log_id or not standing.is_behind(seen):
-            aside.write_text(json.dumps({**_all(settings), _name(settings): asdict(standing)}))
-            aside.replace(file)
+    with contextlib.suppress(OSError):
+        aside.write_text(json.dumps(content))
+        aside.replace(file)
 
 
-def compare(engine: Engine, settings: Settings) -> tuple[InstallationState, str | None]:
-    """The state of the database, and a message if it is behind the state seen before, else None.
-
-    An empty log is that of a new database, not of one that lost commits.
-    """
-    # The file first: a state that another process stores meanwhile is not a loss.
-    seen = read_last_seen(settings)
+def compare(engine: Engine, settings: Settings) -> tuple[HistoryState, str | None]:
+    """The state of the database, and a message if it has lost commits, else None."""
+    # The file first: a commit that another process stores meanwhile is no loss.
+    seen = read_last_seen(settings) or SeenCommit(home="")
     with database.reading(engine) as conn:
-        standing = incarnation.read_state(conn)
-    if seen is None or not standing.log_id or not standing.is_behind(seen):
-        return standing, None
-    return standing, (
-        f"{hide_password(settings.database_url)} has lost commits: "
-        f"its log ends at {standing.log_id} "
-        f"(incarnation {standing.incarnation}), but {seen.log_id} ({seen.incarnation}) was seen from here: "
+        state = history.read_state(conn, seen.home, now=clock.utc_now())
+    return state, _describe_loss(settings, state, seen) if state.has_loss(seen) else None
+
+
+def _describe_loss(settings: Settings, state: HistoryState, seen: SeenCommit) -> str:
+    where = hide_password(settings.database_url)
+    if not state.is_behind(seen):
+        return f"{where} has lost commits (incarnation {state.incarnation}), as was noticed before: {REMEDY}"
+    return (
+        f"{where} has lost commits: the last one from here is {state.number or 0} there "
+        f"(incarnation {state.incarnation}), but {seen.number} ({seen.incarnation}) was acknowledged: "
         f"{REMEDY}"
     )
 
 
+def refuse_lost(engine: Engine, settings: Settings) -> HistoryState:
+    """The state of the database; `CommandRefused` if it has lost commits."""
+    state, problem = compare(engine, settings)
+    if problem is not None:
+        raise CommandRefused(problem)
+    return state
+
+
 class LastSeen:
-    """The state of the installation that this process has seen last."""
+    """What this process knows of the history of the database, and its home directory with it."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        """Read and store the state."""
+        """Contacts nothing yet; until `start` or `look` the incarnation is the one seen last from here."""
         self._engine = engine
         self._settings = settings
-        self._reported = False
-        self._standing, problem = compare(engine, settings)
-        if problem is not None:
-            raise CommandRefused(problem)
-        write_last_seen(settings, self._standing)
+        # If the home directory cannot be written, this process alone has it.
+        self._seen = read_last_seen(settings) or SeenCommit(home=f"{socket.gethostname()}:{token_hex(8)}")
 
     @property
     def incarnation(self) -> int:
         """Incarnation of the installation; it grows with each recovery from lost commits."""
-        return self._standing.incarnation
+        return self._seen.incarnation
 
-    def look(self, _now: datetime) -> None:
-        """Read and store the state again; lost commits are logged once."""
-        standing, problem = compare(self._engine, self._settings)
-        if problem is not None and not self._reported:
-            log.error("%s", problem)
-        self._reported = problem is not None
-        if problem is None:
-            self._standing = standing
-            write_last_seen(self._settings, standing)
+    def start(self) -> None:
+        """Read the incarnation; `CommandRefused` if the database has lost commits."""
+        state = refuse_lost(self._engine, self._settings)
+        if state.incarnation > self._seen.incarnation:
+            self._seen = SeenCommit(home=self._seen.home, incarnation=state.incarnation)
+
+    def look(self, now: datetime) -> None:
+        """Compare, and commit; after a loss the engine stores nothing until a recovery."""
+        with _locked(self._settings):
+            seen = self._read()
+            with database.writing(self._engine, despite_loss=True) as conn:
+                state = history.read_state(conn, seen.home, now=now)
+                after = state.next_commit(seen)
+                if after.is_lost:
+                    self._store(after)  # before the commit: it may fail, and the loss remains one
+                self._report(state, seen, after)
+                history.record(conn, state, after)
+            self._store(after)
+
+    def _read(self) -> SeenCommit:
+        """The file, unless it is older than what this process knows: it may be missing, or unwritable."""
+        seen = read_last_seen(self._settings) or self._seen
+        if seen.home != self._seen.home:
+            return seen
+        return max(seen, self._seen, key=lambda known: (known.incarnation, known.is_lost, known.number))
+
+    def _store(self, seen: SeenCommit) -> None:
+        self._seen = seen
+        write_last_seen(self._settings, seen)
+
+    def _report(self, state: HistoryState, seen: SeenCommit, after: SeenCommit) -> None:
+        if after.is_lost == database.is_lost(self._engine):
+            return
+        database.set_lost(self._engine, is_lost=after.is_lost)
+        if after.is_lost:
+            log.error("%s", _describe_loss(self._settings, state, seen))
+        else:
+            log.warning("lost commits are recovered from: incarnation %d", state.incarnation)
 
 
 def _all(settings: Settings) -> dict[str, Any]:
     try:
-        seen = json.loads(_file(settings).read_text())
+        content = json.loads(_file(settings).read_text())
     except (OSError, ValueError):
         return {}
-    return seen if isinstance(seen, dict) else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _commits(settings: Settings) -> dict[str, Any]:
+    commits = _all(settings).get(_COMMITS)
+    return commits if isinstance(commits, dict) else {}
 
 
 @contextlib.contextmanager
 def _locked(settings: Settings) -> Iterator[None]:
-    """Keep other processes from writing until the end of the block."""
-    with (settings.home / _LOCK).open("a") as lock:  # on NFS only a file open for writing can be locked
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Keep other processes of the home directory out until the end of the block, if it can be written."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            # On NFS only a file open for writing can be locked.
+            lock = stack.enter_context((settings.home / _LOCK).open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

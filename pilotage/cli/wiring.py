@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from agents import leader
 from cs_config import notifications
@@ -127,7 +127,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between polls of the configuration; the documentation promises two at most.
 CONFIGURATION_EVERY = 1.0
-#: Seconds between stored states of the database.
+#: Seconds between two commits that show whether the database has lost some.
 SEEN_EVERY = 5.0
 #: Database connections of a service process: its request threads, claimer, optimizer and agents.
 _CONNECTIONS = 20
@@ -135,7 +135,7 @@ _CONNECTIONS = 20
 
 @contextmanager
 def open_current_engine(settings: Settings) -> Iterator[Engine]:
-    """The engine of a long-running process, on a schema that this release can use.
+    """The engine of a long-running process, on a schema that this release can use and without lost commits.
 
     A database that goes away while the process starts is refused like one that was away before; once it
     runs, its threads wait for the database.
@@ -144,6 +144,7 @@ def open_current_engine(settings: Settings) -> Iterator[Engine]:
     try:
         with cli_engine.translate_unreachable(settings.database_url):
             _refuse_older(settings, database.schema_state(engine))
+            cli_engine.refuse_lost(engine, settings)
             yield engine
     finally:
         engine.dispose()
@@ -203,10 +204,20 @@ def _choose_transport(settings: Settings, engine: Engine) -> NotificationTranspo
 
 @contextmanager
 def track_last_seen(settings: Settings, engine: Engine) -> Iterator[LastSeen]:
-    """The last seen state of the installation, kept current by a thread."""
+    """What is known of the history of the database, kept current by a thread; refuses a loss at the start."""
     seen = LastSeen(engine, settings)
-    with repeat_in_thread(seen.look, name="last-seen", every=SEEN_EVERY):
+    seen.start()
+    with watch_history(seen, engine):
         yield seen
+
+
+@contextmanager
+def watch_history(seen: LastSeen, engine: Engine) -> Iterator[None]:
+    """Look for lost commits in a thread, at once when a connection is opened: perhaps to another server."""
+    woken = threading.Event()
+    event.listen(engine, "connect", lambda *_: woken.set())
+    with repeat_in_thread(seen.look, name="last-seen", every=SEEN_EVERY, woken=woken):
+        yield
 
 
 @contextmanager

@@ -157,6 +157,8 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
     async def store_contacts() -> None:
         try:
             await parts.places.store_contacts()
+        except database.CommitsLost:
+            pass  # as `_record_uptime`
         except database.UNAVAILABLE as error:
             _log.warning("the database is unavailable; contacts of pilots are stored later: %s", error)
 
@@ -194,6 +196,8 @@ def _record_uptime(parts: Services, process: str) -> None:
     try:
         with database.writing(parts.engine) as conn:
             uptime.record(conn, process, now=parts.clock())
+    except database.CommitsLost:
+        return  # reports are refused: missing heartbeats do not count
     except database.UNAVAILABLE as error:
         parts.storage.note_failure(error)
         _log.warning("the database is unavailable; missing heartbeats do not count meanwhile: %s", error)

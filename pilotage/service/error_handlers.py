@@ -188,7 +188,8 @@ async def _framework(request: Request, error: HTTPException) -> Response:
 async def _unavailable(request: Request, error: Exception) -> Response:
     parts: Services = request.app.state.parts
     parts.storage.note_failure(error)
-    _log.warning("the database is unavailable or overloaded: %s", error)
+    if not isinstance(error, database.CommitsLost):
+        _log.warning("the database is unavailable or overloaded: %s", error)
     fault = parts.storage.fault
     cause = "the database does not answer" if fault is None else f"the database can store nothing: {fault}"
     message = f"{cause}; try again later"

@@ -39,6 +39,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
+from taskqueue.db import database
 from taskqueue.db import postgresql as postgresql_settings
 
 try:
@@ -149,7 +150,8 @@ class AutocommitRunner:
         self._is_pooled = False
 
     def rows(self, statement: str, values: Sequence[object]) -> Rows:
-        """Execute a statement and commit; its rows."""
+        """Execute a statement and commit; its rows. `CommitsLost` as by `database.writing`."""
+        database.require_history(self._engine)
         driver = self._get_driver()
         try:
             return _run(self._engine.dialect, driver, statement, values, begins=self._is_pooled)

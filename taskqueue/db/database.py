@@ -112,7 +112,7 @@ _Result = TypeVar("_Result")
 #: Publishes topics (see `cs_config.notifications`) to other processes.
 Notifier = Callable[[frozenset[str]], None]
 
-#: Errors raised when the database is away or overloaded; to be retried later.
+#: Errors raised when the database is away, overloaded or has lost commits; to be retried later.
 UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeout)
 
 #: Arbitrary key of the advisory lock that serialises migrations.
@@ -156,6 +156,36 @@ def is_unavailable(error: Exception) -> bool:
     return code not in (None, "SQLITE_ERROR")
 
 
+class CommitsLost(OperationalError):
+    """The database has lost commits: nothing is stored in it until a recovery.
+
+    It is logged by the thread that notices it, once, so that others need not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None, None, Exception(LOST))
+
+
+#: What the database fails to do after lost commits, and the remedy.
+LOST: Final = "it has lost commits: an operator has to run `pilotage db recover`"
+
+
+def set_lost(engine: Engine, *, is_lost: bool) -> None:
+    """Refuse to write, by `CommitsLost`, or write again."""
+    engine.update_execution_options(is_lost=is_lost)
+
+
+def is_lost(engine: Engine) -> bool:
+    """Whether nothing is stored because commits were lost."""
+    return bool(engine.get_execution_options().get("is_lost"))
+
+
+def require_history(engine: Engine) -> None:
+    """Raise `CommitsLost` after a loss of commits, until a recovery."""
+    if is_lost(engine):
+        raise CommitsLost
+
+
 #: Codes of the databases for "cannot store", and what they mean.
 _NO_STORE: Final = {
     "53100": "its disk is full",
@@ -166,6 +196,8 @@ _NO_STORE: Final = {
 
 def find_store_fault(error: BaseException) -> str | None:
     """Why the database, which answers, stores nothing; None: the error is another one."""
+    if isinstance(error, CommitsLost):
+        return LOST
     orig = getattr(error, "orig", None)
     if postgresql.takes_no_writes(orig):
         return "it is read-only"
@@ -237,12 +269,14 @@ def set_notifier(engine: Engine, notifier: Notifier) -> None:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
+def writing(engine: Engine, *, despite_loss: bool = False) -> Iterator[Connection]:
     """A transaction that changes data; rolled back on any exception.
 
     READ COMMITTED on PostgreSQL; the only writer on SQLite (`BEGIN IMMEDIATE`). After the commit the topics
-    of the transaction go to the notifier.
+    of the transaction go to the notifier. After a loss of commits `CommitsLost`, unless `despite_loss`.
     """
+    if not despite_loss:
+        require_history(engine)
     turn = write_lock(engine) if engine.dialect.name == "sqlite" else nullcontext()
     with turn, engine.connect() as conn:
         notifications.take_topics(conn)  # left from a transaction that was rolled back

@@ -5,22 +5,18 @@ allocated again: every sequence continues beyond any number that a lost commit c
 may have ended meanwhile; they are quarantined until their pilots report or a deadline passes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
-    ColumnElement,
     Connection,
     Table,
     bindparam,
     case,
     column,
     delete,
-    func,
     insert,
     literal,
     select,
@@ -46,36 +42,6 @@ from taskqueue.schema.tables import (
 )
 
 _sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
-_log_sequence = table("job_log_log_id_seq", column("last_value", BigInteger), column("is_called", Boolean))
-
-#: The last allocated log id, not that of the last row: rows are removed after a while. 0: none.
-_LOG_ID: Mapping[str, ColumnElement[int]] = {
-    "postgresql": select(
-        case((_log_sequence.c.is_called, _log_sequence.c.last_value), else_=0)
-    ).scalar_subquery(),
-    "sqlite": func.coalesce(
-        select(_sequences.c.seq).where(_sequences.c.name == job_log.name).scalar_subquery(), 0
-    ),
-}
-STATE = {name: select(installation.c.incarnation, id_.label("log_id")) for name, id_ in _LOG_ID.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallationState:
-    """Progress of an installation; decreases only by a loss of commits."""
-
-    incarnation: int  #: increased by a recovery
-    log_id: int  #: last allocated id of the job log
-
-    def is_behind(self, seen: "InstallationState") -> bool:
-        """Whether commits were lost since `seen`, without a recovery."""
-        return (self.incarnation, self.log_id) < (seen.incarnation, seen.log_id)
-
-
-def read_state(conn: Connection) -> InstallationState:
-    """The current state."""
-    return InstallationState(**conn.execute(STATE[conn.dialect.name]).one()._asdict())
-
 
 SOURCE: Final = "Recovery"
 QUARANTINED: Final = "Commits were lost; left alone until its pilot reports"

@@ -781,7 +781,17 @@ installation = _table(
     Column("rules_version", Integer, nullable=False, server_default=text("0")),
     Column("rules_expiries", Integer, nullable=False, server_default=text("0")),
     Column("mended_counters", Integer, nullable=False, server_default=text("0")),  # of scope rules, ever
+    # Incarnation in which lost commits were noticed. Nothing is stored until the next; 0: none were.
+    Column("lost_in", BigInteger, nullable=False, server_default=text("0")),
     CheckConstraint("row_number = 1", name="one_row"),
+)
+
+#: The last commit of the processes of each home directory, which nobody else raises; see `db.history`.
+seen_commits = _table(
+    "seen_commits",
+    Column("home", Text, primary_key=True),  # host and a random word, also in the home's last-seen.json
+    Column("number", BigInteger, nullable=False),
+    Column("at", UtcTime, nullable=False),
 )
 
 #: Changes that matchers must reload: a task queue that appeared, emptied or changed, or a mapping.

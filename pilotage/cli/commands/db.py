@@ -54,10 +54,8 @@ def recover(
         with database.writing(engine) as conn:
             now = clock.read_time(conn, clock.utc_now())
             done = incarnation.recover(conn, now=now, patience=timedelta(seconds=wait))
-        with database.reading(engine) as conn:
-            standing = incarnation.read_state(conn)
-    if chosen.home.is_dir():
-        cli_engine.write_last_seen(chosen, standing)
+        if chosen.home.is_dir():
+            cli_engine.LastSeen(engine, chosen).look(now)
     times = {
         "until": done.until.isoformat(),
         "last_commit": done.last_commit and done.last_commit.isoformat(),

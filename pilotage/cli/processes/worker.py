@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cs_config import gc_tuning
-from pilotage.cli import engine, process_setup, settings
+from pilotage.cli import engine, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 
@@ -48,4 +48,9 @@ def run(chosen: Settings, redis_url: str, *, burst: bool, as_json: bool) -> None
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     gc_tuning.collect_seldom()
     with engine.translate_unreachable(chosen.database_url):
-        rq.run_worker(chosen.database_url, redis_url, burst=burst)
+        rq.run_worker(
+            chosen.database_url,
+            redis_url,
+            burst=burst,
+            track=lambda opened: wiring.watch_history(engine.LastSeen(opened, chosen), opened),
+        )

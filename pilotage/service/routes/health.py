@@ -76,6 +76,7 @@ def run_checks(parts: Services) -> dict[str, str]:
     """Conditions for this process to be ready, each `ok` or the problem."""
     return {
         "database": _database(parts),
+        "history": database.LOST if database.is_lost(parts.engine) else "ok",
         "claimer": "ok" if parts.claimer.alive else "has ended",
         "index": "ok" if parts.matcher.is_loaded else "is being loaded",
         "clock": parts.clock_problem() or "ok",

@@ -49,6 +49,7 @@ from pilotage.service.models.matching import (
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, format_count
+from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -291,7 +292,8 @@ def begin_search(
 
 
 def require_ready(parts: Services) -> None:
-    """Raise `ClockWrong` or `Busy` if this process may hand out no jobs now."""
+    """Raise `ClockWrong`, `CommitsLost` or `Busy` if this process may hand out no jobs now."""
+    database.require_history(parts.engine)
     if problem := parts.clock_problem():
         raise ClockWrong(problem)
     if parts.live.problem is not None:

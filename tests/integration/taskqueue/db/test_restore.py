@@ -10,15 +10,17 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 
 from pilotage.cli import application, doctor, settings
 from pilotage.cli.doctor import Health
 from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
+from pilotage.service.routes import health
 from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
+from tests import waiting
 from tests.postgres import Postgres
 from tests.running_service import Service, running
 
@@ -43,10 +45,14 @@ class _Installation:
 
     @contextmanager
     def service(self) -> Iterator[Service]:
+        with self.engine() as engine, running(engine, self.home, TREE) as service:
+            yield service
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
         engine = db_database.connect(self.url)
         try:
-            with running(engine, self.home, TREE) as service:
-                yield service
+            yield engine
         finally:
             engine.dispose()
 
@@ -71,16 +77,23 @@ class _Installation:
             Path(self._name + suffix).unlink(missing_ok=True)
         backup.replace(self._name)
 
+    def restore_beneath(self) -> None:
+        """Restore while processes have it open."""
+        if self.postgres is not None:
+            self.restore()
+            return
+        with closing(sqlite3.connect(self._backup())) as copy, closing(sqlite3.connect(self._name)) as live:
+            copy.backup(live)
+
     def _backup(self) -> Path:
         return (self.postgres.directory if self.postgres else self.home) / f"{Path(self._name).name}.backup"
 
     def look(self) -> None:
         """As every process does that starts."""
-        engine = db_database.connect(self.url)
-        try:
-            LastSeen(engine, self.settings)
-        finally:
-            engine.dispose()
+        with self.engine() as engine:
+            seen = LastSeen(engine, self.settings)
+            seen.start()
+            seen.look(utc_now())
 
     def doctor(self) -> tuple[Health, str]:
         [finding] = [
@@ -222,3 +235,50 @@ def test_a_service_that_lives_through_a_restore_gives_out_what_waits_now(
         assert again.says("start") == 200
         [second] = _submit(service, 1, "second").json()["job_ids"]
         assert pilots.next(service).job_id == second
+
+
+def test_processes_that_live_through_a_restore_store_nothing_until_the_recovery(
+    installation: _Installation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with installation.service() as service:
+        pilots = _Pilots(service)
+        seen = LastSeen(service.parts.engine, installation.settings)
+        seen.start()
+        seen.look(utc_now())
+        [kept] = _submit(service, 1, "first").json()["job_ids"]
+        installation.back_up()
+        [lost] = _submit(service, 1, "second").json()["job_ids"]
+        seen.look(utc_now())
+        installation.restore_beneath()
+        with installation.engine() as engine, db_database.writing(engine) as conn:
+            # A process that has not noticed: it gives the number of a lost job to another.
+            again = waiting.put(conn, utc_now(), 10)
+        assert lost in again
+        seen.look(utc_now())
+
+        for _ in range(2):
+            refused = [
+                _submit(service, 1, "third"),
+                service.user().post(f"/api/v1/jobs/{lost}/kill"),
+                service.client(pilots.tokens.pop()).post("/api/v1/matcher/requestJob", json=ASKING),
+            ]
+            assert [each.status_code for each in refused] == [503] * 3
+            for each in refused:
+                assert "pilotage db recover" in each.json()["error"]["message"]
+                assert each.headers["Retry-After"]
+            assert service.user().get(f"/api/v1/jobs/{kept}").status_code == 200
+            ready = service.user().get("/readyz")
+            assert ready.status_code == 503
+            assert "pilotage db recover" in ready.json()["checks"]["history"]
+            assert installation.doctor()[0] is Health.BAD
+            seen.look(utc_now())  # and though others have gone on, it is not forgotten
+        with pytest.raises(CommandRefused, match="pilotage db recover"):
+            installation.look()
+
+        _recover(installation, capsys)
+        seen.look(utc_now())
+        assert health.run_checks(service.parts)["history"] == "ok"
+        assert installation.doctor()[0] is Health.GOOD
+        assert _submit(service, 1, "third").status_code == 201
+        pilot = service.client(pilots.tokens.pop())
+        assert pilot.post("/api/v1/matcher/requestJob", json=ASKING).status_code == 200

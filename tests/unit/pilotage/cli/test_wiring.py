@@ -14,7 +14,7 @@ from pilotage.cli.settings import Settings
 def test_a_database_that_goes_away_while_a_process_starts_is_an_error_in_one_line(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/pilotage.db"
     cli_engine.upgrade_schema(url)
-    settings = Settings.model_construct(database_url=url)
+    settings = Settings.model_construct(home=tmp_path, database_url=url)
 
     def start() -> None:
         with wiring.open_current_engine(settings) as engine, engine.connect() as connection:

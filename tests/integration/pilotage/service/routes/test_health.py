@@ -22,6 +22,7 @@ def test_the_health_of_a_service_that_works(service: Service):
     answer = client.get("/readyz")
     assert answer.json()["checks"] == {
         "database": "ok",
+        "history": "ok",
         "claimer": "ok",
         "index": "ok",
         "clock": "ok",
