@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a running cycle gets to end after a signal; killing it loses nothing.
 _LAST_CYCLE = 30.0
-#: Seconds between two looks at the queues of the resource tree.
+#: Seconds after which the queues of the resource tree are read again though no new version was seen.
 _TREE_SECONDS = 600.0
 #: Seconds until a director that runs single cycles is overdue.
 _ONCE = 86_400.0
@@ -208,10 +208,8 @@ def _run_shown(described: DirectorFile, file: Path, *, as_json: bool) -> int:
             with open_director(found) as made:
                 _compare_slots(made, file, is_start=is_start)
                 is_start = False
-                find_changed = _watch(described, found, file)
-                found = _run(
-                    made, stop, every=described.polling_time, as_json=as_json, find_changed=find_changed
-                )
+                tree = TreeWatch(described=described, found=found, file=file)
+                found = _run(made, stop, every=described.polling_time, as_json=as_json, tree=tree)
     except Exception as error:  # noqa: BLE001 - the entry point of this process
         return errors.show(error, as_json=as_json)
     return 0
@@ -240,23 +238,35 @@ def _wait_for_queues(described: DirectorFile, file: Path, stop: Event) -> Direct
     return None
 
 
-def _watch(described: DirectorFile, found: DirectorFile, file: Path) -> Callable[[], DirectorFile | None]:
-    """A function that returns the file with its queues when the selected part of the tree has changed."""
-    looked_at = time.monotonic()
+@dataclass(slots=True, kw_only=True)
+class TreeWatch:
+    """Finds out when the part of the tree that a file selects has changed."""
 
-    def find_changed() -> DirectorFile | None:
-        nonlocal looked_at
-        if described.from_tree is None or time.monotonic() - looked_at < _TREE_SECONDS:
+    described: DirectorFile
+    found: DirectorFile  #: the file with its queues, as they were read last
+    file: Path
+    clock: Callable[[], float] = time.monotonic  #: seconds
+    _read_at: float = field(init=False)
+    _version: int = 0  #: of the configuration, when it was read last
+
+    def __post_init__(self) -> None:
+        self._read_at = self.clock()
+
+    def find_changed(self, version: int) -> DirectorFile | None:
+        """The file with its queues if they have changed; `version` is that of the last cycle.
+
+        Services that read the configuration one after the other may show a lower version again.
+        """
+        is_due = version > self._version or self.clock() - self._read_at >= _TREE_SECONDS
+        if self.described.from_tree is None or not is_due:
             return None
-        looked_at = time.monotonic()
+        self._read_at, self._version = self.clock(), max(version, self._version)
         try:
-            now = find_tree_queues(described, file)
+            now = find_tree_queues(self.described, self.file)
         except (ServiceAway, ApiError, InvalidDirector) as error:
             log.warning("the queues of the tree stay as they were: %s", error)
             return None
-        return None if now == found else now
-
-    return find_changed
+        return None if now == self.found else now
 
 
 def _run(
@@ -265,11 +275,11 @@ def _run(
     *,
     every: float,
     as_json: bool,
-    find_changed: Callable[[], DirectorFile | None],
+    tree: TreeWatch,
 ) -> DirectorFile | None:
     """Run cycles until the queues change, which are returned, or a signal comes: None."""
     changed = None
-    while not stop.is_set() and (changed := find_changed()) is None:
+    while not stop.is_set() and (changed := tree.find_changed(made.config_version)) is None:
         try:
             output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)
         except (ServiceAway, ApiError) as error:

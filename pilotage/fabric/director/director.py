@@ -69,6 +69,7 @@ class Director:
     clock: Callable[[], float] = time.monotonic  #: seconds; one that is not set by anybody
     patience: float = 10.0  #: seconds that a cycle waits for batch systems, twice
     every: float = 60.0  #: seconds between two cycles
+    config_version: int = 0  #: the newest version of the configuration that a cycle has read
     expected: float | None = None  #: seconds until the next cycle, if that is another process; None: `every`
     holder: str = field(default_factory=cycle_summaries.identify_process)
     _last: DirectorSummary | None = None
@@ -247,6 +248,7 @@ class Director:
         summary.paused += sorted({f"{queue} of {broker}" for _, broker, queue in bad})
         paused = {(vo, queue) for vo, _, queue in bad}
         demands = self._fetch_demand(bad, summary)
+        self.config_version = max((self.config_version, *(each.config_version for each in demands)))
         for each in demands:
             self._too_small = {**self._too_small, each.vo: each.too_small}
             summary.unserved |= {f"{slot.queue}: {slot.slot}": slot.jobs for slot in each.too_small}

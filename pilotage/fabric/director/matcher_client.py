@@ -159,6 +159,7 @@ class VoDemand:
     slots: Mapping[tuple[str, str], JobResources]  #: by broker, empty for none, and queue
     too_small: tuple[UnservedWork, ...] = ()
     problems: tuple[str, ...] = ()
+    config_version: int = 0  #: of the configuration that the queues were read from; 0: no queue was read
 
     def slot_of(self, group: TargetGroup) -> JobResources:
         """The slot that a group's pilots get; of a broker the one with the shortest time among its queues."""
@@ -177,8 +178,9 @@ def fetch_demand(
     """
     chosen = sites.all_targets(vo, without=without)
     names = sorted({target.queue for target in chosen})
-    flags, parameters, unknown = _fetch_queues(client, vo, names)
-    problems = [f"{queue}: no such queue" for queue in unknown]
+    described = _fetch_queues(client, vo, names)
+    flags, parameters = described.flags, described.parameters
+    problems = [f"{queue}: no such queue" for queue in described.unknown]
     usable: list[QueueTarget] = []
     for target in chosen:
         if target.queue not in parameters or target.queue not in flags:
@@ -199,38 +201,46 @@ def fetch_demand(
         slots={(each.target.broker, each.target.queue): each.target.resources for each in found},
         too_small=tuple(_list_too_small(found, parameters)),
         problems=tuple(problems),
+        config_version=described.config_version,
     )
 
 
 def check_slots(client: ServiceClient, vo: str, sites: DirectorTargets) -> tuple[list[str], list[str]]:
     """Contradictions between the file and the parameters of the queues; queues that do not exist."""
     chosen = sites.all_targets(vo)
-    _, parameters, unknown = _fetch_queues(client, vo, sorted({target.queue for target in chosen}))
+    described = _fetch_queues(client, vo, sorted({target.queue for target in chosen}))
     found = {
-        each.queue: targets.find_contradictions(each, parameters[each.queue])
+        each.queue: targets.find_contradictions(each, described.parameters[each.queue])
         for each in chosen
-        if each.queue in parameters
+        if each.queue in described.parameters
     }
     wrong = [f"{queue}: {contradiction}" for queue, contradiction in found.items() if contradiction]
-    return wrong, [f"{queue}: no such queue" for queue in unknown]
+    return wrong, [f"{queue}: no such queue" for queue in described.unknown]
 
 
-def _fetch_queues(
-    client: ServiceClient, vo: str, names: Sequence[str]
-) -> tuple[Mapping[str, list[Any]], Mapping[str, Mapping[str, object]], list[str]]:
-    """The pools by flags of each queue, the parameters of those that the VO may use, and unknown queues."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DescribedQueues:
+    flags: Mapping[str, list[Any]]  #: pools by flags, of each queue
+    parameters: Mapping[str, Mapping[str, object]]  #: of those that the VO may use
+    unknown: Sequence[str]
+    config_version: int
+
+
+def _fetch_queues(client: ServiceClient, vo: str, names: Sequence[str]) -> _DescribedQueues:
     flags: dict[str, list[Any]] = {}
     parameters: dict[str, Mapping[str, object]] = {}
     unknown: list[str] = []
+    version = 0
     for begin in range(0, len(names), _MOST):
         some = names[begin : begin + _MOST]
         described = client.describe_queues(some, vo)
         parameters |= {each["queue"]: each["parameters"] for each in described["queues"] if each["usable"]}
         unknown += described["unknown"]
+        version = max(version, described["config_version"])
         known = [each["queue"] for each in described["queues"]]
         if known:
             flags |= client.pilot_groups(known)["flags"]
-    return flags, parameters, unknown
+    return _DescribedQueues(flags=flags, parameters=parameters, unknown=unknown, config_version=version)
 
 
 def _fetch_work(

@@ -16,6 +16,7 @@ from examples.servers.starting import wait_until
 from pilotage.cli import process_setup
 from pilotage.cli.processes import director
 from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
+from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE
 from tests.running_service import Service, running
@@ -119,6 +120,66 @@ def test_queues_come_from_the_tree_and_follow_it(service: Service, tmp_path: Pat
     assert answer.status_code == 200, answer.text
     after = wait_until(lambda: (now := director.find_tree_queues(told, file)) != before and now)
     assert [each.queue for each in after.queues] == [QUEUE, "LCG.A.org/ce1/short"]
+
+
+def test_a_queue_that_is_resumed_gets_pilots_and_one_that_is_removed_leaves_after_one_cycle(
+    service: Service, tmp_path: Path
+) -> None:
+    change = {"set": {"Resources/Sites/LCG.A.org/CEs/ce1/Queues/short/CPUTime": 300}}
+    operator, short = service.operator(), "LCG.A.org/ce1/short"
+    answer = operator.patch("/api/v1/config", json=change, headers={"If-Match": '"1"'})
+    assert answer.status_code == 200, answer.text
+    operator.post(f"/api/v1/resources/queues/{short}/drain", json={}).raise_for_status()
+    told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
+    found = director.find_tree_queues(told, file)
+    assert [each.queue for each in found.queues] == [QUEUE]
+    ticks = [0.0]
+    tree = director.TreeWatch(described=told, found=found, file=file, clock=lambda: ticks[0])
+
+    def cycle(described: DirectorFile) -> tuple[DirectorFile | None, list[str]]:
+        with director.open_director(described) as made:
+            summary = made.cycle(utc_now())
+            made.end()
+            return tree.find_changed(made.config_version), summary.list_problems()
+
+    assert cycle(found) == (None, [])
+    operator.post(f"/api/v1/resources/queues/{short}/resume", json={}).raise_for_status()
+    resumed, _ = cycle(found)
+    assert resumed is not None
+    assert [each.queue for each in resumed.queues] == [QUEUE, short]
+
+    tree.found = resumed
+    version = operator.get("/api/v1/config").json()["version"]
+    change = {"remove": ["Resources/Sites/LCG.A.org/CEs/ce1/Queues/short"]}
+    answer = operator.patch("/api/v1/config", json=change, headers={"If-Match": f'"{version}"'})
+    assert answer.status_code == 200, answer.text
+    removed, problems = cycle(resumed)
+    assert problems == [f"{short}: no such queue"]
+    assert removed is not None
+    assert [each.queue for each in removed.queues] == [QUEUE]
+    tree.found = removed
+    assert cycle(removed) == (None, [])
+
+
+def test_the_tree_is_read_again_after_a_while_though_no_version_was_seen(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
+    found = director.find_tree_queues(told, file)
+    reads: list[float] = []
+    ticks = [0.0]
+
+    def read(*_: object) -> DirectorFile:
+        reads.append(ticks[0])
+        return found
+
+    monkeypatch.setattr(director, "find_tree_queues", read)
+    tree = director.TreeWatch(described=told, found=found, file=file, clock=lambda: ticks[0])
+
+    for ticks[0], version in ((60, 7), (120, 7), (180, 6), (659, 7), (660, 7), (700, 8)):
+        assert tree.find_changed(version) is None
+
+    assert reads == [60, 660, 700], "6 is of a service that is behind"
 
 
 def test_a_selection_without_queues_ends_a_director_at_its_start(service: Service, tmp_path: Path) -> None:
