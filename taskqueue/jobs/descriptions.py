@@ -10,7 +10,7 @@ the job's log.
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -21,7 +21,7 @@ from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert, IdListStatement
 from taskqueue.errors import JobNotFound
-from taskqueue.jobs.placeholders import fill_placeholders, fill_source
+from taskqueue.jobs.placeholders import fill_job_id, fill_placeholders, fill_source
 from taskqueue.schema.tables import descriptions, job_parameters, jobs
 
 STORE_DESCRIPTIONS = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox", "rank"))
@@ -81,7 +81,13 @@ def read_shared(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[st
 
 
 def read_description(conn: Connection, job_id: int) -> Description:
-    """The description of one job; JobNotFound."""
+    """The description of one job, with its id in it; JobNotFound."""
+    found = read_submitted(conn, job_id)
+    return replace(found, body=fill_job_id(found.body, job_id))
+
+
+def read_submitted(conn: Connection, job_id: int) -> Description:
+    """The description of one job as a copy is submitted: `%j` stands for the id that this will have."""
     row = conn.execute(DESCRIPTION_OF_JOB, {"job_id": job_id}).one_or_none()
     if row is None:
         raise JobNotFound(job_id)

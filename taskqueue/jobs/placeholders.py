@@ -1,6 +1,7 @@
 """Placeholders in a job description that jobs share, and the values of each job.
 
-Source: DIRAC's parametric jobs (`%s`, `%n`, `%(name)s`). Imports no database: clients count jobs without one.
+Source: DIRAC's parametric jobs (`%s`, `%n`, `%(name)s`); `JobDB.insertNewJobIntoDB`, which replaces `%j`.
+Imports no database: clients count jobs without one.
 """
 
 import re
@@ -8,6 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 _PLACEHOLDER = re.compile(r"%\((?P<name>[^()%]+)\)s|%(?P<short>[sn])")
+_JOB_ID = "%j"
+#: Expressions, in which `%` is an operator, and the form in JSON of those with other names.
+_EXPRESSIONS = frozenset({"Requirements", "Rank"})
+_EXPRESSION = frozenset({"expression"})
 _SOURCE_PLACEHOLDER = re.compile(r"%\(([A-Za-z]+)=\)s")
 
 #: Value by name: `s` for `%s`, `n` for `%n`, `A` for `%(A)s`. A value that is not a string replaces a string
@@ -39,6 +44,34 @@ def fill_value(value: object, parameters: Parameters) -> object:
 def _fill_item(item: object, parameters: Parameters) -> list[object]:
     filled = fill_value(item, parameters)
     return filled if isinstance(item, str) and isinstance(filled, list) else [filled]
+
+
+def has_job_id(text: str) -> bool:
+    """Whether a text, such as a description in JSON, may have the placeholder of the job's id."""
+    return _JOB_ID in text
+
+
+def fill_job_id(body: Mapping[str, object], job_id: int) -> dict[str, object]:
+    """The description of one job with its id for each `%j`, as in DIRAC, but not in expressions.
+
+    So it is for every job, since one text may be submitted by clients of DIRAC and by ours, and taken by
+    pilots of both. It comes after the values of parameters, which may have this placeholder, too. Optimizers
+    see `%j`: the id is not known before, and jobs that share a description share their results.
+    """
+    return {
+        name: value if name in _EXPRESSIONS else put_job_id(value, job_id) for name, value in body.items()
+    }
+
+
+def put_job_id(value: object, job_id: int) -> object:
+    """A value of a description, or a part of one, with the id for each `%j`."""
+    if isinstance(value, str):
+        return value.replace(_JOB_ID, str(job_id))
+    if isinstance(value, Mapping) and value.keys() != _EXPRESSION:
+        return {name: put_job_id(item, job_id) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [put_job_id(item, job_id) for item in value]
+    return value
 
 
 def _fill_whole(text: str, parameters: Parameters) -> object:

@@ -23,7 +23,7 @@ from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, log
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.optimizer_queue import StatusUpdate
-from taskqueue.jobs.placeholders import Parameters
+from taskqueue.jobs.placeholders import Parameters, put_job_id
 from taskqueue.schema.tables import idempotency_keys as table
 from taskqueue.schema.tables import jobs
 from taskqueue.states import FINAL, PREPARING, JobStatus
@@ -32,12 +32,14 @@ from taskqueue.task_queues import task_queues
 ACCEPTED = "Job accepted"
 
 #: Columns copied from each `NewJob`, and from the result of the optimizers for it.
-_STATED = ("vo", "owner", "owner_group", "job_name", "job_type", "job_group", "priority")
+_STATED = ("vo", "owner", "owner_group", "job_type", "priority")
+#: Those in which the placeholder of the job's id is filled, as in its description.
+_NAMES = ("job_name", "job_group")
 _DECIDED = ("minor_status", "application_status", "step", "due_at", "submit_pool")
 STORE = BulkInsert(
     jobs,
     varying=(
-        *("job_id", *_STATED, "site", "description_id", "parameters"),
+        *("job_id", *_STATED, *_NAMES, "site", "description_id", "parameters"),
         *("status", *_DECIDED, "ended_at", "task_queue_id"),
     ),
     common=("epoch", "reschedules", "submitted_at", "updated_at"),
@@ -97,6 +99,10 @@ def store_jobs(
     columns: dict[str, Sequence[object]] = {
         "job_id": job_ids,
         **{name: [getattr(job, name) for job in new] for name in _STATED},
+        **{
+            name: [put_job_id(getattr(job, name), job_id) for job, job_id in zip(new, job_ids, strict=True)]
+            for name in _NAMES
+        },
         **{name: [getattr(update, name) for update in updates] for name in _DECIDED},
         "site": [
             update.site if update.status is JobStatus.WAITING else job.site

@@ -196,7 +196,8 @@ def describe_job(job_id: int, body: str, parameters: str | None) -> str:
 
     A description without placeholders is passed on as it is stored: parsing it would cost more than a claim.
     """
-    if parameters is None and body.startswith('{"') and '"JobID"' not in body:
+    is_plain = parameters is None and not placeholders.has_job_id(body)
+    if is_plain and body.startswith('{"') and '"JobID"' not in body:
         return f'{body[:-1]},"JobID":{job_id}}}'
     filled = placeholders.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
-    return json.dumps(filled | {"JobID": job_id})
+    return json.dumps(placeholders.fill_job_id(filled, job_id) | {"JobID": job_id})

@@ -381,7 +381,7 @@ def show_new_job_form(
 def _read_copied(page: PageContext, job_id: int) -> tuple[Job, Description]:
     with database.reading(page.parts.engine) as conn:
         job = visibility.require_job(page.caller, stored_jobs.get_job(conn, job_id))
-        return job, descriptions.read_description(conn, job_id)
+        return job, descriptions.read_submitted(conn, job_id)
 
 
 @router.post("/jobs/new")

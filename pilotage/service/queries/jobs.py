@@ -297,7 +297,7 @@ def resubmit(parts: Services, caller: Caller, job_id: int, *, key: str | None) -
     """
     with database.reading(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
-        description = descriptions.read_description(conn, job_id)
+        description = descriptions.read_submitted(conn, job_id)
     whose = {"VO": job.vo, "Owner": job.owner, "OwnerGroup": job.owner_group}
     named = {fold(name) for name in whose}
     body = {name: value for name, value in description.body.items() if fold(name) not in named}

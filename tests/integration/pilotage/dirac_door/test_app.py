@@ -423,6 +423,25 @@ def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
     assert ask("pia", MANAGER, "submitJob", JDL).json()["Errno"] == 1503
 
 
+def test_the_id_of_a_job_stands_for_its_placeholder(ask: Ask):
+    outputs = 'StdOutput = "out_%j"; OutputSandbox = {"out_%j"}; OutputData = {"LFN:/lhcb/%j.root"}'
+    names = "JobName = run_%j; JobGroup = group_%j; TaskName = task_%j"
+    text = f"{JDL}; Parameters = {{a, b_%j}}; Arguments = --id %j -f %s; {outputs}; {names}"
+    ids = value(ask("ada", MANAGER, "submitJob", text))
+    for job_id, parameter in zip(ids, ("a", f"b_{ids[1]}"), strict=True):
+        shown = value(ask("ada", MONITORING, "getJobJDL", job_id))
+        taken = value(ask("pia", MATCHER, "requestJob", RESOURCE))
+        assert taken["JobID"] == job_id
+        for written in (shown, taken["JDL"]):
+            assert "%j" not in written
+            assert f'    Arguments = "--id {job_id} -f {parameter}";' in written
+            assert f'    OutputData = {{"LFN:/lhcb/{job_id}.root"}};' in written
+            assert f'    TaskName = "task_{job_id}";' in written
+        listed = value(ask("ada", MONITORING, "getJobAttributes", job_id, ["JobName", "JobGroup"]))
+        assert listed == {"JobName": f"run_{job_id}", "JobGroup": f"group_{job_id}"}
+    assert value(ask("ada", MONITORING, "getJobs", {"JobName": f"run_{ids[0]}"})) == [str(ids[0])]
+
+
 def test_pilots_of_a_group_with_job_sharing_take_its_jobs_and_others_only_their_own(ask: Ask):
     shared, own = (value(ask(peer, MANAGER, "submitJob", JDL)) for peer in ("ada", "ada alone"))
     assert ask("bob alone", MATCHER, "requestJob", RESOURCE).json()["Errno"] == 1510

@@ -411,6 +411,18 @@ def test_a_submission_warns_of_jobs_without_a_queue_and_names_the_smallest_chang
         assert "lower Memory from 64000 to" in warning
 
 
+def test_a_copy_of_a_job_has_its_own_id_where_the_job_has_its_id(service: Service):
+    user = service.user()
+    named = {**JOB, "JobName": "run_%j", "Arguments": "%j %s", "Parameters": ["a"]}
+    [first] = user.post("/api/v1/jobs", json={"jobs": [named]}).json()["job_ids"]
+    [copy] = user.post(f"/api/v1/jobs/{first}/resubmit").json()["job_ids"]
+    for job_id in (first, copy):
+        shown = user.get(f"/api/v1/jobs/{job_id}").json()
+        described = shown["description"]
+        assert (shown["job_name"], described["JobName"]) == (f"run_{job_id}", f"run_{job_id}")
+        assert described["Arguments"] == f"{job_id} a"
+
+
 def test_a_copy_of_a_job_has_its_description_sandbox_and_owner(service: Service):
     user = service.user()
     sandbox = user.post("/api/v1/sandboxes", content=b"files").json()["sandbox"]
