@@ -3,7 +3,8 @@
 Jobs that the peer may not see are left out, as if they did not exist.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -222,8 +223,18 @@ def get_jobs(call: DiracCall, attributes: dict[str, Any] | None = None, since: A
     if call.peer.has(peers.JOB_SHARING) and wanted.owner_group in (None, call.peer.group):
         shared = wanted.model_copy(update={"owner_group": call.peer.group})
         found += _list(call, visibility.visible_jobs(call.peer.admin_of(call.peer.vo), shared, now=now))
+    if call.peer.has(peers.GENERIC_PILOT):
+        found += _list_of_pilots(call, wanted, now)
     chosen = {job.job_id for job in found if after_date is None or job.updated_at >= after_date}
     return jencode.ok([str(each) for each in sorted(chosen)])
+
+
+def _list_of_pilots(call: DiracCall, wanted: JobFilter, now: datetime) -> Iterable[Job]:
+    """Those that a pilot sees, such as the running ones of which a PushJobAgent looks for its own."""
+    anybody = replace(call.peer.admin_of(""), vos=call.peer.vos)
+    found = _list(call, visibility.visible_jobs(anybody, wanted, now=now))
+    with database.reading(call.parts.engine) as conn:
+        return call.select_visible(conn, found).values()
 
 
 def _list(call: DiracCall, which: search.JobSelector) -> list[Job]:

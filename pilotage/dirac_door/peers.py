@@ -5,7 +5,7 @@
 | NormalUser | submits; sees and controls its own jobs |
 | JobSharing | sees and controls the jobs of its group; its pilots take them |
 | JobAdministrator | sees and controls the jobs of its VO; a host, all jobs |
-| GenericPilot | its pilots take jobs of all groups of the VO; sees those that pilots hold |
+| GenericPilot | its pilots take jobs of all groups of the VO; sees those that pilots hold, or its own held |
 | TrustedHost | a host that may act for a user with a group |
 
 DIRAC shows every job to everybody; here other jobs do not exist.
@@ -20,7 +20,7 @@ A call is a peer with a method and its arguments, which are checked against the 
 
 import hashlib
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -46,6 +46,7 @@ from taskqueue.errors import JobNotFound
 from taskqueue.jobs import search
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector
+from taskqueue.leases import attempts
 from taskqueue.states import HELD
 
 GENERIC_PILOT: Final = "GenericPilot"
@@ -214,10 +215,9 @@ class Peer:
         caller = self.caller
         return caller is not None and visibility.controls(caller, vo=vo, owner=owner)
 
-    def sees(self, job: Job) -> bool:
-        """Whether a job exists for it."""
-        is_held = self.has(GENERIC_PILOT) and job.vo in self.vos and job.status in HELD
-        return is_held or self.controls(job)
+    def takes_jobs_of(self, vo: str) -> bool:
+        """Whether its pilots take jobs of all groups of a VO."""
+        return self.has(GENERIC_PILOT) and vo in self.vos
 
     def _name(self, role: Role) -> str:
         # As of a token of the same user, so that it has the same idempotency keys and limits.
@@ -347,7 +347,19 @@ class DiracCall:
             for some in sql.split_batches(job_ids)
             for job in search.list_jobs(conn, JobSelector(job_ids=frozenset(some)), limit=len(some))
         ]
-        return {job.job_id: job for job in sorted(found, key=lambda each: each.job_id) if self.peer.sees(job)}
+        return self.select_visible(conn, found)
+
+    def select_visible(self, conn: Connection, found: Iterable[Job]) -> dict[int, Job]:
+        """Those of the jobs that exist for the peer, by id, in their order.
+
+        For a pilot these are the jobs that pilots hold, and also after their end those that it, or another
+        one with the same proxy, held: a JobAgent looks at the end of its job, and stops if it failed.
+        """
+        jobs = {job.job_id: job for job in sorted(found, key=lambda each: each.job_id)}
+        theirs = [job.job_id for job in jobs.values() if self.peer.takes_jobs_of(job.vo)]
+        held = attempts.list_of_holder(conn, theirs, holder=self.peer.holder)
+        held |= {job_id for job_id in theirs if jobs[job_id].status in HELD}
+        return {job_id: job for job_id, job in jobs.items() if job_id in held or self.peer.controls(job)}
 
     def get_job(self, conn: Connection, job_id: int) -> Job:
         """One job that exists for the peer; `JobNotFound`."""

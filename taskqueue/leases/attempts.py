@@ -170,6 +170,11 @@ OF_PILOT = (
     .order_by(attempts.c.opened_at.desc())
     .limit(bindparam("most"))
 )
+OF_HOLDER = (
+    select(attempts.c.job_id)
+    .where(attempts.c.job_id.in_(sql.IDS), attempts.c.holder == bindparam("holder"))
+    .distinct()
+)
 JOBS_OF_PILOTS = select(attempts.c.stamp, attempts.c.job_id).where(attempts.c.stamp.in_(sql.IDS))
 
 
@@ -194,6 +199,16 @@ def list_of_pilot(conn: Connection, stamp: str, *, limit: int) -> list[PilotJob]
     """The jobs that a pilot took, the latest first."""
     rows = conn.execute(OF_PILOT, {"stamp": stamp, "most": limit})
     return [PilotJob(**row._asdict()) for row in rows]
+
+
+def list_of_holder(conn: Connection, job_ids: Collection[int], *, holder: str) -> frozenset[int]:
+    """The jobs among these of which the holder has, or had, an attempt."""
+    found = (
+        row.job_id
+        for ids in sql.split_batches(job_ids)
+        for row in conn.execute(OF_HOLDER, {"ids": ids, "holder": holder})
+    )
+    return frozenset(found)
 
 
 def list_jobs_of_pilots(conn: Connection, stamps: Collection[str]) -> Mapping[str, Sequence[int]]:

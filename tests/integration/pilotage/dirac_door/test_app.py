@@ -423,6 +423,34 @@ def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):
     assert ask("pia", MANAGER, "submitJob", JDL).json()["Errno"] == 1503
 
 
+@pytest.mark.parametrize("end", ["Failed", "Done"])
+def test_a_generic_pilot_sees_the_end_of_the_jobs_that_it_took(ask: Ask, end: str):
+    job_id, other = (value(ask("ada", MANAGER, "submitJob", JDL)) for _ in range(2))
+    assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
+    running = {"Status": "Running", "Site": "LCG.A.org"}
+    assert value(ask("pia", MONITORING, "getJobs", running)) == []
+    value(ask("pia", UPDATE, "setJobStatus", job_id, "Running", "Application", "JobWrapper"))
+    assert value(ask("pia", MONITORING, "getJobs", running)) == [str(job_id)]
+    value(ask("pia", UPDATE, "setJobStatus", job_id, end, "", "JobWrapper"))
+    # Also by another process with this proxy.
+    found = value(ask("pia", MONITORING, "getJobsStatus", [job_id, other], address="10.0.0.2"))
+    assert found == {str(job_id): {"Status": end}}
+    assert value(ask("pia", MONITORING, "getJobs")) == [str(job_id)]
+    assert value(ask("pia", MONITORING, "getJobs", {"Owner": "bob"})) == []
+    # Neither another user of the VO nor another VO sees it.
+    for stranger in ("bob alone", "bea"):
+        assert value(ask(stranger, MONITORING, "getJobsStatus", [job_id])) == {}
+
+
+def test_a_generic_pilot_sees_that_its_job_was_rescheduled(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
+    value(ask("pia", UPDATE, "setJobStatus", job_id, "Running", "Application", "JobWrapper"))
+    value(ask("ada", MANAGER, "rescheduleJob", job_id))
+    found = value(ask("pia", MONITORING, "getJobsStatus", [job_id]))
+    assert found == {str(job_id): {"Status": status(ask, job_id)}}
+
+
 def test_the_id_of_a_job_stands_for_its_placeholder(ask: Ask):
     outputs = 'StdOutput = "out_%j"; OutputSandbox = {"out_%j"}; OutputData = {"LFN:/lhcb/%j.root"}'
     names = "JobName = run_%j; JobGroup = group_%j; TaskName = task_%j"
