@@ -23,6 +23,9 @@ from tests.running_service import Service
 class Field:
     """A service, a Slurm, and the file of a director between them."""
 
+    #: Jobs of tests wait for files of this host.
+    isolation: Sequence[str] = ("--isolation=none",)
+
     def __init__(
         self, service: Service, slurm: Slurm, directory: Path, *, vos: Sequence[str] = ("cms",)
     ) -> None:
@@ -43,7 +46,7 @@ class Field:
         """
         asked = {"system": "farm", "wall_time": 600, "memory": 300, **resources}
         told = self._told([{"queue": name, "batch_queue": each, **asked} for name, each in queues.items()])
-        self.file.write_text(yaml.safe_dump({**told, "pilot": ["--max-empty=1", *pilot]}))
+        self.file.write_text(yaml.safe_dump({**told, "pilot": ["--max-empty=1", *self.isolation, *pilot]}))
 
     def give_token(self, vo: str, *, expired: bool = False) -> None:
         """Put a new token into the file of a VO."""

@@ -20,6 +20,7 @@ from pilotage.fabric.client import ServiceClient
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.namespaces import userns, visible_directory
 from tests.running_service import Service, running
 
 PROJECT = Path(__file__).parents[2]
@@ -242,3 +243,39 @@ def test_a_wrong_file_is_told_in_a_line_for_each_problem(file: Path) -> None:
     file.write_text(yaml.safe_dump({**said, "job_types": {"montcarlo": {}}}))
     done = run("gateway", "--config", str(file), "--once")
     assert (done.returncode, "did you mean montecarlo?" in done.stderr) == (2, True)
+
+
+@userns
+def test_local_jobs_see_no_file_of_their_gateway(
+    service: Service, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    client = ServiceClient(service.url, service.token("user", vo="dzero", user="ada"))
+    with visible_directory() as place:
+        (place / "keys").mkdir()
+        (place / "keys" / "token").write_text(service.token("gateway", vo="dzero", site=SITE))
+        said = yaml.safe_load(file.read_text().replace(str(tmp_path), str(place)))
+        said |= {"isolation": "strongest", "token_file": str(place / "keys" / "token")}
+        file.write_text(yaml.safe_dump(said))
+        job = {"JobType": "generic", "Executable": "/usr/bin/find", "Arguments": [str(place), "-type", "f"]}
+        [job_id] = client.submit(jobs=[job], idempotency_key="once")
+        log = tmp_path / "gateway.log"
+        gateway = Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=log)
+        gateway.start()
+        try:
+            wait_until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
+        finally:
+            gateway.stop()
+        assert (place / "state").is_dir()
+    assert _texts(client, job_id, "std.out") == [""], log.read_text()
+    client.close()
+
+
+def _texts(client: ServiceClient, job_id: int, name: str) -> list[str]:
+    """The files of the output whose names begin so."""
+    with io.BytesIO() as packed:
+        client.output(job_id, packed)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            files = [archive.extractfile(each) for each in archive.getnames() if each.startswith(name)]
+            return [each.read().decode() for each in files if each is not None]

@@ -4,6 +4,8 @@ Builds the parts of a director from its file: clients, batch systems and the scr
 """
 
 import logging
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +32,8 @@ from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import DirectorTargets
 from pilotage.fabric.node_script import PilotScript
+from pilotage.fabric.pilot.errors import HostTrouble
+from pilotage.fabric.pilot.payload import isolation
 from requirements.errors import Problem
 from requirements.values import fold
 
@@ -83,7 +87,12 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
                 name: found for name, each in described.systems.items() if (found := flag_languages(each))
             },
         )
-        yield Director(sites=sites, clients=clients, every=described.polling_time)
+        yield Director(
+            sites=sites,
+            clients=clients,
+            every=described.polling_time,
+            risks=_list_problems_of_isolation(described),
+        )
 
 
 def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
@@ -103,10 +112,11 @@ def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
 def _script(described: DirectorFile) -> Callable[[PilotScript], str]:
     """The function that builds the script of a pilot, which contains the whole program."""
     zipapp = bundle.pilot_bundle()
+    words = (*configuration.isolation_words(described), *described.pilot)  # what the file states comes last
     authorities = None if described.authorities is None else described.authorities.read_text(encoding="ascii")
 
     def script(pilot: PilotScript) -> str:
-        whole = replace(pilot, words=(*pilot.words, *described.pilot))
+        whole = replace(pilot, words=(*pilot.words, *words))
         url = described.pilot_url or described.url
         return node_script.pilot_text(whole, zipapp, url=url, authorities=authorities)
 
@@ -148,6 +158,7 @@ def director(
     process_setup.raise_file_limit()
     described = read_director_file(config)
     batch.warn_of_readable([each.token_file for each in described.vos.values()], described.systems)
+    _warn_of_risks(described)
     if check:
         status = _check(described, config, as_json=as_json)
     elif once:
@@ -158,6 +169,31 @@ def director(
         )
     if status:
         raise typer.Exit(status)
+
+
+def _warn_of_risks(described: DirectorFile) -> None:
+    """Warn of what jobs could do to each other, and of a host that does not isolate its own jobs."""
+    risks = configuration.list_isolation_risks(described)
+    for risk in (*risks, *configuration.list_shared_accounts(described)):
+        log.warning("%s", risk)
+    if risks or all(each.kind != "local" for each in described.systems.values()):
+        return
+    chosen = isolation.choose_isolation(
+        isolation.STRONGEST, command=None, image=None, hidden=(), own=os.environ
+    )
+    try:
+        missing = isolation.find_working(chosen, below=Path(tempfile.gettempdir()), own=os.environ).missing
+    except HostTrouble as error:
+        missing = str(error)
+    if missing:
+        log.warning("jobs on this host are not isolated from pilots and each other: %s", missing)
+
+
+def _list_problems_of_isolation(described: DirectorFile) -> list[str]:
+    """Risks that are reported as problems: that jobs of one VO can take those of another."""
+    risks = configuration.list_isolation_risks(described)
+    shared = configuration.list_shared_accounts(described)
+    return [*risks, *shared] if risks and shared else []
 
 
 def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:

@@ -27,7 +27,7 @@ from pilotage.cli.processes import batch, site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
-from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
+from pilotage.fabric.batch.settings import Connections, flag_languages, list_private_paths, open_system
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.gateway import configuration
@@ -83,6 +83,10 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
             sandboxes=service,
             limits=described.job_types,
             may_gather=permits.may_gather,
+            hidden=(
+                described.directory,
+                *list_private_paths([described.token_file], described.systems.values()),
+            ),
         )
         manager = Manager(context)
         life = credentials.life_left(credentials.read_claims(tokens()), time.time())

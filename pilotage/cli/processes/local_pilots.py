@@ -237,7 +237,7 @@ def check_isolation(chosen: Settings) -> None:
             hidden=isolation.private_paths(os.environ, *_own(chosen)),
             own=os.environ,
         )
-        isolation.check_isolation(kind, below=Path(tempfile.gettempdir()), own=os.environ)
+        isolation.find_working(kind, below=Path(tempfile.gettempdir()), own=os.environ)
     except (ValueError, HostTrouble) as error:
         raise CommandRefused(
             f"--site {chosen.site}: jobs of local pilots run as you, and cannot be kept from the keys and "

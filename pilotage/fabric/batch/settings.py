@@ -5,7 +5,7 @@ A kind is an entry point of the group `pilotage.batch`: its name is the `kind` o
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -131,6 +131,16 @@ class SystemSettings(BaseModel):
     schedd: RemoteSchedd | None = None  #: of `htcondor`; none: the one of this host
     options: dict[str, Any] = Field(default_factory=dict)  #: for kinds of other packages, which check them
 
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """Files with keys and tokens for the batch system, and sockets that stand for them."""
+        named = (
+            *((self.ssh.key, self.ssh.agent) if self.ssh else ()),
+            *((self.schedd.token_file,) if self.schedd else ()),
+            *((self.ce.token_file, self.ce.certificate, self.ce.key) if self.ce else ()),
+        )
+        return tuple(path for path in named if path is not None)
+
     @model_validator(mode="before")
     @classmethod
     def _complete_dialect(cls, said: object) -> object:
@@ -157,6 +167,29 @@ class SystemSettings(BaseModel):
         if self.schedd is not None and self.ssh is not None:
             raise ValueError("schedd, ssh: a remote queue manager is entered from this host, not over SSH")
         return self
+
+
+def list_private_paths(secrets: Iterable[Path], systems: Iterable[SystemSettings]) -> tuple[Path, ...]:
+    """What jobs must not see on nodes that have it: files with secrets, and directories of batch jobs.
+
+    Of a file it is the directory: a hidden file that is replaced, as tokens are, is not hidden any more from
+    jobs that run, and neither is one that did not exist when they began. It is the file alone where jobs need
+    what is beside it: in the root, a directory of the root such as /etc, and that of the CA certificates.
+    """
+    used = list(systems)
+    files = [*secrets, *(path for each in used for path in each.secret_files)]
+    directories = [each.directory for each in used if each.directory is not None]
+    found = [*directories, *map(_find_private_directory, files)]
+    return tuple(dict.fromkeys(found))
+
+
+def _find_private_directory(file: Path) -> Path:
+    parent = file.absolute().parent
+    is_needed = len(parent.parts) <= len(("/", "etc")) or parent == _GRID_SECURITY
+    return file.absolute() if is_needed else parent
+
+
+_GRID_SECURITY = Path("/etc/grid-security")
 
 
 #: In settings, the name of a CE of the resource tree and its endpoint.

@@ -26,6 +26,7 @@ from pilotage.fabric.director.targets import (
     SlotSettings,
 )
 from pilotage.fabric.pilot import arguments
+from pilotage.fabric.pilot.payload.isolation import COMMAND, NONE, STRONGEST
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.values import fold
 
@@ -143,6 +144,49 @@ class DirectorFile(DirectorOptions):
         if not self.queues and not self.brokers and self.from_tree is None:
             raise ValueError("queues, brokers: one of them has to state where pilots are sent")
         return self
+
+
+def isolation_words(told: DirectorFile) -> tuple[str, ...]:
+    """Arguments of pilots that keep their jobs from what is the director's and from the secrets of others.
+
+    They come before those of the file, which wins.
+    """
+    tokens = (each.token_file for each in told.vos.values())
+    hidden = settings.list_private_paths(tokens, told.systems.values())
+    return (f"--isolation={STRONGEST}", *(f"--hide={path}" for path in hidden))
+
+
+def list_isolation_risks(told: DirectorFile) -> list[str]:
+    """How jobs may get at pilots and jobs of others by what the file states of the isolation of jobs."""
+    stated = arguments.find_isolation((f"--isolation={STRONGEST}", *told.pilot))
+    if stated == NONE:
+        return [f"pilot: --isolation={NONE}: each job can do all that the account of its pilot may"]
+    hidden = ", ".join(str(each.directory) for each in told.systems.values() if each.directory)
+    if stated == COMMAND and hidden:
+        return [f"pilot: --isolation={COMMAND}: jobs can read secrets of pilots unless it hides {hidden}"]
+    return []
+
+
+def list_shared_accounts(told: DirectorFile) -> list[str]:
+    """Batch systems where pilots of several VOs have one account."""
+    vos = {name: _list_vos(told, name) for name in sorted(told.systems)}
+    return [
+        f"systems/{name}: pilots of {', '.join(of_system)} have one account there: where jobs are not "
+        "isolated, as on nodes without user namespaces, a job of one VO can take jobs of the others; a "
+        "director with an account of its own for each VO prevents that"
+        for name, of_system in vos.items()
+        if len(of_system) > 1
+    ]
+
+
+def _list_vos(told: DirectorFile, system: str) -> list[str]:
+    """The VOs whose pilots a batch system gets."""
+    brokers = [each for each in told.brokers.values() if each.system == system]
+    is_for_all = told.from_tree is not None or any(each.system == system for each in told.queues)
+    if is_for_all or any(not each.vos for each in brokers):
+        return sorted(told.vos)
+    allowed = frozenset[str]().union(*(each.vos for each in brokers))
+    return sorted(vo for vo in told.vos if fold(vo) in allowed)
 
 
 def add_tree_queues(told: DirectorFile, found: Iterable[TreeQueue], file: str) -> DirectorFile:

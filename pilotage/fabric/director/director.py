@@ -71,6 +71,7 @@ class Director:
     every: float = 60.0  #: seconds between two cycles
     config_version: int = 0  #: the newest version of the configuration that a cycle has read
     expected: float | None = None  #: seconds until the next cycle, if that is another process; None: `every`
+    risks: Sequence[str] = ()  #: of its file, for its reports: those of each VO
     holder: str = field(default_factory=cycle_summaries.identify_process)
     _last: DirectorSummary | None = None
     _too_small: Mapping[str, Sequence[UnservedWork]] = field(default_factory=dict)  #: by VO, last known
@@ -173,7 +174,7 @@ class Director:
         """Problems of the last cycle that concern a VO, first those of batch systems that it skipped."""
         skipped = (self._workers[name].trouble for name in last.skipped)
         queues = {each.queue for each in self.sites.all_targets(vo)}
-        return list(dict.fromkeys((*filter(None, skipped), *last.problems_of(vo, queues))))
+        return list(dict.fromkeys((*filter(None, skipped), *last.problems_of(vo, queues), *self.risks)))
 
     def check_slots(self, *, with_unknown: bool = False) -> list[str]:
         """Contradictions between the file and the queues, for any VO; also queues that do not exist."""

@@ -75,6 +75,7 @@ class ManagerContext:
     sandboxes: Sandboxes  #: the service's client, such as `pilot.service.service_client.Service`
     limits: Mapping[str, SiteLimits] = field(default_factory=dict)  #: by JobType
     may_gather: Callable[[PulledGridJob], bool] = lambda _: True  #: now
+    hidden: tuple[Path, ...] = ()  #: from payloads: what is the gateway's own
     #: By queue and VO, the `elapsed_time` at which its batch system refused a grid job for good.
     refused_at: dict[tuple[str, str], float] = field(default_factory=dict)
 

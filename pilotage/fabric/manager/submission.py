@@ -234,7 +234,7 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         name="local-job",
         about=f"Local job {job.number} of grid job {entry.taken.job_id}.",
         program="job.pyz",
-        words=['"$area/order.json"'],
+        words=['"$area/order.json"', *(shlex.quote(str(path)) for path in context.hidden)],
         files={"order.json": spec.as_json()},
         fetch=_FETCH.format(archive=shlex.quote(area.archive_of_node), digest=entry.digest),
     ).text()

@@ -183,6 +183,11 @@ def check_words(words: Sequence[str]) -> None:
     parser(_RaisingParser).parse_args(words)
 
 
+def find_isolation(words: Sequence[str]) -> str:
+    """The kind of isolation in the options of a pilot that will run elsewhere; raises ValueError."""
+    return str(parser(_RaisingParser).parse_args(words).isolation)
+
+
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Make the pilot's argument parser."""
     made = kind(
@@ -208,8 +213,8 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
         choices=KINDS,
         default=NONE,
         help="none: jobs have all rights of this user; userns: run them in user, mount and process "
-        "namespaces of their own; apptainer: in a container; command: with a wrapper command "
-        "(default %(default)s)",
+        "namespaces of their own; strongest: userns where this host allows it, else none; apptainer: in a "
+        "container; command: with a wrapper command (default %(default)s; of a director's pilots strongest)",
     )
     _add(isolating, _ISOLATION)
     made.add_argument("--json", action="store_true", help="print a summary as JSON at the end")

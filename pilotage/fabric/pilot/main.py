@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 #: The service's error code when another process has exchanged the secret.
 _TWIN = "secret_used"
+#: In the log and the reason of the end of a pilot.
+NOT_ISOLATED = "jobs are not isolated on this host"
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 #: Lines and characters of the log that are kept for the service, and seconds between two sendings.
 _LOG_LINES, _LOG_CHARACTERS, _LOG_EVERY = 400, 16_000, 300.0
@@ -163,8 +165,7 @@ class Pilot:
         try:
             self._introduce()
             self._report_node()
-            care = self._settings.care
-            isolation.check_isolation(care.isolation, below=care.work_dir, own=self._environment)
+            self._isolate()
             self._slot = discovery.complete_slot(self._settings.slot, self._environment, now=time.time())
             offered = self._patiently(self._offer)
         except HostTrouble as error:
@@ -187,6 +188,14 @@ class Pilot:
         log.info("the pilot ends: %s (jobs: %d)", ending.reason, len(self.jobs))
         self._report_end(ending)
         return ending
+
+    def _isolate(self) -> None:
+        """Find the isolation that works on this host, before the first request."""
+        care = self._settings.care
+        found = isolation.find_working(care.isolation, below=care.work_dir, own=self._environment)
+        if found.missing:
+            log.warning("%s: %s", NOT_ISOLATED, found.missing)
+        self._settings = replace(self._settings, care=replace(care, isolation=found))
 
     def _introduce(self) -> None:
         shown, stamp = self._credential.text, self._credential.stamp
@@ -269,11 +278,12 @@ class Pilot:
         if not isinstance(stamp, str) or ending.exit_status == AWAY:
             return
         status = "Done" if ending.exit_status == FINE else "Failed"
+        missing = self._settings.care.isolation.missing
         try:
             self._service.report_pilot(
                 stamp,
                 status=status,
-                reason=ending.reason,
+                reason=f"{ending.reason}; {NOT_ISOLATED}: {missing}" if missing else ending.reason,
                 empty_reason=self._why_empty,
                 host_trouble=ending.host_trouble,
             )

@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 
 from pilotage.fabric.pilot import attempt
 from pilotage.fabric.pilot.allotment import Allotment
-from pilotage.fabric.pilot.errors import HOST, HostTrouble, NotPossibleHere
+from pilotage.fabric.pilot.errors import HOST, HostTrouble
 from pilotage.fabric.pilot.job_agent import PilotControl
 from pilotage.fabric.pilot.payload import isolation, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
-from pilotage.fabric.pilot.payload.isolation import Isolation
+from pilotage.fabric.pilot.payload.isolation import STRONGEST, Isolation
 from pilotage.fabric.pilot.payload.monitor import SlotMemory
 from pilotage.fabric.pilot.payload.payload import NotStarted
 from pilotage.fabric.pilot.payload.preparation import DEFAULT_PATH, CannotRun, Prepared, Preparer
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds to retry while the shared directory is away and a result is held.
 _PATIENCE = 900.0
-#: Isolation by user namespaces where the node allows it, else none, which is stated in the end.
-STRONGEST = "strongest"
 #: Name of the input sandbox in the archive.
 SANDBOX = "sandbox.tar"
 #: Command with which a payload reports its progress.
@@ -73,7 +71,7 @@ class JobSpec:
     grace: float = 10.0  #: seconds between TERM and KILL
     sandbox_limit: int = 1 << 30  #: maximum bytes of the input sandbox
     output_limit: int = 1 << 30  #: maximum bytes of all output files
-    isolation: str = STRONGEST  #: of the payload: a kind of `payload.isolation`, or the strongest that works
+    isolation: str = STRONGEST  #: of the payload: a kind of `payload.isolation`
     isolation_command: str | None = None
     image: str | None = None  #: of containers
 
@@ -91,30 +89,30 @@ def read_spec(file: Path) -> JobSpec:
     return JobSpec(**{**raw, "files": files, "place": tuple(raw["place"]), "marks": marks})
 
 
-def choose_isolation(spec: JobSpec, own: Mapping[str, str], *, below: Path) -> tuple[Isolation, str]:
-    """The isolation of a payload on this node, and why there is none: empty if there is, or none is wanted.
+def choose_isolation(
+    spec: JobSpec, own: Mapping[str, str], *, below: Path, hidden: Sequence[Path] = ()
+) -> Isolation:
+    """The isolation of a payload that works on this node.
 
-    It hides the shared directory with the files of other local jobs, and that of the specification (`below`).
+    It hides the shared directory with the files of other local jobs, that of the specification (`below`), and
+    the paths of the gateway.
 
     Raises:
         HostTrouble: The stated kind does not work here, or the strongest does not work now.
     """
     # In it are the directories of grid jobs, and in these the directories of tries.
     shared = Path(spec.marks).parents[1]
-    hidden = isolation.private_paths(own, below, shared)
-    kind = isolation.USERNS if spec.isolation == STRONGEST else spec.isolation
     try:
         chosen = isolation.choose_isolation(
-            kind, command=spec.isolation_command, image=spec.image, hidden=hidden, own=own
+            spec.isolation,
+            command=spec.isolation_command,
+            image=spec.image,
+            hidden=isolation.private_paths(own, below, shared, *hidden),
+            own=own,
         )
-        isolation.check_isolation(chosen, below=below, own=own)
-    except (ValueError, HostTrouble) as error:
-        # A failure that passes, which another payload may bring about, must not open this one's files to it.
-        is_lasting = isinstance(error, ValueError | NotPossibleHere)
-        if spec.isolation != STRONGEST or not is_lasting:
-            raise HostTrouble(str(error)) from None
-        return Isolation(), str(error)
-    return chosen, ""
+    except ValueError as error:
+        raise HostTrouble(str(error)) from None
+    return isolation.find_working(chosen, below=below, own=own)
 
 
 class LocalJobArchive:
@@ -137,7 +135,10 @@ class LocalJobArchive:
 
 
 def main(archive: Path, words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the local job whose job spec is the file in `words`; `archive` also contains its sandbox.
+    """Run the local job whose job spec is the first of `words`; `archive` also contains its sandbox.
+
+    The other words are paths to hide from the payload: no part of the specification, since runners of
+    earlier releases, which grid jobs may have, refuse what they do not know in it.
 
     Returns the exit status of the payload, 4 if the site is to blame.
     """
@@ -148,7 +149,8 @@ def main(archive: Path, words: Sequence[str], environment: Mapping[str, str]) ->
     spec = read_spec(file)
     area = work_area.make_work_area(file.parent, job_id=spec.job_id, epoch=spec.number)
     try:
-        return LocalJob(spec, archive, environment, orders.stop).run(area)
+        hidden = tuple(map(Path, words[1:]))
+        return LocalJob(spec, archive, environment, orders.stop, hidden=hidden).run(area)
     finally:
         area.remove()
 
@@ -157,12 +159,19 @@ class LocalJob:
     """One try of a local job."""
 
     def __init__(
-        self, order: JobSpec, archive: Path, environment: Mapping[str, str], stop: threading.Event
+        self,
+        order: JobSpec,
+        archive: Path,
+        environment: Mapping[str, str],
+        stop: threading.Event,
+        *,
+        hidden: Sequence[Path] = (),
     ) -> None:
         self._order = order
         self._archive = archive
         self._environment = environment
         self._stop = stop  #: set when the batch system ends the job
+        self._hidden = hidden  #: paths of the gateway, from the payload
         self._marks = StatusFiles(Path(order.marks))
         self._phases: tuple[status_files.Progress, ...] = ()
 
@@ -180,9 +189,11 @@ class LocalJob:
 
     def _run_to_end(self, area: WorkArea) -> LocalJobEnd:
         try:
-            chosen, missing = choose_isolation(self._order, self._environment, below=area.top.parent)
+            chosen = choose_isolation(
+                self._order, self._environment, below=area.top.parent, hidden=self._hidden
+            )
             end = self._execute(self._prepare(area, chosen), area)
-            return replace(end, not_isolated=missing)
+            return replace(end, not_isolated=chosen.missing)
         except CannotRun as error:
             return LocalJobEnd(JOB, error.report)
         except (UnfitDescription, NotStarted) as error:

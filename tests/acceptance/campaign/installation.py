@@ -251,7 +251,7 @@ class Installation:
             "vos": {site.VO: {"token_file": str(token)}},
             "systems": {"host": self._system("batch")},
             "queues": [{**queue, "wall_time": 600, "memory": 300}],
-            "pilot": ["--max-empty=2"],
+            "pilot": ["--max-empty=2", "--isolation=none"],  # its jobs write into the ledger
         }
 
     def _gateway(self) -> dict[str, Any]:

@@ -100,7 +100,9 @@ def namespace_words(hidden: Sequence[Path]) -> tuple[str, ...]:
 
 
 NONE, USERNS, APPTAINER, COMMAND = "none", "userns", "apptainer", "command"
-KINDS = (NONE, USERNS, APPTAINER, COMMAND)
+#: `userns` where it works, else none: a container needs an image, which nobody has stated.
+STRONGEST = "strongest"
+KINDS = (STRONGEST, NONE, USERNS, APPTAINER, COMMAND)
 
 #: Container options: of the host, only the payload's directories are mounted, and no variables are passed.
 _CONTAINER = (
@@ -126,6 +128,8 @@ class Isolation:
 
     kind: str = NONE
     words: tuple[str, ...] = ()  #: wrapper command; {home}, {scratch}, {area} are the payload's directories
+    is_strongest: bool = False  #: chosen as the strongest, which is none where this one is not possible
+    missing: str = ""  #: why the strongest is none on this host
 
     @property
     def has_programs_of_host(self) -> bool:
@@ -156,10 +160,12 @@ def choose_isolation(
     """Make the isolation from the command line's options; raises ValueError if they do not fit the kind."""
     if (image is not None) != (kind == APPTAINER):
         raise ValueError(f"--isolation {kind}: --image goes with {APPTAINER}, and only with that")
-    if command is not None and kind in (NONE, USERNS):
+    if command is not None and kind in (STRONGEST, NONE, USERNS):
         raise ValueError(f"--isolation {kind}: takes no --isolation-command")
     if kind == NONE:
         return Isolation()
+    if kind == STRONGEST:
+        return _choose_strongest(hidden, own)
     if kind == USERNS:
         return Isolation(kind, _find_program(namespace_words(hidden), kind, own))
     if kind == APPTAINER:
@@ -170,13 +176,34 @@ def choose_isolation(
     return Isolation(kind, _find_program(_words(command, kind), kind, own))
 
 
-def check_isolation(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> None:
-    """Check the isolation with an empty payload, so that no job fails because of it.
+def _choose_strongest(hidden: Sequence[Path], own: Mapping[str, str]) -> Isolation:
+    try:
+        words = _find_program(namespace_words(hidden), USERNS, own)
+    except ValueError as error:
+        return Isolation(missing=str(error))
+    return Isolation(USERNS, words, is_strongest=True)
+
+
+def find_working(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> Isolation:
+    """The isolation that works on this host, tried with an empty payload, so that no job fails because of it.
+
+    It is the chosen one; only where the strongest was wanted and is not possible, none, with the reason.
 
     Raises:
-        NotPossibleHere: The host does not allow it.
-        HostTrouble: It fails now: no memory, a full disk, too many processes or namespaces.
+        NotPossibleHere: The host does not allow the kind that was stated.
+        HostTrouble: It fails now: no memory, a full disk, too many processes or namespaces. Payloads can
+            bring that about, so it must not open the files of others to them.
     """
+    try:
+        _try_isolation(isolation, below, own)
+    except NotPossibleHere as error:
+        if not isolation.is_strongest:
+            raise
+        return Isolation(missing=str(error))
+    return isolation
+
+
+def _try_isolation(isolation: Isolation, below: Path, own: Mapping[str, str]) -> None:
     if isolation.kind == NONE:
         return
     try:

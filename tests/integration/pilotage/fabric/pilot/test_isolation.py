@@ -225,3 +225,37 @@ def test_where_it_cannot_be_had_no_job_is_asked_for(server: LeaseServer, tmp_pat
     assert "--isolation command does not work here (1): not permitted" in ended["reason"]
     assert (job.status, server.bodies("requestJob")) == ("Waiting", [])
     assert not alive(str(command))
+
+
+@pytest.mark.parametrize(
+    ("message", "status"), [("Operation not permitted", "Done"), ("No space left on device", "Waiting")]
+)
+def test_the_strongest_is_none_only_where_namespaces_are_not_possible(
+    server: LeaseServer, tmp_path: Path, message: str, status: str
+) -> None:
+    """A failure that passes, which another payload may bring about, opens nothing."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    program(tools / "unshare", f"echo 'unshare: unshare failed: {message}' >&2; exit 1")
+    job = server.add({"Executable": "true"})
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
+
+    ended = run(server.url, tmp_path / "work", "--isolation", "strongest", environment=environment)
+
+    assert job.status == status
+    assert ("jobs are not isolated on this host: " in ended["log"]) == (status == "Done")
+
+
+@userns
+def test_the_strongest_is_user_namespaces_where_they_are_possible(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    job = server.add(shell(f"ls {work}; echo $$"))
+
+    run(server.url, work, "--isolation", "strongest")
+
+    assert job.status == "Done"
+    assert "job-" in said(job.output), "only its own"
+    assert len(said(job.output).split()) == 2
+    assert int(said(job.output).split()[1]) < 100, "in a process namespace"

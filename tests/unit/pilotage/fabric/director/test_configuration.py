@@ -7,6 +7,7 @@ from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, QueueTarget, TargetGroup
+from pilotage.fabric.pilot import arguments
 
 FARM = {"kind": "slurm", "directory": "/shared"}
 HERE = {"kind": "local", "directory": "/here", "cores": 2, "memory": 4000}
@@ -203,3 +204,65 @@ def test_former_names_of_settings_go_on_working() -> None:
         InvalidDirector, match="every: the former name of polling_time, which is there as well"
     ):
         configuration.read_file(said(every=7, polling_time=8), "d")
+
+
+def test_pilots_hide_directories_and_secrets_of_their_director_and_the_file_wins() -> None:
+    ssh = {**SSH, "key": "/etc/pilotage/ssh/id"}
+    ce = {"url": "https://ce.example.org/arex", "certificate": "/etc/grid-security/cert.pem"}
+    systems = {
+        "farm": {**FARM, "ssh": ssh},
+        "here": HERE,
+        "ce": {"kind": "arc", "ce": ce},
+    }
+    vos = {"cms": {"token_file": "/etc/pilotage/cms.token"}, "atlas": {"token_file": "/etc/atlas.token"}}
+    told = configuration.read_file(said(systems=systems, vos=vos, pilot=["--isolation=none"]), "d.yaml")
+
+    assert configuration.isolation_words(told) == (
+        "--isolation=strongest",
+        "--hide=/shared",
+        "--hide=/here",
+        "--hide=/etc/pilotage",  # a token that is replaced would not stay hidden
+        "--hide=/etc/atlas.token",
+        "--hide=/etc/pilotage/ssh",
+        "--hide=/etc/grid-security/cert.pem",  # beside it are the authorities
+    )
+    words = (*configuration.isolation_words(told), *told.pilot)
+    assert arguments.find_isolation(words) == "none"
+
+
+@pytest.mark.parametrize(
+    ("words", "risks"),
+    [
+        ([], []),
+        (["--isolation=userns"], []),
+        (["--isolation=apptainer", "--image=x"], []),
+        (
+            ["--isolation=none"],
+            ["pilot: --isolation=none: each job can do all that the account of its pilot may"],
+        ),
+        (
+            ["--isolation=command"],
+            ["pilot: --isolation=command: jobs can read secrets of pilots unless it hides /shared"],
+        ),
+    ],
+)
+def test_isolation_that_is_weaker_or_not_known_is_a_risk(words: list[str], risks: list[str]) -> None:
+    told = configuration.read_file(said(pilot=words), "d.yaml")
+    assert configuration.list_isolation_risks(told) == risks
+
+
+@pytest.mark.parametrize(
+    ("more", "shared"),
+    [
+        ({}, ["cms, lhcb"]),
+        ({"queues": [], "brokers": {"b": broker()}}, ["cms, lhcb"]),
+        ({"queues": [], "brokers": {"b": broker(vos=["CMS"])}}, []),
+        ({"queues": [], "brokers": {"b": broker(vos=["cms"]), "c": broker(vos=["lhcb"])}}, ["cms, lhcb"]),
+        ({"vos": {"cms": {"token_file": "/t"}}}, []),
+    ],
+)
+def test_systems_where_vos_share_an_account_are_named(more: dict[str, Any], shared: list[str]) -> None:
+    vos = {"cms": {"token_file": "/etc/a/1"}, "lhcb": {"token_file": "/etc/a/2"}}
+    told = configuration.read_file(said(**{"vos": vos, **more}), "d.yaml")
+    found = configuration.list_shared_accounts(told)
+    assert [each.partition(" of ")[2].partition(" have ")[0] for each in found] == shared
