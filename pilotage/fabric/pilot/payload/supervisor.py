@@ -125,12 +125,15 @@ class _Supervisor:
 
     def _receive(self, said: bytes) -> None:
         if not said:
-            self._pilot_lives = False
-            self._end(_GRACE_OF_ORPHANS)
+            self._lose_pilot()
             return
         *lines, self._received = (self._received + said).split(b"\n")
         for line in lines:
             self._end(float(json.loads(line)["end"]))
+
+    def _lose_pilot(self) -> None:
+        self._pilot_lives = False
+        self._end(_GRACE_OF_ORPHANS)
 
     def _end(self, grace: float) -> None:
         """Send TERM now and KILL after `grace` seconds; of several calls the earliest KILL counts."""
@@ -169,8 +172,8 @@ class _Supervisor:
     def _send(self, news: Mapping[str, object]) -> None:
         try:
             os.write(_OUTPUT, json.dumps(news).encode() + b"\n")
-        except BrokenPipeError:
-            self._pilot_lives = False
+        except BrokenPipeError:  # it died before it read this: its input is not looked at any more
+            self._lose_pilot()
 
 
 def _as_end(status: int) -> dict[str, Any]:

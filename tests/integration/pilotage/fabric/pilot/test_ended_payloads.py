@@ -1,8 +1,11 @@
 """How payloads are ended, by whomever, and that nothing of them is left."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -243,6 +246,31 @@ def test_a_killed_pilot_leaves_no_payload_and_no_files(
         wait_until_gone(marker)
         wait_until_gone(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_payload_is_ended_whose_pilot_died_before_it_read_of_the_start(tmp_path: Path, marker: str) -> None:
+    words = ["/bin/sh", "-c", f"while :; do sleep 0.05; done # {marker}"]
+    with (tmp_path / "out").open("wb") as out:
+        out_number = out.fileno()
+        order = {
+            "words": words,
+            "directory": str(tmp_path),
+            "environment": {},
+            "area": str(tmp_path / "area"),
+        }
+        read, write = os.pipe()
+        os.close(read)  # the pilot reads no news
+        code = "from pilotage.fabric.pilot.payload import supervisor; supervisor.main()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=write, pass_fds=[out_number]
+        )
+        os.close(write)
+    with process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({**order, "output": out_number, "error": out_number}).encode() + b"\n")
+        process.stdin.flush()
+        process.wait(timeout=60)
+    wait_until_gone(marker)
 
 
 def test_a_payload_that_kills_its_supervisor_gains_nothing(
