@@ -1,5 +1,6 @@
 """A job of one VO that looks for the secrets of pilots of another one, with real processes."""
 
+import contextlib
 import json
 import os
 import socket
@@ -7,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from taskqueue.db import database
@@ -109,7 +111,17 @@ def field(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     engine = database.connect(sqlite_url)
     with visible_directory() as directory, running(engine, tmp_path, CONFIG) as service:
         yield LocalField(service, None, directory, vos=("biomed", "lhcb"))  # type: ignore[arg-type]
+        end_pilots(directory)
     engine.dispose()
+
+
+def end_pilots(directory: Path) -> None:
+    """End what a host runs whose director is gone."""
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(directory) in word for word in process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for each in (process, *process.children(recursive=True)):
+                    each.kill()
 
 
 def steal(field: LocalField, words: Sequence[str]) -> tuple[Mapping[str, Any], int]:
