@@ -15,6 +15,7 @@ from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import rules
+from matcher.explain import pilot_supply
 from matcher.explain.alternatives import list_items
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
@@ -322,6 +323,16 @@ def _directors(conn: Connection, situation: JobSituation) -> Iterator[str]:
     yield from troubled[:_MOST_NAMED]
 
 
+def _pilot_supply(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Pauses, used-up places and bad nodes at eligible queues, as directors report them."""
+    survey, vo, eligible = situation.survey, situation.demand.asked.vo, situation.eligible
+    sites = {site for site, queues in survey.sites.items() if queues & eligible}
+    if sites:
+        yield from pilot_supply.list_obstacles(
+            conn, vo, sites, lambda queue: bool(survey.within(queue) & eligible), situation.now
+        )
+
+
 def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if not situation.eligible:
         return
@@ -393,5 +404,5 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _advertised, _nodes, _directors, _pilots, _queue_position),
+    *(_closures, _advertised, _nodes, _directors, _pilot_supply, _pilots, _queue_position),
 )

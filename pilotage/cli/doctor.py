@@ -4,7 +4,7 @@ Without them, an expired certificate is noticed when clients fail, and a wrong i
 """
 
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -34,6 +34,7 @@ from requirements.errors import PilotageError, format_count
 from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
+from taskqueue.pilots import nodes
 from taskqueue.sites import processes, rule_counters
 
 
@@ -234,6 +235,7 @@ def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
     with database.reading(engine) as conn:
         found = processes.list_processes(conn)
         now = clock.read_time(conn, now)
+        excluded = nodes.list_excluded(conn, now=now)
     late = [each for each in found if each.is_overdue(now)]
     for each in late:
         hours = (now - each.seen_at).total_seconds() / 3600
@@ -251,13 +253,35 @@ def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
     problems = dict.fromkeys(
         f"the {each.kind} {each.name} reports: {problem}" for each in reports for problem in each.problems
     )
-    for problem in list(problems)[:_MOST_PROBLEMS]:
-        yield Finding(subject, Health.WARNING, one_line(problem))
-    if (more := len(problems) - _MOST_PROBLEMS) > 0:
-        message = f"{format_count(more, 'further problem')}: see `pilotage site processes`"
-        yield Finding(subject, Health.WARNING, message)
+    yield from _warn_first(subject, list(problems), "further problems: see `pilotage site processes`")
+    yield from _warn_first(
+        subject,
+        [
+            f"the director {each.name} sends no pilots of {each.vo} to {state.queue} until "
+            f"{state.paused_until:%H:%M} UTC: most of the last ones failed, or got no job: {state.reason}"
+            for each in reports
+            for state in each.list_paused(now)
+        ],
+        "further queues are paused: see `pilotage site processes`",
+    )
+    yield from _warn_first(
+        subject,
+        [
+            f"the node {each.node} of {each.site} takes no jobs of {each.vo} until {each.until:%H:%M} UTC: "
+            f"{each.reason} (`pilotage site nodes {each.site}`)"
+            for each in excluded
+        ],
+        "further nodes are excluded: see `pilotage site nodes`",
+    )
     if found and not late:
         yield Finding(subject, Health.GOOD, f"{len({(each.kind, each.name) for each in found})} at work")
+
+
+def _warn_first(subject: str, messages: Sequence[str], further: str) -> Iterator[Finding]:
+    for message in messages[:_MOST_PROBLEMS]:
+        yield Finding(subject, Health.WARNING, one_line(message))
+    if (more := len(messages) - _MOST_PROBLEMS) > 0:
+        yield Finding(subject, Health.WARNING, f"{more} {further}")
 
 
 def _clock(engine: Engine) -> Finding:

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from optimizers.chain.batch import BatchResult
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
+from taskqueue.pilots.nodes import NodeExclusion
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.sites.processes import SiteProcess
 from taskqueue.states import JobStatus
@@ -37,6 +38,7 @@ class StateMetrics(Collector):
     now: datetime
     runnable: Mapping[tuple[str, ...], int]  #: waiting jobs that a site could run, by VO and site
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
+    excluded_nodes: Sequence[NodeExclusion] = ()
     optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -116,6 +118,23 @@ class StateMetrics(Collector):
                 for each in self.processes
                 for slot in each.too_small
             },
+        )
+        yield _build_gauge(
+            "pilotage_queue_paused",
+            "Queues to which a director sends no pilots of a VO, since most of the last ones were bad.",
+            ("name", "vo", "queue"),
+            {
+                (each.name, each.vo, state.queue): 1
+                for each in self.processes
+                if not each.is_overdue(self.now)
+                for state in each.list_paused(self.now)
+            },
+        )
+        yield _build_gauge(
+            "pilotage_nodes_excluded",
+            "Nodes that take no jobs of a VO, since its pilots there ended because of their host.",
+            ("site", "vo"),
+            collections.Counter((each.site, each.vo) for each in self.excluded_nodes),
         )
         yield _build_gauge(
             "pilotage_advertised_timestamp_seconds",

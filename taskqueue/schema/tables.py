@@ -638,6 +638,7 @@ site_processes = _table(
     Column("sites", Text, nullable=False),  # JSON list
     Column("problems", Text, nullable=False),  # JSON list: texts of the last cycle
     Column("too_small", Text, nullable=False),  # JSON list of processes.TooSmallSlot
+    Column("queues", Text),  # JSON list of processes.QueueState; null: not reported
     PrimaryKeyConstraint("kind", "name", "vo"),
     postgresql_with=_BUSY,
 )

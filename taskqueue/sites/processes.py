@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, or_, select
 from sqlalchemy.sql.dml import Insert
@@ -26,9 +26,19 @@ FORGOTTEN = timedelta(days=7)
 #: Reports that may be missed until a process is overdue, and the time in addition.
 _MISSED, _MARGIN = 3, timedelta(minutes=1)
 
-_LISTS = ("sites", "problems", "too_small")
+_LISTS = ("sites", "problems", "too_small", "queues")
 _TOO_LARGE = "the reports of the VO's directors and gateways are too large together: this one was left out"
-_REPORTED = ("holder", "reported_by", "expires_at", "seen_at", "every", "sites", "problems", "too_small")
+_REPORTED = (
+    "holder",
+    "reported_by",
+    "expires_at",
+    "seen_at",
+    "every",
+    "sites",
+    "problems",
+    "too_small",
+    "queues",
+)
 
 
 def _store(insert: DialectInsert) -> Insert:
@@ -52,6 +62,7 @@ _is_other = and_(
     table.c.vo == bindparam("vo"), or_(table.c.kind != bindparam("kind"), table.c.name != bindparam("name"))
 )
 _CHARACTERS = func.length(table.c.sites) + func.length(table.c.problems) + func.length(table.c.too_small)
+_CHARACTERS += func.coalesce(func.length(table.c.queues), 0)
 OTHERS = select(func.count(), func.coalesce(func.sum(_CHARACTERS), 0)).where(_is_other)
 GET_HOLDER = select(table.c.holder).where(
     table.c.kind == bindparam("kind"), table.c.name == bindparam("name"), table.c.vo == bindparam("vo")
@@ -73,6 +84,33 @@ class TooSmallSlot:
     task_queues: Sequence[int] = ()
 
 
+#: Queues in one report.
+MOST_QUEUES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """State of a queue for the pilots of one VO, as its director reports it."""
+
+    queue: str  #: `Site/CE/Queue`
+    waiting: int = 0  #: pilots of the VO in the batch system
+    running: int = 0
+    wanted: int = 0  #: new pilots by the last decision
+    room: int = 0  #: pilots that may be added for the VO
+    paused_until: datetime | None = None
+    reason: str = ""  #: why the last bad pilot ended, for admins
+    bad_nodes: Sequence[str] = ()  #: that pilots are kept from, by their names in the batch system
+
+    def is_paused(self, now: datetime) -> bool:
+        """Whether it gets no pilots after bad experience."""
+        return self.paused_until is not None and now < self.paused_until
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the pilots that are there are all that may be."""
+        return not self.room and self.waiting + self.running > 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteProcess:
     """The last report of a process, for one VO."""
@@ -86,7 +124,17 @@ class SiteProcess:
     sites: Sequence[str] = ()
     problems: Sequence[str] = ()  #: of its last cycle
     too_small: Sequence[TooSmallSlot] = ()
+    queues: Sequence[QueueState] | None = None  #: None: not reported, as by gateways and directors of 1.0
     seen_at: datetime
+
+    @property
+    def lists_all_queues(self) -> bool:
+        """Whether each queue that it sends pilots to is in its report."""
+        return self.queues is not None and len(self.queues) < MOST_QUEUES
+
+    def list_paused(self, now: datetime) -> list[QueueState]:
+        """Its queues that get no pilots after bad experience."""
+        return [each for each in self.queues or () if each.is_paused(now)]
 
     def is_overdue(self, now: datetime) -> bool:
         """Whether it has missed several reports."""
@@ -112,6 +160,7 @@ def report(
         "sites": json.dumps(sorted(process.sites)),
         "problems": json.dumps(list(process.problems)),
         "too_small": json.dumps([asdict(each) for each in process.too_small]),
+        "queues": None if process.queues is None else _dump_queues(process.queues),
     }
     key = {"kind": process.kind, "name": process.name, "vo": process.vo}
     others, characters = conn.execute(OTHERS, key).one()
@@ -121,7 +170,7 @@ def report(
         )
         raise InvalidRequest([Problem(path="name", message=message)])
     if characters + sum(len(str(row[name])) for name in _LISTS) > bounds.SITE_REPORTS:
-        row |= {"problems": json.dumps([_TOO_LARGE]), "too_small": "[]"}
+        row |= {"problems": json.dumps([_TOO_LARGE]), "too_small": "[]", "queues": None}
     values = {**row, "replaced": replaces, "latest": now + clock.MOST_OFFSET}
     if conn.execute(STORE.to_statement(conn), values).first() is None:
         holder = conn.execute(GET_HOLDER, key).scalar_one()
@@ -152,10 +201,22 @@ def remove_forgotten(conn: Connection, *, before: datetime) -> int:
     return conn.execute(REMOVE_FORGOTTEN, {"before": before}).rowcount
 
 
+def _dump_queues(queues: Iterable[QueueState]) -> str:
+    rows = [asdict(each) for each in queues]
+    return json.dumps(rows, default=lambda at: at.isoformat())
+
+
+def _read_queue(stored: Mapping[str, Any]) -> QueueState:
+    until = stored["paused_until"]
+    at = None if until is None else datetime.fromisoformat(until)
+    return QueueState(**{**stored, "paused_until": at, "bad_nodes": tuple(stored["bad_nodes"])})
+
+
 def _read(row: Mapping[Any, Any]) -> SiteProcess:
     return SiteProcess(
         **{name: row[name] for name in ("kind", "name", "vo", "holder", "reported_by", "every", "seen_at")},
         sites=tuple(json.loads(row["sites"])),
         problems=tuple(json.loads(row["problems"])),
         too_small=tuple(TooSmallSlot(**each) for each in json.loads(row["too_small"])),
+        queues=None if row["queues"] is None else tuple(map(_read_queue, json.loads(row["queues"]))),
     )

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -273,12 +273,23 @@ def forget(
     service.emit({"processes": found}, lambda: output.list_table(_PROCESSES, found))
 
 
+def _list_paused(process: Entry) -> list[str]:
+    """The queues of a director that get no pilots now; a service of 1.0 reports none."""
+    now = datetime.now(UTC)
+    return [
+        f"{each['queue']} until {output.local_time(each['paused_until'])}"
+        for each in process.get("queues") or ()
+        if each["paused_until"] and datetime.fromisoformat(each["paused_until"]) > now
+    ]
+
+
 _PROCESSES: Mapping[str, Column] = {
     "Name": "name",
     "Kind": "kind",
     "VO": "vo",
     "Last report": lambda each: f"{output.ago(each['seen_at'])}{', overdue' if each['is_overdue'] else ''}",
     "#Too large jobs": lambda each: sum(slot["jobs"] for slot in each["too_small"]),
+    "Paused": lambda each: ", ".join(_list_paused(each))[:200] or None,
     "Problems": lambda each: "; ".join(each["problems"])[:200],
 }
 

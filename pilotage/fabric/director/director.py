@@ -20,17 +20,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
 from pilotage.fabric import cycle_summaries
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary, Presence
-from pilotage.fabric.director import demand, matcher_client, surplus, targets, workers
+from pilotage.fabric.director import demand, matcher_client, queue_states, surplus, targets, workers
 from pilotage.fabric.director import recorded_pilots as director_pilots
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import UnservedWork, VoDemand
+from pilotage.fabric.director.queue_states import ReportedQueue
 from pilotage.fabric.director.recorded_pilots import (
     ACTIVE,
     DirectorPilot,
@@ -40,7 +41,7 @@ from pilotage.fabric.director.recorded_pilots import (
     Status,
 )
 from pilotage.fabric.director.surplus import SurplusMemory, SurplusPilot
-from pilotage.fabric.director.targets import DirectorTargets, TargetGroup
+from pilotage.fabric.director.targets import DirectorTargets, QueuePause, TargetGroup
 from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, PilotTracking
 from pilotage.fabric.director.workers import (
     ActionResults,
@@ -54,6 +55,8 @@ from requirements.nodes.lrms_vocabulary import OF_COMMANDS, are_flags
 
 #: The code of the service's refusal while another process of this director works.
 _OTHER_PROCESS = "other_process"
+#: The code of its refusal of a report with fields that it does not know.
+_INVALID = "invalid_request"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class Director:
     holder: str = field(default_factory=cycle_summaries.identify_process)
     _last: DirectorSummary | None = None
     _too_small: Mapping[str, Sequence[UnservedWork]] = field(default_factory=dict)  #: by VO, last known
+    _queues: Mapping[str, Sequence[ReportedQueue]] = field(default_factory=dict)  #: by VO, last known
     _pilots: Mapping[str, Pilots] = field(init=False)
     _workers: Mapping[str, SystemWorker] = field(init=False)
     _following: PilotTracking = field(init=False)
@@ -168,7 +172,14 @@ class Director:
             too_small=[asdict(each) for each in self._too_small.get(vo, ())],
             ends=ends,
         )
-        client.report_process(report | ({"replaces": replaces} if replaces else {}))
+        report |= {"replaces": replaces} if replaces else {}
+        states = [each.to_report() for each in self._queues.get(vo, ())]
+        try:
+            client.report_process(report | ({"queues": states} if states else {}))
+        except ApiError as error:
+            if not states or error.code != _INVALID:
+                raise
+            client.report_process(report)  # a service of 1.0 takes no queues
 
     def _list_problems(self, vo: str, last: DirectorSummary) -> list[str]:
         """Problems of the last cycle that concern a VO, first those of batch systems that it skipped."""
@@ -217,7 +228,7 @@ class Director:
         )
         changed, actions = self._following.follow(followed, snapshots, summary)
         self._following.give_up(own, (request for request, _ in followed.values()), summary)
-        found = [replace(each, status=changed[each.stamp]) if each.stamp in changed else each for each in own]
+        found = [each.with_report(changed[each.stamp]) if each.stamp in changed else each for each in own]
         stamps = {pilot.stamp for pilot in own} | self._submitting.keys()
         for vo, client in self.clients.items():
             if vo not in summary.refusals:  # any VO will do
@@ -267,7 +278,9 @@ class Director:
             group: director_pilots.count_slots(own, slots[group], summary.at)
             for group, own in by_group.items()
         }
-        rooms, on_trial = self._rooms(pilots, demands), self._most(by_group, summary)
+        of_queue = director_pilots.pilots_by_queue(pilots, _widest_limits(demands))
+        rooms = self._rooms(of_queue, demands)
+        on_trial, pauses = self._judge_groups(by_group, summary)
         situation = DemandSituation(
             work=work,
             rooms=rooms,
@@ -281,11 +294,21 @@ class Director:
         others = director_pilots.list_others(judged, by_group, {each.vo for each in demands})
         soon = timedelta(seconds=options.short_job)
         too_many = surplus.list_surplus(by_group, others, work, soon, summary.at)
-        full = self._list_full(pilots, demands, by_group, decision.new)
+        full = self._list_full(of_queue, demands, by_group, decision.new)
         too_many += surplus.list_for_room(full, by_group, soon, summary.at)
         chosen = {
             self.sites.choose_trial(group, self.chance) if group in on_trial else group: number
             for group, number in decision.new.items()
+        }
+        of_places = queue_states.longest_pauses(
+            [
+                *((group.vo, group.queues, pause) for group, pause in pauses.items()),
+                *((vo, (queue,), pause) for (vo, _, queue), pause in bad.items()),
+            ]
+        )
+        self._queues = {**self._queues} | {
+            each.vo: queue_states.list_states(each, of_queue, rooms, decision.new, of_places)
+            for each in demands
         }
         return chosen, too_many, {each.vo: each for each in demands}
 
@@ -303,13 +326,12 @@ class Director:
 
     def _list_full(
         self,
-        pilots: Iterable[DirectorPilot],
+        of_queue: Mapping[str, Sequence[DirectorPilot]],
         demands: Sequence[VoDemand],
         by_group: Mapping[TargetGroup, Sequence[DirectorPilot]],
         new: Collection[TargetGroup],
     ) -> Mapping[str, Sequence[TargetGroup]]:
         """The groups with work and without a place, by queue, where waiting pilots alone fill all places."""
-        of_queue = director_pilots.pilots_by_queue(pilots, _widest_limits(demands))
         open_queues = {each.queue for each in self.sites.all_targets() if self._is_open(each)}
         full = {
             (each.vo, queue)
@@ -342,10 +364,9 @@ class Director:
                 summary.withdrawn += 1
 
     def _rooms(
-        self, pilots: Iterable[DirectorPilot], demands: Sequence[VoDemand]
+        self, of_queue: Mapping[str, Sequence[DirectorPilot]], demands: Sequence[VoDemand]
     ) -> Mapping[Place, QueueRoom]:
         """Room of our queues for the pilots of each VO, which may see other limits there."""
-        of_queue = director_pilots.pilots_by_queue(pilots, _widest_limits(demands))
         by_queue: dict[str, list[targets.QueueTarget]] = defaultdict(list)
         for target in self.sites.all_targets():
             by_queue[target.queue].append(target)
@@ -407,17 +428,21 @@ class Director:
             )
         return found
 
-    def _most(
+    def _judge_groups(
         self, by_group: Mapping[TargetGroup, Iterable[DirectorPilot]], summary: DirectorSummary
-    ) -> Mapping[TargetGroup, int]:
-        """New pilots at most by group, where experience sets a limit; pauses are noted in the summary."""
-        pause, now = self.sites.options.back_off, summary.at
-        trials = {group: list(director_pilots.list_trials(own, now)) for group, own in by_group.items()}
-        summary.paused += sorted(
-            {group.where for group, own in trials.items() if targets.find_pause(own, pause, now)}
-        )
-        found = {group: targets.most_to_send(own, pause, now) for group, own in trials.items()}
-        return {group: most for group, most in found.items() if most is not None}
+    ) -> tuple[Mapping[TargetGroup, int], Mapping[TargetGroup, QueuePause]]:
+        """New pilots at most by group, where experience sets a limit; and pauses, also for the summary."""
+        back_off, now = self.sites.options.back_off, summary.at
+        most: dict[TargetGroup, int] = {}
+        pauses: dict[TargetGroup, QueuePause] = {}
+        for group, own in by_group.items():
+            trials = list(director_pilots.list_trials(own, now))
+            if (limit := targets.most_to_send(trials, back_off, now)) is not None:
+                most[group] = limit
+            if (until := targets.find_pause(trials, back_off, now)) is not None:
+                pauses[group] = QueuePause(until=until, reason=targets.read_last_reason(trials))
+        summary.paused += sorted({group.where for group in pauses})
+        return most, pauses
 
     def _intend(
         self, new: Mapping[TargetGroup, int], demands: Mapping[str, VoDemand], summary: DirectorSummary

@@ -15,12 +15,14 @@ from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.director.demand import QueueLimits
 from pilotage.fabric.director.targets import (
     Pause,
+    QueuePause,
     SubmittedAs,
     TargetGroup,
     Trial,
     find_pause,
     flags_digest,
     parse_stamp,
+    read_last_reason,
 )
 
 _PAGE = 1000
@@ -70,11 +72,16 @@ class DirectorPilot:
     used_cores: int = 0  #: of these jobs
     ended_jobs: int = 0  #: whose payload ended there
     empty_reason: str = ""  #: why it got no job, in a word
+    reason: str = ""  #: why it ended, in a line
 
     @property
     def handle(self) -> Handle:
         """Handle of its batch job."""
         return Handle(stamp=self.stamp, reference=self.reference)
+
+    def with_report(self, report: "PilotReport") -> "DirectorPilot":
+        """The pilot as it is after a report."""
+        return replace(self, status=report.status, reason=_read_first_line(report.reason) or self.reason)
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -163,12 +170,17 @@ def _words(statuses: Iterable[Status]) -> str:
 
 
 _PILOT = TypeAdapter(DirectorPilot)
+_LONGEST_REASON = 200  #: characters
 
 
 def _pilot(said: Mapping[str, Any]) -> DirectorPilot:
     # Thousands have the same.
     queue = sys.intern(f"{said['site']}/{said['ce']}/{said['queue']}") if said["site"] else ""
-    return _PILOT.validate_python({**said, "queue": queue})
+    return _PILOT.validate_python({**said, "queue": queue, "reason": _read_first_line(said["status_reason"])})
+
+
+def _read_first_line(reason: str) -> str:
+    return sys.intern(reason.strip().partition("\n")[0][:_LONGEST_REASON])
 
 
 _BAD = frozenset({Status.FAILED, Status.ABORTED})
@@ -241,7 +253,7 @@ def list_others(
 
 def list_bad_targets(
     pilots: Iterable[DirectorPilot], director: str, pause: Pause, now: datetime
-) -> frozenset[tuple[str, str, str]]:
+) -> Mapping[tuple[str, str, str], QueuePause]:
     """VO, broker and queue where a broker's pilots fared so badly that it is not to pick this queue now.
 
     Counted are those of which it is known where they were: a queue on whose nodes pilots end at once is
@@ -252,11 +264,12 @@ def list_bad_targets(
         sent = parse_stamp(pilot.stamp, director)
         if sent is not None and sent.broker and len(pilot.queues) == 1:
             by_queue[pilot.vo, sent.broker, pilot.queues[0]].append(pilot)
-    return frozenset(
-        queue
-        for queue, there in by_queue.items()
-        if find_pause(list_trials(there, now), pause, now) is not None
-    )
+    found = {}
+    for queue, there in by_queue.items():
+        trials = list(list_trials(there, now))
+        if (until := find_pause(trials, pause, now)) is not None:
+            found[queue] = QueuePause(until=until, reason=read_last_reason(trials))
+    return found
 
 
 def pilots_by_queue(
@@ -368,6 +381,7 @@ def list_trials(pilots: Iterable[DirectorPilot], now: datetime) -> Iterator[Tria
                 good=None if waits else is_good,
                 empty=is_empty,
                 waits=waits,
+                reason=pilot.reason or (f"it got no job: {pilot.empty_reason}" if is_empty else ""),
             )
 
 

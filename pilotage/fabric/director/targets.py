@@ -104,6 +104,14 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePause:
+    """A pause of a queue."""
+
+    until: datetime
+    reason: str  #: why the last bad pilot ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A pilot as an experience of its queue; it may still run, or not have started."""
 
@@ -112,6 +120,7 @@ class Trial:
     good: bool | None  #: jobs could run there; None: not known yet; else it failed or got none
     empty: bool = False  #: it ended normally, without a job
     waits: bool = False  #: it has got no job yet, and has not ended
+    reason: str = ""  #: why it ended, in a line
 
 
 #: Of the pilots whose outcome is known, so many that were sent last count.
@@ -137,6 +146,12 @@ def find_pause(trials: Iterable[Trial], pause: Pause, now: datetime) -> datetime
     times = _times(since, apart=pause.first)
     until = max(since) + min(pause.longest, pause.first * 2 ** min(times - 1, 20))
     return until if now < until else None
+
+
+def read_last_reason(trials: Iterable[Trial]) -> str:
+    """Why the last bad pilot ended."""
+    bad = [trial for trial in trials if trial.good is False]
+    return max(bad, key=lambda trial: trial.known_at).reason if bad else ""
 
 
 def most_to_send(trials: Iterable[Trial], pause: Pause, now: datetime) -> int | None:

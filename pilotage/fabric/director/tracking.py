@@ -115,8 +115,8 @@ class PilotTracking:
         followed: Mapping[str, tuple[PollRequest, Sequence[DirectorPilot]]],
         snapshots: Mapping[str, SystemSnapshot],
         summary: DirectorSummary,
-    ) -> tuple[Mapping[str, Status], Mapping[str, CleaningActions]]:
-        """Report to the service what the snapshots show; changed statuses by stamp, and actions by system."""
+    ) -> tuple[Mapping[str, PilotReport], Mapping[str, CleaningActions]]:
+        """Report to the service what the snapshots show; accepted reports by stamp, and actions by system."""
         actions: dict[str, CleaningActions] = defaultdict(CleaningActions)
         updates: dict[str, list[tuple[DirectorPilot, PilotReport]]] = defaultdict(list)
         for name, snapshot in snapshots.items():
@@ -125,7 +125,7 @@ class PilotTracking:
                 if pilot.stamp in snapshot.reports:
                     update = self._judge(pilot, snapshot, request, actions[name], summary)
                     updates[pilot.vo] += [] if update is None else [(pilot, update)]
-        changed: dict[str, Status] = {}
+        changed: dict[str, PilotReport] = {}
         for vo, of_vo in updates.items():
             if of_vo and vo not in summary.refusals:
                 with summary.noting_refusals(vo):
@@ -160,14 +160,14 @@ class PilotTracking:
 
     def _report(
         self, vo: str, updates: Sequence[tuple[DirectorPilot, PilotReport]], summary: DirectorSummary
-    ) -> Mapping[str, Status]:
+    ) -> Mapping[str, PilotReport]:
         unchanged = self.pilots[vo].report([update for _, update in updates])
         accepted = [(pilot, update) for pilot, update in updates if update.stamp not in unchanged]
         for pilot, update in accepted:
             summary.adopted += pilot.reference is None and update.reference is not None
             if update.status not in ACTIVE:
                 summary.ended[update.status] += 1
-        return {pilot.stamp: update.status for pilot, update in accepted}
+        return {pilot.stamp: update for pilot, update in accepted}
 
     def give_up(
         self, own: Iterable[DirectorPilot], requests: Iterable[PollRequest], summary: DirectorSummary

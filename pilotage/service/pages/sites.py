@@ -34,6 +34,8 @@ router = APIRouter(route_class=PageRoute)
 
 #: Sites on one page.
 _ON_PAGE = 100
+#: Queues that directors serve, on the page of a site; paused ones come first.
+_SERVED = 50
 #: Periods of the charts of waiting jobs.
 _DEPTH_HOURS = (24, 168)
 #: Columns that sites can be sorted by, beside their names.
@@ -96,9 +98,17 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     may_ban = caller.looks_after(site)
     sees_pilots = caller.role in allowed_roles(lists.list_pilots)
     nodes = sites.list_excluded_nodes(page.parts, caller, site) if sees_pilots else []
+    served = sites.list_served_queues(page.parts, caller, site) if sees_pilots else []
     if page.is_fragment:
         return page.render(
-            "sites/live.html", site=site, state=state, glance=glance, jobs=jobs, nodes=nodes, may_ban=may_ban
+            "sites/live.html",
+            site=site,
+            state=state,
+            glance=glance,
+            jobs=jobs,
+            nodes=nodes,
+            served=served[:_SERVED],
+            may_ban=may_ban,
         )
     selected = fold(vo) or caller.vo or ""
     queues = [address for address in config.addresses if address.site == site]
@@ -118,6 +128,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         vo=selected,
         may_ban=may_ban,
         nodes=nodes,
+        served=served[:_SERVED],
         depths=[accounting.draw_depths(page, hours, site) for hours in _DEPTH_HOURS],
     )
 

@@ -19,6 +19,7 @@ from matcher.explain import (
     eligible_queues,
     explanation,
     job_conditions,
+    pilot_supply,
     queue_report,
     queue_set,
     work_budget,
@@ -246,6 +247,11 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
         waiting = classes(parts, conn, vos)
         now = list(blockers.list_closures_at_queue(conn, config, address, parts.clock(), vos=vos))
         now += blockers.count_recent_pilots(conn, address, {each.asked.vo for each in waiting}, parts.clock())
+        for vo in sorted({each.asked.vo for each in waiting}):
+            if config.usable(address, vo):
+                now += pilot_supply.list_obstacles(
+                    conn, vo, [address.site], lambda queue: queue == str(address), parts.clock()
+                )
         split = work_budget.choose_classes(waiting)
         jobs = _read_job_ads(conn, config, [address], split.chosen)
     found = queue_report.report_queue(config, address, split.chosen, jobs)

@@ -19,7 +19,8 @@ from requirements.errors import InvalidRequest, Problem
 from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.pilots import nodes
-from taskqueue.sites import reservations, scopes
+from taskqueue.sites import processes, reservations, scopes
+from taskqueue.sites.processes import QueueState
 from taskqueue.sites.reservations import Reservation
 from taskqueue.sites.scopes import Ban
 
@@ -160,6 +161,35 @@ def list_excluded_nodes(parts: Services, caller: Caller, site: str) -> list[Excl
     with database.reading(parts.engine) as conn:
         found = nodes.list_excluded(conn, site=site, vos=vos, now=parts.clock())
     return [ExcludedNodeAnswer.model_validate(each) for each in found]
+
+
+class ServedQueueAnswer(BaseModel):
+    """A queue as a director reported it last."""
+
+    director: str
+    vo: str
+    state: QueueState
+    paused_until: datetime | None = Field(description="Null: it is not paused now.")
+
+
+def list_served_queues(parts: Services, caller: Caller, site: str) -> list[ServedQueueAnswer]:
+    """The queues of a site to which directors of the caller's VOs send pilots, paused ones first."""
+    now = parts.clock()
+    with database.reading(parts.engine) as conn:
+        found = visibility.visible_processes(caller, processes.list_processes(conn))
+    queues = [
+        ServedQueueAnswer(
+            director=each.name,
+            vo=each.vo,
+            state=state,
+            paused_until=state.paused_until if state.is_paused(now) else None,
+        )
+        for each in found
+        if not each.is_overdue(now)
+        for state in each.queues or ()
+        if state.queue.partition("/")[0] == site
+    ]
+    return sorted(queues, key=lambda each: (each.paused_until is None, each.state.queue, each.vo))
 
 
 def readmit_node(parts: Services, caller: Caller, site: str, node: str) -> None:

@@ -20,7 +20,7 @@ from requirements.values import fold
 from taskqueue.accounting import depths, time_series
 from taskqueue.db import agent_leases, database
 from taskqueue.jobs import unmatchable as jobs_unmatchable
-from taskqueue.pilots import search
+from taskqueue.pilots import nodes, search
 from taskqueue.pilots.search import PilotFilter
 from taskqueue.sites import processes, rule_counters, scopes
 
@@ -124,6 +124,7 @@ def metrics(parts: PartsOf) -> Response:
             mended=rule_counters.count_mended(conn),
             place_lookups=parts.matcher.place_lookups,
             processes=processes.list_processes(conn),
+            excluded_nodes=nodes.list_excluded(conn, now=parts.clock()),
             advertised={
                 scope: at.timestamp()
                 for scope, at in scopes.list_advertised(conn).items()

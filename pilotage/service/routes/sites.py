@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from cs_config.options import bounds
 from matcher.limits import throttles
@@ -26,7 +26,7 @@ from requirements.errors import InvalidInput, InvalidRequest, NotAllowed, Proble
 from requirements.values import Value, as_value, fold
 from taskqueue.db import database
 from taskqueue.sites import processes, reservations, scopes
-from taskqueue.sites.processes import SiteProcess, TooSmallSlot
+from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
 from taskqueue.sites.reservations import Advertisement
 
 router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
@@ -297,6 +297,23 @@ class TooSmallSlotBody(StrictInput):
     task_queues: list[int] = Field(default=[], max_length=1000, description="Task queues of these jobs.")
 
 
+class QueueStateBody(StrictInput):
+    """State of a queue for the pilots of the VO, in the last cycle of its director."""
+
+    queue: _Address = Field(description="`Site/CE/Queue`")
+    waiting: int = Field(default=0, ge=0, description="Pilots that wait in the batch system.")
+    running: int = Field(default=0, ge=0)
+    wanted: int = Field(default=0, ge=0, description="New pilots by the last decision.")
+    room: int = Field(default=0, ge=0, description="Pilots that may be added by the limits of the queue.")
+    paused_until: AwareDatetime | None = Field(
+        default=None, description="Until then it gets no pilots, since most of the last ones were bad."
+    )
+    reason: str = Field(default="", max_length=200, description="Why the last bad pilot ended; for admins.")
+    bad_nodes: list[Annotated[str, Field(max_length=255)]] = Field(
+        default=[], max_length=50, description="Nodes that pilots are kept from in the batch system."
+    )
+
+
 class ProcessReport(StrictInput):
     """A report of a director or gateway, sent in every cycle."""
 
@@ -314,6 +331,11 @@ class ProcessReport(StrictInput):
         default=[], max_length=50, description="Problems of the last cycle."
     )
     too_small: list[TooSmallSlotBody] = Field(default=[], max_length=1000)
+    queues: list[QueueStateBody] | None = Field(
+        default=None,
+        max_length=processes.MOST_QUEUES,
+        description="Of a director: its queues that the VO may use, the most important first.",
+    )
 
 
 class SiteProcessAnswer(AnswerModel):
@@ -329,6 +351,7 @@ class SiteProcessAnswer(AnswerModel):
     sites: list[str]
     problems: list[str]
     too_small: list[TooSmallSlotBody]
+    queues: list[QueueStateBody] | None = Field(description="Queues of a director; null: not reported.")
 
 
 class SiteProcesses(BaseModel):
@@ -357,6 +380,7 @@ def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> Non
         sites=[site for site in body.sites if visibility.may_serve(caller, vo, site)],
         problems=body.problems,
         too_small=[TooSmallSlot(**each.model_dump()) for each in body.too_small],
+        queues=None if body.queues is None else [QueueState(**each.model_dump()) for each in body.queues],
         seen_at=now,
     )
     lease = timedelta(seconds=body.lease)

@@ -11,7 +11,7 @@ from pilotage.cli.settings import Settings
 from taskqueue.db import agent_leases
 from taskqueue.db import database as db_database
 from taskqueue.sites import processes
-from taskqueue.sites.processes import SiteProcess, TooSmallSlot
+from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -85,6 +85,35 @@ def test_problems_that_a_director_reports_are_shown_once_for_all_its_vos(tmp_pat
         (Health.WARNING, "the director north reports: farm: away"),
         (Health.GOOD, "1 at work"),
     ]
+
+
+def test_queues_that_a_director_has_paused_are_named(tmp_path: Path) -> None:
+    came_through(tmp_path, AGENTS, NOW)
+    engine = db_database.connect(installation(tmp_path).database_url)
+    until = NOW + timedelta(minutes=4)
+    queues = [
+        QueueState(queue="A/ce/long", paused_until=until, reason="failed, exit status 4"),
+        QueueState(queue="A/ce/short", paused_until=NOW, reason="it is over"),
+        QueueState(queue="A/ce/fine", waiting=3),
+    ]
+    report = SiteProcess(
+        kind="director", name="north", vo="cms", holder="h:1:2", every=60, queues=queues, seen_at=NOW
+    )
+    with db_database.writing(engine) as conn:
+        processes.report(conn, report, lease=timedelta(0), now=NOW)
+        [stored] = processes.list_processes(conn)
+    engine.dispose()
+    assert stored.queues == tuple(queues)
+
+    found = doctor.check_database(installation(tmp_path), NOW + timedelta(minutes=1))
+
+    messages = [each.message for each in found if each.subject == "directors and gateways"]
+    paused, at_work = messages
+    assert paused == (
+        "the director north sends no pilots of cms to A/ce/long until 12:04 UTC: "
+        "most of the last ones failed, or got no job: failed, exit status 4"
+    )
+    assert at_work == "1 at work"
 
 
 def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp_path: Path) -> None:

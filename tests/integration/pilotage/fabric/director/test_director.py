@@ -562,6 +562,85 @@ def test_jobs_that_the_queue_allows_and_no_slot_has_room_for_are_shown(ground: G
     assert 'pilotage_site_process_overdue{kind="director",name="north",vo="cms"} 0.0' in metrics
 
 
+def explain(ground: Ground, job_id: int) -> list[str]:
+    told: list[str] = ground.service.user().get(f"/api/v1/jobs/{job_id}/explain").json()["now"]
+    return told
+
+
+def test_a_pause_is_explained_to_users_and_admins(ground: Ground) -> None:
+    ground.submit(2)
+    ground.script = "#!/bin/sh\necho no such library >&2\nexit 3\n"
+    director = ground.director(LONG)
+    ground.cycle(director)
+    ground.wait_until_ended()
+    ground.cycle(director)
+
+    ground.cycle(director)  # reports what the one before decided
+
+    [process] = ground.service.operator().get("/api/v1/site-processes").json()["processes"]
+    [queue] = process["queues"]
+    assert (queue["queue"], queue["waiting"], queue["running"], queue["room"]) == (LONG, 0, 0, 6)
+    assert queue["reason"] == "failed, exit status 3"
+    assert queue["paused_until"] > utc_now().isoformat()
+    pause = f"the director north sends no pilots to {LONG} until "
+    [said] = [each for each in explain(ground, 1) if each.startswith(pause)]
+    assert said.endswith(": most of its last pilots failed there, or got no job")
+    of_queue = ground.service.operator().get(f"/api/v1/resources/queues/{LONG}/explain").json()["now"]
+    assert [each for each in of_queue if each.startswith(pause)]
+    metrics = ground.service.as_role("monitor").get("/metrics").text
+    assert f'pilotage_queue_paused{{name="north",queue="{LONG}",vo="cms"}} 1.0' in metrics
+
+
+def test_a_queue_whose_places_are_used_up_is_explained(ground: Ground) -> None:
+    ground.submit(20)
+    director = ground.director(SHORT)
+    for _ in range(3):
+        ground.cycle(director)
+
+    full = [each for each in explain(ground, 1) if "as many pilots at" in each]
+
+    assert full == [
+        f"the director north has as many pilots at {SHORT} as may be there: of cms 1 wait and 2 run"
+    ] or full == [
+        f"the director north has as many pilots at {SHORT} as may be there: of cms 3 wait and 0 run"
+    ]
+
+
+def test_a_job_that_no_director_serves_is_explained(ground: Ground) -> None:
+    ground.submit(1, Requirements={"CPUModel": "amd"})
+    director = ground.director(SHORT)
+    for _ in range(2):
+        ground.cycle(director)
+    nobody = "no director of cms at work (north) sends pilots to an eligible queue"
+    assert nobody in explain(ground, 1)
+
+    other = ground.director(FLAGGED, name="south")
+    for _ in range(2):
+        ground.cycle(other)
+    assert nobody.replace("north", "north, south") not in explain(ground, 1)
+    assert not [each for each in explain(ground, 1) if "no director" in each]
+
+
+def test_a_director_works_beside_a_service_that_takes_no_states_of_queues(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of 1.0 refuses reports with unknown fields."""
+    report = ServiceClient.report_process
+
+    def refuse(client: ServiceClient, body: Mapping[str, object]) -> None:
+        if "queues" in body:
+            raise ApiError("queues: is not known", status=400, code="invalid_request", details={})
+        report(client, body)
+
+    monkeypatch.setattr(ServiceClient, "report_process", refuse)
+    ground.submit(2)
+    director = ground.director(LONG)
+
+    assert [ground.cycle(director).submitted for _ in range(2)] == [2, 0]
+    [process] = ground.service.operator().get("/api/v1/site-processes").json()["processes"]
+    assert process["queues"] is None
+
+
 def test_a_pilot_that_waits_too_long_is_removed(ground: Ground) -> None:
     ground.submit(3)
     director = ground.director(LONG, longest_wait=3600)

@@ -1,8 +1,10 @@
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from pilotage.service.services import utc_now
 from tests.browser import SignedIn, picture
 from tests.running_service import CONFIG, Service
 
@@ -151,6 +153,35 @@ def test_a_site_admin_bans_his_site_and_allows_it_again(unbanned: Service, signe
     page.goto(f"/sites/{SITE}")
     page.get_by_role("button", name="Allow again").click()
     assert unbanned.operator().get(f"/api/v1/sites/{SITE}").json()["ban"] is None
+
+
+def test_a_site_shows_what_its_directors_send(grid: Service, signed_in: SignedIn):
+    until = (utc_now() + timedelta(minutes=30)).isoformat()
+    report = {
+        "kind": "director",
+        "name": "north",
+        "vo": "cms",
+        "holder": "h:1:2",
+        "every": 60,
+        "sites": [SITE],
+        "queues": [
+            {"queue": f"{SITE}/ce1/short", "waiting": 4, "running": 6},
+            {"queue": QUEUE, "paused_until": until, "reason": HOSTILE},
+            {"queue": f"{OTHER}/ce2/all", "room": 5},
+        ],
+    }
+    grid.as_role("director", vo="cms").post("/api/v1/site-processes", json=report).raise_for_status()
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    rows = page.get_by_role("table", name="As directors reported").get_by_role("row")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(1)).to_contain_text(f"{QUEUE}")
+    expect(rows.nth(1)).to_contain_text(HOSTILE)
+    expect(rows.nth(2)).to_contain_text("full")
+    picture(page, "sites/served")
+    user = signed_in(grid, role="user", vo="cms", user="ada")
+    user.goto(f"/sites/{SITE}")
+    assert not user.get_by_text("As directors reported").count()
 
 
 def test_a_site_admin_readmits_a_node(grid: Service, signed_in: SignedIn):

@@ -1,0 +1,72 @@
+"""What keeps pilots from queues, as directors report it: pauses, used-up places, no director, bad nodes."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from requirements.errors import format_count
+from taskqueue.pilots import nodes
+from taskqueue.sites import processes
+from taskqueue.sites.processes import QueueState, SiteProcess
+
+#: Texts of one kind.
+_MOST_NAMED = 3
+
+
+def list_obstacles(
+    conn: Connection, vo: str, sites: Collection[str], is_wanted: Callable[[str], bool], now: datetime
+) -> Iterator[str]:
+    """Why queues of these sites get no pilots of a VO now; `is_wanted` selects the queues."""
+    directors = [
+        each
+        for each in processes.list_processes(conn, [vo])
+        if each.kind == "director" and not each.is_overdue(now)
+    ]
+    found = [(each, state) for each in directors for state in each.queues or () if is_wanted(state.queue)]
+    paused = [(each, state) for each, state in found if state.is_paused(now)]
+    yield from _name_some([_describe_pause(each, state) for each, state in paused], "further queue is paused")
+    full = [(each, state) for each, state in found if state.is_full and not state.is_paused(now)]
+    if full and len(full) + len(paused) == len(found):
+        yield from _name_some([_describe_full(each, state) for each, state in full], "further queue is full")
+    if directors and not found and all(each.lists_all_queues for each in directors):
+        yield f"no director of {vo} at work ({_join_names(directors)}) sends pilots to an eligible queue"
+    excluded = [each for each in nodes.list_excluded(conn, vos=[vo], now=now) if each.site in sites]
+    yield from _name_some(
+        [
+            f"the node {each.node} of {each.site} takes no jobs of {vo} until {_format_time(each.until)}, "
+            "since its pilots there ended because of their host"
+            for each in excluded
+        ],
+        "further node is excluded",
+    )
+
+
+def _describe_pause(director: SiteProcess, state: QueueState) -> str:
+    until = "" if state.paused_until is None else _format_time(state.paused_until)
+    return (
+        f"the director {director.name} sends no pilots to {state.queue} until {until}: "
+        "most of its last pilots failed there, or got no job"
+    )
+
+
+def _describe_full(director: SiteProcess, state: QueueState) -> str:
+    return (
+        f"the director {director.name} has as many pilots at {state.queue} as may be there: "
+        f"of {director.vo} {state.waiting} wait and {state.running} run"
+    )
+
+
+def _join_names(directors: Sequence[SiteProcess]) -> str:
+    more = f" and {len(directors) - _MOST_NAMED} more" if len(directors) > _MOST_NAMED else ""
+    return ", ".join(each.name for each in directors[:_MOST_NAMED]) + more
+
+
+def _name_some(texts: Sequence[str], further: str) -> Iterator[str]:
+    yield from texts[:_MOST_NAMED]
+    if (more := len(texts) - _MOST_NAMED) > 0:
+        yield format_count(more, further, further.replace(" is ", "s are ", 1))
+
+
+def _format_time(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")
