@@ -191,8 +191,9 @@ _REPORTS = (
     "PROGRESS a 1 of 2\nstep 3 of 4\n",
 )
 _DIRAC_JDLS = (
-    'Executable = /bin/ls; OutputSandbox = {std.err, "a b"}; Parameters = {a, b}; Arguments = %s %n;',
+    'Executable = /bin/ls; OutputSandbox = {std.err, "a"}; Parameters = {a, b}; Arguments = %s %n;',
     '[ Executable="x"; ExecutionEnvironment = {A=1, B=x%20y}; SoftwarePackages = {"a.v1", b}; ]',
+    "Executable = x; Parameters = {{a, b}, {c}}; InputSandbox = {d, %s}; Kept = [ a = [ b = 1; ]; ];",
     "Parameters = 3; ParameterStart = 0.; Parameters.A = {1, 2}; Executable = x; InputSandbox = SB:SE|/a",
 )
 _DIRAC_FORMS = (
@@ -203,9 +204,7 @@ _DIRAC_FORMS = (
 
 
 def _check_dirac_jdl(text: str) -> None:
-    read = dialect.read_jdl(text)
-    dialect.require_readable(read)
-    checking.check_sources(_GRID, ANN, [read])
+    checking.check_sources(_GRID, ANN, [dialect.read_jdl(text)], check_job=dialect.require_readable)
 
 
 def _check_job(text: str) -> None:
