@@ -222,10 +222,7 @@ def _name_problems(raw: Mapping[str, object], path: str) -> Iterator[Problem]:
 
 
 def record_problems(record: Record, declarations: Declarations, path: str = "Requirements") -> list[Problem]:
-    """Check a record against the current declarations; empty if it is valid.
-
-    The optimizers repeat the check, since declarations may have changed after the submission.
-    """
+    """Check a record against the current declarations; empty if it is valid."""
     problems: list[Problem] = []
     for name, value in record.values:
         declaration = declarations.get(name)

@@ -289,7 +289,6 @@ PARTICULAR = frozenset(
         "ForeignKeywords",
     }
 )
-PARTICULAR_FOLDED = frozenset(map(fold, PARTICULAR))
 #: Keywords that may differ between jobs of one submission that share a parsed description:
 #: `description.read_own` reads them separately.
 OPEN = PARTICULAR | {"InputData"}

@@ -184,6 +184,9 @@ class JobDescriptionOptions(Options):
         ram = min_ram + values.get("min_ram_per_core_mb", 0) * (exact or low or 1)
         if 0 < max_ram < ram:
             yield "MinRAM" if min_ram else "MinRAMPerCore", f"{ram} MB is more than MaxRAM, {max_ram} MB"
+
+    def excesses(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Values, by attribute, that the options allow no submission, as pairs of keyword and message."""
         files, most = len(values.get("input_data", ())), self.max_input_data
         if files > most:
             yield "InputData", f"{files} files are too many, allowed are {most}"
@@ -208,7 +211,8 @@ class JobDescriptionOptions(Options):
                 yield name, str(unfit)
             else:
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
-        yield from ((spelled.get(name, name), message) for name, message in self.contradictions(read))
+        found = (*self.contradictions(read), *self.excesses(read))
+        yield from ((spelled.get(name, name), message) for name, message in found)
 
     @cached_property
     def filled_in(self) -> Mapping[str, object]:
@@ -294,9 +298,9 @@ class JobSchedulingOptions(Options):
     narrow_sites: bool = False
     """Show the sites that have an eligible queue now in the explanation of a job."""
     reject_unmatchable: bool = False
-    """Fail a job without eligible queue instead of letting it wait."""
+    """Fail a new job without eligible queue instead of letting it wait."""
     allow_invalid_sites: bool = True
-    """Accept sites that are not in the configuration."""
+    """Accept new jobs for sites that are not in the configuration."""
     max_rescheduling: Annotated[int, Field(ge=0, le=bounds.TRIES)] = 3
     """Times that a job is taken back before it fails."""
     reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore, Field(max_length=bounds.LISTED)] = (

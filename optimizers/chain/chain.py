@@ -92,10 +92,11 @@ class JobContext:
     owner: str
     owner_group: str
     description: JobDescription
-    problems: tuple[Problem, ...] = ()  #: problems of the description under the current configuration
+    problems: tuple[Problem, ...] = ()  #: why its description cannot be read
     config_fault: str | None = None  #: why the configured defaults contradict the description, which is valid
     sandbox_gone: bool = False  #: its input sandbox is not stored any more
     reschedules: int = 0  #: number of times it was rescheduled
+    was_matched: bool = False  #: whether a pilot has had it
     held_by: str | None = None  #: the step that held it last time; that delay has passed
     path: tuple[str, ...] = ()  #: names of the steps after JobPath, in order
     #: Places of each file of its input data: storage elements or sites.
@@ -104,6 +105,16 @@ class JobContext:
     requirement_class: RequirementClass | None = None  #: its attributes used in matching
     site: str = "ANY"  #: displayed as its site until it is matched
     minor_status: str = WAITS_FOR_PILOT
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it has passed the chain before: it was accepted, and no step fails it any more."""
+        return self.reschedules > 0 or self.was_matched
+
+    @property
+    def is_new(self) -> bool:
+        """Whether options that judge submissions apply: it is in the chain for the first time."""
+        return not self.is_back and self.held_by is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +134,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The job can never run in its present form."""
+    """The job can never run in its present form; one that has passed the chain before is held instead."""
 
     reason: str  #: shown to the owner
 
@@ -184,6 +195,8 @@ def run_chain(candidate: JobContext, steps: Mapping[str, Step], context: ChainCo
         outcome = _run_step(name, outcome.candidate, steps, context)
     if isinstance(outcome, Done) and outcome.candidate.requirement_class is None:
         outcome = Failed(reason=f"{name} is the last optimizer and has not set the job's requirement class")
+    if isinstance(outcome, Failed) and candidate.is_back:
+        outcome = Hold(reason=outcome.reason)
     same = all(is_pure(steps.get(each)) for each in asked)
     return ChainResult(outcome=outcome, step=name, passed=tuple(passed), pure=same)
 
@@ -191,13 +204,14 @@ def run_chain(candidate: JobContext, steps: Mapping[str, Step], context: ChainCo
 def _run_step(name: str, candidate: JobContext, steps: Mapping[str, Step], context: ChainContext) -> Outcome:
     """Run one step; an exception holds this job only, not its batch.
 
-    A step that is not installed fails a job whose description names it; if only the configuration names it,
-    the job waits.
+    A step that is not installed fails a new job whose description names it; if only the configuration names
+    it, or it was installed before, the job waits.
     """
     step = steps.get(name)
     if step is None:
         reason = f"there is no optimizer {name}, installed are {', '.join(sorted(steps))}"
-        return Failed(reason=reason) if name in candidate.description.job_path else Hold(reason=reason)
+        fails = candidate.is_new and name in candidate.description.job_path
+        return Failed(reason=reason) if fails else Hold(reason=reason)
     try:
         return step(candidate, context)
     except Exception as error:

@@ -8,7 +8,6 @@ from typing import Final
 
 from cs_config.cache import Cache, derived
 from cs_config.options import keywords
-from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, ChainResult, Done, JobContext, Step
@@ -24,7 +23,7 @@ _UNREADABLE = JobDescription(executable="", cpu_time=0)
 
 
 def job_context_from_row(job: PreparingJob, context: ChainContext) -> JobContext:
-    """Convert a stored job to the input of the chain; its description is parsed with the current options."""
+    """Convert a stored job to the input of the chain, with the current defaults in its description."""
     read, problems, fault = _read_description(job, context)
     return JobContext(
         job_id=job.job_id,
@@ -36,6 +35,7 @@ def job_context_from_row(job: PreparingJob, context: ChainContext) -> JobContext
         config_fault=fault,
         sandbox_gone=job.sandbox_gone,
         reschedules=job.reschedules,
+        was_matched=job.epoch > 0,
         held_by=job.step,
     )
 
@@ -49,9 +49,9 @@ def _read_description(
         members = json.loads(job.parameters) if job.parameters else None
         filled = placeholders.fill_placeholders(json.loads(job.body), members)
         try:
-            return description.parse_description(filled, options), (), None
+            return description.parse_description(filled, options, is_accepted=True), (), None
         except InvalidInput as invalid:
-            description.parse_description(filled, options, with_defaults=False)
+            description.parse_description(filled, options, with_defaults=False, is_accepted=True)
             return _UNREADABLE, (), "; ".join(str(problem) for problem in invalid.problems)
     except InvalidInput as invalid:
         return _UNREADABLE, invalid.problems, None
@@ -64,22 +64,17 @@ _MOST_KEPT: Final = 20_000
 #: Characters of a stored description; results of longer ones are cached for their batch only.
 _SHORT: Final = 16_384
 
-#: Key of a new job: not held by any step, never rescheduled, sandbox present.
-_NEW: Final = (None, 0, False)
-#: What the result depends on in the description, VO, step that held the job, reschedulings, sandbox missing.
-_JobKey = tuple[str, str, str | None, int, bool]
+#: Key of a new job: not held by any step, never rescheduled or matched, sandbox present.
+_NEW: Final = (None, 0, False, False)
+#: What the result depends on: description, VO, step that held the job, reschedulings, whether it was matched,
+#: whether its sandbox is missing.
+_JobKey = tuple[str, str, str | None, int, bool, bool]
 
 
 @derived
 def _known_results(_config: Configuration) -> Cache[Hashable, ChainResult]:
     """Successes by cache key, with the installed steps as generation; failures are computed again."""
     return Cache(_MOST_KEPT)
-
-
-@derived
-def _limits_particulars(config: Configuration, vo: str) -> bool:
-    """Whether options of the VO limit keywords that jobs do not share."""
-    return not keywords.PARTICULAR_FOLDED.isdisjoint(options_for(config, vo).job_description.declared_by_name)
 
 
 def run_or_reuse(
@@ -94,7 +89,7 @@ def _run_or_reuse(
     job: PreparingJob, steps: Mapping[str, Step], context: ChainContext, here: dict[Hashable, ChainResult]
 ) -> ChainResult:
     return _find_or_run(
-        _job_key(job, context),
+        _job_key(job),
         lambda: chain.run_chain(job_context_from_row(job, context), steps, context),
         steps,
         context,
@@ -154,7 +149,7 @@ def decide(
         is_shared = group.members[0].parameters is not None
         # The result of a long one is not kept, and its key takes as much memory as the description.
         is_alone = len(group.body) > _SHORT and len(group.members) == 1
-        kind = None if is_alone else _description_key(group.body, group.vo, context, shared=is_shared)
+        kind = None if is_alone else _description_key(group.body, group.vo, shared=is_shared)
         if kind is None:
             decided.append([decide_one(group, member, None) for member in group.members])
         else:
@@ -175,19 +170,19 @@ def _run_new(
     return chain.run_chain(candidate, steps, context)
 
 
-def _job_key(job: PreparingJob, context: ChainContext) -> _JobKey | None:
-    kind = _description_key(job.body, job.vo, context, shared=job.parameters is not None)
+def _job_key(job: PreparingJob) -> _JobKey | None:
+    kind = _description_key(job.body, job.vo, shared=job.parameters is not None)
     if kind is None or (job.parameters is not None and not _readable(job.parameters)):
         return None
-    return (*kind, job.step, job.reschedules, job.sandbox_gone)
+    return (*kind, job.step, job.reschedules, job.epoch > 0, job.sandbox_gone)
 
 
-def _description_key(body: str, vo: str, context: ChainContext, *, shared: bool) -> tuple[str, str] | None:
+def _description_key(body: str, vo: str, *, shared: bool) -> tuple[str, str] | None:
     """Cache key of a description; None: the result may differ between its jobs."""
     asked = (_cached_short if len(body) <= _SHORT else _cached_long)(body)
     if shared and (asked == body or "%" in asked):
         return None
-    return None if _limits_particulars(context.config, vo) else (asked, vo)
+    return asked, vo
 
 
 def _read_body(body: str) -> str:

@@ -18,8 +18,9 @@ from requirements.classad.expression import Expression, OutOfScopeError, Own, pa
 from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
-from requirements.record import parse_record
+from requirements.record import Declarations, parse_record
 from requirements.values import as_value, attribute_value, fold
+from taskqueue.task_queues.requirement_class import exclude_names, names_without_any
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 #: Key of an expression in JSON: `{"expression": "…"}`.
@@ -189,13 +190,20 @@ _EVALUATED = {"requirements": "requirements", "requirement": "requirements", "ra
 
 
 def parse_description(
-    raw: Mapping[str, object], operations: VoOptions, *, with_defaults: bool = True
+    raw: Mapping[str, object],
+    operations: VoOptions,
+    *,
+    with_defaults: bool = True,
+    is_accepted: bool = False,
 ) -> JobDescription:
     """Parse a description from JDL, YAML or JSON, without `Parameters`, and fill in configured defaults.
 
+    That of a stored job `is_accepted`: the limits and declarations of the options have judged its submission,
+    and no later ones do.
+
     Raises InvalidJob with every problem, and ConfigError for an invalid default.
     """
-    reader = _Reader(operations=operations, problems=[], spelled={})
+    reader = _Reader(operations=operations, problems=[], spelled={}, is_accepted=is_accepted)
     stated: dict[str, Any] = {}
     for name, value in raw.items():
         stated.update(reader.keyword(name, value))
@@ -209,7 +217,7 @@ def parse_description(
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
     description = JobDescription(**values, extra=extra, stated=frozenset(reader.spelled))
-    for name, message in _contradictions(description, operations):
+    for name, message in _contradictions(description, operations, is_accepted=is_accepted):
         reader.problem(name, message)
     if reader.problems:
         if isinstance(raw, Attributes):
@@ -287,6 +295,7 @@ class _Reader:
     operations: VoOptions
     problems: list[Problem]
     spelled: dict[str, str]  #: attribute to its spelling in the description
+    is_accepted: bool  #: the options judged it before
     evaluated: dict[str, object] = field(default_factory=dict)  #: name to expression
 
     def defaults(self) -> dict[str, Any]:
@@ -314,10 +323,13 @@ class _Reader:
         if keyword is None or not self._once(keyword.attribute, name):
             return {}
         try:
-            read = self.operations.job_description.apply_clamp(keyword, keyword.read(value))
+            read = keyword.read(value)
         except UnfitValueError as unfit:
             self.problem(name, str(unfit))
             return {}
+        if self.is_accepted:
+            return {keyword.attribute: read}
+        read = self.operations.job_description.apply_clamp(keyword, read)
         for message in self.operations.job_description.out_of_bounds(keyword, read):
             self.problem(name, message)
         return {keyword.attribute: read}
@@ -329,7 +341,7 @@ class _Reader:
         for name, value in raw.items():
             if keywords.find_keyword(name) or fold(name) in _EVALUATED:
                 continue
-            if fold(name) not in known:
+            if fold(name) not in known and not self.is_accepted:
                 self._unknown(name)
                 if self.is_full:
                     break
@@ -384,7 +396,8 @@ class _Reader:
         if isinstance(value, bool) and not is_rank:
             value = Unevaluated(str(value).lower())
         if isinstance(value, Mapping) and not is_rank:
-            return parse_record(value, self.operations.job_description.declarations, name)
+            declared = self.operations.job_description.declarations
+            return parse_record(value, Declarations() if self.is_accepted else declared, name)
         if isinstance(value, Unevaluated):
             return parse_expression(
                 value.text, name, file=value.file, line=value.line, column=value.column, own=own
@@ -393,7 +406,16 @@ class _Reader:
         raise InvalidInput([Problem(path=name, message=f"{format_seen(value)}, allowed is {allowed}")])
 
 
-def _contradictions(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:
-    return operations.job_description.contradictions(
-        {name: getattr(description, name) for name in _CONTRADICTING}
-    )
+def _contradictions(
+    description: JobDescription, operations: VoOptions, *, is_accepted: bool = False
+) -> Iterator[tuple[str, str]]:
+    values = {name: getattr(description, name) for name in _CONTRADICTING}
+    yield from operations.job_description.contradictions(values)
+    if is_accepted:
+        return
+    yield from operations.job_description.excesses(values)
+    # With a default of either, the job waits for another configuration.
+    named = names_without_any(description.sites)
+    are_stated = description.states("sites") and description.states("banned_sites")
+    if named and are_stated and not exclude_names(named, names_without_any(description.banned_sites)):
+        yield "Site", f"{', '.join(sorted(named))}: BannedSites bans every site that the job names"

@@ -1,6 +1,6 @@
-"""JobPath chooses the other steps; JobSanity checks the job again.
+"""JobPath chooses the other steps; JobSanity checks that the job can be processed.
 
-JobSanity repeats the checks of the submission, as the configuration may have changed since.
+Limits and declarations of the configuration judge submissions only: a later one fails no accepted job.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ def job_path(candidate: JobContext, context: ChainContext) -> Outcome:
 
 @pure
 def job_sanity(candidate: JobContext, context: ChainContext) -> Outcome:  # noqa: ARG001, the signature of all steps
-    """Fail jobs that can never run: their description is invalid now, or their sandbox is gone.
+    """Fail jobs that can never run: their description cannot be read, or their sandbox is gone.
 
     A job that only the configured defaults make invalid waits for another configuration.
     """

@@ -49,7 +49,7 @@ def resolve_requirements(candidate: JobContext, context: ChainContext) -> Outcom
     pool_id = canonical.identity(form)
     pool = ResolvedPool(pool_id=pool_id, requirements=canonical.pool_form(asked), canonical=form.decode())
     rejects = context.operations(candidate.vo).job_scheduling.reject_unmatchable
-    if rejects and not context.find_queue_classes(pool, candidate.vo):
+    if rejects and candidate.is_new and not context.find_queue_classes(pool, candidate.vo):
         return Failed(reason=NO_ELIGIBLE_QUEUE)
     return Done(candidate=replace(candidate, pool=pool))
 
@@ -103,8 +103,8 @@ def _common_sites(sites: frozenset[str], others: frozenset[str]) -> frozenset[st
 
 
 def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext) -> Failed | Hold | None:
-    """Fail a job with unknown sites, unless the configuration allows these."""
-    if context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
+    """Fail a new job with unknown sites, unless the configuration allows these."""
+    if not candidate.is_new or context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
         return None
     unknown = sorted(exclude_names(named, context.config.sites))
     if not unknown:

@@ -78,12 +78,12 @@ def ask_about_job(conn: Connection, config: Configuration, job: Job, *, now: dat
     """Read a submitted job.
 
     Its demand is the one used in matching: its task queue's and its pool's. Before it has these, the demand
-    is that of its description with the current options, if they still allow it.
+    is that of its description with the current options.
     """
     body = descriptions.read_description(conn, job.job_id).body
     stored = None if job.task_queue_id is None else listing.read_requirement_class(conn, job.task_queue_id)
     try:
-        read = description.parse_description(body, options_for(config, job.vo))
+        read = description.parse_description(body, options_for(config, job.vo), is_accepted=True)
     except InvalidInput:
         rank, demand = None, JobDemand(asked=RequirementClass(vo=job.vo, cpu_time=0))
     else:

@@ -255,11 +255,11 @@ def test_what_the_submission_refuses_is_refused_here_too(service: Service):
 
 def test_a_job_that_the_optimizers_failed_is_explained_from_its_description(service: Service):
     user = service.user()
-    said = {**JOB, "Site": "OSG.CERN.ch", "BannedSites": ["OSG.CERN.ch"]}
+    said = {**JOB, "Site": "OSG.CERN.ch", "Requirements": {"Memory": 4_000_000}, "JobPath": ["NoSuchStep"]}
     [job_id] = user.post("/api/v1/jobs", json={"jobs": [said]}).json()["job_ids"]
     found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
     assert found["status"] == "Failed"
-    assert {"Site", "BannedSites"} <= requirements(found)
+    assert {"Site", "Memory"} <= requirements(found)
     assert found["eligible_queues"] == 0
 
 

@@ -7,7 +7,16 @@ import pytest
 from sqlalchemy import Engine, func, insert, select
 
 from optimizers.chain import batch, chain
-from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, ChainContext, Done, Hold, JobContext, Outcome, Step
+from optimizers.chain.chain import (
+    NO_ELIGIBLE_QUEUE,
+    ChainContext,
+    Done,
+    Failed,
+    Hold,
+    JobContext,
+    Outcome,
+    Step,
+)
 from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.workers.inline import InlineOptimizer
 from requirements.canonical import pool_id
@@ -25,6 +34,7 @@ from taskqueue.schema.tables import (
     task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
+from taskqueue.task_queues import listing
 from tests import by_hand, stored
 from tests.submitted import ANN, GRID, grid, job, log_of, store_grid, submit, waiting, way
 
@@ -97,9 +107,10 @@ def test_the_log_names_the_steps(engine: Engine, now: datetime) -> None:
 
 
 def test_outcomes_are_counted_for_metrics(engine: Engine, now: datetime) -> None:
-    ids = submit(engine, grid(), now, JOB, {**JOB, "Site": "A.B.ch", "BannedSite": "A.B.ch"})
+    config = grid(GRID + "Operations: {Defaults: {JobScheduling: {AllowInvalidSites: false}}}\n")
+    ids = submit(engine, config, now, JOB, {**JOB, "Site": "No.Site.org"})
     seen: list[batch.BatchResult] = []
-    batch.optimize(engine, grid(), ids, now=now, observe=seen.append)
+    batch.optimize(engine, config, ids, now=now, observe=seen.append)
     assert seen[0].outcomes["JobSanity", "Done"] == 2
     assert seen[0].outcomes["JobScheduling", "Done"] == 1
     assert seen[0].outcomes["JobScheduling", "Failed"] == 1
@@ -213,16 +224,69 @@ def test_a_description_that_cannot_be_read_fails_its_job_alone(engine: Engine, n
     assert job(engine, bad).minor_status == "JobSanity optimizer"
 
 
-def test_a_job_is_checked_again_with_the_configuration_of_now(engine: Engine, now: datetime) -> None:
-    [job_id] = submit(engine, grid(), now, {**JOB, "CPUTime": 5000})
-    stricter = grid(
-        GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n", 2
-    )
-    batch.optimize(engine, stricter, [job_id], now=now)
+#: Descriptions of accepted jobs, and options that would refuse them or fail their jobs.
+LATER_OPTIONS: list[tuple[dict[str, object], str]] = [
+    ({"CPUTime": 5000}, "JobDescription: {CPUTime: {default: 1000, max: 1000}}"),
+    ({"CPUTime": 5000}, "JobDescription: {CPUTime: {default: 9000, min: 9000}}"),
+    ({"CPUTime": 5000}, "JobDescription: {Clamp: true, CPUTime: {default: 1000, max: 1000}}"),
+    ({"Priority": 7}, "JobDescription: {Priority: {max: 3}}"),
+    ({"JobType": "MC"}, "JobDescription: {AllowedJobTypes: [User]}"),
+    ({"InputData": ["/lhcb/a", "/lhcb/b"], "JobPath": ["JobSanity"]}, "JobDescription: {MaxInputData: 1}"),
+    ({"Wiki": "page"}, "JobDescription: {Extra: [Other]}"),
+    ({"Requirements": {"Memory": 4000}}, "JobDescription: {Memory: {type: number, max: 1000}}"),
+    ({"Requirements": {"Memory": 4000}}, "JobDescription: {Memory: {type: string}}"),
+    ({"Requirements": {"Memory": 9000}}, "JobScheduling: {RejectUnmatchable: true}"),
+    ({"Site": "No.Site.org"}, "JobScheduling: {AllowInvalidSites: false}"),
+    ({"JobPath": ["Own"]}, "JobPath: {Chain: [JobSanity]}"),
+]
+
+
+@pytest.mark.parametrize("was_taken", [True, False])
+@pytest.mark.parametrize(("stated", "options"), LATER_OPTIONS)
+def test_a_later_option_neither_fails_nor_changes_an_accepted_job(
+    stated: dict[str, object], options: str, engine: Engine, now: datetime, *, was_taken: bool
+) -> None:
+    def own(candidate: JobContext, context: ChainContext) -> Outcome:
+        return Done(candidate=candidate)
+
+    config = grid(GRID + "Operations: {Defaults: {JobDescription: {Extra: [Wiki]}}}\n")
+    steps = with_step("Own", own)
+    [job_id] = submit(engine, config, now, {**JOB, **stated})
+    batch.optimize(engine, config, [job_id], now=now, steps=steps)
+    before = asked(engine, job_id)
+    with database.writing(engine) as conn:
+        if was_taken:  # and is sent back by an operator, who counts its reschedulings anew
+            stored.force(conn, job_id, epoch=1)
+            control.reset_job(conn, job_id, source="ann", now=now)
+        else:
+            control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)
+    stricter = grid(f"{GRID}Operations: {{Defaults: {{{options}}}}}\n", 2)
+    for minutes in (0, 10):  # held for the delay after a rescheduling, and then again in the chain
+        batch.optimize(engine, stricter, [job_id], now=now + timedelta(minutes=minutes), steps=steps)
+        assert job(engine, job_id).status != "Failed"
+    assert (job(engine, job_id).status, asked(engine, job_id)) == ("Waiting", before)
+
+
+def asked(engine: Engine, job_id: int) -> object:
+    """What a waiting job asks of its queue, and how it is shown."""
     found = job(engine, job_id)
-    assert (found.status, found.minor_status) == ("Failed", "JobSanity optimizer")
-    assert found.application_status == "CPUTime: 5000 is too large, allowed is at most 1000"
-    assert found.ended_at == now
+    assert found.task_queue_id is not None
+    with database.reading(engine) as conn:
+        asked = listing.read_requirement_class(conn, found.task_queue_id)
+    return asked, found.submit_pool, found.priority, found.minor_status
+
+
+def test_a_job_that_is_back_is_held_where_a_step_would_fail_it(engine: Engine, now: datetime) -> None:
+    [job_id] = submit(engine, grid(), now, JOB)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    with database.writing(engine) as conn:
+        control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)
+
+    def fail(candidate: JobContext, context: ChainContext) -> Outcome:
+        return Failed(reason="its data are gone")
+
+    result = batch.optimize(engine, grid(), [job_id], now=now, steps=with_step("Requirements", fail))
+    assert (result.held, job(engine, job_id).application_status) == ((job_id,), "its data are gone")
 
 
 def test_a_held_job_is_visible_and_goes_on_after_its_delay(engine: Engine, now: datetime) -> None:
@@ -351,7 +415,7 @@ def test_placeholders_may_stand_in_requirements(engine: Engine, now: datetime) -
 def test_every_waiting_job_has_its_row_and_its_log_after_any_number_of_batches(
     engine: Engine, now: datetime
 ) -> None:
-    ids = submit(engine, grid(), now, *([JOB, NEEDS_TOO_MUCH, {**JOB, "Site": "X", "BannedSite": "X"}] * 10))
+    ids = submit(engine, grid(), now, *([JOB, NEEDS_TOO_MUCH, {**JOB, "JobPath": "NoSuchStep"}] * 10))
     for start in range(0, 30, 7):
         batch.optimize(engine, grid(), ids[start : start + 7], now=now)
     with database.reading(engine) as conn:

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, event, func, select
 from cs_config.versions import store
 from optimizers.chain import batch
 from optimizers.submit import submission as submission_of_jobs
+from requirements.errors import InvalidJob
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import control, submission
@@ -125,8 +126,10 @@ def test_options_that_limit_what_each_job_has_for_itself_hold_for_each(engine: E
     limited = store_grid(
         engine, now, f"{GRID}Operations: {{Defaults: {{JobDescription: {{Seed: {{max: 5}}}}}}}}\n"
     )
-    result = batch.optimize(engine, limited, ids, now=now)
-    assert (result.waiting, result.failed) == (tuple(ids[:6]), tuple(ids[6:]))
+    assert batch.optimize(engine, limited, ids, now=now).waiting == tuple(ids), "they were accepted before"
+    with pytest.raises(InvalidJob) as refused:
+        submit(engine, limited, now, *jdls(9))
+    assert [each.path for each in refused.value.problems] == [f"jobs[{index}]/Seed" for index in (6, 7, 8)]
 
 
 def test_a_count_is_gone_on_from_and_never_lets_too_many_in(

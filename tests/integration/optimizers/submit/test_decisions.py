@@ -86,7 +86,6 @@ def test_they_are_stored_as_the_optimizers_leave_them(
     "described",
     [
         {"Executable": "a", "Site": "No.Site.org"},
-        {"Executable": "a", "Site": "A.B.ch", "BannedSite": "A.B.ch"},
         {"Executable": "a", "JobPath": ["NoSuchStep"]},
         {"Executable": "a", "InputData": ["/lhcb/file"]},
         {"Executable": "a", "Arguments": "%s", "Parameters": ["x", "y"]},

@@ -171,10 +171,29 @@ def test_a_keyword_in_two_spellings_is_refused() -> None:
         ({"MinRAM": 4000, "MaxRAM": 2000}, "MinRAM"),
         ({"MinRAM": 1000, "RAMPerCore": 1000, "NumberOfProcessors": 4, "MaxRAM": 4999}, "MinRAM"),
         ({"RAMPerCore": 3000, "MinNumberOfProcessors": 2, "MaxRAM": 5000}, "MinRAMPerCore"),
+        ({"Site": "A.x", "BannedSites": "a.X"}, "Site"),
+        ({"Site": ["A.x", "B.x"], "BannedSites": ["B.x", "C.x", "A.x"]}, "Site"),
     ],
 )
 def test_keywords_that_contradict_each_other_are_refused(raw: dict[str, object], path: str) -> None:
     assert set(problems(**raw)) == {path}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"Site": ["A.x", "B.x"], "BannedSites": "A.x"},
+        {"Site": "ANY", "BannedSites": "A.x"},
+        {"Site": "A.x", "BannedSites": "ANY"},
+    ],
+)
+def test_a_job_that_bans_some_of_its_sites_is_accepted(raw: dict[str, object]) -> None:
+    assert parse(**raw).states("banned_sites")
+
+
+def test_a_default_that_bans_the_stated_site_is_left_to_the_configuration() -> None:
+    banning = options("Operations: {Defaults: {JobDescription: {BannedSites: {default: A.x}}}}")
+    assert parse(banning, Site="A.x").sites == ("A.x",)
 
 
 def test_requirements_are_a_record_or_an_expression() -> None:

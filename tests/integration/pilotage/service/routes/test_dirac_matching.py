@@ -98,11 +98,14 @@ def test_what_no_description_can_say_is_left_out_and_no_more() -> None:
         for number, job in these.items()
         if not can_be_said(job)
     }
-    # Two types in one job; a job that bans the only site that it names, which the optimizers fail.
+    # Two types in one job; a job that bans the only site that it names, which is refused.
     assert left_out == {("J12", 5), ("J19", 3), ("J13", 4)}
 
 
-def test_a_job_that_bans_its_only_site_fails(operator: httpx.Client) -> None:
-    [job_id] = Grid(operator, "j1").submit({"Sites": ["S1"], "BannedSites": ["s1"]})
-    shown = operator.get(f"/api/v1/jobs/{job_id}").json()
-    assert (shown["status"], shown["minor_status"]) == ("Failed", "JobScheduling optimizer")
+def test_a_job_that_bans_its_only_site_is_refused(operator: httpx.Client) -> None:
+    job = {"Executable": "a", "VO": "j1", "Site": ["S1"], "BannedSites": ["s1"]}
+    answer = operator.post("/api/v1/jobs", json={"jobs": [job]})
+    assert answer.status_code == 400, answer.text
+    [problem] = answer.json()["error"]["details"]["problems"]
+    assert problem["path"] == "Site"
+    assert "S1: BannedSites bans" in problem["message"]
