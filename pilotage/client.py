@@ -201,10 +201,12 @@ class Client:
         return self._change("reset", job_ids, filters)
 
     def wait(self, *job_ids: int, timeout: float | None = None) -> dict[int, str]:
-        """Wait until jobs have ended, or for `timeout` seconds; the status of each.
+        """Wait until jobs have ended, or for `timeout` seconds; the status of each. Name at least one.
 
         A service that was reached once and goes away is waited for.
         """
+        if not job_ids:
+            raise WrongUsage("give at least one job id: nothing to wait for is no success")
         seen = deque(job_commands.follow_statuses(self._service, job_ids, timeout=timeout), maxlen=1)
         return dict(seen.pop()) if seen else {}
 
@@ -274,9 +276,9 @@ class Client:
     def _change(self, how: str, job_ids: Sequence[int], filters: Mapping[str, str]) -> list[int]:
         if job_ids and filters:
             raise WrongUsage("give either job ids or filters, not both")
-        pages = [job_ids[start : start + _PAGE] for start in range(0, len(job_ids), _PAGE)]
-        named = [filters] if filters else [{"ids": ",".join(map(str, ids))} for ids in pages]
-        return [int(job_id) for each in named for job_id in self._service.change_all(how, each)["job_ids"]]
+        if not job_ids and not filters:
+            return []
+        return [int(job_id) for job_id in self._service.change_all(how, filters, job_ids)["job_ids"]]
 
 
 class Resources:

@@ -17,6 +17,17 @@ def format_count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+def format_ids(ids: Iterable[int]) -> str:
+    """Ids in the shortest form that can be typed again: `1-300, 305`."""
+    runs: list[list[int]] = []
+    for job_id in sorted(ids):
+        if runs and runs[-1][1] == job_id - 1:
+            runs[-1][1] = job_id
+        else:
+            runs.append([job_id, job_id])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One problem of an input, with its position."""

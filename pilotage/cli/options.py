@@ -211,17 +211,6 @@ def parse_ids(words: Sequence[str] | None) -> list[int]:
     return list(found)
 
 
-def format_ids(ids: Iterable[int]) -> str:
-    """Ids in the shortest form that can be typed again: `1-300, 305`."""
-    runs: list[list[int]] = []
-    for job_id in sorted(ids):
-        if runs and runs[-1][1] == job_id - 1:
-            runs[-1][1] = job_id
-        else:
-            runs.append([job_id, job_id])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def _range(part: str) -> range:
     first, dash, last = part.partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()):

@@ -3,6 +3,7 @@
 import json
 import os
 import ssl
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from pilotage.fabric.pilot.service import transport as trust
-from requirements.errors import PilotageError
+from requirements.errors import PilotageError, format_ids
 
 
 class ServiceAway(PilotageError):
@@ -46,6 +47,8 @@ def is_passing(error: ServiceAway | ApiError) -> bool:
     return isinstance(error, ServiceAway) or error.status in _PASSING
 
 
+#: Jobs that one request names.
+_IDS: Final = 1000
 Json = dict[str, Any]
 #: Bytes of an archive that are in memory at a time.
 CHUNK: Final = 1 << 20
@@ -57,6 +60,44 @@ _PASSING: Final = frozenset({429, 502, 503, 504})
 #: By these a service refuses whoever asks.
 _UNAUTHORIZED: Final = 401
 _ABOUT_THE_TOKEN: Final = frozenset({_UNAUTHORIZED, 403})
+
+
+def _require_known(answer: Json) -> Json:
+    """The answer, unless it names values of a filter that are unknown to the service; jobs may be changed."""
+    if not (unknown := answer.get("unknown")):
+        return answer
+    message = "; ".join(each["message"] for each in unknown)
+    if changed := answer.get("job_ids"):
+        message += f"; jobs with the other values were changed: {format_ids(changed)}"
+    details = {"unknown": unknown, "job_ids": changed or []}
+    raise ApiError(message, status=404, code="unknown_value", details=details)
+
+
+def _describe_progress(
+    error: ServiceAway | ApiError, done: Json, ids: Sequence[int]
+) -> ServiceAway | ApiError:
+    """The error of a request, with what was changed before; `ids`: those of this request and behind it."""
+    if not (done["job_ids"] or done["refused"] or ids[_IDS:]):
+        return error
+    is_uncertain = isinstance(error, ServiceAway) or error.status >= 500
+    first = _IDS if is_uncertain else 0
+    parts = {
+        "changed": done["job_ids"],
+        "refused": [each["job_id"] for each in done["refused"]],
+        "may be changed or not": ids[:first],
+        "not tried": ids[first:],
+    }
+    told = [f"{what}: {format_ids(some)}" for what, some in parts.items() if some]
+    others = [] if ids else ["others that pass the filters may be as they were"]
+    message = "; ".join([str(error), *told, *others])
+    details = {**error.details, **done, "uncertain": list(ids[:first]), "not_tried": list(ids[first:])}
+    if isinstance(error, ApiError):
+        return ApiError(
+            message, status=error.status, code=error.code, details=details, retry_after=error.retry_after
+        )
+    away = ServiceAway(message)
+    away.details = details
+    return away
 
 
 class RenewableToken(Protocol):
@@ -185,7 +226,7 @@ class ServiceClient:
 
     def jobs(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of jobs under `jobs`; `next` goes into `after` for the one behind it."""
-        return self._page("/jobs", filters, limit=limit, after=after)
+        return _require_known(self._page("/jobs", filters, limit=limit, after=after))
 
     def changes(self, filters: Mapping[str, str], *, limit: int = 1000, after: str | None = None) -> Json:
         """Changes of jobs behind a cursor under `changes`, the cursor behind them as `next`, and `more`."""
@@ -211,7 +252,9 @@ class ServiceClient:
 
     def summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
         """Numbers of jobs by some of their fields."""
-        return self._rows("GET", "/jobs/summary", "summary", params={"by": ",".join(by), **filters})
+        answer = self._call("GET", "/jobs/summary", params={"by": ",".join(by), **filters})
+        rows: list[Json] = _require_known(answer)["summary"]
+        return rows
 
     def accounting(self, asked: Mapping[str, str]) -> Json:
         """Used resources; `asked` is the query of `GET /accounting`."""
@@ -253,19 +296,28 @@ class ServiceClient:
         """The waiting jobs that a queue, `Site/CE/Queue`, may run, and the reasons against the others."""
         return self._call("GET", f"/resources/queues/{quote(address)}/explain")
 
-    def change(self, how: str, job_id: int) -> Json:
-        """Change a job: `kill`, `delete`, `reschedule`, or `reset` (to reschedule without limit)."""
-        return self._call("POST", f"/jobs/{job_id}/{how}")
+    def change_all(self, how: str, filters: Mapping[str, str], ids: Sequence[int] = ()) -> Json:
+        """Change the jobs with these ids, or else all that pass the filters, in as many requests as it takes.
 
-    def change_all(self, how: str, filters: Mapping[str, str]) -> Json:
-        """Change all jobs that pass the filters, in as many requests as it takes; `how` as for `change`."""
-        found = self._call("POST", f"/jobs/{how}", json=dict(filters))
-        following = found.get("next")
-        while following is not None:
-            more = self._call("POST", f"/jobs/{how}", json={**filters, "after": following})
-            found["job_ids"] += more["job_ids"]
-            following = more.get("next")
-        return found
+        `how` is `kill`, `delete`, `reschedule`, or `reset` (to reschedule without limit). The answer has the
+        changed ones as `job_ids`, and others that were named as `refused`, with reasons. If a later request
+        fails, its error has those of the earlier ones in its message and `details`.
+        """
+        batches = [ids[start : start + _IDS] for start in range(0, len(ids), _IDS)]
+        todo = deque({"ids": ",".join(map(str, batch))} for batch in batches) or deque([dict(filters)])
+        done: Json = {"job_ids": [], "refused": []}
+        while todo:
+            try:
+                answer = _require_known(self._call("POST", f"/jobs/{how}", json=todo[0]))
+            except (ServiceAway, ApiError) as error:
+                left = ids[(len(batches) - len(todo)) * _IDS :]
+                raise _describe_progress(error, done, left) from error
+            body = todo.popleft()
+            done["job_ids"] += answer["job_ids"]
+            done["refused"] += answer.get("refused", [])
+            if (following := answer.get("next")) is not None:
+                todo.appendleft({**body, "after": following})
+        return done
 
     def output(self, job_id: int, to: BinaryIO) -> None:
         """Write the output archive of a job to a file."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console
@@ -23,7 +23,7 @@ from pilotage.cli.options import JobFilters
 from pilotage.cli.output import Entry
 from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 from pilotage.fabric.pilot.payload import archives
-from requirements.errors import format_count
+from requirements.errors import format_count, format_ids
 from taskqueue.states import FINAL, JobStatus
 
 
@@ -53,11 +53,11 @@ def _change(
     """Change jobs, by id or by filters; print the changed ones, and why others are as they were."""
     ids, given = _selected(words, filters)
     with service.connect() as client:
-        result = client.change_all(how, given) if given else _change_each(client, how, ids)
-    changed, refused = result["job_ids"], result.get("refused", [])
+        result = client.change_all(how, given, ids)
+    changed, refused = result["job_ids"], result["refused"]
     service.emit(
         {"job_ids": changed, "refused": refused},
-        lambda: f"{done} {len(changed)}: {options.format_ids(changed) or 'none'}",
+        lambda: f"{done} {len(changed)}: {format_ids(changed) or 'none'}",
     )
     for each in refused:
         job, reason = f"job {each['job_id']}", each["reason"]
@@ -71,21 +71,6 @@ def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], 
     if bool(ids) == bool(given):
         raise WrongUsage("give either job ids or filters such as --status")
     return ids, given
-
-
-def _change_each(client: ServiceClient, how: str, ids: list[int]) -> dict[str, list[Any]]:
-    """Changed ids as `job_ids`, the others with the reason as `refused`."""
-    result: dict[str, list[Any]] = {"job_ids": [], "refused": []}
-    for job_id in ids:
-        try:
-            client.change(how, job_id)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            result["refused"].append({"job_id": job_id, "reason": str(error)})
-        else:
-            result["job_ids"].append(job_id)
-    return result
 
 
 Events = Iterator[tuple[str, Json | None]]
@@ -108,7 +93,7 @@ def wait(
     ] = None,
     service: ServiceOptions,
 ) -> None:
-    """Wait until jobs have ended; exit status 0 if all are Done, else 1."""
+    """Wait until jobs have ended; exit status 0 if all are Done, else 1, as if there are none."""
     wanted, given = _selected(ids, filters)
     with service.connect() as client:
         if given:
@@ -118,7 +103,7 @@ def wait(
     summary = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     jobs = format_count(len(statuses), "job")
     service.emit({"jobs": statuses, "counts": counts}, lambda: f"{jobs}: {summary}" if summary else "no jobs")
-    if set(counts) - {JobStatus.DONE}:
+    if set(counts) != {JobStatus.DONE}:
         raise typer.Exit(REFUSED)
 
 
@@ -175,7 +160,7 @@ def follow_statuses(
                 warn(error)
             is_away = True
         if unknown := [job_id for job_id in left if job_id not in statuses]:
-            raise CommandRefused(f"no job {options.format_ids(unknown)}")
+            raise CommandRefused(f"no job {format_ids(unknown)}")
         yield statuses
         for _ in _update(statuses, events or (), ended):
             if _is_over(statuses, deadline):

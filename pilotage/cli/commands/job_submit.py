@@ -25,7 +25,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.fabric.client import ServiceClient
 from requirements.classad.classad_files import Unevaluated
-from requirements.errors import format_count
+from requirements.errors import format_count, format_ids
 from taskqueue.jobs import placeholders
 
 #: Descriptions in one request; the service takes no more.
@@ -298,7 +298,7 @@ def submit(
     if service.as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
         service.emit({"job_ids": ids}, lambda: "\n".join(map(str, ids)))
     else:
-        output.console().print(f"{format_count(len(ids), 'job')}: {options.format_ids(ids)}")
+        output.console().print(f"{format_count(len(ids), 'job')}: {format_ids(ids)}")
 
 
 def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:
@@ -346,7 +346,7 @@ def _report_if_broken(ids: Sequence[int]) -> Iterator[None]:
         yield
     except BaseException:
         if ids:
-            jobs = f"{format_count(len(ids), 'job')} submitted before: {options.format_ids(ids)}"
+            jobs = f"{format_count(len(ids), 'job')} submitted before: {format_ids(ids)}"
             typer.echo(f"pilotage: {jobs}", err=True)
         raise
 

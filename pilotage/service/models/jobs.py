@@ -33,10 +33,23 @@ class JobSummaryRow(BaseModel):
     count: int
 
 
+class UnknownValue(BaseModel):
+    """A value of a filter that no visible job has, and the configuration does not, either."""
+
+    field: str = Field(description="Name of the filter.")
+    value: str
+    did_you_mean: str | None
+    message: str = Field(description="For people: `no job has the group scn, did you mean scan?`")
+
+
+_UNKNOWN: Any = Field(default_factory=list, description="Values of the filter that are probably misspelt.")
+
+
 class JobSummary(BaseModel):
     """Numbers of jobs by the requested columns."""
 
     summary: list[JobSummaryRow]
+    unknown: list[UnknownValue] = _UNKNOWN
 
 
 class JobAnswer(AnswerModel):
@@ -176,6 +189,7 @@ class JobPage(BaseModel):
 
     jobs: list[JobAnswer]
     next: int | None = Field(description="The `after` of the next page; null: this was the last.")
+    unknown: list[UnknownValue] = _UNKNOWN
 
 
 class LogLine(AnswerModel):
@@ -424,6 +438,7 @@ class ChangedJobs(BaseModel):
         default=None,
         description="Not null: there may be more jobs; send the request again with this as `after`.",
     )
+    unknown: list[UnknownValue] = _UNKNOWN
 
 
 class Submission(StrictInput):

@@ -2,10 +2,11 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
@@ -21,13 +22,13 @@ from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import TooManyRequests
 from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob
-from pilotage.service.queries import archives
+from pilotage.service.queries import archives, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.errors import BlobNotFound
+from taskqueue.errors import BlobNotFound, RescheduleLimit
 from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
@@ -64,6 +65,7 @@ def change_many(
         access.admit_jobs(parts, caller)
     changed: list[int] = []
     refused: list[RefusedJob] = []
+    begins_later = after is not None
     selector = concerned(caller, which, wanted, now=parts.clock())
     for _ in range(_BATCHES):
         with database.reading(parts.engine) as conn:
@@ -79,9 +81,7 @@ def change_many(
         }
         changed += sorted(done)
         refused += [
-            RefusedJob(
-                job_id=job.job_id, reason=f"job {job.job_id} is {job.status}; it cannot become {wanted}"
-            )
+            RefusedJob(job_id=job.job_id, reason=_describe_refusal(parts, job, wanted, is_reset=is_reset))
             for job in seen.jobs
             if job.job_id not in done and which.ids
         ]
@@ -97,7 +97,22 @@ def change_many(
     if wanted is JobStatus.RESCHEDULED:
         access.count_jobs(parts, caller, len(changed))
         parts.notify(sorted(changed))
-    return ChangedJobs(job_ids=sorted(changed), refused=refused, next=after)
+    has_found = bool(changed) or after is not None or begins_later
+    misspelt = unknown_values.find_unknown(
+        parts, caller, which, partial(_select, caller, parts.clock()), has_found=has_found
+    )
+    return ChangedJobs(job_ids=sorted(changed), refused=refused, next=after, unknown=misspelt)
+
+
+def _select(caller: Caller, now: datetime, which: JobFilter, _by: Collection[str]) -> JobSelector:
+    return visibility.visible_jobs(caller, which, now=now)
+
+
+def _describe_refusal(parts: Services, job: Job, wanted: JobStatus, *, is_reset: bool) -> str:
+    """Why a job was not changed."""
+    if wanted is JobStatus.RESCHEDULED and not is_reset and job.status in control.list_changeable(wanted):
+        return str(RescheduleLimit(job.job_id, maximum=max_reschedules(parts, job.vo)))
+    return f"job {job.job_id} is {job.status}; it cannot become {wanted}"
 
 
 def concerned(caller: Caller, which: JobFilter, wanted: JobStatus, *, now: datetime) -> JobSelector:

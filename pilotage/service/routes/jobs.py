@@ -3,6 +3,7 @@
 Explanations: why a job does not run, and which waiting jobs a queue could run.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 from typing import Annotated
@@ -28,6 +29,7 @@ from pilotage.service.models.jobs import (
     JobAnswer,
     JobDetails,
     JobEnd,
+    JobFilter,
     JobIdPath,
     JobLog,
     JobPage,
@@ -43,7 +45,7 @@ from pilotage.service.models.jobs import (
     SubmittedJobs,
     SummaryQuery,
 )
-from pilotage.service.queries import explanations, jobs
+from pilotage.service.queries import explanations, jobs, unknown_values
 from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf, QueueOf
 from requirements.errors import InvalidRequest, Problem
@@ -51,6 +53,7 @@ from taskqueue.db import database
 from taskqueue.jobs import grid_jobs, log, search
 from taskqueue.jobs import jobs as jobs_jobs
 from taskqueue.jobs import jobs as stored_jobs
+from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
 from taskqueue.states import JobStatus
 
@@ -61,10 +64,19 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query()]) -> JobPage:
     """List jobs, newest first: users their own, VO admins those of the VO."""
-    wanted = visibility.visible_jobs(caller, query.filter, now=parts.clock())
+    now = parts.clock()
+
+    def select(which: JobFilter, _by: Collection[str] = ()) -> JobSelector:
+        return visibility.visible_jobs(caller, which, now=now)
+
     with database.reading(parts.engine) as conn:
-        seen = search.read_page(conn, wanted, limit=query.limit, after=query.after)
-    return JobPage(jobs=[JobAnswer.model_validate(job) for job in seen.jobs], next=seen.next)
+        seen = search.read_page(conn, select(query.filter), limit=query.limit, after=query.after)
+    has_found = bool(seen.jobs) or seen.next is not None or query.after is not None
+    return JobPage(
+        jobs=[JobAnswer.model_validate(job) for job in seen.jobs],
+        next=seen.next,
+        unknown=unknown_values.find_unknown(parts, caller, query, select, has_found=has_found),
+    )
 
 
 @router.get("/summary")
@@ -76,7 +88,11 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     """
     by = tuple(name.strip() for name in query.by.split(",") if name.strip())
     now = parts.clock()
-    wanted = visibility.countable(caller, query, by, now=now)
+
+    def select(which: JobFilter, by: Collection[str]) -> JobSelector:
+        return visibility.countable(caller, which, by, now=now)
+
+    wanted = select(query, by)
 
     def count() -> JobSummary:
         with database.reading(parts.engine) as conn:
@@ -94,7 +110,9 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     # By the text of an age: the time that it means is another one at each request.
     whenever = replace(wanted, submitted_since=None, submitted_before=None)
     key = (by, whenever, query.submitted_since, query.submitted_before)
-    return parts.summaries.get(key, count, now=now)
+    found = parts.summaries.get(key, count, now=now)
+    unknown = unknown_values.find_unknown(parts, caller, query, select, has_found=bool(found.summary))
+    return found.model_copy(update={"unknown": unknown})
 
 
 @router.get("/changes")

@@ -91,10 +91,11 @@ class Changes(Client):
     def __init__(self) -> None:
         super().__init__("http://127.0.0.1:9", "x")
         self.filters: list[Mapping[str, str]] = []
-        self._service.change_all = self._answer  # type: ignore[method-assign]
+        self._service._call = self._answer  # type: ignore[method-assign]
 
-    def _answer(self, _how: str, filters: Mapping[str, str]) -> dict[str, Any]:
-        self.filters.append(filters)
+    def _answer(self, _method: str, _path: str, *, json: Mapping[str, str]) -> dict[str, Any]:
+        self.filters.append(json)
+        filters = json
         ids = [int(each) for each in filters.get("ids", "1,2").split(",")]
         return {"job_ids": [each for each in ids if each != 3], "refused": []}
 
@@ -147,6 +148,73 @@ def test_the_requests_for_many_jobs_go_on_until_none_is_left(monkeypatch: pytest
         assert client.kill(owner="ada") == [9, 8, 5]
     path = "POST", "/jobs/kill"
     assert sent == [(*path, {"owner": "ada"}), (*path, {"owner": "ada", "after": 8})]
+
+
+_REFUSED = ApiError(
+    "slow down", status=429, code="too_many_requests", details={"retry_after": 3}, retry_after=3
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "uncertain"),
+    [
+        (
+            ServiceAway("no answer"),
+            "may be changed or not: 1001-2000; not tried: 2001-2500",
+            range(1001, 2001),
+        ),
+        (_REFUSED, "not tried: 1001-2500", range(0)),
+    ],
+)
+def test_a_change_that_breaks_off_names_what_was_done(
+    error: ServiceAway | ApiError, message: str, uncertain: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same in the command, which calls the same method."""
+    refused = [{"job_id": 1, "reason": "job 1 is Done; it cannot become Killed"}]
+    sent = 0
+
+    def answer(_: object, _method: str, _path: str, *, json: Mapping[str, str]) -> dict[str, Any]:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            raise error
+        return {"job_ids": [int(each) for each in json["ids"].split(",")[1:]], "refused": refused}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(type(error)) as broken:
+        client.kill(*range(1, 2501))
+    assert str(broken.value) == f"{error}; changed: 2-1000; refused: 1; {message}"
+    details = broken.value.details
+    assert (details["job_ids"], details["refused"]) == (list(range(2, 1001)), refused)
+    assert details["uncertain"] == list(uncertain)
+    assert details["not_tried"] == list(range(1001 + len(uncertain), 2501))
+    if isinstance(broken.value, ApiError):
+        assert (broken.value.status, broken.value.retry_after, details["retry_after"]) == (429, 3, 3)
+
+
+def test_a_change_by_filters_that_breaks_off_names_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [{"job_ids": [9, 8], "refused": [], "next": 8}]
+
+    def answer(_: object, _method: str, _path: str, **_body: object) -> dict[str, Any]:
+        if not answers:
+            raise ServiceAway("no answer")
+        return answers.pop()
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with (
+        Client("http://127.0.0.1:9", "x") as client,
+        pytest.raises(ServiceAway, match="changed: 8-9; others"),
+    ):
+        client.kill(owner="ada")
+
+
+def test_an_error_of_the_only_request_says_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: object, **_body: object) -> None:
+        raise ServiceAway("no answer")
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(ServiceAway, match=r"^no answer$"):
+        client.kill(1, 2, 3)
 
 
 @pytest.mark.parametrize("values", [[], "abc", ()])

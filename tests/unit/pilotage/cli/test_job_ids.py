@@ -3,6 +3,7 @@ import pytest
 from pilotage.cli import options
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.options import JobFilters
+from requirements.errors import format_ids
 
 
 def test_numbers_ranges_and_lists_name_jobs_each_once() -> None:
@@ -20,8 +21,8 @@ def test_what_is_no_id_is_refused(word: str) -> None:
 
 
 def test_ids_are_shown_as_short_as_they_can_be_typed() -> None:
-    assert options.format_ids([1, 2, 3, 5, 9, 8]) == "1-3, 5, 8-9"
-    assert options.format_ids([]) == ""
+    assert format_ids([1, 2, 3, 5, 9, 8]) == "1-3, 5, 8-9"
+    assert format_ids([]) == ""
 
 
 def test_filters_are_those_that_were_given() -> None:

@@ -3,9 +3,12 @@ import logging
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
 from cs_config.cache import CountCache
 from pilotage.service.queries import jobs as queries_jobs
+from taskqueue.db import database
+from taskqueue.schema.tables import jobs
 from tests.running_service import Service
 
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
@@ -234,7 +237,7 @@ def test_many_jobs_are_killed_by_filter_but_never_those_of_others(service: Servi
     mine, theirs = submit(ada, JOB, JOB, JOB), submit(bob)
     ada.post(f"/api/v1/jobs/{mine[0]}/kill")
     answer = ada.post("/api/v1/jobs/kill", json={"status": "Waiting"}).json()
-    assert answer == {"job_ids": mine[1:], "refused": [], "next": None}
+    assert answer == {"job_ids": mine[1:], "refused": [], "next": None, "unknown": []}
     answer = ada.post("/api/v1/jobs/kill", json={"ids": [*mine, *theirs]}).json()
     assert answer["job_ids"] == []
     refused = {each["job_id"]: each["reason"] for each in answer["refused"]}
@@ -482,3 +485,13 @@ def test_a_misspelt_status_is_answered_with_the_one_that_was_meant(service: Serv
     answer = service.user().get("/api/v1/jobs", params={"status": "Waitin"})
     assert answer.status_code == 400
     assert "did you mean Waiting?" in error(answer)["message"]
+
+
+def test_a_bulk_reschedule_names_the_limit_that_a_job_has_reached(service: Service):
+    ada = service.user(vo="dune")
+    [job_id] = submit(ada)
+    with database.writing(service.engine) as conn:
+        conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(reschedules=7))
+    answer = ada.post("/api/v1/jobs/reschedule", json={"ids": str(job_id)}).json()
+    [refused] = answer["refused"]
+    assert refused["reason"] == f"job {job_id} was already rescheduled 7 times, the maximum"
