@@ -95,14 +95,14 @@ KNOWN = (
         "MB",
         bounds.MEGABYTES,
         MaxRAM="memory that a job may use",
-        MaxRAMPerCore="memory that a job may use for each of its processors",
-        MaxScratch="local disk that a job may use",
+        MaxRAMPerCore="memory of a slot for each of its processors, where MaxRAM is not stated",
+        MaxScratch="local disk that a job may use; only read by Requirements of jobs",
     ),
     *_amounts(
         VoRight.SET,
         "seconds",
         bounds.QUEUE_TIME,
-        CPUTime="CPU time that a job may use; over maxCPUTime",
+        CPUTime="CPU time that a job may use; comes before maxCPUTime",
         maxWallClockTime="time that a job may take",
     ),
     *_amounts(
@@ -117,7 +117,12 @@ KNOWN = (
         bounds.MOMENT,
         update_time="when its dynamic attributes were true, since the epoch",
     ),
-    *_amounts(VoRight.SET, "minutes", bounds.QUEUE_TIME, maxCPUTime="CPU time limit of the batch queue"),
+    *_amounts(
+        VoRight.SET,
+        "minutes",
+        bounds.QUEUE_TIME,
+        maxCPUTime="CPU time limit of the batch queue, where CPUTime is not stated; times SI00 / 250",
+    ),
     *_amounts(
         VoRight.SET,
         "normalised seconds in a second",
@@ -125,7 +130,10 @@ KNOWN = (
         CPUNormalizationFactor="power of a processor, by which pilots offer CPU time",
     ),
     *_amounts(
-        VoRight.SET, "old benchmark units", bounds.SI00, SI00="speed of its processors; 250 is the reference"
+        VoRight.SET,
+        "old benchmark units",
+        bounds.SI00,
+        SI00="speed of its processors, 250 is the reference; counts with maxCPUTime, or in Requirements",
     ),
     *_counts(VoRight.LOWER, bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
     *_counts(
@@ -140,12 +148,14 @@ KNOWN = (
         MaxTotalJobs="pilots there, waiting and running",
         MaxWaitingJobs="pilots there that wait",
     ),
-    *_counts(VoRight.NONE, bounds.JOBS, MoUTierLevel="tier of the site in its grid"),
+    *_counts(
+        VoRight.NONE, bounds.JOBS, MoUTierLevel="tier of the site in its grid, shown to clients of DIRAC"
+    ),
     *_of_kind(
         VoRight.SET,
         f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
         _are_nodes,
-        NumberOfNodes="nodes of a job",
+        NumberOfNodes="nodes of a job; only read by Requirements of jobs",
     ),
     *_flags(VoRight.LOWER, Enabled="false takes it and all below out"),
     *_flags(VoRight.NONE, WholeNode="a pilot has its node for itself"),
@@ -154,7 +164,7 @@ KNOWN = (
         Name="for people",
         Country="for people",
         Description="for people",
-        Architecture="of its processors",
+        Architecture="of its processors; only read by Requirements of jobs",
     ),
     *_texts(
         VoRight.NONE,
@@ -169,13 +179,13 @@ KNOWN = (
         "a text or a list of texts: [one, two]",
         _are_words,
         Platform="platforms that its nodes run",
-        OS="operating systems of its nodes",
+        OS="operating systems of its nodes; only read by Requirements of jobs",
         JobType="types of grid jobs that a job manager handles there",
         Tag="what it offers; a job may require it",
         RequiredTag="what a job must require to run here",
         SE="storage elements of the site",
-        CloseSE="storage elements next to it",
-        Mail="addresses of the contacts",
+        CloseSE="storage elements next to it; only read by Requirements of jobs",
+        Mail="addresses of the contacts, for people",
         Expressions="its parameters whose text is a ClassAd expression, for export",
     ),
     *_of_kind(

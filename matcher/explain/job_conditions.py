@@ -284,8 +284,8 @@ def is_core_tag(tag: str) -> bool:
 
 #: Folded parameters from which each field of a pilot's offer is computed; see `queue_offer`.
 _READ = {
-    "cpu_time": ("cputime", "maxwallclocktime", "cpunormalizationfactor"),
-    "max_ram": ("maxram",),
+    "cpu_time": ("cputime", "maxcputime", "maxwallclocktime", "cpunormalizationfactor", "si00"),
+    "max_ram": ("maxram", "maxrampercore"),
     "processors": ("numberofprocessors",),
     "gpus": ("gpus", "numberofgpus"),
     "platforms": ("platform",),

@@ -17,11 +17,14 @@ Number = TypeVar("Number", int | None, float | None)
 
 #: Default CPU time in seconds: three days.
 CPU_TIME = 259_200
+#: The speed `SI00` of the processor for which `maxCPUTime` is stated without normalisation. Source: DIRAC.
+REFERENCE_SI00 = 250
 
 
 #: Parameters from which an offer is computed; queues with equal values have equal offers.
 READ = (
-    *("cputime", "maxwallclocktime", "cpunormalizationfactor", "maxram", "numberofprocessors"),
+    *("cputime", "maxcputime", "maxwallclocktime", "cpunormalizationfactor", "si00"),
+    *("maxram", "maxrampercore", "numberofprocessors"),
     *("gpus", "numberofgpus", "platform", "tag", "requiredtag", "wholenode", "jobtype"),
 )
 
@@ -38,7 +41,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
     required = _read_texts(known, "requiredtag")
     stated = {
         "CPUTime": _cpu_time(known),
-        "MaxRAM": _read_number(known, "maxram"),
+        "MaxRAM": _read_ram(known),
         "NumberOfProcessors": _read_number(known, "numberofprocessors") or 1,
         "GPUs": _read_gpus(known),
         "Platform": _read_texts(known, "platform"),
@@ -87,7 +90,7 @@ def read_bounds(values: Mapping[str, Value]) -> SlotBounds:
         return SlotBounds()
     return SlotBounds(
         processors=_read_number(known, "numberofprocessors"),
-        max_ram=_read_number(known, "maxram"),
+        max_ram=_read_ram(known),
         gpus=_read_gpus(known),
     )
 
@@ -97,16 +100,42 @@ def _bound(stated: Number, most: int | None) -> Number:
 
 
 def _cpu_time(known: Mapping[str, Value]) -> int:
-    limits = [_read_number(known, name) for name in ("cputime", "maxwallclocktime")]
+    limits = (_cpu_limit(known), _read_number(known, "maxwallclocktime"))
     return int(min((limit for limit in limits if limit), default=CPU_TIME) * _cpu_power(known))
 
 
+def _cpu_limit(known: Mapping[str, Value]) -> int | None:
+    """CPU seconds of a job: `CPUTime`, else the minutes of `maxCPUTime`."""
+    minutes = _read_number(known, "maxcputime")
+    return _read_number(known, "cputime") or (60 * minutes if minutes else None)
+
+
 def _cpu_power(known: Mapping[str, Value]) -> float:
-    """Normalised seconds per second of the queue's processors, 1 by default."""
-    value = known.get("cpunormalizationfactor")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 1.0
-    return float(value) if 0 < value <= bounds.POWER else 1.0
+    """Normalised seconds per second of the queue's processors, 1 by default.
+
+    Where the limit is `maxCPUTime`, `SI00` has it as well. Source: DIRAC, CPUNormalization.
+    """
+    power = _read_real(known, "cpunormalizationfactor")
+    if power is None and _is_by_batch_queue(known):
+        power = _read_real(known, "si00", divided_by=REFERENCE_SI00)
+    return power if power is not None and 0 < power <= bounds.POWER else 1.0
+
+
+def _read_real(known: Mapping[str, Value], name: str, *, divided_by: int = 1) -> float | None:
+    value = known.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) / divided_by if is_number else None  # type: ignore[arg-type]
+
+
+def _is_by_batch_queue(known: Mapping[str, Value]) -> bool:
+    return _read_number(known, "cputime") is None and _read_number(known, "maxcputime") is not None
+
+
+def _read_ram(known: Mapping[str, Value]) -> int | None:
+    """MB of a slot: `MaxRAM`, else `MaxRAMPerCore` of all its processors."""
+    per_core = _read_number(known, "maxrampercore")
+    cores = _read_number(known, "numberofprocessors") or 1
+    return _read_number(known, "maxram") or (per_core * cores if per_core else None)
 
 
 def _read_gpus(known: Mapping[str, Value]) -> int | None:

@@ -355,7 +355,8 @@ def build_request(
     """The request of one that has no node yet: what would be measured there nobody knows."""
     said = made.at(0)
     said.pop("NodeFacts", None)
-    if target.resources.memory is None and _number(parameters, "maxram") is None:
+    states_memory = any(_number(parameters, name) is not None for name in ("maxram", "maxrampercore"))
+    if target.resources.memory is None and not states_memory:
         said.pop("MaxRAM", None)  # it is this host's
     return said
 

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pilotage.fabric.batch.batch_system import Evidence, JobResources, ReliableSystem
 from pilotage.fabric.batch.settings import Flags
 from pilotage.fabric.node_script import PilotScript
+from pilotage.fabric.pilot import offer
 from requirements.nodes.lrms_vocabulary import Vocabulary
 from requirements.values import fold
 
@@ -222,8 +223,8 @@ class QueueTarget:
 #: Resources of a slot, with the parameters that state them, the first that a queue has.
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "cores": ("NumberOfProcessors",),
-    "memory": ("MaxRAM",),
-    "wall_time": ("maxWallClockTime", "CPUTime"),
+    "memory": ("MaxRAM", "MaxRAMPerCore"),
+    "wall_time": ("maxWallClockTime", "CPUTime", "maxCPUTime"),
     "gpus": ("GPUs", "NumberOfGPUs"),
 }
 
@@ -257,9 +258,14 @@ def list_differences(target: QueueTarget, parameters: Mapping[str, object]) -> M
 def find_contradictions(target: QueueTarget, parameters: Mapping[str, object]) -> str:
     """Requests for a slot in the file that exceed what its queue has; empty: none."""
     wrong = []
-    for name, (parameter, *_) in _PARAMETERS.items():
-        amount, limit = getattr(target.resources, name), _number(parameters, parameter)
+    allowed = _allowed(parameters)
+    for name, keys in _PARAMETERS.items():
+        amount, limit = getattr(target.resources, name), allowed.get(name)
+        # A limit of CPU time alone is none of wall time: the file may state more.
+        if name == "wall_time" and _number(parameters, keys[0]) is None:
+            continue
         if name in target.stated and amount is not None and limit is not None and amount > limit:
+            parameter = next(key for key in keys if _number(parameters, key) is not None)
             wrong.append(f"{name}: {amount}, but the queue has {limit} ({parameter})")
     if target.resources.whole_node and _read(parameters, "WholeNode") is False:
         wrong.append("whole_node: true, but the queue has false (WholeNode)")
@@ -267,9 +273,14 @@ def find_contradictions(target: QueueTarget, parameters: Mapping[str, object]) -
 
 
 def _allowed(parameters: Mapping[str, object]) -> dict[str, int]:
+    known = {name.lower(): value for name, value in parameters.items()}
+    wall_time = _number(parameters, "maxWallClockTime")
+    cores = _number(parameters, "NumberOfProcessors")
     found = {
-        name: next((number for key in keys if (number := _number(parameters, key)) is not None), None)
-        for name, keys in _PARAMETERS.items()
+        "cores": cores,
+        "memory": offer.read_ram(known, cores or 1),
+        "wall_time": offer.read_cpu_limit(known) if wall_time is None else wall_time,
+        "gpus": _number(parameters, "GPUs") or _number(parameters, "NumberOfGPUs"),
     }
     return {name: number for name, number in found.items() if number is not None}
 

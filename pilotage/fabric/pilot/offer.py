@@ -22,6 +22,8 @@ _CPU_TIME = 259_200
 STEP = 300
 #: Maximum normalised seconds per second; more is an error.
 MOST_POWER = 1e6
+#: The speed `SI00` of the processor for which `maxCPUTime` is stated without normalisation. Source: DIRAC.
+REFERENCE_SI00 = 250
 #: The power if it is unknown.
 _UNSTATED = 1.0
 
@@ -111,10 +113,11 @@ def make_offer(
     Facts in `slot` take precedence over `measured` ones, too.
     """
     known = {name.lower(): value for name, value in parameters.items()}
-    cpu_time = slot.cpu_time or _number(known, "cputime") or _number(known, "maxwallclocktime")
-    lifetime = slot.lifetime or _number(known, "maxwallclocktime") or _number(known, "cputime")
+    cpu_limit, wall_limit = read_cpu_limit(known), _number(known, "maxwallclocktime")
+    cpu_time = slot.cpu_time or cpu_limit or wall_limit
+    lifetime = slot.lifetime or wall_limit or cpu_limit
     processors = _least(slot.processors or _number(known, "numberofprocessors") or 1, slot.limits.processors)
-    max_ram = slot.max_ram or _number(known, "maxram") or _share_of_memory(slot, processors)
+    max_ram = slot.max_ram or read_ram(known, processors) or _share_of_memory(slot, processors)
     max_ram = _least(max_ram, slot.limits.max_ram)
     gpus = _number(known, "gpus") or _number(known, "numberofgpus")
     rest: dict[str, object] = {
@@ -182,12 +185,36 @@ def _flag(known: Mapping[str, Any], name: str) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
+def read_cpu_limit(known: Mapping[str, Any]) -> int | None:
+    """CPU seconds of a job by the parameters of its queue: `CPUTime`, else the minutes of `maxCPUTime`.
+
+    Args:
+        known: Parameters by lower-case names.
+    """
+    minutes = _number(known, "maxcputime")
+    return _number(known, "cputime") or (60 * minutes if minutes else None)
+
+
+def read_ram(known: Mapping[str, Any], processors: int) -> int | None:
+    """MB of a slot by the parameters of its queue: `MaxRAM`, else `MaxRAMPerCore` of all its processors."""
+    per_core = _number(known, "maxrampercore")
+    return _number(known, "maxram") or (per_core * processors if per_core else None)
+
+
 def _power(known: Mapping[str, Any]) -> float:
-    """CPU power of the queue's processors. Source: DIRAC's CPUNormalizationFactor."""
-    value = known.get("cpunormalizationfactor")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return _UNSTATED
-    return float(value) if 0 < value <= MOST_POWER else _UNSTATED
+    """CPU power of the queue's processors; where `maxCPUTime` is the limit, `SI00` has it as well.
+
+    Source: DIRAC's CPUNormalizationFactor, and its CPUNormalization.
+    """
+    power = _real(known.get("cpunormalizationfactor"))
+    if power is None and _number(known, "cputime") is None and _number(known, "maxcputime") is not None:
+        power = _real(known.get("si00"), divided_by=REFERENCE_SI00)
+    return power if power is not None and 0 < power <= MOST_POWER else _UNSTATED
+
+
+def _real(value: Any, *, divided_by: int = 1) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) / divided_by if is_number else None
 
 
 def _list(value: object) -> list[object]:

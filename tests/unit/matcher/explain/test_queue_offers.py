@@ -1,5 +1,6 @@
 """What explanations believe that a pilot will offer is what it offers."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,8 +9,11 @@ from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
 parameters = st.fixed_dictionaries(
-    {"MaxRAM": st.integers(1, 100_000)},
+    {"MaxRAMPerCore": st.integers(1, 10_000)},  # else a pilot offers what it finds on its node
     optional={
+        "MaxRAM": st.integers(1, 100_000),
+        "maxCPUTime": st.integers(0, 10**5),
+        "SI00": st.floats(0, 10**4) | st.integers(0, 10**9) | st.just("fast"),
         "CPUTime": st.integers(300, 10**6),
         "maxWallClockTime": st.integers(300, 10**6),
         "CPUNormalizationFactor": st.floats(0, 100) | st.integers(0, 10**7) | st.just("fast"),
@@ -34,3 +38,30 @@ def test_a_queue_offers_what_its_pilot_will(values):
     )
     assert queue_offer.build_resource(values) == pilots.resource
     assert pilots.resource.gpus == (values.get("GPUs") or values.get("NumberOfGPUs", 0))
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        ({"maxCPUTime": 60, "SI00": 250}, 3600),
+        ({"maxCPUTime": 10_080, "SI00": 3000}, 7_257_600),
+        ({"maxCPUTime": 60}, 3600),
+        ({"maxCPUTime": 60, "CPUNormalizationFactor": 2, "SI00": 3000}, 7200),
+        ({"maxCPUTime": 60, "CPUTime": 100, "SI00": 3000}, 100),
+        ({"maxCPUTime": 60, "maxWallClockTime": 600, "SI00": 500}, 1200),
+        ({"maxWallClockTime": 600, "SI00": 500}, 600),
+    ],
+)
+def test_minutes_of_the_batch_queue_limit_cpu_time(values: dict[str, int], seconds: int) -> None:
+    assert queue_offer.build_resource(values).cpu_time == seconds
+
+
+@pytest.mark.parametrize(
+    ("values", "megabytes"),
+    [
+        ({"MaxRAMPerCore": 2000, "NumberOfProcessors": 8}, 16_000),
+        ({"MaxRAMPerCore": 2000, "MaxRAM": 3000}, 3000),
+    ],
+)
+def test_memory_of_each_core_makes_that_of_the_slot(values: dict[str, int], megabytes: int) -> None:
+    assert queue_offer.build_resource(values).max_ram == megabytes
