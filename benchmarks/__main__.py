@@ -1,4 +1,4 @@
-"""`./dev bench [NAME…] [--quick] [--page]`."""
+"""`./dev bench [NAME…] [--quick] [--against COMMIT] [--page]`."""
 
 import argparse
 import signal
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.console import Console
 
 from benchmarks import (
+    against,
     cost,
     director,
     door,
@@ -24,6 +25,7 @@ from benchmarks import (
     results,
     submit,
     targets,
+    walks,
     worst,
 )
 from benchmarks.results import Result
@@ -42,6 +44,9 @@ BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "door": door.run,
     "worst": worst.run,
 }
+#: What is counted, not measured, and is for developers alone: it has no section on the page of operators.
+COUNTS: Mapping[str, Callable[..., Iterator[Result]]] = {"walks": walks.run}
+_ALL = {**BENCHMARKS, **COUNTS}
 
 
 def main() -> int:
@@ -49,8 +54,10 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers are stopped then
     console, flaws = Console(stderr=True), 0
-    names = options.names or list(BENCHMARKS)
-    if not options.page:
+    names = options.names or list(_ALL)
+    if options.against:
+        against.run(names, options.against, quick=options.quick, turns=options.turns)
+    elif not options.page:
         measured = {name: _measured(console, name, quick=options.quick) for name in names}
         flaws = sum(_told(console, name, found) for name, found in measured.items())
         _judge([result for found in measured.values() for result in found], names)
@@ -62,14 +69,20 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; else all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_ALL)}; else all")
     parser.add_argument("--quick", action="store_true", help="smaller populations, fewer rounds")
+    parser.add_argument(
+        "--against", metavar="COMMIT", help="measure the tree of a commit as well, in turns; print the ratios"
+    )
+    parser.add_argument(
+        "--turns", type=int, default=against.TURNS, help="with --against: how often (default: %(default)s)"
+    )
     parser.add_argument(
         "--page", action="store_true", help="measure nothing; put the last results into the documentation"
     )
     options = parser.parse_args()
-    if unknown := sorted(set(options.names) - BENCHMARKS.keys()):
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    if unknown := sorted(set(options.names) - _ALL.keys()):
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(_ALL)}")
     return options
 
 
@@ -78,7 +91,7 @@ def _measured(console: Console, name: str, *, quick: bool) -> list[Result]:
     found: list[Result] = []
     began = time.monotonic()
     with console.status(f"{name}…") as status:
-        for result in BENCHMARKS[name](quick=quick):
+        for result in _ALL[name](quick=quick):
             found.append(result)
             console.print(" · ".join(f"{key} {value}" for key, value in result.values.items()))
             status.update(f"{name}: {len(found)} measured in {time.monotonic() - began:.0f} s…")
