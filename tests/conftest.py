@@ -38,15 +38,27 @@ settings.register_profile("random", settings.get_profile("tests"), derandomize=F
 settings.load_profile("tests")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the suites whose programs are not here, but where nothing may be left out."""
-    missing = debian.missing()
-    left_out = [
-        item for item in items if any(mark.args[0] in missing for mark in item.iter_markers("debian"))
-    ]
-    if left_out and debian.ALL_OF_THEM:
-        raise pytest.UsageError(f"no programs for the suites {', '.join(missing)}: ./dev test --install")
-    config.hook.pytest_deselected(items=left_out)
+    """Mark what needs root, and leave it out for others; leave out the suites whose programs are not here.
+
+    Where nothing may be left out, a suite without its programs is an error. First: `-m` is applied after it.
+    """
+    missing = debian.list_missing()
+    left_out = set()
+    for item in items:
+        suites = {mark.args[0] for mark in item.iter_markers("debian")}
+        if any(debian.SUITES[name].needs_root for name in suites):
+            item.add_marker("root")
+        if item.get_closest_marker("root") and os.geteuid() != 0:
+            left_out.add(item)
+        elif suites & missing.keys():
+            if debian.ALL_OF_THEM:
+                raise pytest.UsageError(
+                    f"no programs for the suites {', '.join(missing)}: ./dev test --install"
+                )
+            left_out.add(item)
+    config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
 

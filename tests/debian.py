@@ -1,6 +1,6 @@
-"""Suites that need Debian's programs: which are left out, and how to get them.
+"""Suites that need Debian's programs, or root: which are left out, and how to get them.
 
-`python -m tests.debian` says it; with `--install` it installs what is missing, which takes root.
+`python -m tests.debian` lists them; with `--install` it installs what is missing, which takes root.
 """
 
 import os
@@ -67,9 +67,9 @@ SUITES = {
 ALL_OF_THEM = os.environ.get("CI") == "true" or "PILOTAGE_TEST_ALL" in os.environ
 
 
-def missing() -> dict[str, Suite]:
-    """The suites that cannot run here."""
-    return {name: suite for name, suite in SUITES.items() if not suite.is_ready}
+def list_missing() -> dict[str, Suite]:
+    """The suites whose programs are not on this host, of those that this account may run."""
+    return {name: suite for name, suite in SUITES.items() if suite.may_be_run and suite.missing}
 
 
 def find_postgresql() -> Path:
@@ -79,13 +79,13 @@ def find_postgresql() -> Path:
 
 def main() -> None:
     if "--install" in sys.argv[1:]:
-        install(missing().values())
-    for name, suite in missing().items():
-        packages, root = (
-            " ".join((*suite.packages, *suite.aside, *suite.beside)),
-            " (as root)" if suite.needs_root else "",
-        )
-        sys.stderr.write(f"left out: {name} ({suite.about}); ./dev test --install{root} adds {packages}\n")
+        install(list_missing().values())
+    for name, suite in list_missing().items():
+        packages = " ".join((*suite.packages, *suite.aside, *suite.beside))
+        sys.stderr.write(f"left out: {name} ({suite.about}); ./dev test --install as root adds {packages}\n")
+    of_root = ", ".join(name for name, suite in SUITES.items() if not suite.may_be_run)
+    if of_root:
+        sys.stderr.write(f"left out, since they need root: {of_root}; ./dev test -m root as root runs them\n")
 
 
 if __name__ == "__main__":

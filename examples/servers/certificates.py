@@ -60,7 +60,7 @@ class Authority:
         )
         pem, secret = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        secret.touch(mode=0o400)
+        secret.touch(mode=0o600)
         secret.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

@@ -123,7 +123,7 @@ def test_with_its_pilot_a_payload_in_namespaces_dies(server: LeaseServer, tmp_pa
 
 
 @userns
-@pytest.mark.skipif(os.geteuid() != 0, reason="who is nobody already has seen it above")
+@pytest.mark.root
 def test_namespaces_need_no_rights(server: LeaseServer, tmp_path: Path) -> None:
     nobody = 65534
     work, zipapp = Path(f"/var/tmp/pilot-{uuid.uuid4().hex}"), tmp_path / "pilot.pyz"
