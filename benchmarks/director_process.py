@@ -40,7 +40,7 @@ def main(file: Path) -> None:
     seconds: list[float] = []
     decide = demand.decide_pilots
 
-    def timed(*of_decision: Any) -> demand.Decision:
+    def timed(*of_decision: Any) -> demand.PilotDecision:
         began = time.perf_counter()
         try:
             return decide(*of_decision)

@@ -66,7 +66,7 @@ class DemandSituation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PilotDecision:
     """New pilots, and what is left for more."""
 
     new: Mapping[TargetGroup, int]
@@ -75,7 +75,7 @@ class Decision:
     unserved: frozenset[TargetGroup] = frozenset()
 
 
-def decide_pilots(situation: DemandSituation, chance: random.Random) -> Decision:
+def decide_pilots(situation: DemandSituation, chance: random.Random) -> PilotDecision:
     """New pilots by group, for work that no existing pilot takes, within the limits.
 
     Each work prefers its queues of a better rank; queues of one rank get equal parts, in an order of chance.
@@ -86,7 +86,7 @@ def decide_pilots(situation: DemandSituation, chance: random.Random) -> Decision
     unserved = plan.list_unserved()
     plan.use_slots(situation.late)
     plan.send_pilots(only_free=False)
-    return Decision(new=plan.list_new(), unserved=unserved)
+    return PilotDecision(new=plan.list_new(), unserved=unserved)
 
 
 def count_slots_for(jobs: int, part: float) -> int:
