@@ -215,6 +215,10 @@ class SubmissionUncertain(PilotageError):
     code = "submission_uncertain"
 
 
+class SubmissionUnread(SubmissionUncertain):
+    """The batch system took a submission and its answer names no job: uncertain, but others may follow."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Number and duration of agreeing polls required for a conclusion; by default, that a job is gone."""

@@ -21,6 +21,7 @@ from pilotage.fabric.batch.batch_system import (
     Output,
     SubmissionRefused,
     SubmissionUncertain,
+    SubmissionUnread,
     Survey,
 )
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
@@ -207,7 +208,7 @@ class CommandLineSystem(ListingSystem):
 
     @abstractmethod
     def _reference(self, said: str) -> str | None:
-        """The reference in what a submission said that ended well."""
+        """The reference in what a submission said, whatever else is there."""
 
     @abstractmethod
     def _is_refused(self, done: Completed) -> bool:
@@ -220,10 +221,13 @@ class CommandLineSystem(ListingSystem):
             done = self._shell.run(command)
         except NoAnswer as error:
             raise SubmissionUncertain(f"{job.stamp}: {error}") from error
-        if done.status == 0 and (reference := self._reference(done.stdout)) is not None:
+        reference = self._reference(done.stdout)
+        if done.status == 0 and reference is not None:
             return reference
         said = f"{job.stamp}: {command[0]}: {done.said}"
-        if done.status > 0 and self._is_refused(done):
+        if done.status == 0:
+            raise SubmissionUnread(f"{said}: there is no reference in it")
+        if done.status > 0 and reference is None and self._is_refused(done):
             raise SubmissionRefused(said)
         # It may have been taken before the line broke, or before the command was killed.
         raise SubmissionUncertain(said)

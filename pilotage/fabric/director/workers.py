@@ -28,6 +28,7 @@ from pilotage.fabric.batch.batch_system import (
     State,
     SubmissionRefused,
     SubmissionUncertain,
+    SubmissionUnread,
 )
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.cycle_summaries import DirectorSummary
@@ -102,7 +103,7 @@ class ActionResults:
     uncertain: dict[str, str] = field(default_factory=dict)  #: by stamp the error
     unsubmitted: dict[str, str] = field(default_factory=dict)  #: by stamp why it was certainly not submitted
     forgotten: frozenset[str] = frozenset()
-    complaints: list[str] = field(default_factory=list)  #: of jobs that could not be ended
+    complaints: list[str] = field(default_factory=list)  #: of jobs that could not be ended, and of answers
     problems: list[str] = field(default_factory=list)  #: of the batch system itself
 
 
@@ -341,6 +342,10 @@ class SystemWorker:
             results.submitted[job.stamp] = self.system.submit(job.make_job())
         except SubmissionRefused as error:
             results.refused[job.stamp] = str(error)
+        except SubmissionUnread as error:
+            if not results.uncertain:  # of many one tells enough
+                results.complaints.append(str(error))
+            results.uncertain[job.stamp] = str(error)
         except SubmissionUncertain as error:
             # It may be there: the intent stays, and the next polls show it.
             results.uncertain[job.stamp] = str(error)

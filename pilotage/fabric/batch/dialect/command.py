@@ -138,6 +138,19 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() else 0
 
 
+#: Words for what happens on the way to a server or within it, of which a submission may have been taken.
+_TROUBLE = (
+    r"(?i)timed? ?-?out|connection|connect failure|not connected|communication|socket|protocol|broken pipe"
+    r"|(?:fail\w*|unable|cannot|can't|could not|couldn't) (?:to )?"
+    r"(?:connect|contact|communicate|establish|open|reach|read|receive|resolve|send|write)\b"
+    r"|transport endpoint|no route to host|unreachable|service not known|name resolution|zero bytes"
+    r"|\bend of file|\beof\b|not respond|no (?:response|answer|reply)|\bis down\b|shutting down|standby"
+    r"|\bbusy\b|try (?:again|later)|retry|temporar|interrupted|killed|terminated|authentication|munge"
+    r"|internal error|system error|segmentation|core dumped|no space left|quota exceeded|i/o error"
+    r"|input/output|read-only file system|cannot allocate|out of memory|too many open files"
+)
+#: Exit statuses of shells whose command could not be run, or was ended by a signal.
+_NOT_ITS_OWN = range(126, 144)
 _NEEDED = ("reference", "name", "state")
 #: PBS reports 256 + number for a signal, all others 128 + number.
 _SIGNALS_OF_PBS = 256
@@ -209,8 +222,19 @@ class DialectSystem(CommandLineSystem):
         return match["reference"] if match else None
 
     def _is_refused(self, done: Completed) -> bool:
-        refused = self.dialect.refused
-        return refused is not None and _is_found(refused, f"{done.stdout}\n{done.stderr}")
+        """Whether a submission that failed was refused, also in words that nobody has foreseen.
+
+        A submit command fails by its server's answer, which says why, or because none came, which it says
+        in the words of its system or of the libraries. So a command that ended by itself, for another
+        reason, left no job. Should one be there, it bears its stamp: directors end jobs that nobody follows,
+        job managers look for it before they try again.
+        """
+        said, uncertain = f"{done.stdout}\n{done.stderr}".strip(), self.dialect.uncertain
+        if _is_found(_TROUBLE, said) or (uncertain is not None and _is_found(uncertain, said)):
+            return False
+        if self.dialect.refused is not None and _is_found(self.dialect.refused, said):
+            return True
+        return uncertain is not None and bool(said) and done.status not in _NOT_ITS_OWN
 
     def _listing(self) -> Iterator[ListedJob]:
         listing = self.dialect.listing

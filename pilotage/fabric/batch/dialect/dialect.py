@@ -385,8 +385,11 @@ class Dialect(_Data):
     capacity: tuple[Amounts, ...] = ()
     #: Waiting and running jobs of everybody, for the throttle of a site; none: `capacity` has them.
     counts: tuple[Amounts, ...] = ()
-    #: In what a submission prints that was refused for good; any other failure is uncertain.
+    #: In what a submission prints that was refused for good.
     refused: Pattern | None = None
+    #: In what one prints that may have arrived, beside the usual words for trouble on the way. Where it is
+    #: stated, a failure for any other reason is a refusal; else only what `refused` finds is one.
+    uncertain: Pattern | None = None
     #: Of the flags that it takes from the service: a name, or as in the queue's `Forwarding`; none: any name.
     vocabulary: str | dict[str, Any] | None = None
     #: Variables of the environment that its commands do not get; those in the settings of the system stay.

@@ -13,10 +13,12 @@ from pilotage.fabric.batch.batch_system import (
     BatchSystemAway,
     Capacity,
     Handle,
+    JobCounts,
     JobResources,
     State,
     SubmissionRefused,
     SubmissionUncertain,
+    SubmissionUnread,
 )
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
@@ -158,6 +160,110 @@ def test_a_server_that_is_away_is_told_from_one_that_refuses(
         system.submit(job())
 
 
+#: What shipped dialects are answered to a submission, with the reference that it names.
+ANSWERS = [
+    ("slurm", "17", "17"),
+    ("slurm", "17;c2", "17"),
+    ("slurm", "Submitted batch job 17", "17"),
+    ("slurm", "Submitted batch job 17 on cluster c2", "17"),
+    ("gridengine", "17", "17"),
+    ("pbs", "17.head.example.org", "17.head.example.org"),
+    ("pbs", "17", "17"),
+    ("lsf", "Job <17> is submitted to queue <long>.", "17"),
+    ("lsf", "Job <17> is submitted to default queue <long>.", "17"),
+]
+BEFORE, AFTER = (
+    "--> Checking available allocation (long)...OK\n\n4\n",
+    "job 3: see https://help.example.org\n\n",
+)
+
+
+def test_there_are_answers_of_all_dialects() -> None:
+    assert {name for name, _, _ in ANSWERS} == {*dialect.SHIPPED}
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "{}\n", " {}\r\n", BEFORE + "{}\n", "{}\n" + AFTER, BEFORE + "{}\n" + AFTER]
+)
+@pytest.mark.parametrize(("name", "answer", "reference"), ANSWERS)
+def test_a_reference_is_found_among_other_lines(name: str, answer: str, reference: str, form: str) -> None:
+    if name == "lsf":
+        form = form.strip(" ")
+    done = said(form.format(answer))
+    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
+
+    assert system.submit(job()) == reference
+
+
+@pytest.mark.parametrize("name", dialect.SHIPPED)
+@pytest.mark.parametrize("lines", ["", "Job 17 was looked at\n", "17 jobs are yours\nqueue 17;\n"])
+def test_a_command_that_ended_well_and_names_no_job_is_uncertain(name: str, lines: str) -> None:
+    done = said(lines)
+    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
+
+    with pytest.raises(SubmissionUnread, match="no reference"):
+        system.submit(job())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("slurm", "sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive."),
+        ("slurm", "sbatch: error: Please state --account, or contact help@example.org"),
+        ("slurm", "sbatch: error: no project\nsbatch: error: Batch job submission failed: Unspecified error"),
+        ("pbs", "qsub: a project has to be stated with -P"),
+        ("lsf", "Project must be one of a, b. Request aborted by esub. Job not submitted."),
+        ("gridengine", "Unable to run job: a project has to be stated with -P.\nExiting."),
+    ],
+)
+def test_a_refusal_is_one_in_words_of_the_site(name: str, reason: str) -> None:
+    done = said(BEFORE.replace("4", "yours"), status=1, stderr=reason)
+    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
+
+    with pytest.raises(SubmissionRefused, match=STAMP):
+        system.submit(job())
+
+
+@pytest.mark.parametrize("name", dialect.SHIPPED)
+@pytest.mark.parametrize(
+    "done",
+    [
+        said(status=1),
+        said(status=-15, stderr="a project has to be stated"),
+        said(status=137, stderr="a project has to be stated"),
+        said(status=127, stderr="sh: 1: qsub: not found"),
+        said(status=1, stderr="submission failed: Connection reset by peer"),
+        said(status=1, stderr="Unable to contact slurm controller (connect failure)"),
+        said(status=1, stderr="Socket timed out on send/recv operation"),
+        said(status=1, stderr="no more answers: Broken pipe; a project has to be stated"),
+        said(status=1, stderr="Resource temporarily unavailable"),
+        said(status=1, stderr="write: No space left on device"),
+    ],
+)
+def test_a_submission_that_may_have_arrived_is_never_refused(name: str, done: Completed) -> None:
+    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
+    with pytest.raises(SubmissionUncertain, match=STAMP):
+        system.submit(job())
+
+
+@pytest.mark.parametrize(("name", "answer", "_"), ANSWERS)
+def test_a_failure_that_names_a_job_is_uncertain(name: str, answer: str, _: str) -> None:
+    done = said(
+        f"{answer}\n", status=1, stderr="a plug-in: no such partition, denied, a project has to be stated"
+    )
+    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
+    with pytest.raises(SubmissionUncertain, match=STAMP):
+        system.submit(job())
+
+
+def test_a_dialect_that_states_refusals_alone_knows_no_others() -> None:
+    known = read(refused="no such queue", uncertain=None)
+    for reason, error in (("no such queue", SubmissionRefused), ("not today", SubmissionUncertain)):
+        areas = WorkAreas(directory="/shared", shell=Telling({"qsub": said(status=1, stderr=reason)}))
+        with pytest.raises(error):
+            DialectSystem(areas=areas, dialect=known).submit(job())
+
+
 TORQUE = f"""\
 Job Id: 17.head.example.org
     Job_Name = p.{STAMP}
@@ -222,6 +328,28 @@ def test_a_listing_that_breaks_off_says_nothing() -> None:
 def test_an_empty_listing_is_one(name: str, answer: Completed) -> None:
     system, _ = speaking(name, sh=answer, bjobs=answer)
     assert system.find([STAMP]) == {}
+
+
+def test_headings_of_clusters_are_no_jobs_and_no_queues() -> None:
+    """Slurm prints them where several clusters are asked, also above nothing."""
+    ended = "north-any-9876543210"
+    system, _ = speaking(
+        "slurm",
+        squeue=iter(
+            [
+                said(f"CLUSTER: c1\nCLUSTER: c2\n17|{STAMP}|RUNNING: None\n"),
+                said("CLUSTER: c1\n\nCLUSTER: c2\nlong|PD\nlong|R\n"),
+            ]
+        ),
+        sacct=said(f"CLUSTER: c2\n18|{ended}|TIMEOUT|None\n"),
+        sinfo=said("CLUSTER: c1\nlong|2/6/1/9|up\n"),
+    )
+
+    reports = system.status([Handle(stamp=STAMP), Handle(stamp=ended)])
+
+    assert [each.state for each in reports.values()] == [State.RUNNING, State.FAILED]
+    assert system.count_jobs(["long"]) == JobCounts(waiting=1, running=1)
+    assert system.capacity() == {"long": Capacity(cores=8, free_cores=6, waiting=0, running=0)}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pilotage.fabric.batch.batch_system import (
     State,
     SubmissionRefused,
     SubmissionUncertain,
+    SubmissionUnread,
     Survey,
 )
 from pilotage.fabric.batch.shell import NoAnswer
@@ -254,6 +255,17 @@ def test_after_a_refusal_no_other_pilot_is_sent_to_its_target() -> None:
     assert (results.refused.keys(), results.submitted) == ({"0"}, {"2": "2"})
     assert results.unsubmitted == {"1": "one before it was refused: farm: no"}
     assert farm.failures == 0, "a refusal is an answer"
+
+
+def test_after_an_answer_without_a_reference_the_others_are_submitted() -> None:
+    system = Scripted(submitting=raiser(SubmissionUnread("a banner")))
+    problems: list[str] = []
+
+    results, farm = act(system, "long", "short", "long", problems=problems)
+
+    assert (results.uncertain.keys(), results.unsubmitted) == ({"0", "1", "2"}, {})
+    assert problems == ["farm: a banner"], "one tells enough"
+    assert farm.failures == 0, "the system answers"
 
 
 @pytest.mark.parametrize(
