@@ -221,8 +221,7 @@ _TICK = 0.01
 
 @contextlib.contextmanager
 def served(app: FastAPI) -> Iterator[str]:
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
+    bound = serve.bind_socket("127.0.0.1", 0)
     bound.listen()  # whoever comes before the server has started waits for it, instead of being refused
     config = serve.configuration(app, log_level="warning", trusted_proxies=["127.0.0.1"])
     config.timeout_graceful_shutdown = 5

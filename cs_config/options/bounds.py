@@ -146,6 +146,20 @@ REQUESTS_AT_WORK_OF_VO: Final = 5
 EXPENSIVE_AT_WORK: Final = 3
 EXPENSIVE_AT_WORK_OF_VO: Final = 2
 
+#: Bytes of answers that one process has in memory until they are sent, of all, of one VO and of one caller,
+#: above which further requests are refused; bytes that are passed to a connection at a time, and those of a
+#: short answer, which may wait in a connection uncounted.
+ANSWERS: Final = 256 << 20
+ANSWERS_OF_VO: Final = 128 << 20
+ANSWERS_OF_ONE: Final = 32 << 20
+ANSWER_PIECE: Final = 64 << 10
+SHORT_ANSWER: Final = 16 << 10
+#: Bytes a second at which bodies have to come, and answers to be read, and the seconds that a client may let
+#: the service wait beyond that: a sender, of whose body little is in memory, and a reader.
+SLOWEST: Final = 10_000
+SENDER_PATIENCE: Final = 60.0
+READER_PATIENCE: Final = 30.0
+
 #: Groups in one summary of jobs: less than a second of processor time.
 SUMMARY_GROUPS: Final = 10_000
 

@@ -40,9 +40,10 @@ from pilotage.dirac_door.jencode import Form, Result
 from pilotage.dirac_door.peers import CheckedMethod, DiracCall, Identity, Method
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
-from pilotage.service.auth.rate_limits import BodyLimiter, WorkLimiter
+from pilotage.service.auth.rate_limits import ByteLimiter, WorkLimiter
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated
+from pilotage.service.middleware import CountedAnswers
 from pilotage.service.routing import SMALL, StrictRequest
 from pilotage.service.services import Services
 from requirements.errors import PilotageError
@@ -143,11 +144,15 @@ def create_door(
             return Response("the database does not answer; try again later", 503)
 
     door = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
+    door.add_middleware(CountedAnswers, answers=parts.answers)
     door.state.parts = parts
     door.state.configuration = configuration
     door.state.sandboxes = _SandboxPlaces()
-    door.state.forms = BodyLimiter(
-        of_all=bounds.DIRAC_FORMS, of_vo=bounds.DIRAC_FORMS_OF_VO, of_one=bounds.DIRAC_FORMS_OF_ONE
+    door.state.forms = ByteLimiter(
+        "large requests",
+        of_all=bounds.DIRAC_FORMS,
+        of_vo=bounds.DIRAC_FORMS_OF_VO,
+        of_one=bounds.DIRAC_FORMS_OF_ONE,
     )
     door.state.vos = WorkLimiter(at_work=bounds.DIRAC_CALLS_OF_VO, waiting=_MOST_WAITING)
     for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
@@ -169,7 +174,8 @@ async def _answer(
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
     access.count(parts, f"dirac:{identity.dn}@{address}")
     vo = peers.find_vo(identity, registry)
-    forms: BodyLimiter = request.app.state.forms
+    access.note_peer(request, vo, identity.dn)
+    forms: ByteLimiter = request.app.state.forms
     with forms.hold(vo, identity.dn) as count:
         async with AsyncExitStack() as place:
             # Before the body is read: bodies of waiting requests would fill the memory.
@@ -181,6 +187,7 @@ async def _answer(
             await place.enter_async_context(request.app.state.vos.place(vo))
             # Forms and results may be large: neither is read or written in the event loop.
             call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
+            access.require_room(request.scope, parts)
             method = SERVICES[request.url.path].get(form.method)
             if method is not None and method.is_async:
                 await place.aclose()

@@ -18,7 +18,7 @@ from cs_config.options import bounds
 from pilotage.dirac_door import jencode, job_state_update, peers
 from pilotage.dirac_door.peers import CheckedMethod, DiracCall
 from pilotage.service.auth import access, audit
-from pilotage.service.auth.rate_limits import BodyLimiter
+from pilotage.service.auth.rate_limits import ByteLimiter
 from pilotage.service.error_handlers import status_of
 from pilotage.service.http_errors import NotAuthenticated, TokenRevoked
 from pilotage.service.routing import StrictRequest
@@ -102,10 +102,12 @@ async def _answer(parts: Services, report: Report, request: StrictRequest) -> Re
         access.admit_stranger(request, parts)
         raise
     access.count(parts, f"dirac:{peer.user}@{address}")
-    forms: BodyLimiter = request.app.state.forms
+    access.note_peer(request, peer.vo, peer.dn or peer.user)
+    forms: ByteLimiter = request.app.state.forms
     with forms.hold(peer.vo, peer.dn or peer.user) as count:
         async with parts.work.place(f"{peer.user}@{address}"):
             await request.read(_LONGEST, count)
+            access.require_room(request.scope, parts)
             call = DiracCall(parts=parts, peer=peer, request=request)
             body = await anyio.to_thread.run_sync(_read_body, request.whole)
             run = partial(database.retry_on_conflict(_report), call, report, body)

@@ -20,7 +20,7 @@ from pilotage.service import error_handlers, openapi
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
 from pilotage.service.http_errors import ServiceEnding
-from pilotage.service.middleware import MeasuredRequests, SecurityHeaders
+from pilotage.service.middleware import CountedAnswers, MeasuredRequests, SecurityHeaders
 from pilotage.service.pages import ROUTERS as PAGES
 from pilotage.service.pages import page, templating
 from pilotage.service.queries.archives import Uploads
@@ -106,6 +106,7 @@ def create_app(parts: Services) -> FastAPI:
     app.state.sandbox_uploads = Uploads(parts.blobs)
     app.state.output_uploads = Uploads(parts.blobs, leave=blobs.OUTPUTS_LEAVE)
     app.state.navigation = page.entries(PAGES)
+    app.add_middleware(CountedAnswers, answers=parts.answers)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(MeasuredRequests, metrics=parts.metrics)
     error_handlers.install(app)

@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from cs_config.cache import Cache
+from cs_config.options import bounds
 from matcher.request.match_request import MatchResult
 from pilotage.service import error_handlers, middleware, routing
 from pilotage.service.auth import access
@@ -65,6 +66,9 @@ class Connection(Protocol):
 
     def write_answer(self, status: int, headers: _Headers | None, body: bytes) -> None:
         """Write the answer, which ends the exchange; None: the headers of JSON."""
+
+    async def send_answer(self, status: int, headers: _Headers | None, body: bytes) -> None:
+        """Write a long answer in pieces, and return when all are sent, or none will be."""
 
     def abort(self) -> None:
         """Close it at once."""
@@ -181,9 +185,10 @@ class FastPath:
         exchange.begun = time.perf_counter()
         try:
             text = access.read_bearer(exchange.headers.get(b"authorization", b"").decode("latin-1"))
-            exchange.token = access.admit(access.verify(text, self._parts), self._parts)
+            token = access.admit(access.verify(text, self._parts), self._parts)
         except Exception:  # noqa: BLE001  (of any kind: the application meets it, too)
             return False
+        exchange.token = exchange.scope["state"]["token"] = token
         return True
 
     def begin(self, exchange: PlainExchange) -> bool:
@@ -208,6 +213,7 @@ class FastPath:
             raise NotPlain
         if len(body) > (most := routing.limit_body(parts, route.rules, caller)):
             raise BodyTooLarge(most)
+        access.require_room(exchange.scope, parts)
         if route is _JOB_ROUTE:
             stated = headers.get(b"request-timeout")
             timeout = None if stated is None else _read_timeout(stated)
@@ -236,15 +242,17 @@ class FastPath:
         else:
             if body is None:
                 self._work(exchange, self._finish(exchange, search, is_tried=True))
+            elif len(body) > bounds.SHORT_ANSWER:
+                self._work(exchange, self._send(exchange, body))
             else:
                 self._answer(exchange, body)
 
     async def _finish(self, exchange: PlainExchange, search: JobSearch, *, is_tried: bool = False) -> None:
-        self._answer(exchange, await search.finish(exchange, is_tried=is_tried))
+        await self._send(exchange, await search.finish(exchange, is_tried=is_tried))
 
     async def _report(self, exchange: PlainExchange, caller: Caller, body: BaseModel | None) -> None:
         answer = await exchange.route.endpoint(self._parts, caller, exchange.lease, body)
-        self._answer(exchange, answer.model_dump_json().encode())
+        await self._send(exchange, answer.model_dump_json().encode())
 
     def _work(self, exchange: PlainExchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer by a task."""
@@ -279,10 +287,25 @@ class FastPath:
         headers = [*response.raw_headers, *middleware.headers(scope)]
         self._answer(exchange, bytes(response.body), response.status_code, headers)
 
+    async def _send(self, exchange: PlainExchange, body: bytes) -> None:
+        """Answer; the bytes of a long answer count until they are sent."""
+        if len(body) <= bounds.SHORT_ANSWER:
+            self._answer(exchange, body)
+            return
+        with self._parts.answers.keep(*access.find_holder(exchange.scope), len(body)):
+            try:
+                await exchange.connection.send_answer(200, None, body)
+            except asyncio.CancelledError:  # nothing else can be answered: the connection is closed
+                return
+        self._count(exchange, 200)
+
     def _answer(
         self, exchange: PlainExchange, body: bytes, status: int = 200, headers: _Headers | None = None
     ) -> None:
         exchange.connection.write_answer(status, headers, body)
+        self._count(exchange, status)
+
+    def _count(self, exchange: PlainExchange, status: int) -> None:
         seconds = time.perf_counter() - exchange.begun
         self._parts.metrics.served(method="POST", route=exchange.route.path, status=status, seconds=seconds)
 

@@ -149,7 +149,7 @@ class JobEvents:
 
         `TooManyStreams` if the caller or its VO have too many.
         """
-        vo = caller.vo or caller.subject
+        vo = caller.tenant
         if self._streams[caller.subject] >= self._most_of_caller:
             raise TooManyStreams(f"you have {self._most_of_caller} streams of events open")
         if self._of_vos[vo] >= (free := self._most - self._streams.total()):

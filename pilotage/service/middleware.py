@@ -1,9 +1,11 @@
-"""ASGI middleware around all answers: request metrics and security headers."""
+"""ASGI middleware around all answers: request metrics, security headers, and the bytes of answers."""
 
 import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pilotage.service.auth import access
+from pilotage.service.auth.rate_limits import ByteLimiter
 from pilotage.service.metrics import Metrics
 
 _UNKNOWN = "unknown"
@@ -96,3 +98,31 @@ def sending(scope: Scope, send: Send) -> Send:
         await send(message)
 
     return send_with_headers
+
+
+class CountedAnswers:
+    """Count the bytes of each answer for its caller until the server has sent them."""
+
+    def __init__(self, app: ASGIApp, answers: ByteLimiter) -> None:
+        self._app = app
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer and count."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        head: Message | None = None
+
+        async def send_counted(message: Message) -> None:
+            nonlocal head
+            if message["type"] == "http.response.start":
+                head = message  # with what follows, which would not be counted while the head waits
+                return
+            with self._answers.keep(*access.find_holder(scope), len(message.get("body", b""))):
+                if head is not None:
+                    begin, head = head, None
+                    await send(begin)
+                await send(message)
+
+        await self._app(scope, receive, send_counted)

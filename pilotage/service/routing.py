@@ -255,9 +255,14 @@ class GuardedRoute(APIRoute):
         """The handler with `guard` around it."""
         handle = super().get_route_handler()
 
+        async def handle_if_room(request: Request) -> Response:
+            # With the places that it needs: of those that wait for places all would pass.
+            access.require_room(request.scope, request.app.state.parts)
+            return await handle(request)
+
         async def guarded(request: Request) -> Response:
             strict = StrictRequest(request.scope, request.receive)
-            return await self.guard(strict, request.app.state.parts, handle)
+            return await self.guard(strict, request.app.state.parts, handle_if_room)
 
         return guarded
 
@@ -282,7 +287,7 @@ class RoleRoute(GuardedRoute):
         if not self._uses_thread or caller.is_operator:
             return nullcontext()
         turns = parts.expensive_turns if self.rules.is_expensive else parts.turns
-        return turns.place(caller.vo or caller.subject, caller.subject)
+        return turns.place(caller.tenant, caller.subject)
 
 
 class ApiRoute(RoleRoute):

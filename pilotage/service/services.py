@@ -17,7 +17,7 @@ from matcher.claim.matcher import Matcher
 from pilotage.service.advice import Advisor
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
-from pilotage.service.auth.rate_limits import RateLimiter, SharedPlaces, WorkLimiter
+from pilotage.service.auth.rate_limits import ByteLimiter, RateLimiter, SharedPlaces, WorkLimiter
 from pilotage.service.auth.tokens import RevokedTokens, Tokens
 from pilotage.service.job_events import JobEvents
 from pilotage.service.lease_reports import LeaseReports
@@ -104,6 +104,7 @@ class Services:
     sign_ins: WorkLimiter = field(init=False)
     turns: SharedPlaces = field(init=False)  #: of requests in threads
     expensive_turns: SharedPlaces = field(init=False)  #: of expensive ones
+    answers: ByteLimiter = field(init=False)  #: that are not sent yet
     job_events: JobEvents = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,6 +121,13 @@ class Services:
         object.__setattr__(self, "turns", turns)
         expensive = SharedPlaces(at_work=bounds.EXPENSIVE_AT_WORK, of_vo=bounds.EXPENSIVE_AT_WORK_OF_VO)
         object.__setattr__(self, "expensive_turns", expensive)
+        answers = ByteLimiter(
+            "unread answers",
+            of_all=bounds.ANSWERS,
+            of_vo=bounds.ANSWERS_OF_VO,
+            of_one=bounds.ANSWERS_OF_ONE,
+        )
+        object.__setattr__(self, "answers", answers)
         events = JobEvents(
             self.engine,
             most=self.limits.streams,

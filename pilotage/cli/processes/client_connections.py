@@ -1,8 +1,10 @@
 """HTTP connections of clients: their limits, and plain requests past the framework.
 
 uvicorn limits neither size, time nor number of heads of requests, which are read before any token is checked:
-these connections limit all three. A plain request of a pilot goes to the fast path of the service; for all
-others, and all that uvicorn refuses, uvicorn calls the application.
+these connections limit all three, and the time in which an answer is read. A long answer is written in
+pieces, each when those before are sent, so that its end is known to what counts the bytes in memory. A plain
+request of a pilot goes to the fast path of the service; for all others, and all that uvicorn refuses, uvicorn
+calls the application.
 """
 
 import asyncio
@@ -12,15 +14,19 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_client_addr
 
+from cs_config.options import bounds
 from pilotage.cli import process_setup
 from pilotage.service import middleware
+from pilotage.service.auth.rate_limits import Patience
 from pilotage.service.fast_path import LONGEST, FastPath, PlainExchange, find_route
 
 _log = logging.getLogger(__name__)
@@ -32,7 +38,10 @@ _LONGEST = 64 << 10
 _HEAD = 30.0
 #: Limit in seconds without a byte of a body; longer than the timeouts of the readers of a body.
 _SILENCE = 120.0
-
+#: Requests of one connection that wait for the answer to the one before.
+_MOST_PIPELINED = 100
+#: Seconds between two looks at a reader, at most: longer ones were pauses of this process, not of the reader.
+_LONGEST_LOOK = 10.0
 
 #: Shares of the open files that connections without a whole head, or a whole plain request, may use: in all,
 #: and from one address.
@@ -105,7 +114,15 @@ class PendingHeads:
 
 #: Headers of requests that are not plain.
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+#: Headers of which the first would count here, and another one for a proxy.
+_ONCE = (b"host", b"authorization")
 _NO_UPGRADE = "A request with a body cannot change the protocol: send it without the header Upgrade."
+
+
+def _cut(body: bytes) -> Iterator[bytes]:
+    """The pieces of a body."""
+    for begin in range(0, len(body), bounds.ANSWER_PIECE):
+        yield body[begin : begin + bounds.ANSWER_PIECE]
 
 
 def _write_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -115,6 +132,21 @@ def _write_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 #: What follows the length in the head of an answer with JSON.
 _JSON = _write_headers([(b"content-type", b"application/json"), *middleware.ALWAYS])
 _JSON_OVER_TLS = _write_headers([(b"content-type", b"application/json"), *middleware.OVER_TLS])
+
+
+class _Reader:
+    """A client while not all that was written for it is sent."""
+
+    def __init__(self, *, taken: int, now: float) -> None:
+        self._patience = Patience(bounds.READER_PATIENCE)
+        self._taken, self._seen_at = taken, now
+
+    def is_late(self, *, taken: int, now: float) -> bool:
+        """Whether it reads too slowly, or nothing at all; `taken` are the bytes that were sent to it."""
+        waited = min(now - self._seen_at, _LONGEST_LOOK)
+        self._patience.note(size=taken - self._taken, waited=waited)
+        self._taken, self._seen_at = taken, now
+        return self._patience.seconds < 0
 
 
 class ClientConnection(HttpToolsProtocol):
@@ -128,6 +160,8 @@ class ClientConnection(HttpToolsProtocol):
     _body: bytearray | None = None  # of the plain request that is being read
     _body_since = 0.0  # end of its head
     _is_last = False  # whether nothing more is read
+    _written = 0  # bytes of answers that were passed to the transport
+    _reader: _Reader | None = None  # None: nothing waited to be sent at the last look
 
     def __init__(self, *args: Any, pending: PendingHeads, fast_path: FastPath | None = None, **named: Any):
         super().__init__(*args, **named)
@@ -142,6 +176,8 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the limits of the first head."""
         super().connection_made(transport)
+        # `flow` is paused by more than a short answer, until all is sent.
+        transport.set_write_buffer_limits(high=bounds.SHORT_ANSWER, low=0)
         self.address = self.client[0] if self.client else ""
         self._received_at = self._head_since = self.loop.time()
         self._pending.add(self, now=self._received_at)
@@ -180,6 +216,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """End the limits of the head, and authenticate a plain request: no body is kept for a stranger."""
+        self._check_head()
         self._received, self._head_since = 0, None
         # The answer to a plain request before this one in the same piece has set it.
         self._unset_keepalive_if_required()
@@ -192,6 +229,14 @@ class ClientConnection(HttpToolsProtocol):
         else:
             self._exchange = self.cycle = exchange  # type: ignore[assignment]
             self._body, self._body_since = bytearray(), self._received_at
+
+    def _check_head(self) -> None:
+        """Have the parser refuse a head that came in one piece and is too long, or states something twice."""
+        names = [name for name, _ in self.headers]
+        if any(names.count(each) > 1 for each in _ONCE):
+            raise ValueError
+        if self._received > _LONGEST and sum(map(len, chain([self.url], *self.headers))) > _LONGEST:
+            raise ValueError
 
     def _end_with_upgrade(self) -> None:
         """Answer a request for another protocol in this one, as the last of its connection.
@@ -226,7 +271,7 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Mark the request as complete."""
         self._received, self._is_open = 0, False
-        if self._is_last and self.transport.is_closing():
+        if self._is_last and (self.transport.is_closing() or isinstance(self.cycle, PlainExchange)):
             return
         if self._body is None or self._exchange is None or self._fast_path is None:
             super().on_message_complete()
@@ -266,38 +311,92 @@ class ClientConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _begin_cycle(self) -> None:
-        """Let the application answer a request whose head was read."""
+        """Let the application answer a request whose head was read.
+
+        Too many requests at once are refused by the parser: a piece of them would take seconds.
+        """
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            raise ValueError
         super().on_headers_complete()
         self._cycles = [each for each in self._cycles if not each.response_complete]
         if isinstance(self.cycle, RequestResponseCycle):
             self._cycles.append(self.cycle)
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Let the application answer, in pieces."""
+        super()._start_asgi_task(cycle, partial(self._answer_in_pieces, app))
+
+    async def _answer_in_pieces(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_pieces(message: Message) -> None:
+            body = message.get("body", b"")
+            if len(body) > bounds.SHORT_ANSWER:
+                for piece in _cut(body):
+                    await send({"type": message["type"], "body": piece, "more_body": True})
+                    self._written += len(piece)
+                await self.flow.drain()
+                body, message = b"", {**message, "body": b""}
+            await send(message)
+            self._written += len(body)
+
+        await app(scope, receive, send_in_pieces)
+
     def write_answer(self, status: int, headers: list[tuple[bytes, bytes]] | None, body: bytes) -> None:
         """Write the answer of a plain request; None: the headers of JSON."""
-        exchange, self._exchange = self._exchange, None
-        if exchange is None:
+        exchange = self._require_exchange()
+        if not exchange.disconnected:
+            self._write(self._write_head(exchange, status, headers, len(body)) + body)
+        self._end_exchange(exchange)
+
+    async def send_answer(self, status: int, headers: list[tuple[bytes, bytes]] | None, body: bytes) -> None:
+        """Write a long answer of a plain request in pieces, and return when all are sent, or none will be."""
+        exchange = self._require_exchange()
+        pieces = chain([self._write_head(exchange, status, headers, len(body))], _cut(body))
+        for piece in pieces:
+            if not exchange.disconnected:
+                self._write(piece)
+                await self.flow.drain()
+        self._end_exchange(exchange)
+
+    def _write(self, content: bytes) -> None:
+        self.transport.write(content)
+        self._written += len(content)
+
+    def _require_exchange(self) -> PlainExchange:
+        if self._exchange is None:
             raise TypeError("the request was answered")
-        exchange.response_complete = True
+        return self._exchange
+
+    def _end_exchange(self, exchange: PlainExchange) -> None:
+        self._exchange, exchange.response_complete = None, True
         if exchange.disconnected:
             return
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _write_head(
+        self, exchange: PlainExchange, status: int, headers: list[tuple[bytes, bytes]] | None, length: int
+    ) -> bytes:
+        """The head of an answer, which is logged."""
         if self.access_log:
             client, path = get_client_addr(exchange.scope), exchange.scope["path"]  # type: ignore[arg-type]
             self.access_logger.info('%s - "%s %s HTTP/%s" %d', client, "POST", path, "1.1", status)
         if headers is None:
             rest = _JSON_OVER_TLS if exchange.scope["scheme"] == "https" else _JSON
-            own = b"content-length: %d\r\n%b" % (len(body), rest)
+            own = b"content-length: %d\r\n%b" % (length, rest)
         else:
             own = _write_headers(headers)
         default = _write_headers(self.server_state.default_headers)
         close = b"" if exchange.keep_alive else b"connection: close\r\n"
-        self.transport.write(b"%b%b%b%b\r\n%b" % (STATUS_LINE[status], default, own, close, body))
-        if not exchange.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+        return b"%b%b%b%b\r\n" % (STATUS_LINE[status], default, own, close)
 
     def end_if_silent(self, now: float) -> None:
-        """Abort the connection if a request, or the rest of one, is overdue on the clock of the loop."""
-        if not self._is_answering and (self._head_is_late(now) or self._body_is_late(now)):
+        """Abort the connection if a request, or the rest of one, is overdue on the clock of the loop.
+
+        The same if its client does not read what it is sent, or reads it too slowly.
+        """
+        request_is_late = not self._is_answering and (self._head_is_late(now) or self._body_is_late(now))
+        if request_is_late or self._reader_is_late(now):
             self.transport.abort()
 
     @property
@@ -318,6 +417,15 @@ class ClientConnection(HttpToolsProtocol):
         if self._body is not None and now - self._body_since > _HEAD:
             return True
         return self._is_open and not self.flow.read_paused and now - self._received_at > _SILENCE
+
+    def _reader_is_late(self, now: float) -> bool:
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent:
+            self._reader = None
+            return False
+        if self._reader is None:
+            self._reader = _Reader(taken=self._written - unsent, now=now)
+        return self._reader.is_late(taken=self._written - unsent, now=now)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what was received, and close the connection.
@@ -393,6 +501,6 @@ class Handshake:
 
 
 def end_silent(connections: Iterable[Any], *, now: float) -> None:
-    """Abort connections with overdue requests; ignore connections of other classes."""
+    """Abort connections with overdue requests or readers; ignore connections of other classes."""
     for each in [each for each in connections if isinstance(each, ClientConnection)]:
         each.end_if_silent(now)

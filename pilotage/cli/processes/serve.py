@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 
 from cs_config import gc_tuning, notifications
+from cs_config.options import bounds
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
@@ -54,6 +55,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Its connections have the same: else the kernel takes megabytes of an answer that nobody reads.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 2 * bounds.ANSWER_PIECE)
     try:
         bound.bind((host, port))
     except OSError as error:

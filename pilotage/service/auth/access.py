@@ -24,6 +24,8 @@ from requirements.errors import NotAllowed
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 _ATTRIBUTE = "access_rules"
+#: In the state of a request: for whom its answer counts.
+_PEER = "peer"
 
 #: All roles that deal with jobs and resources.
 EVERY_ROLE = frozenset(Role) - {Role.MONITOR}
@@ -91,6 +93,26 @@ def count(parts: Services, subject: str, *, vo: str | None = None) -> None:
     """Count a request of a subject; `TooManyRequests` beyond its rate."""
     rate = _find_rate(parts.live.current, vo, parts.limits.burst_seconds, math.inf)
     parts.rates.take(subject, rate, now=time.monotonic())
+
+
+def find_holder(scope: Scope) -> tuple[str, str]:
+    """The VO and the subject for whom the bytes of an answer count; of strangers no VO and the address."""
+    state = scope.get("state", {})
+    if (token := state.get("token")) is not None:
+        return token.caller.tenant, token.caller.subject
+    return state.get(_PEER) or ("", name_stranger(Request(scope)))
+
+
+def note_peer(request: Request, vo: str, subject: str) -> None:
+    """Note for whom the answer counts, of a caller without a token of ours."""
+    setattr(request.state, _PEER, (vo, subject))
+
+
+def require_room(scope: Scope, parts: Services) -> None:
+    """Raise `TooManyRequests` if answers that the caller, its VO, or all have not read are too many."""
+    token = scope.get("state", {}).get("token")
+    if token is None or not token.caller.is_operator:
+        parts.answers.require_room(*find_holder(scope))
 
 
 def admit_jobs(parts: Services, caller: Caller, what: str = "jobs") -> None:

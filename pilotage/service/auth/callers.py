@@ -82,6 +82,11 @@ class Caller:
         return next(iter(self.vos)) if len(self.vos) == 1 else None
 
     @property
+    def tenant(self) -> str:
+        """The name under which it shares what VOs share: its VO, or itself if it is not of exactly one."""
+        return self.vo or self.subject
+
+    @property
     def visible_vos(self) -> frozenset[str] | None:
         """The VOs whose data the caller may read; None: all."""
         return None if self.is_operator else frozenset().union(*(one.vos for one in self.each))

@@ -1,16 +1,17 @@
-"""Request rates of callers, and the number of requests of one caller that are at work at the same time."""
+"""Request rates of callers, and what their requests may hold at a time: places, memory, and our patience."""
 
 import asyncio
 import logging
 import math
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
+from cs_config.options import bounds
 from pilotage.service.http_errors import TooManyRequests
 
 log = logging.getLogger(__name__)
@@ -141,12 +142,28 @@ class WorkLimiter:
                 del self._subjects[subject]
 
 
-class BodyLimiter:
-    """Bytes of bodies in memory: of all requests, of a VO and of a subject; of one event loop."""
+class ByteLimiter:
+    """Bytes of requests or answers in memory: of all, of a VO and of a subject; of one event loop."""
 
-    def __init__(self, *, of_all: int, of_vo: int, of_one: int) -> None:
+    def __init__(self, what: str, *, of_all: int, of_vo: int, of_one: int) -> None:
+        """`what` names them in refusals, such as `large requests`."""
+        self._what = what
         self._most = (of_all, of_vo, of_one)
         self._held: Counter[tuple[str, ...]] = Counter()
+
+    def require_room(self, vo: str, subject: str) -> None:
+        """Raise `TooManyRequests` if the subject, its VO, or all hold as much as they may."""
+        self._require(_list_holders(vo, subject), 1)
+
+    @contextmanager
+    def keep(self, vo: str, subject: str, size: int) -> Iterator[None]:
+        """Count so many bytes until the end of the block, whatever is held: they are in memory already."""
+        holders = _list_holders(vo, subject)
+        self._held.update(dict.fromkeys(holders, size))
+        try:
+            yield
+        finally:
+            self._release(holders, size)
 
     @contextmanager
     def hold(self, vo: str, subject: str) -> Iterator[Callable[[int], None]]:
@@ -154,19 +171,33 @@ class BodyLimiter:
 
         `TooManyRequests` if others hold too many: a request that waited for them would hold its own.
         """
-        holders, held = ((), (vo,), (vo, subject)), 0
+        holders, held = _list_holders(vo, subject), 0
 
         def count(size: int) -> None:
             nonlocal held
-            if any(self._held[who] + size > most for who, most in zip(holders, self._most, strict=True)):
-                raise TooManyRequests(1, "large requests")
+            self._require(holders, size)
             held += size
             self._held.update(dict.fromkeys(holders, size))
 
         try:
             yield count
         finally:
-            self._held -= Counter(dict.fromkeys(holders, held))  # which drops those at zero
+            self._release(holders, held)
+
+    def _require(self, holders: Sequence[tuple[str, ...]], size: int) -> None:
+        if any(self._held[who] + size > most for who, most in zip(holders, self._most, strict=True)):
+            raise TooManyRequests(1, self._what)
+
+    def _release(self, holders: Sequence[tuple[str, ...]], size: int) -> None:
+        for who in holders:
+            self._held[who] -= size
+            if not self._held[who]:
+                del self._held[who]
+
+
+def _list_holders(vo: str, subject: str) -> Sequence[tuple[str, ...]]:
+    """The keys of what all, a VO and a subject hold."""
+    return (), (vo,), (vo, subject)
 
 
 class SharedPlaces:
@@ -217,6 +248,19 @@ class SharedPlaces:
         """The VO that has the fewest places; None: none waits that may have more."""
         vo = min(self._waiting, key=self._at_work.__getitem__, default=None)
         return vo if vo is not None and self._at_work[vo] < self._of_vo else None
+
+
+class Patience:
+    """The seconds that a client may still let us wait: each byte that it sends or reads adds to them."""
+
+    def __init__(self, most: float, left: float | None = None) -> None:
+        """At most so many seconds, now `left` (None: all of them)."""
+        self._most = most
+        self.seconds = most if left is None else min(most, left)
+
+    def note(self, *, size: int, waited: float) -> None:
+        """Note that `size` bytes passed after waiting so many seconds for them."""
+        self.seconds = min(self._most, self.seconds - waited + size / bounds.SLOWEST)
 
 
 class SharedRates:

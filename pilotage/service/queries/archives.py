@@ -10,7 +10,7 @@ import io
 import tarfile
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
@@ -21,10 +21,12 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from cs_config.cache import Cache
+from cs_config.options import bounds
 from pilotage.service import lease_reports
-from pilotage.service.auth.rate_limits import WorkLimiter
+from pilotage.service.auth.rate_limits import Patience, WorkLimiter
 from pilotage.service.http_errors import BodyTooLarge, SenderSilent
 from pilotage.service.routing import refuse_by_length
 from pilotage.service.services import Services
@@ -42,14 +44,9 @@ _MOST_UPLOADS = 64
 #: Of one subject; and how many of its uploads wait for these.
 _MOST_OF_SUBJECT = 4
 _MOST_WAITING = 100
-#: Bytes a second that a sender has to reach over a minute, and the length of this minute in seconds.
-LEAST_RATE = 10_000
-PATIENCE = 60.0
 #: Seconds for the next upload of a subject that has used up its patience; and how many subjects are kept.
 _LEAST_PATIENCE = 5.0
 _REMEMBERED = 10_000
-#: Bytes sent at a time.
-_CHUNK = 256 << 10
 #: Unpacked bytes that are read.
 MOST_BYTES = 32 << 20
 #: Entries that are read.
@@ -83,7 +80,7 @@ class Uploads:
 
         Raises:
             BodyTooLarge: It is longer.
-            SenderSilent: It came more slowly than `LEAST_RATE`.
+            SenderSilent: It came too slowly.
             StorageFull: There is no space for it.
             TooManyRequests: Too many uploads of the subject wait.
         """
@@ -102,21 +99,10 @@ class Uploads:
             self._left.remove(subject)
             return staged
 
-    def _patience_with(self, subject: str) -> "SenderPatience":
+    def _patience_with(self, subject: str) -> Patience:
         """Less with one whose uploads begin anew again and again; a second more for each that passes."""
-        left, at = self._left.find(subject) or (PATIENCE, 0.0)
-        return SenderPatience(min(PATIENCE, max(_LEAST_PATIENCE, left + time.monotonic() - at)))
-
-
-class SenderPatience:
-    """The time that a sender may still let us wait: each byte adds to it, up to `PATIENCE`."""
-
-    def __init__(self, seconds: float = PATIENCE) -> None:
-        self.seconds = seconds
-
-    def note(self, *, size: int, waited: float) -> None:
-        """Note that `size` bytes came after waiting so many seconds for them."""
-        self.seconds = min(PATIENCE, self.seconds - waited + size / LEAST_RATE)
+        left, at = self._left.find(subject) or (bounds.SENDER_PATIENCE, 0.0)
+        return Patience(bounds.SENDER_PATIENCE, max(_LEAST_PATIENCE, left + time.monotonic() - at))
 
 
 def store_input(parts: Services, staged: StagedBlob, vo: str, quota: int) -> None:
@@ -168,16 +154,34 @@ def answer(
     size = blobs.read_size(conn, digest, vo=vo)
     file = store.open(digest)
     headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(_pieces(file), media_type="application/x-tar", headers=headers)
+    return _ArchiveStream(file, media_type="application/x-tar", headers=headers)
 
 
-def _chunks(body: AsyncIterator[bytes], patience: SenderPatience) -> Iterator[bytes]:
+class _ArchiveStream(StreamingResponse):
+    """The content of a file, which is closed at the end, however that comes.
+
+    The framework leaves the iterator of a client that has gone to the garbage collector, and its file open.
+    """
+
+    def __init__(self, file: BinaryIO, *, media_type: str, headers: Mapping[str, str]) -> None:
+        pieces = iter(partial(file.read, bounds.ANSWER_PIECE), b"")
+        super().__init__(pieces, media_type=media_type, headers=headers)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.close()
+
+
+def _chunks(body: AsyncIterator[bytes], patience: Patience) -> Iterator[bytes]:
     """Pass chunks from the event loop to the writing thread."""
     while (chunk := anyio.from_thread.run(_next, body, patience)) is not None:
         yield chunk
 
 
-async def _next(body: AsyncIterator[bytes], patience: SenderPatience) -> bytes | None:
+async def _next(body: AsyncIterator[bytes], patience: Patience) -> bytes | None:
     # Only the wait for the sender counts, not our own writing.
     begun = time.monotonic()
     try:
@@ -185,15 +189,9 @@ async def _next(body: AsyncIterator[bytes], patience: SenderPatience) -> bytes |
             chunk = await anext(body, None)
     except TimeoutError:
         patience.seconds = 0.0
-        raise SenderSilent(f"fewer than {LEAST_RATE} bytes a second came for too long") from None
+        raise SenderSilent(f"fewer than {bounds.SLOWEST} bytes a second came for too long") from None
     patience.note(size=len(chunk or b""), waited=time.monotonic() - begun)
     return chunk
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(_CHUNK):
-            yield piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from cs_config.options import bounds
 from examples.servers.certificates import Authority, make_proxy
@@ -606,6 +606,52 @@ def test_calls_of_one_vo_from_many_addresses_leave_threads_to_others(
         for each in of_lhcb:
             value(await each)
         assert sorted(begun) == ["dune", "lhcb", "lhcb", "lhcb"]
+
+    with opened_door(engine, tmp_path) as door:
+        asyncio.run(call())
+
+
+def test_answers_that_are_not_read_count_for_the_peer_and_its_vo(
+    engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounds, "ANSWERS_OF_ONE", 1_000)
+    monkeypatch.setattr(bounds, "ANSWERS_OF_VO", 3_000)
+    result = jencode.encode(jencode.ok("x" * 2_000))
+    monkeypatch.setitem(
+        SERVICES[MONITORING],
+        "long",
+        CheckedMethod(lambda _: jencode.ok("x" * 2_000)),  # type: ignore[arg-type]
+    )
+
+    async def call() -> None:
+        held, sending, may_end = door.state.parts.answers._held, list[Scope](), asyncio.Event()
+
+        async def unread(scope: Scope, receive: Receive, send: Send) -> None:
+            async def wait(message: Message) -> None:
+                if message["type"] == "http.response.body":
+                    sending.append(scope)
+                    await may_end.wait()
+                await send(message)
+
+            await door(scope, receive, wait)
+
+        ask, leave_unread = asking_async(door, chains), asking_async(unread, chains)  # type: ignore[arg-type]
+        unread_answers = [asyncio.create_task(leave_unread("ada", MONITORING, "long"))]
+        while not sending:
+            await asyncio.sleep(0.01)
+        assert held["lhcb", "/DC=test/CN=ada"] == held["lhcb",] == len(result)
+        assert (await ask("ada", MONITORING, "ping")).status_code == 429
+        value(await ask("bob", MONITORING, "ping"))
+        unread_answers.append(asyncio.create_task(leave_unread("bob", MONITORING, "long")))
+        while len(sending) < 2:
+            await asyncio.sleep(0.01)
+        assert (await ask("pia", MONITORING, "ping")).status_code == 429
+        value(await ask("bea", MONITORING, "ping"))
+        may_end.set()
+        for each in unread_answers:
+            value(await each)
+        assert not held
+        value(await ask("ada", MONITORING, "ping"))
 
     with opened_door(engine, tmp_path) as door:
         asyncio.run(call())

@@ -376,3 +376,53 @@ def test_a_broken_body_is_refused():
         assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
 
     talk(said)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        _REQUEST + b"X: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + _REQUEST[5:] + b"\r\n",
+        _REQUEST + b"HOST: y\r\n\r\n",
+        _REQUEST + b"Authorization: Bearer x\r\nAuthorization: Bearer y\r\n\r\n",
+    ],
+    ids=["long header", "long address", "two hosts", "two tokens"],
+)
+def test_a_head_that_is_too_long_or_ambiguous_is_refused_whole(head: bytes):
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+    ) -> None:
+        while not server.server_state.connections:
+            await asyncio.sleep(0)
+        [connection] = server.server_state.connections
+        connection.data_received(head)  # type: ignore[union-attr]
+        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
+        del writer
+
+    talk(said)
+
+
+class _LaterPath(_FastPath):
+    """Answers when the test wants it."""
+
+    exchange: PlainExchange | None = None
+
+    def begin(self, exchange: PlainExchange) -> bool:
+        self.exchange = exchange
+        return True
+
+
+def test_a_plain_request_is_answered_also_with_an_upgrade_behind_it(monkeypatch: pytest.MonkeyPatch):
+    path = _LaterPath()
+    fixed = property(lambda _: path, _ignore)
+    monkeypatch.setattr(client_connections.ClientConnection, "_fast_path", fixed, raising=False)
+
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+        writer.write(_PLAIN + _REQUEST + _UPGRADE + b"\r\n")
+        while path.exchange is None:
+            await asyncio.sleep(0)
+        path.exchange.connection.write_answer(200, None, b"{}")
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"{}")
+        assert await reader.read() == b"", "the client sends the other one again"
+
+    talk(said)

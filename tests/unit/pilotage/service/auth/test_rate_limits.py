@@ -3,8 +3,16 @@ from contextlib import ExitStack
 
 import pytest
 
+from cs_config.options import bounds
 from pilotage.service.auth import rate_limits
-from pilotage.service.auth.rate_limits import BodyLimiter, RateLimiter, RequestRate, SharedPlaces, WorkLimiter
+from pilotage.service.auth.rate_limits import (
+    ByteLimiter,
+    Patience,
+    RateLimiter,
+    RequestRate,
+    SharedPlaces,
+    WorkLimiter,
+)
 from pilotage.service.http_errors import TooManyRequests
 
 RATE = RequestRate(per_second=2, burst=4)
@@ -144,7 +152,7 @@ def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some()
 
 
 def test_bodies_are_held_up_to_a_number_of_bytes_of_one_of_a_vo_and_of_all() -> None:
-    limiter = BodyLimiter(of_all=10, of_vo=6, of_one=4)
+    limiter = ByteLimiter("large requests", of_all=10, of_vo=6, of_one=4)
     with ExitStack() as held:
         ada = held.enter_context(limiter.hold("a", "ada"))
         ada(1)
@@ -161,3 +169,38 @@ def test_bodies_are_held_up_to_a_number_of_bytes_of_one_of_a_vo_and_of_all() -> 
         with pytest.raises(TooManyRequests):
             dan(1)
     assert not limiter._held
+
+
+def test_answers_count_whole_and_are_refused_when_one_a_vo_or_all_hold_enough() -> None:
+    limiter = ByteLimiter("unread answers", of_all=10, of_vo=6, of_one=4)
+    with ExitStack() as held:
+        limiter.require_room("a", "ada")
+        held.enter_context(limiter.keep("a", "ada", 3))
+        limiter.require_room("a", "ada")
+        with limiter.keep("a", "ada", 100):
+            for vo, subject in (("a", "ada"), ("a", "bob"), ("b", "bea")):
+                with pytest.raises(TooManyRequests, match="too many unread answers, try again in 1 s"):
+                    limiter.require_room(vo, subject)
+        held.enter_context(limiter.keep("a", "bob", 3))
+        with pytest.raises(TooManyRequests):
+            limiter.require_room("a", "cy")
+        limiter.require_room("b", "bea")
+        held.enter_context(limiter.keep("b", "bea", 4))
+        with pytest.raises(TooManyRequests):
+            limiter.require_room("d", "dan")
+    assert not limiter._held
+
+
+def test_a_client_may_pause_and_has_to_reach_the_least_rate_over_a_time() -> None:
+    steady = Patience(60)
+    for _ in range(10_000):
+        steady.note(size=bounds.SLOWEST, waited=1.0)
+    assert steady.seconds == 60
+    fast = Patience(60)
+    fast.note(size=10**9, waited=1.0)
+    assert fast.seconds == 60  # what came fast saves up no longer pause
+    trickling = Patience(60)
+    for _ in range(62):
+        trickling.note(size=1, waited=1.0)
+    assert trickling.seconds < 0
+    assert Patience(60, 1000).seconds == 60

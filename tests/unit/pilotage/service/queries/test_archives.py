@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cs_config.options import bounds
 from pilotage.service.http_errors import SenderSilent
 from pilotage.service.queries import archives
 from pilotage.service.queries.archives import HEAD, ArchiveListing, ArchiveMember
@@ -94,20 +95,6 @@ def test_a_name_that_is_no_text_can_be_sent_all_the_same(form: int) -> None:
     assert member.name.endswith(".txt")
 
 
-def test_a_sender_may_pause_for_a_minute_and_has_to_reach_the_least_rate_over_one():
-    steady = archives.SenderPatience()
-    for _ in range(10_000):
-        steady.note(size=archives.LEAST_RATE, waited=1.0)
-    assert steady.seconds == archives.PATIENCE
-    fast = archives.SenderPatience()
-    fast.note(size=10**9, waited=1.0)
-    assert fast.seconds == archives.PATIENCE  # what came fast saves up no longer pause
-    trickling = archives.SenderPatience()
-    for _ in range(62):
-        trickling.note(size=1, waited=1.0)
-    assert trickling.seconds < 0
-
-
 def test_a_sender_whose_uploads_begin_anew_has_the_patience_that_it_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -124,10 +111,10 @@ def test_a_sender_whose_uploads_begin_anew_has_the_patience_that_it_left(
 
     async def check() -> None:
         uploads = archives.Uploads(store)
-        monkeypatch.setattr(archives, "PATIENCE", 0.01)
+        monkeypatch.setattr(bounds, "SENDER_PATIENCE", 0.01)
         with pytest.raises(SenderSilent):
             await send(uploads, fall_silent())
-        monkeypatch.setattr(archives, "PATIENCE", 1000.0)
+        monkeypatch.setattr(bounds, "SENDER_PATIENCE", 1000.0)
         assert archives._LEAST_PATIENCE <= uploads._patience_with("eve").seconds < 500
         assert uploads._patience_with("ada").seconds == 1000
         await send(uploads, send_all())
