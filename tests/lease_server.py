@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 TOKEN = "the.pilots.token"
 SECRET = "the-secret-of-a-pilot"
@@ -63,6 +63,7 @@ class LeaseServer:
         self.jobs: dict[int, Job] = {}
         self.parameters: dict[str, Any] = {"CPUTime": 100_000, "MaxRAM": 4000}
         self.pools = ["a" * 64]
+        self.pool_page: int | None = None  #: pools in one answer; None: all, and no page
         self.requests: list[tuple[str, str, Any]] = []  #: method, path, body, as they came
         self.requested: dict[str, list[int]] = {}  #: request_id to jobs
         self.lease_time = timedelta(minutes=5)
@@ -153,10 +154,12 @@ class LeaseServer:
 
     # What a pilot asks.
 
-    def serve(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Any:
+    def serve(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, query: Mapping[str, str]
+    ) -> Any:
         with self._changed:
             try:
-                return self._serve(method, path, headers, body)
+                return self._serve(method, path, headers, body, query)
             finally:
                 self._changed.notify_all()
 
@@ -168,7 +171,9 @@ class LeaseServer:
                     return True
             return False
 
-    def _serve(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Any:
+    def _serve(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, query: Mapping[str, str]
+    ) -> Any:
         said = body if path.endswith("/output") else json.loads(body or b"{}")
         self.requests.append((method, path, said))
         shown = headers.get("Authorization", "").removeprefix("Bearer ")
@@ -185,12 +190,22 @@ class LeaseServer:
             case ["resources", "queues", *names]:
                 return self._queue("/".join(names))
             case ["matcher", "getSubmitPoolsForQueue"]:
-                return {"pools": dict.fromkeys(said["queues"], self.pools), "unknown": []}
+                return self._page_of_pools(said["queues"], query)
             case ["matcher", "requestJob"]:
                 return self._request_job(said)
             case ["leases", lease, what]:
                 return self._lease(lease, what, said)
         raise Refusal(404, "not_found", path)
+
+    def _page_of_pools(self, queues: list[str], query: Mapping[str, str]) -> dict[str, Any]:
+        """A page, or all of them, as a service of 1.0 answers."""
+        if self.pool_page is None:
+            return {"pools": dict.fromkeys(queues, self.pools), "unknown": []}
+        assert int(query["limit"]) >= self.pool_page
+        begin = int(query.get("after", "0"))
+        end = begin + self.pool_page
+        cursor = str(end) if end < len(self.pools) else None
+        return {"pools": dict.fromkeys(queues, self.pools[begin:end]), "unknown": [], "next": cursor}
 
     def _of_pilot(self, parts: list[str], said: Any) -> Any:
         match parts:
@@ -315,9 +330,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
-        path = urlsplit(self.path).path
+        address = urlsplit(self.path)
+        path, query = address.path, dict(parse_qsl(address.query))
         try:
-            status, answer, headers = 200, self.lease_server.serve(self.command, path, self.headers, body), {}
+            status, answer, headers = (
+                200,
+                self.lease_server.serve(self.command, path, self.headers, body, query),
+                {},
+            )
         except Refusal as refusal:
             error = {"code": refusal.code, "message": str(refusal), "details": {}}
             status, answer = refusal.status, {"error": error}

@@ -146,6 +146,8 @@ REQUESTS_AT_WORK_OF_VO: Final = 5
 EXPENSIVE_AT_WORK: Final = 3
 EXPENSIVE_AT_WORK_OF_VO: Final = 2
 
+#: Pools in one page of the pools of queues, by default and at most.
+QUEUE_POOLS: Final = 20_000
 #: Bytes of answers that one process has in memory until they are sent, of all, of one VO and of one caller,
 #: above which further requests are refused; bytes that are passed to a connection at a time, and those of a
 #: short answer, which may wait in a connection uncounted.

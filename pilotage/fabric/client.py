@@ -4,7 +4,7 @@ import json
 import os
 import ssl
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 
 from pilotage.fabric.pilot.service import transport as trust
+from pilotage.fabric.pilot.service.service_client import MOST_POOLS
 from requirements.errors import PilotageError, format_ids
 
 
@@ -409,7 +410,7 @@ class ServiceClient:
 
     def submit_pools(self, queues: Sequence[str]) -> Json:
         """The ids of the SubmitPools of each queue under `pools`, and the queues that are `unknown`."""
-        return self._call("POST", "/matcher/getSubmitPoolsForQueue", json={"queues": list(queues)})
+        return self._queue_pools({"queues": list(queues)})
 
     def describe_queues(self, queues: Sequence[str], vo: str) -> Json:
         """The parameters of many queues for a VO under `queues`, and those that do not exist: `unknown`."""
@@ -420,8 +421,19 @@ class ServiceClient:
 
         The pools of a queue are under `pools`, the same by flags under `flags`.
         """
-        body = {"queues": list(queues), "flags": True}
-        return self._call("POST", "/matcher/getSubmitPoolsForQueue", json=body)
+        return self._queue_pools({"queues": list(queues), "flags": True})
+
+    def _queue_pools(self, body: Json) -> Json:
+        """All pages of the pools of queues, as one; a service of 1.0 answers with one page."""
+        path, params = "/matcher/getSubmitPoolsForQueue", {"limit": str(MOST_POOLS)}
+        whole = page = self._call("POST", path, json=body, params=params)
+        while page.get("next"):
+            page = self._call("POST", path, json=body, params={**params, "after": page["next"]})
+            for queue, pools in page["pools"].items():
+                whole["pools"].setdefault(queue, []).extend(pools)
+            for queue, groups in page.get("flags", {}).items():
+                _add_groups(whole["flags"].setdefault(queue, []), groups)
+        return whole
 
     def demand(self, resources: Sequence[Mapping[str, object]]) -> Json:
         """The `task_queues` that some resources may serve now, and which of them each may: `resources`."""
@@ -652,6 +664,16 @@ def _refusal(response: httpx.Response, whose: str) -> ApiError:
     wait = response.headers.get("Retry-After", "")
     retry_after = float(wait) if wait.isdecimal() else None
     return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)
+
+
+def _add_groups(groups: list[Json], more: Iterable[Json]) -> None:
+    """Add the pools of groups to those of the groups with the same flags."""
+    known = {tuple(each["flags"]): each for each in groups}
+    for each in more:
+        if (group := known.get(tuple(each["flags"]))) is None:
+            groups.append(each)
+        else:
+            group["pools"] += each["pools"]
 
 
 def scope_path(scope: str) -> str:

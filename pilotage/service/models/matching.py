@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cs_config.options import bounds
 from pilotage.service.models import AnswerModel, StrictInput
 
 #: Queues in one request.
@@ -29,6 +30,28 @@ class QueuesQuestion(StrictInput):
     flags: bool = Field(default=False, description="Add the flags with which pilots for the pools are sent.")
 
 
+class QueuePoolsPage(StrictInput):
+    """The page of the pools of queues."""
+
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        le=bounds.QUEUE_POOLS,
+        description="Most pools in the answer, over all queues; left out: all, in one answer.",
+    )
+    after: str | None = Field(
+        default=None,
+        pattern=r"^[0-9]{1,5}:[!-~]{1,64}$",
+        description="`next` of the page before, for the same body.",
+    )
+
+    @property
+    def cursor(self) -> tuple[int, str]:
+        """The position of a queue in the request, and its pool behind which the page begins."""
+        position, _, pool = (self.after or "0:").partition(":")
+        return int(position), pool
+
+
 class UnknownQueue(BaseModel):
     """A queue that is not in the configuration."""
 
@@ -50,6 +73,9 @@ class QueuePoolsAnswer(BaseModel):
     unknown: list[UnknownQueue]
     flags: dict[str, list[PilotGroupAnswer]] | None = Field(
         default=None, description="On request: the pools of each queue by the flags of their pilots."
+    )
+    next: str | None = Field(
+        default=None, description="With `limit`: the `after` of the next page; null: this was the last."
     )
 
 

@@ -3,15 +3,15 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from typing import Annotated, Protocol, cast
 
 import anyio.to_thread
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 from starlette.types import Message
 
@@ -38,14 +38,15 @@ from pilotage.service.models.matching import (
     DemandQuestion,
     JobRequest,
     Matches,
-    PilotGroupAnswer,
     QueuePoolsAnswer,
+    QueuePoolsPage,
     QueuesQuestion,
     ResourceDescription,
     TaskQueueAnswer,
     TaskQueues,
     UnknownQueue,
 )
+from pilotage.service.queries.queue_pools import QueuePools
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, format_count
@@ -70,64 +71,38 @@ RequestTimeout = Annotated[
 ]
 
 
-@router.post("/getSubmitPoolsForQueue", response_model_exclude_unset=True)
+@router.post("/getSubmitPoolsForQueue", response_model=QueuePoolsAnswer, response_model_exclude_unset=True)
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY, Role.PILOT)
-def get_submit_pools_for_queue(parts: PartsOf, caller: CallerOf, body: QueuesQuestion) -> QueuePoolsAnswer:
+def get_submit_pools_for_queue(
+    parts: PartsOf, caller: CallerOf, body: QueuesQuestion, query: Annotated[QueuePoolsPage, Query()]
+) -> QueuePoolsAnswer | StreamingResponse:
     """List the ids of the pools that each queue is eligible for; with `flags` grouped by pilots' flags.
 
     Those of the VOs of the token, at the own sites of a site admin those of all VOs. Unknown queues are
-    listed apart; 404 only if all are unknown.
+    listed apart, on the first page; 404 only if all are unknown. With `limit` the answer is a page with so
+    many pools, which may end within a queue; `after` continues with the same body. Without it the answer has
+    all pools.
     """
-    names = _queue_names(body)
-    if caller.role is Role.PILOT and len(set(names)) > 1:
+    names = list(dict.fromkeys(_queue_names(body)))
+    if caller.role is Role.PILOT and len(names) > 1:
         raise NotAllowed("a pilot may only request its own queue")
-    if caller.role in (Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN) and len(set(names)) > _QUEUES_OF_PERSON:
-        message = f"has {format_count(len(set(names)), 'queue')}, allowed at a time are {_QUEUES_OF_PERSON}"
+    if caller.role in (Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN) and len(names) > _QUEUES_OF_PERSON:
+        message = f"has {format_count(len(names), 'queue')}, allowed at a time are {_QUEUES_OF_PERSON}"
         raise InvalidRequest([Problem(path="queues", message=message)])
     known, unknown = place_pools.find_queues(names, parts.live.current)
-    queues = frozenset(known.values())
-    for address in queues:
+    for address in frozenset(known.values()):
         if not caller.looks_after(address.site):
             pilot_binding.check_site(caller, address.site)
         if caller.role is Role.PILOT:
             parts.places.bind(caller, address, now=parts.clock())
-    answer = QueuePoolsAnswer(
-        pools={},
+    return QueuePools(
+        parts=parts,
+        caller=caller,
+        names=names,
+        known=known,
         unknown=[UnknownQueue(queue=str(each.name), did_you_mean=each.suggestion) for each in unknown],
-    )
-    if not body.flags:
-        found = {
-            address: pools
-            for vos, group in _by_visible_vos(parts, caller, queues)
-            for address, pools in parts.matcher.get_submit_pools(vos, group).items()
-        }
-        answer.pools = {name: list(found[address]) for name, address in known.items()}
-        return answer
-    # The pools are those of the groups, so that both are of one moment.
-    groups = {
-        address: pools
-        for vos, group in _by_visible_vos(parts, caller, queues)
-        for address, pools in parts.matcher.get_pilot_groups(vos, group).items()
-    }
-    answer.pools = {
-        name: sorted(chain(*(each.pools for each in groups[address]))) for name, address in known.items()
-    }
-    answer.flags = {
-        name: [PilotGroupAnswer.model_validate(each) for each in groups[address]]
-        for name, address in known.items()
-    }
-    return answer
-
-
-def _by_visible_vos(
-    parts: Services, caller: Caller, queues: Collection[QueueAddress]
-) -> Iterator[tuple[frozenset[str], list[QueueAddress]]]:
-    """The queues by the VOs whose pools the caller may see there: at its own sites those of all VOs."""
-    own = [each for each in queues if caller.looks_after(each.site)]
-    if own:
-        yield parts.live.current.vos, own
-    if others := [each for each in queues if not caller.looks_after(each.site)]:
-        yield frozenset().union(*(one.vos for one in caller.each)), others
+        by_flags=body.flags,
+    ).answer(query)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ from pilotage.fabric.pilot.settings import QueuePlace
 
 #: Seconds after which the response to a request for jobs would come too late.
 _WAIT_FOR_WORK = 20
+#: Pools in one page of the pools of a queue.
+MOST_POOLS = 20_000
 #: Timeout of heartbeats and status reports in seconds: short, since the next one follows soon.
 _WAIT_FOR_NEWS = 10.0
 
@@ -91,9 +93,15 @@ class Service:
 
     def submit_pools(self, place: QueuePlace) -> tuple[str, ...]:
         """Ids of the SubmitPools that a queue is eligible for."""
-        body = {"queues": [str(place)]}
-        answer = self._transport.call("POST", "/matcher/getSubmitPoolsForQueue", body).body
-        return tuple(answer["pools"].get(str(place), ()))
+        path, body = "/matcher/getSubmitPoolsForQueue", {"queues": [str(place)]}
+        query: dict[str, object] = {"limit": MOST_POOLS}
+        found: list[str] = []
+        while True:
+            answer = self._transport.call("POST", f"{path}?{urlencode(query)}", body).body
+            found += answer["pools"].get(str(place), ())
+            if not answer.get("next"):  # a service of 1.0 answers with one page
+                return tuple(found)
+            query["after"] = answer["next"]
 
     def request_job(
         self,

@@ -262,6 +262,16 @@ def test_pools_are_asked_for_when_there_are_none(server: LeaseServer, tmp_path: 
     assert server.bodies("/requestJob")[0]["SubmitPool"] == ["b" * 64]
 
 
+def test_pools_of_several_pages_are_all_offered(server: LeaseServer, tmp_path: Path) -> None:
+    server.pools = [each * 64 for each in "abcde"]
+    server.pool_page = 2
+
+    run(server.url, tmp_path)
+
+    assert server.bodies("/getSubmitPoolsForQueue") == [{"queues": [QUEUE]}] * 3
+    assert server.bodies("/requestJob")[0]["SubmitPool"] == server.pools
+
+
 def test_pools_that_were_handed_over_are_not_asked_for(server: LeaseServer, tmp_path: Path) -> None:
     run(server.url, tmp_path, "--pools", "c" * 64)
 

@@ -8,10 +8,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cs_config.options import bounds
 from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
+from pilotage.fabric import client as fabric_client
+from pilotage.fabric.client import ServiceClient
 from tests import databases
-from tests.running_service import Service
+from tests.running_service import CONFIG, Service
 from tests.waiting import until
 
 pytestmark = databases.BOTH
@@ -392,6 +395,47 @@ def test_pools_of_one_queue_by_its_parts(service: Service):
     assert found == {"pools": {QUEUE: []}, "unknown": []}
     none = director.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": ["a/b/c", "d"]})
     assert none.status_code == 404
+
+
+def test_pools_of_queues_come_in_pages_and_without_a_limit_all(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(service, *({"Executable": "x", "Requirements": {"Memory": size}} for size in range(3000, 3005)))
+    submit(service, {"Executable": "x", "Requirements": {"Memory": 5000}})
+    path, names = "/api/v1/matcher/getSubmitPoolsForQueue", [QUEUE, "LCG.A.org/ce1/short", "a/b/c", OTHER]
+    director = service.as_role("director", vo="cms")
+    for flags in (False, True):
+        body = {"queues": names, "flags": flags}
+        whole = director.post(path, json=body).json()
+        assert [len(pools) for pools in whole["pools"].values()] == [5, 5, 6]
+        with (
+            ServiceClient(service.url, service.token("director", vo="cms")) as client,
+            monkeypatch.context() as patched,
+        ):
+            for limit in (1, 2, 4, 5, 15, 16, 17):
+                patched.setattr(fabric_client, "MOST_POOLS", limit)
+                read = client.pilot_groups(names) if flags else client.submit_pools(names)
+                assert {**read, "next": None} == {**whole, "next": None}, limit
+        page = director.post(f"{path}?limit=6", json=body).json()
+        assert (sum(map(len, page["pools"].values())), page["unknown"]) == (6, whole["unknown"])
+        with monkeypatch.context() as patched:
+            patched.setattr(bounds, "QUEUE_POOLS", 4)
+            streamed = director.post(path, json=body)
+        assert "Content-Length" not in streamed.headers, "an answer with many is sent queue by queue"
+        assert streamed.json() == whole
+    for wrong in ("limit=0", "limit=20001", "after=x", "after=1:"):
+        assert director.post(f"{path}?{wrong}", json={"queues": names}).status_code == 400
+
+
+def test_a_page_continues_where_a_queue_or_pool_has_gone_meanwhile(service: Service) -> None:
+    submit(service, *({"Executable": "x", "Requirements": {"Memory": size}} for size in range(3000, 3003)))
+    path, body = "/api/v1/matcher/getSubmitPoolsForQueue", {"queues": [QUEUE, OTHER]}
+    director = service.as_role("director", vo="cms")
+    first = director.post(f"{path}?limit=2", json=body).json()
+    service.configure(CONFIG.replace("            long: {CPUTime: 100000}\n", ""))
+    rest = director.post(f"{path}?limit=100&after={first['next']}", json=body).json()
+    assert len(rest["pools"][OTHER]) == 3
+    assert (rest["next"], rest["unknown"]) == (None, [])
 
 
 def test_a_question_without_queues_is_400(service: Service):
