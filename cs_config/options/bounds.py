@@ -146,6 +146,13 @@ REQUESTS_AT_WORK_OF_VO: Final = 5
 EXPENSIVE_AT_WORK: Final = 3
 EXPENSIVE_AT_WORK_OF_VO: Final = 2
 
+#: Uploads of one kind, sandboxes or outputs, that one process receives at once: of all, of one VO, of outputs
+#: of one site, and of one subject, of which some more wait.
+UPLOADS: Final = 64
+UPLOADS_OF_VO: Final = 32
+UPLOADS_OF_SITE: Final = 16
+UPLOADS_OF_ONE: Final = 4
+UPLOADS_WAITING: Final = 100
 #: Pools in one page of the pools of queues, by default and at most.
 QUEUE_POOLS: Final = 20_000
 #: Bytes of answers that one process has in memory until they are sent, of all, of one VO and of one caller,

@@ -203,13 +203,16 @@ def _list_holders(vo: str, subject: str) -> Sequence[tuple[str, ...]]:
 class SharedPlaces:
     """Places for requests at work, which VOs, and the callers of one VO, get in turn; of one event loop.
 
-    A VO has only some of them. How many requests wait is bounded by those that each caller may have.
+    A VO has only some of them, and so may a subject, for all VOs together: a caller, or its site. How many
+    requests wait is bounded by those that each caller may have.
     """
 
-    def __init__(self, *, at_work: int, of_vo: int) -> None:
+    def __init__(self, *, at_work: int, of_vo: int, of_subject: int | None = None) -> None:
         self._free = at_work
         self._of_vo = of_vo
+        self._of_subject = at_work if of_subject is None else of_subject
         self._at_work: Counter[str] = Counter()  # by VO
+        self._of_subjects: Counter[str] = Counter()  # at work, by subject
         #: By VO and subject; those first whose turn comes next.
         self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
 
@@ -226,13 +229,14 @@ class SharedPlaces:
             if not turn.cancelled():
                 self._free += 1
                 self._at_work -= Counter((vo,))  # which drops those at zero
+                self._of_subjects -= Counter((subject,))
                 self._admit()
 
     def _admit(self) -> None:
         """Give free places to the next requests."""
-        while self._free and (vo := self._find_next()) is not None:
+        while self._free and (following := self._find_next()) is not None:
+            vo, subject = following
             subjects = self._waiting.pop(vo)
-            subject = next(iter(subjects))
             turns = subjects.pop(subject)
             turn = turns.popleft()
             if turns:
@@ -242,12 +246,18 @@ class SharedPlaces:
             if not turn.done():  # its request was not given up
                 self._free -= 1
                 self._at_work[vo] += 1
+                self._of_subjects[subject] += 1
                 turn.set_result(None)
 
-    def _find_next(self) -> str | None:
-        """The VO that has the fewest places; None: none waits that may have more."""
-        vo = min(self._waiting, key=self._at_work.__getitem__, default=None)
-        return vo if vo is not None and self._at_work[vo] < self._of_vo else None
+    def _find_next(self) -> tuple[str, str] | None:
+        """The VO that has the fewest places, and its next subject; None: none waits that may have more."""
+        for vo in sorted(self._waiting, key=self._at_work.__getitem__):
+            if self._at_work[vo] >= self._of_vo:
+                return None
+            for subject in self._waiting[vo]:
+                if self._of_subjects[subject] < self._of_subject:
+                    return vo, subject
+        return None
 
 
 class Patience:

@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from cs_config.cache import Cache
 from cs_config.options import bounds
 from pilotage.service import lease_reports
-from pilotage.service.auth.rate_limits import Patience, WorkLimiter
+from pilotage.service.auth.rate_limits import Patience, SharedPlaces, WorkLimiter
 from pilotage.service.http_errors import BodyTooLarge, SenderSilent
 from pilotage.service.routing import refuse_by_length
 from pilotage.service.services import Services
@@ -38,12 +38,6 @@ from taskqueue.errors import BlobNotFound, TooLarge
 from taskqueue.leases import lifecycle
 from taskqueue.leases.reports import OutputReport
 
-#: Concurrent uploads of one kind. Each has a thread, apart from those of the other requests, so that slow
-#: senders do not delay them.
-_MOST_UPLOADS = 64
-#: Of one subject; and how many of its uploads wait for these.
-_MOST_OF_SUBJECT = 4
-_MOST_WAITING = 100
 #: Seconds for the next upload of a subject that has used up its patience; and how many subjects are kept.
 _LEAST_PATIENCE = 5.0
 _REMEMBERED = 10_000
@@ -64,19 +58,30 @@ _DECODE_ERRORS = "replace"
 
 
 class Uploads:
-    """Concurrent uploads of one kind, a few of each subject; of one event loop."""
+    """Concurrent uploads of one kind, a few of each subject, with shares of VOs and sites; of one event loop.
+
+    Each has a thread, apart from those of the other requests, so that slow senders do not delay them.
+    """
 
     def __init__(self, store: BlobStore, *, leave: float = 1.0) -> None:
         """`leave` is the part of the space kept free that they may not use."""
         self._store = store
         self._leave = leave
-        self._threads = anyio.CapacityLimiter(_MOST_UPLOADS)
-        self._subjects = WorkLimiter(at_work=_MOST_OF_SUBJECT, waiting=_MOST_WAITING)
+        self._threads = anyio.CapacityLimiter(bounds.UPLOADS)
+        self._subjects = WorkLimiter(at_work=bounds.UPLOADS_OF_ONE, waiting=bounds.UPLOADS_WAITING)
+        self._places = SharedPlaces(
+            at_work=bounds.UPLOADS, of_vo=bounds.UPLOADS_OF_VO, of_subject=bounds.UPLOADS_OF_SITE
+        )
         #: Of subjects whose last upload was ended: the patience that was left, and when.
         self._left: Cache[str, tuple[float, float]] = Cache(_REMEMBERED)
 
-    async def receive(self, request: Request, subject: str, *, limit: int) -> StagedBlob:
+    async def receive(
+        self, request: Request, subject: str, *, vo: str, site: str | None = None, limit: int
+    ) -> StagedBlob:
         """Write the body, of at most `limit` bytes, to a staged blob; the caller stores or discards it.
+
+        It may have to wait for a place of its VO, and of its site if it comes from one: a director makes as
+        many pilots as it wants.
 
         Raises:
             BodyTooLarge: It is longer.
@@ -85,7 +90,7 @@ class Uploads:
             TooManyRequests: Too many uploads of the subject wait.
         """
         refuse_by_length(request, limit)
-        async with self._subjects.place(subject):
+        async with self._subjects.place(subject), self._places.place(vo, site or subject):
             patience = self._patience_with(subject)
             chunks = _chunks(request.stream(), patience)
             stage = partial(self._store.stage, chunks, limit=limit, leave=self._leave)

@@ -26,6 +26,7 @@ from taskqueue.db import database
 from taskqueue.errors import PilotOutputNotFound
 from taskqueue.jobs import descriptions
 from taskqueue.leases import attempts
+from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import OutputReport
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import PilotOutput
@@ -56,7 +57,7 @@ async def store(
     limits = options_for(parts.live.current, owner).limits
     limit = min(limits.sandbox_bytes, parts.limits.archive_bytes)
     uploads: Uploads = request.app.state.sandbox_uploads
-    staged = await uploads.receive(request, caller.subject, limit=limit)
+    staged = await uploads.receive(request, caller.subject, vo=owner, limit=limit)
     await anyio.to_thread.run_sync(archives.store_input, parts, staged, owner, limits.sandbox_quota)
     return StoredSandbox(sandbox=f"sha256:{staged.digest}")
 
@@ -102,9 +103,11 @@ async def deliver_output(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, request: Request
 ) -> OutputStored:
     """Store the output archive before `finish`; also for a job that was killed while it ran."""
-    await _require_open(parts, caller, lease)
+    attempt = await _require_open(parts, caller, lease)
     uploads: Uploads = request.app.state.output_uploads
-    staged = await uploads.receive(request, caller.subject, limit=parts.limits.archive_bytes)
+    staged = await uploads.receive(
+        request, caller.subject, vo=attempt.vo, site=attempt.site, limit=parts.limits.archive_bytes
+    )
     # Not refused by a quota: the job has run. The agent `retention` removes the oldest outputs beyond it.
     report = OutputReport(lease=lease, sender=leases.identify_sender(caller), digest=staged.digest)
     await anyio.to_thread.run_sync(archives.store_output, parts, report, staged)
@@ -118,20 +121,22 @@ def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Streami
     return jobs.send(parts, caller, job_id)
 
 
-async def _require_open(parts: Services, caller: Caller, lease: str) -> None:
-    """Reject a closed attempt before the upload; `archives.store_output` checks again.
+async def _require_open(parts: Services, caller: Caller, lease: str) -> Attempt:
+    """The attempt; a closed one is rejected before the upload, and `archives.store_output` checks again.
 
     A lost attempt is reopened here, so that no other pilot gets the job during the upload.
     """
-    if await anyio.to_thread.run_sync(_is_closed, parts, caller, lease):
+    attempt = await anyio.to_thread.run_sync(_read_attempt, parts, caller, lease)
+    if attempt.closed_at is not None:
         await parts.reports.record(
             OutputReport(lease=lease, sender=leases.identify_sender(caller), digest=None)
         )
+    return attempt
 
 
-def _is_closed(parts: Services, caller: Caller, lease: str) -> bool:
+def _read_attempt(parts: Services, caller: Caller, lease: str) -> Attempt:
     with database.reading(parts.engine) as conn:
-        return visibility.require_lease(conn, caller, lease).closed_at is not None
+        return visibility.require_lease(conn, caller, lease)
 
 
 pilot_output_router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)

@@ -1,10 +1,13 @@
+import contextlib
 import hashlib
 import io
 import os
 import socket
 import tarfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from taskqueue import blobs
@@ -264,26 +267,48 @@ def test_a_name_that_no_output_can_have_is_refused(service: Service, name: str):
     assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Running"
 
 
-def _begin_upload(service: Service, path: str, token: str, method: bytes = b"POST") -> socket.socket:
-    """An upload of which nothing but the head and a byte comes."""
-    host, _, port = service.url.removeprefix("http://").partition(":")
-    sender = socket.create_connection((host, int(port)))
-    head = b"%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\nx"
-    sender.sendall(head % (method, path.encode(), token.encode()))
+def _begin_upload(service: Service, token: str, method: str, path: str) -> socket.socket:
+    """A sender that stops in the middle of its archive."""
+    address = urlsplit(service.url)
+    sender = socket.create_connection((address.hostname, address.port))
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {token}\r\n"
+    sender.sendall(f"{head}Content-Length: 1000\r\n\r\nx".encode())
     return sender
 
 
-def test_uploads_of_one_user_that_never_end_stop_neither_others_nor_outputs(service: Service, tmp_path):
-    token = service.token("user", vo="cms", user="eve")
-    senders = [_begin_upload(service, "/api/v1/sandboxes", token) for _ in range(70)]
-    incoming = tmp_path / "blobs" / "incoming"
-    try:
-        waiting.until(lambda: len(list(incoming.iterdir())) == 4)  # the others of her wait
-        _, lease, pilot, _ = run_with_sandbox(service)
-        pilot.post(f"/api/v1/leases/{lease}/start", json={})
-        assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive(b"x")).status_code == 200
-        assert len(list(incoming.iterdir())) == 4
-    finally:
-        for sender in senders:
-            sender.close()
-    waiting.until(lambda: not list(incoming.iterdir()))
+def test_slow_sandboxes_of_one_vo_leave_places_to_others(service: Service, tmp_path: Path) -> None:
+    staged = tmp_path / "blobs" / "incoming"
+    with contextlib.ExitStack() as at_end:
+        for number in range(17):
+            token = service.user(f"user{number}").headers["Authorization"]
+            for _ in range(4):
+                sender = _begin_upload(service, token, "POST", "/api/v1/sandboxes")
+                at_end.enter_context(contextlib.closing(sender))
+        waiting.until(lambda: len(list(staged.iterdir())) == 32)
+        other = service.user("dan", vo="dune")
+        assert other.post("/api/v1/sandboxes", content=archive()).status_code == 200
+        assert len(list(staged.iterdir())) == 32
+
+
+def _take_job(service: Service, site: str, ce: str, queue: str) -> tuple[httpx.Client, str]:
+    """A pilot with a job there: its client, and the lease."""
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
+    pilot = service.pilot(f"{site}/{ce}/{queue}")
+    resource = {"Site": site, "GridCE": ce, "Queue": queue, "CPUTime": 100_000}
+    answer = pilot.post("/api/v1/matcher/requestJob", json=resource)
+    return pilot, answer.json()["matches"][0]["lease"]
+
+
+def test_slow_outputs_of_one_site_leave_places_to_others(service: Service, tmp_path: Path) -> None:
+    staged = tmp_path / "blobs" / "incoming"
+    with contextlib.ExitStack() as at_end:
+        for _ in range(16):
+            pilot, lease = _take_job(service, *QUEUE.split("/"))
+            for _ in range(4):
+                path = f"/api/v1/leases/{lease}/output"
+                sender = _begin_upload(service, pilot.headers["Authorization"], "PUT", path)
+                at_end.enter_context(contextlib.closing(sender))
+        waiting.until(lambda: len(list(staged.iterdir())) == 16)
+        pilot, lease = _take_job(service, "LCG.B.org", "ce2", "all")
+        assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive()).status_code == 200
+        assert len(list(staged.iterdir())) == 16

@@ -151,6 +151,41 @@ def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some()
     assert places._free == 3
 
 
+def test_a_subject_has_only_some_places_of_all_vos_together() -> None:
+    places = SharedPlaces(at_work=8, of_vo=4, of_subject=2)
+    order: list[str] = []
+
+    async def work(vo: str, site: str, end: asyncio.Event) -> None:
+        async with places.place(vo, site):
+            order.append(f"{vo} at {site}")
+            await end.wait()
+
+    async def go() -> None:
+        end = asyncio.Event()
+        wanted = [
+            ("a", "X"),
+            ("a", "X"),
+            ("a", "X"),
+            ("b", "X"),
+            ("a", "Y"),
+            ("a", "Z"),
+            ("a", "Z"),
+            ("b", "Y"),
+        ]
+        tasks = [asyncio.create_task(work(*each, end)) for each in wanted]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert order == ["a at X", "a at X", "a at Y", "a at Z", "b at Y"]
+        end.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(go())
+    assert len(order) == 8
+    assert not places._waiting
+    assert not places._of_subjects
+    assert places._free == 8
+
+
 def test_bodies_are_held_up_to_a_number_of_bytes_of_one_of_a_vo_and_of_all() -> None:
     limiter = ByteLimiter("large requests", of_all=10, of_vo=6, of_one=4)
     with ExitStack() as held:

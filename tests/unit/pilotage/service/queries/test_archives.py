@@ -107,7 +107,7 @@ def test_a_sender_whose_uploads_begin_anew_has_the_patience_that_it_left(
 
     async def send(uploads: archives.Uploads, body: AsyncIterator[bytes]) -> None:
         request: Any = SimpleNamespace(scope={"headers": []}, stream=lambda: body)
-        store.discard(await uploads.receive(request, "eve", limit=100))
+        store.discard(await uploads.receive(request, "eve", vo="a", limit=100))
 
     async def check() -> None:
         uploads = archives.Uploads(store)
