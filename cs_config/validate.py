@@ -30,6 +30,11 @@ _MUST_BE_KNOWN = ("VO", "Site")
 _VALUES = (expiry.SETTING,)
 
 
+#: Paths of values that may be too long for expressions, since an earlier release has stored them; None: any.
+Kept = Collection[str] | None
+NOTHING_KEPT: Kept = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The result of reading a text."""
@@ -45,17 +50,19 @@ def parse(
     version: int = 0,
     author: str = "",
     origins: LineOrigins | None = None,
+    *,
+    kept: Kept = NOTHING_KEPT,
 ) -> Configuration:
     """The configuration of a text; ConfigError has every problem. `origins`: of an edited text."""
-    found = report(text, file, version, author, origins)
+    found = report(text, file, version, author, origins, kept=kept)
     if found.configuration is None:
         raise ConfigError(found.errors)
     return found.configuration
 
 
 def load_file(path: Path) -> Configuration:
-    """The configuration in a file."""
-    return parse(read_bytes(path), path.name)
+    """The configuration in a file, which may be in force already."""
+    return parse(read_bytes(path), path.name, kept=None)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -74,6 +81,8 @@ def report(
     version: int = 0,
     author: str = "",
     origins: LineOrigins | None = None,
+    *,
+    kept: Kept = NOTHING_KEPT,
 ) -> Report:
     """All errors and warnings of a text, and the configuration if there are no errors."""
     reading = yaml_reader.read_yaml(text, file)
@@ -97,9 +106,11 @@ def report(
     }
     lone_times = expiry.warn_of_lone_times(tree.nodes.values())
     idle_limits = islice(_warn_of_idle_limits(root, known, file), _MOST_LIMITS)
-    warnings = (*seen.warnings, *lone_times, *misspelled_vos, *idle_limits)
+    too_long = [each for each in seen.excesses if kept is not None and each.path not in kept]
+    known_too_long = [each for each in seen.excesses if each not in too_long]
+    warnings = (*known_too_long, *seen.warnings, *lone_times, *misspelled_vos, *idle_limits)
     wrong = (*wrong_levels, *wrong_options, *wrong_entries, *wrong_platforms, *wrong_names)
-    errors = [*reading.problems, *wrong, *seen.errors]
+    errors = [*reading.problems, *wrong, *seen.errors, *too_long]
     if errors:
         errors.sort(key=lambda problem: problem.line or 0)
         return Report(errors=tuple(errors), warnings=warnings, configuration=None)
@@ -121,6 +132,7 @@ def report(
         os_compatibility=compatibility,
         dynamic=dynamic,
         warnings=warnings,
+        long_values=frozenset(each.path for each in seen.excesses),
     )
     return Report(errors=(), warnings=warnings, configuration=configuration)
 

@@ -12,6 +12,10 @@ Value = Scalar | tuple[Scalar, ...]
 
 #: Larger integers are not exact in every program (RFC 8785, JSON).
 MAX_INTEGER = 2**53 - 1
+#: Characters of a text that expressions read; items of a list, and characters of all of them.
+MAX_TEXT = 4_096
+MAX_ITEMS = 10_000
+MAX_LIST = 1_000_000
 
 #: Numbers written as text, for names that are declared as numbers.
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -42,6 +46,14 @@ def as_value(raw: object, path: str) -> Value:
     if problems:
         raise InvalidInput(problems)
     return tuple(items)
+
+
+def as_short_value(raw: object, path: str) -> Value:
+    """Convert `raw` like `as_value`; refuse a value that is too long for expressions."""
+    value = as_value(raw, path)
+    if excess := find_excess(value):
+        raise InvalidInput([Problem(path=path, message=excess)])
+    return value
 
 
 def _as_scalar(raw: object, path: str) -> Scalar:
@@ -80,9 +92,32 @@ def text_fault(text: str) -> str | None:
     """
     if "\0" in text:
         return f"{text[:40]!r} contains the character NUL"
-    if not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
-        return f"{text[:40]!r} is not valid Unicode text"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return f"{text[:40]!r} is not valid Unicode text"
     return None
+
+
+def find_excess(value: Value) -> str | None:
+    """Return why a value is too long for expressions, with the bound; None if they can read it.
+
+    Their evaluation is not interruptible, and takes as long as the texts that it reads.
+    """
+    if isinstance(value, str):
+        return _excess(len(value), "characters", MAX_TEXT)
+    if not isinstance(value, tuple):
+        return None
+    if excess := _excess(len(value), "items", MAX_ITEMS):
+        return excess
+    sizes = [len(item) if isinstance(item, str) else 0 for item in value]
+    longest = _excess(max(sizes, default=0), "characters in one item", MAX_TEXT)
+    return longest or _excess(sum(sizes), "characters in all items", MAX_LIST)
+
+
+def _excess(seen: int, unit: str, allowed: int) -> str | None:
+    return f"has {seen} {unit}, allowed are {allowed}" if seen > allowed else None
 
 
 def as_number(value: Scalar) -> Scalar:

@@ -168,7 +168,7 @@ class QueueClassIndex:
     @staticmethod
     def _operands(operands: Operands) -> RequirementPart:
         return RequirementPart(
-            key=("expression", operands.is_whole, *operands.programs),
+            key=("expression", operands.key),
             names=tuple(map(fold, operands.names)),
             holds=lambda values: next(operands.failing(values), None) is None,
         )

@@ -14,13 +14,18 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level, Parameter
 from cs_config.tree.node_attributes import FORWARDING
+from requirements.classad.work import LargestSizes
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes, Option
 from requirements.nodes.site_mapping import SiteMapping
-from requirements.values import Scalar, Value, fold
+from requirements.values import MAX_TEXT, Scalar, Value, fold
 
 #: Version of the algorithm of `digest`, stored beside the digests; raise it with every change. Digests of
 #: another release are not comparable, even for the same configuration.
 ALGORITHM: Final = 2
+
+
+#: A value of a node that may have any.
+_LONGEST_FACT: Final = "x" * MAX_TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,19 @@ class QueueClass:
 def find_class(config: Configuration, vo: str, address: QueueAddress) -> QueueClass | None:
     """The class of a queue; None if the VO may not use it now."""
     return _classes_by_queue(config, vo).get(address)
+
+
+@derived
+def largest_sizes(config: Configuration, vo: str) -> LargestSizes:
+    """The sizes of the largest values of each name that an expression of the VO may read."""
+    sizes = LargestSizes()
+    for each in queue_classes(config, vo):
+        for name, value in each.values.items():
+            sizes.add(name, value)
+        for name in each.nodes.names:
+            for option in each.nodes.options(name) or (_LONGEST_FACT,):
+                sizes.add(name, option)
+    return sizes
 
 
 @derived

@@ -91,6 +91,8 @@ DESCRIBED_TOKENS: Final = 200_000
 #: The same in expressions of Requirements and Rank that differ, also by values for their placeholders: about
 #: a second, too, since each is checked, brought into its normal form and evaluated.
 EXPRESSION_TOKENS: Final = 15_000
+#: Work of evaluating each of these once, as `requirements.classad.work` counts it: at most 30 ms.
+EXPRESSION_WORK: Final = 300_000_000
 #: Values of all jobs of one submission that are read with their placeholders replaced.
 FILLED_VALUES: Final = 500_000
 #: Characters of one job's description with its placeholders replaced, and of all jobs of one submission.

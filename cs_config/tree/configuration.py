@@ -53,6 +53,7 @@ class Configuration:
     os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → platforms whose software its nodes can run
     dynamic: Dynamic  #: attributes that expire
     warnings: tuple[Problem, ...] = ()  #: allowed, but probably a mistake
+    long_values: frozenset[str] = frozenset()  #: paths of values that are too long for expressions
     expiries: int = 0  #: number of expiry moments that have passed
     written: "Configuration | None" = None  #: this version with expired values, if any have
     derived: dict[tuple[Hashable, ...], object] = field(

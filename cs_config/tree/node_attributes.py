@@ -97,6 +97,9 @@ def _attribute(
     faults = [fault for option in found.options(name) or () if (fault := _fault(name, option))]
     for fault in faults:
         parameters.error(path, entry.line, fault)
+    for option in found.options(name) or ():
+        if option is not None:
+            parameters.check_length(option, path, entry.line)
     return None if faults else found
 
 

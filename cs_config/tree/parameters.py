@@ -16,7 +16,7 @@ from cs_config.tree import admission
 from cs_config.tree.address import NAME, is_slip
 from cs_config.tree.inheritance import Parameter, as_tuple
 from requirements.errors import InvalidInput, Problem, did_you_mean
-from requirements.values import Value, as_value, fold, format_value
+from requirements.values import Value, as_value, find_excess, fold, format_value
 
 _LIKE_COUNT = re.compile("[0-9]{1,9}")
 
@@ -253,6 +253,7 @@ class ParameterReader:
     declared: frozenset[str]  #: folded names that the operations declare: never misspellings
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
+    excesses: list[Problem] = field(default_factory=list)  #: values that are too long for expressions
     vos: set[str] = field(default_factory=set)  #: lower case
     checks: frozenset[str] = admission.DEFAULT_CHECKS  #: folded names of attributes that are expressions
     _warned: set[str] = field(default_factory=set)
@@ -308,7 +309,14 @@ class ParameterReader:
                 for problem in error.problems:
                     self.error(path, leaf.line, problem.message, problem.suggestion)
                 return None
+        else:
+            self.check_length(value, path, leaf.line)
         return value
+
+    def check_length(self, value: Value, path: str, line: int) -> None:
+        """Record a value that is too long for expressions."""
+        if excess := find_excess(value):
+            self.excesses.append(self._problem(path, line, excess, None))
 
     def _check_name(self, name: str, folded: str, path: str, line: int) -> None:
         if is_known(folded) or folded in self.declared or (meant := suggest_parameter(name)) is None:

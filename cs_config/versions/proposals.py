@@ -67,7 +67,7 @@ def propose_edits(
 def propose_text(current: Configuration, text: str, file: str = API) -> Proposal:
     """Replace the current configuration by a whole text."""
     origins = _follow_origins(current, text) if file == API else None
-    after = validate.parse(text, file, current.version, origins=origins)
+    after = validate.parse(text, file, current.version, origins=origins, kept=current.long_values)
     return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
 
 
@@ -77,7 +77,7 @@ def propose_rollback(current: Configuration, older: Configuration, allowed: Righ
     Raises EditNotAllowed if restoring these would change others.
     """
     if allowed.everything:
-        after = validate.parse(older.source, API, current.version, origins=older.origins)
+        after = validate.parse(older.source, API, current.version, origins=older.origins, kept=None)
         return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
     back = [
         Edit(names=names, value=patch.find_entry(older.tree, names))
@@ -110,7 +110,8 @@ def _propose_tree(
         return Proposal(before=current, after=current, differences=())
     text = yaml_writer.edit_text(current.source, current.tree, tree)
     try:
-        after = validate.parse(text, API, current.version, origins=_follow_origins(current, text))
+        origins, kept = _follow_origins(current, text), None if restoring else current.long_values
+        after = validate.parse(text, API, current.version, origins=origins, kept=kept)
     except ConfigError as error:
         # The author of edits has no text whose lines could be named.
         problems = [replace(each, file=None, line=None, column=None) for each in error.problems]
@@ -188,7 +189,7 @@ def rebase_text(draft: ConfigDraft, base: Configuration, current: Configuration,
     if not draft.is_whole:
         tree = _apply(permissions.visible_tree(current, rights), list_edits(draft, base, rights))
         return patch.section_text(tree, draft.names)
-    wanted = validate.parse(draft.text or "").tree
+    wanted = validate.parse(draft.text or "", kept=None).tree
     edits = [Edit(names=each.names, value=each.after) for each in diff.compare(base.tree, wanted)]
     return yaml_writer.edit_text(current.source, current.tree, _apply(current.tree, edits))
 

@@ -26,6 +26,7 @@ from cs_config.errors import ConfigError, VersionConflict, VersionNotFound, Vers
 from cs_config.options import bounds
 from cs_config.source.sections import LineOrigins
 from cs_config.tree.configuration import Configuration
+from cs_config.validate import NOTHING_KEPT, Kept
 from cs_config.versions import diff, reverts
 from cs_config.versions.tables import config_imports, config_reverts, config_versions
 
@@ -96,7 +97,7 @@ def load_version(conn: Connection, version: int | None = None) -> Configuration:
     if row["text"] is None:
         raise VersionRemoved(row["version"])
     runs = row["origins"] and LineOrigins(tuple(map(tuple, json.loads(row["origins"]))))
-    return validate.parse(row["text"], row["source"], row["version"], row["author"], runs or None)
+    return validate.parse(row["text"], row["source"], row["version"], row["author"], runs or None, kept=None)
 
 
 def _row(conn: Connection, version: int) -> RowMapping:
@@ -115,12 +116,13 @@ def store_text(
     source: str,
     expected: int | None,
     now: datetime,
+    kept: Kept = NOTHING_KEPT,
 ) -> int:
     """Make a text, based on the version `expected` (None: any), the current version; return its number.
 
     Raises ConfigError if the text is wrong, VersionConflict if another version came first.
     """
-    config = validate.parse(text, source)
+    config = validate.parse(text, source, kept=kept)
     return store_checked(conn, config, author=author, message=message, expected=expected, now=now)
 
 
@@ -295,7 +297,7 @@ def import_changed(conn: Connection, path: Path, *, author: str, now: datetime) 
 
     Returns its number. So a restart does not undo later edits over HTTP.
     """
-    text = validate.parse(validate.read_bytes(path), path.name).source
+    text = validate.load_file(path).source
     for left in reversed(range(_TRIES)):
         try:
             return _import(conn, path, text, author=author, now=now)
@@ -319,10 +321,24 @@ def _import(conn: Connection, path: Path, text: str, *, author: str, now: dateti
         return None
     message = f"imported from {path.name}"
     version = store_text(
-        conn, text, author=author, message=message, source=path.name, expected=current, now=now
+        conn,
+        text,
+        author=author,
+        message=message,
+        source=path.name,
+        expected=current,
+        now=now,
+        kept=_long_values(conn, current),
     )
     _remember_import(conn, file, new_digest, version)
     return version
+
+
+def _long_values(conn: Connection, version: int) -> frozenset[str]:
+    """Paths of values of a version that are too long for expressions; none if it cannot be read."""
+    with suppress(ConfigError, VersionNotFound):
+        return load_version(conn, version).long_values
+    return frozenset()
 
 
 def _remember_import(conn: Connection, file: str, new_digest: str, version: int) -> None:

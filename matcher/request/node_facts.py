@@ -24,7 +24,7 @@ from requirements.errors import InvalidInput, Problem
 from requirements.nodes import node_attributes
 from requirements.nodes.node_attributes import NodeAttributes, Option
 from requirements.record import Declarations
-from requirements.values import Value, as_value, fold
+from requirements.values import Value, as_short_value, fold
 from taskqueue.pools import pools
 
 #: Facts per request.
@@ -49,7 +49,7 @@ def read_facts(raw: object, path: str) -> tuple[Facts, list[Problem]]:
     facts: dict[str, Option] = {}
     for name, value in raw.items() if not problems else ():
         try:
-            facts[name] = None if value is None else as_value(value, f"{path}/{name}")
+            facts[name] = None if value is None else as_short_value(value, f"{path}/{name}")
         except InvalidInput as error:
             problems += error.problems
     if (size := sum(len(name) + _size(value) for name, value in facts.items())) > _LARGEST:

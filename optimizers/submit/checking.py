@@ -1,6 +1,7 @@
 """Parse and check a whole submission, and run the optimizers for a description, without storing anything."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -9,6 +10,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
+from cs_config.classes.queue_classes import largest_sizes
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import chain
@@ -19,7 +21,9 @@ from optimizers.description.parametric import SharedDescription, Volume
 from optimizers.description.template_cache import DescriptionTemplate, TemplateMatcher
 from optimizers.steps.job_scheduling import job_scheduling
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
+from requirements.classad import evaluation
 from requirements.classad.classad_files import Unevaluated
+from requirements.classad.expression import Expression
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
 from taskqueue.task_queues.requirement_class import RequirementClass, names_without_any
 
@@ -32,6 +36,8 @@ RequireRoom = Callable[[Mapping[tuple[str, str], int]], None]
 
 #: Submissions above this number of jobs are checked against the quota before they are expanded.
 _FEW = 1000
+#: Expressions whose work is bounded for each of them is enough.
+_MOST_UNCOUNTED = 2
 #: Placeholder for the archive, which is sent only with a submission.
 _ARCHIVE = f"sha256:{'0' * 64}"
 
@@ -67,6 +73,7 @@ def check_sources(
     texts = checking.read(sources)
     checking.check_volume(texts, require_room)
     checked = checking.expand(texts)
+    checking.check_work(checked)
     if checking.problems:
         raise InvalidJob([problem for _, problem in sorted(checking.problems, key=itemgetter(0))])
     if not checked:
@@ -190,6 +197,26 @@ class _Checking:
         if self.check_job is not None:
             for member in (member for each in made for member in each.submitted.members):
                 self.check_job(member.whole)
+
+    def check_work(self, checked: Sequence[CheckedJobs]) -> None:
+        """Refuse several expressions that together read or build too long texts at one queue or another."""
+        expressions = {
+            (each.submitted.whose.vo, part.text)
+            for each in checked
+            for member in each.submitted.members
+            for part in (member.description.requirements, member.description.rank)
+            if isinstance(part, Expression)
+        }
+        if len(expressions) < _MOST_UNCOUNTED:
+            return
+        work = sum(evaluation.work_of_text(text, largest_sizes(self.config, vo)) for vo, text in expressions)
+        if work > bounds.EXPRESSION_WORK:
+            percent = math.ceil(100 * work / bounds.EXPRESSION_WORK)
+            message = (
+                "the texts that the different Requirements and Rank read and build are too long, "
+                f"{percent} % of what is allowed in one submission; send several"
+            )
+            raise InvalidJob([Problem(path="jobs", message=message)])
 
     @property
     def is_full(self) -> bool:

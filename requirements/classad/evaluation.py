@@ -5,21 +5,24 @@ Only `true` itself counts: undefined and Error are truthy integers in Python, bu
 A user's expression is compiled so that HTCondor's library can evaluate it safely and repeatedly. The library
 does not get the user's text but the parsed tree, rendered again: the resource is the only scope, comments and
 text after the expression are gone, and regular expressions are computed beforehand.
+
+The library cannot be interrupted: where an evaluation might take longer than milliseconds, by the sizes of
+the values, the value is Error instead.
 """
 
 import itertools
 import math
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import classad2
 import htcondor2  # noqa: F401  # registers functions of HTCondor, such as stringListMember, with classad2
 
-from requirements.classad import restrictions
+from requirements.classad import restrictions, work
 from requirements.classad.parser import SHORT, read_expression
 from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
 from requirements.classad.syntax_tree import (
@@ -35,27 +38,25 @@ from requirements.classad.syntax_tree import (
     children,
     render,
 )
+from requirements.classad.work import LargestSizes, Size, WorkLimit
 from requirements.errors import InvalidInput
 from requirements.record import Reason, ReasonKind
-from requirements.values import Value, as_value, fold, format_value, lookup
+from requirements.values import Value, as_value, find_excess, fold, format_value, lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Regexp:
-    """A regular expression call, replaced by an attribute that holds its result."""
+class _Computed:
+    """A part that is computed in Python, and replaced by an attribute that holds its result."""
 
     name: str
-    pattern: Any
-    subject: Any  # ExprTree
-    of_list: bool
+    argument: Any  # ExprTree
+    compute: Callable[[object], object]
 
     def result(self, ad: Any) -> object:
-        subject = self.subject.eval(ad)
-        if not self.of_list:
-            return restrictions.matches(self.pattern, subject)
-        if isinstance(subject, list):
-            subject = [item.eval(ad) if isinstance(item, classad2.ExprTree) else item for item in subject]
-        return restrictions.matches_member(self.pattern, subject)
+        value = self.argument.eval(ad)
+        if isinstance(value, list):
+            value = [item.eval(ad) if isinstance(item, classad2.ExprTree) else item for item in value]
+        return self.compute(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +67,20 @@ class Program:
     names: tuple[str, ...]  #: parameters of the resource it refers to, in their first spelling
     parts: tuple["Program", ...]  #: operands of the outermost `&&`; empty if there is none
     tree: Any  #: the library's ExprTree
-    regexps: tuple[_Regexp, ...]  #: in order of dependency
+    computed: tuple[_Computed, ...]  #: in order of dependency
+    limits: tuple[WorkLimit, ...]  #: of its work; beyond one of them its value is Error
 
     def value(self, resource: Mapping[str, Value]) -> object:
         """Evaluate for a resource: a Python value, or `classad2.Value`."""
-        return self._evaluate(_ad(self.names, resource))
+        return self._evaluate(_read_values(self.names, resource))
 
     @staticmethod
     def values_of(
         programs: Iterable["Program"], names: Iterable[str], resource: Mapping[str, Value]
     ) -> list[object]:
         """Evaluate several programs for a resource of which only `names` matter; its ad is built once."""
-        ad = _ad(names, resource)
-        return [each._evaluate(ad) for each in programs]  # noqa: SLF001  # its own class
+        values = _read_values(names, resource)
+        return [each._evaluate(values) for each in programs]  # noqa: SLF001  # its own class
 
     def values(
         self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
@@ -87,39 +89,82 @@ class Program:
 
         The resource has fixed parameters only, without the names in `options`.
         """
-        ad = _ad(self.names, resource)
+        values = _read_values(self.names, resource)
         for combination in itertools.product(*options.values()):
             for name, has in zip(options, combination, strict=True):
-                _put(ad, name, has)
-            yield self._evaluate(ad)
+                values.put(name, has)
+            yield self._evaluate(values)
 
-    def _evaluate(self, ad: Any) -> object:
+    def find_excess(self, resource: Mapping[str, Value]) -> str | None:
+        """Return why the expression is not evaluated for a resource; None: it is."""
+        sizes = _read_values(self.names, resource).sizes if self.limits else {}
+        return next((each.describe(sizes) for each in self.limits if each.is_exceeded(sizes)), None)
+
+    def _evaluate(self, values: "_ReadValues") -> object:
+        if any(each.is_exceeded(values.sizes) for each in self.limits):
+            return classad2.Value.Error
+        ad = values.ad
         try:
-            for call in self.regexps:
-                ad[call.name] = call.result(ad)
+            for part in self.computed:
+                ad[part.name] = part.result(ad)
             return self.tree.eval(ad)
         except (classad2.ClassAdException, UnicodeDecodeError):
             # The latter: `substr` counts bytes and may split a character.
             return classad2.Value.Error
         finally:
             # In another program this may be the name of a parameter.
-            for call in self.regexps:
-                ad.pop(call.name, None)
+            for part in self.computed:
+                ad.pop(part.name, None)
 
 
-def _ad(names: Iterable[str], resource: Mapping[str, Value]) -> Any:
-    ad = classad2.ClassAd()
+def largest_work(
+    node: Node, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
+) -> int:
+    """Return the work of one evaluation of a part, for those of the options that cause the most."""
+    sizes = LargestSizes()
+    for name in resource_names(node).values():
+        for value in options.get(name) or (lookup(resource, name),):
+            sizes.add(name, value)
+    return sizes.units(work.count_work(node))
+
+
+def work_of_text(text: str, sizes: LargestSizes) -> int:
+    """Return an upper bound of the work of one evaluation of an expression; 0 if it cannot be parsed."""
+    try:
+        node = read_expression(SourceText(text=text, path="Requirements"))
+    except InvalidInput:
+        return 0
+    return sizes.units(work.count_work(node))
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadValues:
+    """Values of a resource, as the library reads them."""
+
+    ad: Any = field(default_factory=classad2.ClassAd)
+    sizes: dict[str, Size] = field(default_factory=dict)
+
+    def put(self, name: str, has: Value | None) -> None:
+        """Set a value; None: absent. One that is too long is Error."""
+        key = attribute_key(name)
+        self.sizes.pop(key, None)
+        if has is None:
+            self.ad.pop(key, None)
+        elif find_excess(has) is not None:
+            self.ad[key] = classad2.Value.Error
+        else:
+            # `as_value` again: the library crashes the process on text that is not valid Unicode.
+            value = _library_text(as_value(has, name))
+            if (size := work.measure(value)) is not None:
+                self.sizes[key] = size
+            self.ad[key] = value
+
+
+def _read_values(names: Iterable[str], resource: Mapping[str, Value]) -> _ReadValues:
+    found = _ReadValues()
     for name in names:
-        _put(ad, name, lookup(resource, name))
-    return ad
-
-
-def _put(ad: Any, name: str, has: Value | None) -> None:
-    if has is None:
-        ad.pop(attribute_key(name), None)
-    else:
-        # `as_value` again: the library crashes the process on text that is not valid Unicode.
-        ad[attribute_key(name)] = _library_text(as_value(has, name))
+        found.put(name, lookup(resource, name))
+    return found
 
 
 def _library_text(value: Value) -> object:
@@ -152,18 +197,25 @@ def _compile(source: SourceText) -> Program:
         raise source.fault(0, f"{len(source.text)} characters, allowed are {MAX_SIZE}")
     node = read_expression(source)
     check(node, source)
-    operands = tuple(conjuncts(node))
     try:
-        parts = tuple(_operand(part, source.text) for part in operands) if len(operands) > 1 else ()
-        return replace(compile_node(node, source.text), parts=parts)
+        return _compile_operands(node, source.text)
     except classad2.ClassAdException as error:
         raise source.fault(node.start, "HTCondor's ClassAd library cannot read this") from error
 
 
-def _operand(node: Node, text: str) -> Program:
+def _compile_operands(node: Node, text: str) -> Program:
+    operands = tuple(conjuncts(node))
+    limits = work.limits(operands)
+    parts: tuple[Program, ...] = ()
+    if len(operands) > 1:
+        parts = tuple(_operand(part, text, limit) for part, limit in zip(operands, limits, strict=True))
+    return _build_program(node, text, limits, parts)
+
+
+def _operand(node: Node, text: str, limit: WorkLimit | None) -> Program:
     """Compile one operand of `&&`, where a number counts as true or false."""
     counted = Chain(level=AND, first=Literal(value=True), rest=(("&&", node),))
-    return compile_node(counted, text[node.start : node.end])
+    return _build_program(counted, text[node.start : node.end], (limit,))
 
 
 def conjuncts(node: Node) -> Iterator[Node]:
@@ -175,34 +227,53 @@ def conjuncts(node: Node) -> Iterator[Node]:
         yield node
 
 
-def compile_node(node: Node, text: str = "") -> Program:
+def compile_node(node: Node) -> Program:
     """Compile a part of an expression that is already parsed and checked."""
-    names = resource_names(node)
-    calls: list[_Regexp] = []
-    free = _free_prefix(names)
+    return _build_program(node, "", work.limits(tuple(conjuncts(node))))
 
-    def override(part: Node) -> str | None:
+
+def _build_program(
+    node: Node, text: str, limits: tuple[WorkLimit | None, ...], parts: tuple[Program, ...] = ()
+) -> Program:
+    names = resource_names(node)
+    computed = _Computation(prefix=_free_prefix(names))
+    return Program(
+        text=text,
+        names=tuple(names.values()),
+        parts=parts,
+        tree=classad2.ExprTree(render(node, computed.replace)),
+        computed=tuple(computed.found),
+        limits=tuple(limit for limit in limits if limit is not None),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Computation:
+    """Collects the parts of an expression that are computed in Python."""
+
+    prefix: str
+    found: list[_Computed] = field(default_factory=list)
+
+    def replace(self, part: Node) -> str | None:
+        """Return the text that replaces a part; None: its own."""
         if isinstance(part, Attribute):
             return attribute_name(resource_name(part) or "")
-        if not isinstance(part, Call) or not restrictions.is_regexp(part):
+        if not isinstance(part, Call):
             return None
-        subject = classad2.ExprTree(render(part.arguments[1], override))
-        call = _Regexp(
-            name=f"{free}{len(calls)}",
-            pattern=restrictions.pattern_of(part),
-            subject=subject,
-            of_list=part.name.lower() != "regexp",
-        )
-        calls.append(call)
-        return call.name
+        if restrictions.is_regexp(part):
+            matches = restrictions.matches if part.name.lower() == "regexp" else restrictions.matches_member
+            return self._add(part.arguments[1], partial(matches, restrictions.pattern_of(part)))
+        return None
 
-    tree = classad2.ExprTree(render(node, override))
-    return Program(text=text, names=tuple(names.values()), parts=(), tree=tree, regexps=tuple(calls))
+    def _add(self, argument: Node, compute: Callable[[Any], object]) -> str:
+        tree = classad2.ExprTree(render(argument, self.replace))
+        self.found.append(_Computed(name=f"{self.prefix}{len(self.found)}", argument=tree, compute=compute))
+        return self.found[-1].name
 
 
 def _free_prefix(names: Mapping[str, str]) -> str:
     """Return a prefix for names of results that no attribute of the expression has."""
-    prefix = "regexp_"
+    prefix = "computed_"
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
     return prefix
@@ -210,6 +281,23 @@ def _free_prefix(names: Mapping[str, str]) -> str:
 
 #: Text for an attribute that the resource does not have.
 ABSENT = "is absent"
+
+
+def format_values(
+    values: Mapping[str, Value | None], program: Program, resource: Mapping[str, Value]
+) -> str | None:
+    """Format the values that an expression reads, and the reason if it is not evaluated; None: neither."""
+    formatted = [format_attribute(name, value) for name, value in values.items()]
+    excess = program.find_excess(resource)
+    return "; ".join((excess, *formatted) if excess else formatted) or None
+
+
+def format_attribute(name: str, value: Value | None) -> str:
+    """Format one value that an expression reads."""
+    if value is None:
+        return f"{name} {ABSENT}"
+    excess = find_excess(value)
+    return f"{name} {excess}" if excess else f"{name} = {format_value(value)}"
 
 
 def is_true(text: str, resource: Mapping[str, Value]) -> bool:
@@ -231,13 +319,16 @@ class Operands:
         values = Program.values_of(self.programs.values(), self.names, resource)
         return (each for each in zip(self.programs, values, strict=True) if each[1] is not True)
 
+    @property
+    def key(self) -> Hashable:
+        """Cache key, equal for operands that are true of the same resources."""
+        shares = (tuple(limit.allowed for limit in each.limits) for each in self.programs.values())
+        return self.is_whole, tuple(zip(self.programs, shares, strict=True))
+
     def has(self, text: str, resource: Mapping[str, Value]) -> str | None:
         """Format the resource's values of the attributes of an operand; None: it has no attributes."""
-        seen = [(name, lookup(resource, name)) for name in self.programs[text].names]
-        formatted = (
-            f"{name} {ABSENT}" if value is None else f"{name} = {format_value(value)}" for name, value in seen
-        )
-        return "; ".join(formatted) or None
+        program = self.programs[text]
+        return format_values({name: lookup(resource, name) for name in program.names}, program, resource)
 
 
 def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[Reason, ...]:

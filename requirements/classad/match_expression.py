@@ -22,7 +22,7 @@ from requirements.classad.syntax_tree import (
     attribute_name,
     render,
 )
-from requirements.values import MAX_INTEGER, Value, format_value, lookup
+from requirements.values import MAX_INTEGER, Value, lookup
 
 #: Prefixes of names, so that both sides may use the same name.
 _OTHER, _EITHER = "target.", "either."
@@ -75,11 +75,8 @@ class TwoSided:
     def has(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> str:
         """Format the values of both sides for the names in the expression."""
         seen = self._visible_value(own, other)
-        values = ((self.spelled[name], seen.get(name)) for name in self.compiled.names)
-        return "; ".join(
-            f"{name} is absent" if value is None else f"{name} = {format_value(value)}"
-            for name, value in values
-        )
+        values = {self.spelled[name]: seen.get(name) for name in self.compiled.names}
+        return classad_compiled.format_values(values, self.compiled, seen) or ""
 
     def _visible_value(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:
         found = {}

@@ -121,7 +121,8 @@ class _Checker:
         node = _read(part)
         # A budget of its own for the weights, which it keeps by the ids of nodes.
         budget = EvaluationBudget(left=self.effort.left)
-        if not budget.spend(node, names=len(options), combinations=len(combinations)):
+        work = evaluation.largest_work(node, {}, options)
+        if not budget.spend(node, names=len(options), combinations=len(combinations), work=work):
             return None
         self.effort.left = budget.left
         return (

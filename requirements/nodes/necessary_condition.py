@@ -292,7 +292,8 @@ class _Reader:
         count = math.prod(map(len, options.values()))
         if len(options) < len(names) or count > limit:
             return None
-        if names and not self.effort.spend(node, names=len(names), combinations=count):
+        work = evaluation.largest_work(node, {}, options)
+        if names and not self.effort.spend(node, names=len(names), combinations=count, work=work):
             return None
         wanted = TruthValue.TRUE if truth else TruthValue.FALSE
         values = evaluation.compile_node(node).values({}, options)

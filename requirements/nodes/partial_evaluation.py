@@ -236,6 +236,8 @@ MAX_EFFORT = 500_000
 _REGEXP = 200
 #: Cost of setting an attribute in the library's ad.
 _NAME = 30
+#: Units of work (`requirements.classad.work`) that cost as much as the evaluation of an operator.
+_WORK = 1_000
 #: Number of evaluations that cost as much as compiling the part.
 _READING = 50
 
@@ -247,13 +249,20 @@ class EvaluationBudget:
     left: int = MAX_EFFORT
     _weights: dict[int, int] = field(default_factory=dict)  #: by id of a part of the expression
 
-    def spend(self, node: Node, *, names: int, combinations: int) -> bool:
+    def spend(self, node: Node, *, names: int, combinations: int, work: int = 0) -> bool:
         """Spend the effort of evaluating a part, if it is left, and return whether it was.
 
-        `names` is the number of attributes that change between the combinations. The part has to outlive this
-        object.
+        `names` is the number of attributes that change between the combinations, `work` that of one
+        evaluation (`evaluation.largest_work`). The part has to outlive this object.
         """
         effort = (combinations + _READING) * (self._weight(node) + names * _NAME)
+        return self._spend(max(effort, combinations * work // _WORK))
+
+    def spend_once(self, work: int) -> bool:
+        """Spend the effort of the only evaluation of a part, if it is left, and return whether it was."""
+        return self._spend(work // _WORK)
+
+    def _spend(self, effort: int) -> bool:
         if effort > self.left:
             return False
         self.left -= effort
@@ -338,10 +347,16 @@ class _Folding:
         count = math.prod(len(each) for each in options.values())
         if count > MAX_COMBINATIONS:
             return None
-        # A part that does not depend on the node is evaluated only once.
-        if options and not self.effort.spend(node, names=len(options), combinations=count):
+        if not self._is_affordable(node, options, count):
             return None
         return list(evaluation.compile_node(node).values(self.resource, options))
+
+    def _is_affordable(self, node: Node, options: Mapping[str, Sequence[Option]], count: int) -> bool:
+        work = evaluation.largest_work(node, self.resource, options)
+        # A part that does not depend on the node is evaluated only once.
+        if not options:
+            return self.effort.spend_once(work)
+        return self.effort.spend(node, names=len(options), combinations=count, work=work)
 
     def _decompose(self, node: Node, care: Care) -> FoldedPart:
         match node:

@@ -33,7 +33,7 @@ from requirements.record import (
     compared_parameter,
     mismatch,
 )
-from requirements.values import Value, fold, format_value, lookup
+from requirements.values import Value, fold, lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +129,7 @@ def _why(text: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> tup
 def _format_value(name: str, resource: Mapping[str, Value], nodes: NodeAttributes) -> str:
     if name in nodes:
         return f"{name} of a node is one of {nodes.describe(name)}"
-    value = lookup(resource, name)
-    return f"{name} {evaluation.ABSENT}" if value is None else f"{name} = {format_value(value)}"
+    return evaluation.format_attribute(name, lookup(resource, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

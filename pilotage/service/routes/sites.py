@@ -23,7 +23,7 @@ from pilotage.service.services import Services
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, InvalidRequest, NotAllowed, Problem, did_you_mean
-from requirements.values import Value, as_value, fold
+from requirements.values import Value, as_short_value, as_value, fold
 from taskqueue.db import database
 from taskqueue.sites import processes, reservations, scopes
 from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
@@ -248,9 +248,11 @@ def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
     spelled = {fold(name): name for name in AdvertisementBody.model_fields}
     for name, raw in body.attributes().items():
         try:
-            found[name] = as_value(raw, name)
             if name in (throttles.REQUIREMENTS, throttles.CUR_MATCHES) and isinstance(raw, str):
+                found[name] = as_value(raw, name)
                 _check_expression(name, match_expression.parse_match_expression(raw, name))
+            else:
+                found[name] = as_short_value(raw, name)
         except InvalidInput as error:
             problems += error.problems
         right = spelled.get(fold(name), name)

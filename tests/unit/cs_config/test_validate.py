@@ -307,3 +307,18 @@ def test_a_value_that_may_be_of_several_types_is_one_error_at_its_own_path() -> 
 def test_limits_of_a_site_are_checked(text: str, said: str) -> None:
     (found,) = errors(f"Resources: {{Sites: {{A: {{{text}}}}}}}\n")
     assert said in found
+
+
+def test_texts_that_expressions_read_are_bounded_but_not_the_expressions_of_the_tree() -> None:
+    queue = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
+    long = "x" * 4097
+    for written, message in (
+        (f"A: {long}", "Q/A: has 4097 characters, allowed are 4096"),
+        (f"A: [a, {long}]", "Q/A: has 4097 characters in one item, allowed are 4096"),
+        (f"NodeAttributes: {{OS: [a, {long}]}}", "Q/NodeAttributes/OS: has 4097 characters"),
+        (f"VOs: {{lhcb: {{A: {long}}}}}", "Q/VOs/lhcb/A: has 4097 characters"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            validate.parse(queue.format(written))
+    terms = " || ".join(f'other.Owner == "owner{number}"' for number in range(200))
+    assert validate.parse(queue.format(f"Requirements: '{terms}'"))

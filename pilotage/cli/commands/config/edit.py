@@ -117,7 +117,7 @@ def fetch_configuration(service: ServiceOptions) -> Configuration:
 def _configuration(answer: Answer) -> Configuration:
     text = answer.get("text") or yaml_writer.to_yaml(answer["config"])
     file = answer.get("source") or f"version {answer['version']}"
-    return validate.parse(text, file, answer["version"])
+    return validate.parse(text, file, answer["version"], kept=None)
 
 
 Guards = Annotated[

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from cs_config import validate
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
@@ -242,3 +243,31 @@ def test_no_version_of_an_administrator_is_read_again_to_find_what_it_changed(
     with database.reading(engine) as conn:
         found = versions_store.find_blame(conn, ["Resources/Sites/S/P7"], newest=2)
     assert found["Resources/Sites/S/P7"].version == 2
+
+
+LONG = f'Resources: {{Sites: {{S: {{Motto: "{"x" * 4097}", CEs: {{C: {{Queues: {{Q: }}}}}}}}}}}}\n'
+MOTTO = "Resources/Sites/S/Motto: has 4097 characters, allowed are 4096"
+
+
+def test_a_longer_text_of_an_earlier_release_stays_but_none_is_added(
+    engine: Engine, now: datetime, tmp_path: Path
+) -> None:
+    (tmp_path / "grid.yaml").write_text(LONG)
+    with pytest.raises(ConfigError, match=MOTTO):
+        store(engine, LONG, now)
+    with pytest.raises(ConfigError, match=MOTTO):
+        import_file(engine, tmp_path / "grid.yaml", now)
+    with database.writing(engine) as conn:
+        as_before = validate.parse(LONG, kept=None)
+        versions_store.store_checked(conn, as_before, author="1.0.0", message="", expected=0, now=now)
+        found = versions_store.load_version(conn)
+    assert [str(each).partition(" (")[0] for each in found.warnings] == [MOTTO]
+    rights = Rights(everything=True)
+    names = ("Resources", "Sites", "S")
+    other = proposals.propose_edits(found, found, [Edit(names=(*names, "Name"), value="S")], rights)
+    assert other.warnings == ()
+    with pytest.raises(ConfigError, match="Resources/Sites/S/Name: has 4097 characters"):
+        proposals.propose_edits(found, found, [Edit(names=(*names, "Name"), value="x" * 4097)], rights)
+    assert import_file(engine, tmp_path / "grid.yaml", now) == 2
+    (tmp_path / "grid.yaml").write_text(f"{LONG}# another comment\n")
+    assert import_file(engine, tmp_path / "grid.yaml", now) == 3

@@ -318,7 +318,8 @@ def test_a_matcher_that_is_behind_gives_away_what_is_decided_only(grid: Grid) ->
         ({"x" * 101: 1}, "is not a valid name of a fact"),
         ({f"x{n}": 1 for n in range(201)}, "NodeFacts: 201 facts, allowed are 200"),
         ({"OS": [""] * 1000, "Fast": True}, "NodeFacts: 1001 values, allowed are 1000"),
-        ({"OS": "x" * 20_000}, "NodeFacts: 20002 characters, allowed are 16384"),
+        ({"OS": "x" * 4_097}, "NodeFacts/OS: has 4097 characters, allowed are 4096"),
+        ({"OS": ["x" * 4_000] * 5}, "NodeFacts: 20002 characters, allowed are 16384"),
     ],
 )
 def test_facts_that_are_none_are_refused_by_name(facts: object, said: str) -> None:

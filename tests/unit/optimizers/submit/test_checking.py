@@ -222,6 +222,21 @@ def test_equal_expressions_and_one_long_one_are_read_once(monkeypatch: pytest.Mo
     assert checking.check_sources(grid(), ANN, equal[:1])
 
 
+def test_texts_that_several_expressions_build_are_counted_together() -> None:
+    built = 'size({}strcat("{}", other.Architecture){}) > 0'
+    sources: list[Source] = [
+        {"Executable": "x", "Requirements": built.format("toLower(" * 110, str(number) * 17_000, ")" * 110)}
+        for number in range(10)
+    ]
+    [problem] = refused(*sources)
+    assert problem.startswith("jobs: the texts that the different Requirements and Rank read and build are")
+    assert checking.check_sources(grid(), ANN, sources[:1]), "its own bound makes it an error, if at all"
+    short = [
+        {"Executable": "x", "Requirements": built.format("toLower(", number, ")")} for number in range(200)
+    ]
+    assert checking.check_sources(grid(), ANN, short)
+
+
 @pytest.mark.parametrize(
     "stated",
     [

@@ -434,12 +434,12 @@ def test_a_text_is_parsed_and_compiled_once_by_all_steps(monkeypatch: pytest.Mon
         parsed.append(source.text)
         return parse(source)
 
-    def compile_node(node: object, text: str = "", compile_node=evaluation.compile_node):  # type: ignore[no-untyped-def]
+    def build(node: object, text: str, *others: object, build=evaluation._build_program):  # type: ignore[no-untyped-def]
         trees.append(text)
-        return compile_node(node, text)
+        return build(node, text, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(parser, "_parse", parse)
-    monkeypatch.setattr(evaluation, "compile_node", compile_node)
+    monkeypatch.setattr(evaluation, "_build_program", build)
     for _ in range(2):
         asked = parse_expression(text, file="job.jdl", line=7, own=lambda _: None)
         canonical_text(asked)

@@ -313,6 +313,8 @@ def test_who_banned_a_site_and_who_allowed_it_again_is_in_the_audit_log(service:
 @pytest.mark.parametrize(
     ("further", "problem"),
     [
+        ({"Text": "x" * 4097}, "Text: has 4097 characters, allowed are 4096"),
+        ({"Texts": ["a", "x" * 4097]}, "Texts: has 4097 characters in one item, allowed are 4096"),
         ({f"Attribute{number}": 1 for number in range(201)}, "has 201 further attributes, allowed are 200"),
         ({"Notes": "x" * 70_000}, "bytes, allowed are 65536"),
         ({"Requirements": '"' + "x" * 70_000 + '" == Name'}, "bytes, allowed are 65536"),
