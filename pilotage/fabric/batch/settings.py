@@ -164,6 +164,8 @@ class SystemSettings(BaseModel):
                 raise ValueError(f"systems of the kind {self.kind} have no {name}{where}")
         if self.directory is not None and not self.directory.is_absolute():
             raise ValueError(f"directory: {self.directory} is not absolute")
+        if self.dialect is not None:
+            self.dialect.check_place(self.flags, self.environment)
         if self.schedd is not None and self.ssh is not None:
             raise ValueError("schedd, ssh: a remote queue manager is entered from this host, not over SSH")
         return self

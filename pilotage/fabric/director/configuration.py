@@ -44,6 +44,8 @@ def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem
         elif broker.entry is None and not takes_list[broker.system]:
             message = f"{broker.system} takes no list of queues; state which one takes all pilots"
             wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
+        if message := _misplaced(broker.flags, told.systems.get(broker.system)):
+            wrong.append(Problem(path=f"brokers/{name}/flags", message=message, file=file))
         wrong += [
             Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
             for vo in sorted(broker.vos.difference(map(fold, told.vos)))
@@ -243,12 +245,20 @@ def _tree_entry(queue: TreeQueue, name: str, system: SystemSettings) -> Director
     batch_queue = queue.read("BatchQueue", "CEQueueName")
     if batch_queue is None and system.kind in _SINGLE_QUEUES:
         batch_queue = system.kind
-    return DirectorQueue(
-        queue=queue.queue,
-        system=name,
-        batch_queue=batch_queue,
-        flags=tuple(shlex.split(queue.read("SubmitOptions") or "")),
-    )
+    flags = tuple(shlex.split(queue.read("SubmitOptions") or ""))
+    if message := _misplaced(flags, system):
+        raise ValueError(message)
+    return DirectorQueue(queue=queue.queue, system=name, batch_queue=batch_queue, flags=flags)
+
+
+def _misplaced(flags: Sequence[str], system: SystemSettings | None) -> str:
+    """Why flags would send jobs where nobody follows them; empty: they do not."""
+    try:
+        if system is not None and system.dialect is not None:
+            system.dialect.check_place(flags)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 #: Kinds whose one queue is called as they are.
@@ -312,6 +322,11 @@ def list_contradictions(
         )
         for number, each in enumerate(queues)
         if each.system not in systems
+    ]
+    wrong += [
+        Problem(path=f"queues/{number}/flags", message=message, file=file)
+        for number, each in enumerate(queues)
+        if (message := _misplaced(each.flags, systems.get(each.system)))
     ]
     names = [each.queue for each in queues]
     wrong += [

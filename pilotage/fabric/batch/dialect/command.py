@@ -10,7 +10,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from pilotage.fabric.batch.batch_system import ENDED, BatchJob, BatchSystemAway, Capacity, JobCounts, State
+from pilotage.fabric.batch.batch_system import (
+    ENDED,
+    BatchJob,
+    BatchSystemAway,
+    Capacity,
+    JobCounts,
+    State,
+    SubmissionRefused,
+)
 from pilotage.fabric.batch.command_line import CommandLineSystem
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.dialect import (
@@ -20,7 +28,9 @@ from pilotage.fabric.batch.dialect.dialect import (
     Excuse,
     ListingCommand,
     RecordSource,
+    Resource,
     SubmitCommand,
+    Words,
 )
 from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
 from pilotage.fabric.batch.shell import Completed
@@ -190,9 +200,14 @@ class DialectSystem(CommandLineSystem):
         return JobCounts(waiting=counted["waiting"], running=counted["running"])
 
     def _submission(self, job: BatchJob) -> list[str]:
-        submit, values = self.dialect.submit, self._values(job)
-        asked = [word.format_map(values) for word in _words(submit, job)]
-        words = dialect.merge_options([*asked, *self.flags, *job.flags], submit.merged, submit.short)
+        submit, flags = self.dialect.submit, (*self.flags, *job.flags)
+        try:
+            self.dialect.check_place(flags)
+        except ValueError as error:
+            raise SubmissionRefused(f"{job.stamp}: {error}") from None
+        values = self._values(job)
+        asked = [word.format_map(values) for word in _words(submit, job, flags)]
+        words = dialect.merge_options([*asked, *flags], submit.merged, submit.short)
         if submit.joined is not None:
             words = dialect.join_option(words, submit.joined)
         return [*words, *(word.format_map(values) for word in submit.script)]
@@ -279,22 +294,23 @@ class DialectSystem(CommandLineSystem):
         return said
 
 
-def _words(submit: SubmitCommand, job: BatchJob) -> Iterable[str]:
+def _words(submit: SubmitCommand, job: BatchJob, flags: Sequence[str]) -> Iterable[str]:
     resources = job.resources
+    asked: Mapping[Resource, bool] = {
+        "cores": True,
+        "several_cores": resources.cores > 1,
+        "memory": resources.memory is not None,
+        "wall_time": resources.wall_time is not None,
+        "gpus": resources.gpus > 0,
+        "whole_node": resources.whole_node,
+    }
     yield from submit.command
     if job.about:
         yield from submit.about
-    yield from submit.cores
-    if resources.cores > 1:
-        yield from submit.several_cores
-    if resources.memory is not None:
-        yield from submit.memory
-    if resources.wall_time is not None:
-        yield from submit.wall_time
-    if resources.gpus:
-        yield from submit.gpus
-    if resources.whole_node:
-        yield from submit.whole_node
+    for name, is_asked in asked.items():
+        other = submit.replaced.get(name)
+        if is_asked and not (other is not None and any(_is_found(other, flag) for flag in flags)):
+            yield from cast("Words", getattr(submit, name))
 
 
 def _listed_job(record: Mapping[str, str], source: ListingCommand, stamp: str) -> ListedJob:

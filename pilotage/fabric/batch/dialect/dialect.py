@@ -5,7 +5,8 @@ and `$` match at lines; their named groups are the results. Dialects for common 
 may change them where its own system differs.
 
 Some options of a submission may be given only once, but are set by a slot and by the flags of its jobs. Then
-both values are passed on, and of two amounts the larger, so that flags never reduce a slot.
+both values are passed on, and of two amounts the larger, so that flags never reduce a slot. What flags state
+in other words, which cannot be compared, takes the place of what is requested.
 """
 
 import re
@@ -251,6 +252,10 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+#: Settings of a submission that are about resources.
+Resource = Literal["cores", "several_cores", "memory", "wall_time", "gpus", "whole_node"]
+
+
 class SubmitCommand(_Data):
     """How a job is submitted: the command, what is asked for, flags, and the script last."""
 
@@ -263,6 +268,8 @@ class SubmitCommand(_Data):
     whole_node: Words = ()
     about: Words = ()  #: where administrators see what a job is for: `VO=cms;Owner=ada;Job=17`
     script: Words = ("{script}",)
+    #: By settings of resources, flags that state the same in other words: then the setting is left out.
+    replaced: dict[Resource, Pattern] = Field(default_factory=dict)
     joined: JoinedOption | None = None
     merged: dict[str, Merge] = Field(default_factory=dict)  #: options `--name=value` that may be given once
     short: dict[str, str] = Field(default_factory=dict)  #: their long names by their short ones, `-t`
@@ -374,6 +381,28 @@ class KillCommand(_Data):
         return words
 
 
+class Elsewhere(_Data):
+    """What would send jobs where the listing does not look, and nobody would follow or end them."""
+
+    flags: Pattern  #: in a flag of the submit command
+    variables: tuple[str, ...] = ()  #: of the environment
+    instead: str = Field(min_length=1)  #: what to do, for messages
+
+    def check(self, flags: Iterable[str], environment: Collection[str] = ()) -> None:
+        """Refuse what would send jobs there.
+
+        Raises:
+            ValueError: It is among the flags or variables.
+        """
+        found = [each for each in flags if restrictions.compiled(self.flags, "m").search(each)]
+        found += [each for each in self.variables if each in environment]
+        if found:
+            raise ValueError(
+                f"{found[0]}: only the submission would go there, not the commands that list and end jobs: "
+                f"{self.instead}"
+            )
+
+
 class Dialect(_Data):
     """Definition of a batch system."""
 
@@ -394,6 +423,7 @@ class Dialect(_Data):
     vocabulary: str | dict[str, Any] | None = None
     #: Variables of the environment that its commands do not get; those in the settings of the system stay.
     unset: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
+    elsewhere: Elsewhere | None = None  #: what is refused; null: nothing
 
     @field_validator("vocabulary")
     @classmethod
@@ -404,6 +434,11 @@ class Dialect(_Data):
             except InvalidInput as error:
                 raise ValueError(str(error)) from None
         return stated
+
+    def check_place(self, flags: Iterable[str], environment: Collection[str] = ()) -> None:
+        """Raise a `ValueError` for what would send jobs where its listing does not look."""
+        if self.elsewhere is not None:
+            self.elsewhere.check(flags, environment)
 
     @property
     def languages(self) -> tuple[Vocabulary, ...]:

@@ -65,6 +65,12 @@ def test_cores_memory_and_time_are_asked_for(system: DialectSystem, slurm: Clust
     assert "TimeLimit=01:01:00" in shown  # rounded up to minutes
 
 
+def test_memory_that_flags_state_for_each_core_is_the_only_one(system: DialectSystem, slurm: Cluster) -> None:
+    asked = JobResources(cores=3, memory=2500)
+    reference = system.submit(job(resources=asked, flags=("--mem-per-cpu=100M",)))
+    assert "MinMemoryCPU=100M" in slurm.ask("scontrol", "show", "job", reference)
+
+
 def test_variables_of_the_environment_do_not_change_what_is_submitted_listed_and_ended(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,54 @@ def test_flags_for_a_job_never_take_from_the_slot() -> None:
     assert "mem=4000mb,file=5mb" in " ".join(command)
 
 
+@pytest.mark.parametrize(
+    ("flags", "absent"),
+    [
+        (("--mem-per-cpu=2000",), {"--mem="}),
+        (("--mem-per-c", "2000"), {"--mem="}),
+        (("--mem-per-gpu=8G",), {"--mem="}),
+        (("--mem=8000", "--memory-bind=local"), set()),
+        (("--gpus=2",), {"--gres="}),
+        (("-G2",), {"--gres="}),
+        (("--gpus-per-node", "a100:2"), {"--gres="}),
+        (("--gpu-bind=none",), set()),
+        (("--gpus=2", "--cpus-per-gpu=4", "--mem-per-gpu=8G"), {"--gres=", "--mem=", "--cpus-per-task="}),
+    ],
+)
+@pytest.mark.parametrize("of_queue", [True, False])
+def test_flags_in_other_words_for_the_same_take_its_place(
+    flags: tuple[str, ...], absent: set[str], of_queue: bool
+) -> None:
+    system, shell = speaking("slurm", () if of_queue else flags, sbatch=said("17\n"))
+
+    system.submit(job(resources=BIG, flags=flags if of_queue else ()))
+
+    [words] = shell.ran
+    asked = {"--mem=", "--gres=", "--cpus-per-task=", "--time="}
+    assert {name for name in asked if not any(word.startswith(name) for word in words)} == absent
+    assert {*flags} - {"--mem=8000"} <= {*words}
+
+
+def test_pbs_is_asked_for_nothing_else_of_nodes_beside_a_select() -> None:
+    system, shell = speaking("pbs", qsub=said("17.head\n"))
+
+    system.submit(job(resources=BIG, flags=("-l", "place=excl,select=1:ncpus=4:mem=8gb", "-M", "a@b.org")))
+
+    [words] = shell.ran
+    assert [words[number + 1] for number, word in enumerate(words) if word == "-l"] == [
+        "walltime=3601,place=excl,select=1:ncpus=4:mem=8gb"
+    ]
+
+
+def test_a_flag_of_the_service_that_chooses_another_cluster_is_refused_before_anything_is_done() -> None:
+    system, shell = speaking("slurm", sbatch=said("17;c2\n"))
+
+    with pytest.raises(SubmissionRefused, match="--clusters=c2: only the submission would go there"):
+        system.submit(job(flags=("--clusters=c2",)))
+
+    assert shell.ran == []
+
+
 def test_lsf_is_asked_for_resources_and_what_it_gives_to_a_shell_is_quoted() -> None:
     shell = Telling({"bsub": said("Job <17> is submitted to queue <long>.\n")})
     areas = WorkAreas(directory="/a shared", shell=shell)

@@ -46,7 +46,14 @@ def test_commands_do_not_get_variables_that_change_their_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that state where the batch system is, or are stated in the file, stay."""
-    for name in ("SQUEUE_PARTITION", "SBATCH_WAIT", "SBATCH_ACCOUNT", "SLURM_CONF", "SINFO_SORT"):
+    for name in (
+        "SQUEUE_PARTITION",
+        "SBATCH_WAIT",
+        "SLURM_CLUSTERS",
+        "SBATCH_ACCOUNT",
+        "SLURM_CONF",
+        "SINFO_SORT",
+    ):
         monkeypatch.setenv(name, "x")
     told = SystemSettings(kind="slurm", directory=tmp_path, environment={"SINFO_SORT": "#P"})
     with ExitStack() as stack:

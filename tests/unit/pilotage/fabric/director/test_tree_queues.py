@@ -95,6 +95,13 @@ def test_a_listed_queue_replaces_what_the_tree_says_of_it() -> None:
     assert "cores" not in made.queues[1].model_fields_set  # it follows from the tree
 
 
+def test_a_queue_of_the_tree_that_would_send_pilots_to_another_cluster_is_refused() -> None:
+    queues = [queue("LCG.C.it/slurm/short", CEType="Slurm", SubmitOptions="--qos=grid -M c2")]
+
+    with pytest.raises(InvalidDirector, match="slurm/short: -M: only the submission"):
+        configuration.add_tree_queues(read({}, {"farm": SLURM}), queues, "d")
+
+
 @pytest.mark.parametrize(
     ("selection", "systems", "message"),
     [
