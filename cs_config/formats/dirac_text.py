@@ -169,9 +169,19 @@ def _candidates(text: str) -> Iterator[Scalar | list[Scalar]]:
     if (flag := _FLAGS.get(text.lower())) is not None:
         yield flag
     yield text
+    if "," in text:
+        yield [_resolve(item) for item in items]
+    else:
+        yield _resolve(text)
 
 
 def _scalar(text: str) -> Scalar:
+    """A value as in YAML; what a number would change, such as the version 9.10, stays a text."""
+    found = _resolve(text)
+    return text if type(found) in (int, float) and repr(found) != text else found
+
+
+def _resolve(text: str) -> Scalar:
     try:
         found = yaml_reader.resolve_word(text)
     except ValueError:

@@ -215,6 +215,10 @@ _BY_FOLD = {fold(known.name): known for known in KNOWN}
 _NAMES = tuple(known.name for known in KNOWN)
 
 
+#: Parts of the folded names of parameters that expressions compare as versions.
+_OF_VERSIONS = ("version", "release")
+
+
 def find_fault(folded: str, value: Value) -> str | None:
     """The problem of the value of a known parameter; None if it is valid, or the name is unknown."""
     known = _BY_FOLD.get(folded)
@@ -311,7 +315,17 @@ class ParameterReader:
                 return None
         else:
             self.check_length(value, path, leaf.line)
+            self._check_version(value, path, folded, leaf.line)
         return value
+
+    def _check_version(self, value: Value, path: str, folded: str, line: int) -> None:
+        """Warn of a version that is written as a number: 9.10 would be 9.1."""
+        if not any(word in folded for word in _OF_VERSIONS):
+            return
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float):
+                message = f"{number} is a number, as which 9.10 is 9.1; write versions in quotes"
+                self.warnings.append(self._problem(path, line, message, None))
 
     def check_length(self, value: Value, path: str, line: int) -> None:
         """Record a value that is too long for expressions."""

@@ -4,7 +4,8 @@ Only `true` itself counts: undefined and Error are truthy integers in Python, bu
 
 A user's expression is compiled so that HTCondor's library can evaluate it safely and repeatedly. The library
 does not get the user's text but the parsed tree, rendered again: the resource is the only scope, comments and
-text after the expression are gone, and regular expressions are computed beforehand.
+text after the expression are gone, and regular expressions are computed beforehand. Numbers reach the version
+functions as their shortest text, 9.4, where the library would write 9.400000000000000E+00.
 
 The library cannot be interrupted: where an evaluation might take longer than milliseconds, by the sizes of
 the values, the value is Error instead.
@@ -15,7 +16,7 @@ import math
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -263,7 +264,16 @@ class _Computation:
         if restrictions.is_regexp(part):
             matches = restrictions.matches if part.name.lower() == "regexp" else restrictions.matches_member
             return self._add(part.arguments[1], partial(matches, restrictions.pattern_of(part)))
+        if restrictions.is_version(part):
+            arguments = ", ".join(map(self._as_version, part.arguments))
+            return f"{part.name.lower()}({arguments})"
         return None
+
+    def _as_version(self, argument: Node) -> str:
+        """Return an argument of a version function, with a number as its shortest text."""
+        if isinstance(argument, Literal):
+            return render(replace(argument, value=restrictions.version_of(argument.value)))
+        return self._add(argument, restrictions.version_of)
 
     def _add(self, argument: Node, compute: Callable[[Any], object]) -> str:
         tree = classad2.ExprTree(render(argument, self.replace))

@@ -120,6 +120,22 @@ def matches_member(pattern: Any, subjects: object) -> object:
     return answer
 
 
+#: Functions that compare their arguments as versions.
+VERSION_FUNCTIONS = frozenset(
+    {"versioncmp", "versiongt", "versionge", "versionlt", "versionle", "versioneq", "version_in_range"}
+)
+
+
+def is_version(part: Node) -> bool:
+    """Whether a part is a call of a version function."""
+    return isinstance(part, Call) and part.name.lower() in VERSION_FUNCTIONS
+
+
+def version_of(value: Any) -> Any:
+    """Return a number as its shortest text, as someone writes a version; other values as they are."""
+    return repr(value) if isinstance(value, float) else value
+
+
 #: Names, with the minimum and maximum number of arguments; None: any number. No clock, no random, no `eval`,
 #: no functions that build long texts (`join`, `split`) or read files (`userMap`).
 _ALLOWED: dict[str, tuple[int, int | None]] = {

@@ -322,3 +322,12 @@ def test_texts_that_expressions_read_are_bounded_but_not_the_expressions_of_the_
             validate.parse(queue.format(written))
     terms = " || ".join(f'other.Owner == "owner{number}"' for number in range(200))
     assert validate.parse(queue.format(f"Requirements: '{terms}'"))
+
+
+def test_unquoted_versions_are_reported() -> None:
+    queue = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
+    for written in ("OSVersion: 9.10", "KernelRelease: [9.10, '9.4']", "VOs: {lhcb: {OSVersion: 9.10}}"):
+        [warning] = validate.parse(queue.format(written)).warnings
+        assert warning.message == "9.1 is a number, as which 9.10 is 9.1; write versions in quotes"
+    for written in ("OSVersion: '9.10'", "OSVersion: 9", "OSVersion: 9.4.1", "Factor: 9.10"):
+        assert validate.parse(queue.format(written)).warnings == ()

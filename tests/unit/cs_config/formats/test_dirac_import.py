@@ -383,3 +383,24 @@ def test_a_user_suspended_since_the_last_import_loses_its_certificate():
         first, {"x.cfg": text.format("      Suspended = lhcb\n")}
     ).proposal.after
     assert "/CN=ada" not in again.registry.users_by_dn
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("OSVersion", "9.10", "9.10"),
+        ("OSVersion", "9.4", 9.4),
+        ("Rev", "1e3", "1e3"),
+        ("Release", "1_000", "1_000"),
+        ("Build", "007", "007"),
+        ("Hex", "0x1F", "0x1F"),
+        ("Start", "12:30", "12:30"),
+        ("Three", "9.4.1", "9.4.1"),
+        ("Versions", "9.4, 9.10", [9.4, "9.10"]),
+        ("CPUTime", "1e3", 1000.0),
+        ("MaxRAM", "4000", 4000),
+    ],
+)
+def test_texts_that_numbers_cannot_hold_stay_texts(name: str, text: str, value: object) -> None:
+    found = dirac_text.read_value(name, text)
+    assert (type(found), found) == (type(value), value)
