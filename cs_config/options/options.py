@@ -423,6 +423,8 @@ class LimitOptions(Options):
     """Jobs that one pilot may claim in an hour, for each processor of its slot."""
     pilots_per_vo: Annotated[Count, Field(alias="PilotsPerVO")] = 100_000
     """Pilots of the VO that have not ended: further ones are not registered, so directors submit none."""
+    pools: Annotated[Count, Field(ge=1)] = 10_000
+    """SubmitPools of the VO: jobs that need a further one are held until others go."""
     web_hooks: Annotated[int, Field(ge=0, le=bounds.WEB_HOOKS)] = 10
     """Web hooks of the VO; 0: it may have none."""
 

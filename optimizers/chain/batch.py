@@ -196,6 +196,9 @@ def _write_once(
         failed = any(isinstance(chain_result.outcome, Failed) for _, chain_result in mine)
         if failed and not is_final and is_outdated(conn, context):
             mine = [(job, _hold_instead(chain_result)) for job, chain_result in mine]
+        candidates = [done for _, chain_result in mine if (done := chain_result.candidate)]
+        if excess := enqueue.find_excess(conn, candidates, context):
+            mine = [(job, _hold_for_pool(chain_result, excess, context)) for job, chain_result in mine]
         arriving = [(job, done) for job, chain_result in mine if (done := chain_result.candidate)]
         matchable = enqueue.touch_pools(conn, (candidate for _, candidate in arriving), context)
         queued = [
@@ -225,6 +228,15 @@ def _hold_instead(chain_result: ChainResult) -> ChainResult:
         return chain_result
     reason = f"the configuration has changed meanwhile; before: {chain_result.outcome.reason}"
     return replace(chain_result, outcome=Hold(reason=reason, delay=_UNTIL_REFRESHED))
+
+
+def _hold_for_pool(chain_result: ChainResult, excess: frozenset[str], context: ChainContext) -> ChainResult:
+    candidate = chain_result.candidate
+    if candidate is None or candidate.pool is None or candidate.pool.pool_id not in excess:
+        return chain_result
+    most = context.operations(candidate.vo).limits.pools
+    reason = f"waits for another SubmitPool of the VO to go: it has {most:,}, as many as Limits/Pools allows"
+    return replace(chain_result, outcome=Hold(reason=reason))
 
 
 def _status_updates(

@@ -17,6 +17,16 @@ from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
 
+def find_excess(conn: Connection, candidates: Iterable[JobContext], context: ChainContext) -> frozenset[str]:
+    """The pools that may not be created, as their VO has as many as it may; before `touch_pools`."""
+    wanted: defaultdict[str, dict[str, None]] = defaultdict(dict)  # in the order of the jobs
+    for each in candidates:
+        if each.pool:
+            wanted[each.vo][each.pool.pool_id] = None
+    by_vo = {vo: list(pool_ids) for vo, pool_ids in wanted.items()}
+    return pools.find_excess(conn, by_vo, lambda vo: context.operations(vo).limits.pools)
+
+
 def touch_pools(conn: Connection, candidates: Iterable[JobContext], context: ChainContext) -> frozenset[str]:
     """Create missing pools and lock the rows of all pools, so that they cannot be removed.
 

@@ -9,7 +9,7 @@ written only while the VO's queue classes have the version that it was computed 
 Only differences are written, in one transaction.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
@@ -27,6 +27,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    text,
     tuple_,
     union_all,
     update,
@@ -73,6 +74,16 @@ IS_UNMAPPED = ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id)
 COUNT = select(func.count()).select_from(submit_pools)
 
 ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(submit_pools.c.pool_id.in_(sql.IDS))
+
+#: KEY SHARE: none of them is removed until the transaction ends.
+EXISTING = (
+    select(submit_pools.c.pool_id)
+    .where(submit_pools.c.pool_id.in_(sql.IDS))
+    .order_by(submit_pools.c.pool_id)
+    .with_for_update(read=True, key_share=True)
+)
+#: On SQLite the transaction is the lock.
+LOCK_NEW = text("SELECT pg_advisory_xact_lock(hashtextextended('new pools of ' || :vo, 0))")
 
 REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.original).order_by(
     submit_pools.c.pool_id
@@ -177,6 +188,31 @@ def touch_at_intervals(conn: Connection, pool_ids: Collection[str], *, now: date
     """Record that pools are used, at most once a minute each, so that submissions need not wait in turn."""
     for ids in sql.split_batches(pool_ids):
         conn.execute(TOUCH_AT_INTERVALS, {"ids": ids, "now": now, "before": now - _TOUCH_INTERVAL})
+
+
+def find_excess(
+    conn: Connection, wanted: Mapping[str, Sequence[str]], most: Callable[[str], int]
+) -> frozenset[str]:
+    """The pools, of those wanted by VO, that do not exist and are too many for their VO; the last ones.
+
+    Before `touch_pools`, in its transaction: until that ends, no other one makes pools of these VOs, and none
+    of the existing pools is removed.
+    """
+    excess: set[str] = set()
+    for vo, pool_ids in sorted(wanted.items()):
+        if not (new := _find_new(conn, pool_ids)):
+            continue
+        if conn.dialect.name == "postgresql":
+            conn.execute(LOCK_NEW, {"vo": vo})
+            new = _find_new(conn, new)
+        room = most(vo) - count_pools(conn, vos=[vo])
+        excess.update(new[max(0, room) :])
+    return frozenset(excess)
+
+
+def _find_new(conn: Connection, pool_ids: Sequence[str]) -> list[str]:
+    existing = {row.pool_id for row in sql.read_batches(conn, EXISTING, pool_ids)}
+    return [each for each in pool_ids if each not in existing]
 
 
 def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) -> frozenset[str]:

@@ -1,10 +1,12 @@
 """Jobs on their way from Received to Waiting, in batches, by several workers, twice, with defects."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, insert, select
+from sqlalchemy import Connection, Engine, func, insert, select
 
 from optimizers.chain import batch, chain
 from optimizers.chain.chain import (
@@ -35,8 +37,9 @@ from taskqueue.schema.tables import (
 )
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.task_queues import listing
-from tests import by_hand, stored
+from tests import by_hand, databases, stored
 from tests.submitted import ANN, GRID, grid, job, log_of, store_grid, submit, waiting, way
+from tests.waiting import until
 
 JOB = {"Executable": "a.sh"}
 NEEDS_4000 = {**JOB, "Requirements": {"Memory": 4000}}
@@ -468,3 +471,62 @@ def test_a_pool_whose_queues_cannot_be_found_holds_its_own_jobs_only(
     bad, good, plain = submit(engine, grid(), now, NEEDS_4000, NEEDS_TOO_MUCH, JOB)
     result = batch.optimize(engine, grid(), [bad, good, plain], now=now)
     assert (set(result.waiting), result.held) == ({good, plain}, (bad,))
+
+
+BOUNDED = grid(GRID + "Operations: {Defaults: {Limits: {Pools: 3}, JobScheduling: {HoldTime: 60}}}\n")
+NO_POOL = "waits for another SubmitPool of the VO to go: it has 3, as many as Limits/Pools allows"
+
+
+def _needing(*sizes: int) -> list[dict[str, object]]:
+    return [{**JOB, "Requirements": {"Memory": size}} for size in sizes]
+
+
+def test_jobs_that_need_more_pools_than_their_vo_may_have_wait_until_others_go(
+    engine: Engine, now: datetime
+) -> None:
+    ids = submit(engine, BOUNDED, now, *_needing(1000, 1001, 1002, 1003, 1000, 1004))
+    result = batch.optimize(engine, BOUNDED, ids, now=now)
+    assert result.waiting == (*ids[:3], ids[4])
+    assert result.held == (ids[3], ids[5])
+    found = job(engine, ids[3])
+    assert (found.status, found.application_status) == ("Checking", NO_POOL)
+    later = now + timedelta(seconds=60)
+    assert batch.optimize(engine, BOUNDED, ids, now=later).held == (ids[3], ids[5])
+    with database.writing(engine) as conn:
+        control.kill_jobs(conn, [ids[2]], source="test", now=later)
+        gone = pools.delete_unused(conn, vo="lhcb", before=later + timedelta(days=1), now=later)
+    assert len(gone) == 1
+    result = batch.optimize(engine, BOUNDED, ids, now=later + timedelta(seconds=60))
+    assert (result.waiting, result.held) == ((ids[3],), (ids[5],))
+    assert count(engine, submit_pools) == 3
+
+
+def test_pools_that_exist_are_used_also_at_the_bound(engine: Engine, now: datetime) -> None:
+    for size in range(1000, 1005):
+        [job_id] = submit(engine, BOUNDED, now, *_needing(size))
+        batch.optimize(engine, BOUNDED, [job_id], now=now)
+    assert count(engine, submit_pools) == 3
+    [again] = submit(engine, BOUNDED, now, *_needing(1000))
+    batch.optimize(engine, BOUNDED, [again], now=now)
+    assert job(engine, again).status == "Waiting"
+
+
+def test_two_batches_at_once_make_no_more_pools_than_allowed(engine: Engine, now: datetime) -> None:
+    first = submit(engine, BOUNDED, now, *_needing(1000, 1001))
+    second = submit(engine, BOUNDED, now, *_needing(1002, 1003))
+    with ThreadPoolExecutor(1) as threads:
+        touch, begun = pools.touch_pools, list[Future[batch.BatchResult]]()
+
+        def begin_the_other(conn: Connection, *wanted: Any, **named: Any) -> frozenset[str]:
+            if not begun:
+                begun.append(threads.submit(batch.optimize, engine, BOUNDED, second, now=now))
+                if engine.dialect.name == "postgresql":
+                    until(lambda: databases.count_lock_waits(engine))
+            return touch(conn, *wanted, **named)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pools, "touch_pools", begin_the_other)
+            assert batch.optimize(engine, BOUNDED, first, now=now).waiting == tuple(first)
+            result = begun[0].result(300)
+    assert (len(result.waiting), len(result.held)) == (1, 1)
+    assert count(engine, submit_pools) == 3
