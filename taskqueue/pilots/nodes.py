@@ -35,6 +35,8 @@ MOST_TROUBLES: Final = 3
 EXCLUDED_FOR: Final = timedelta(hours=1)
 #: So often a pilot may try an excluded node.
 TRIAL_EVERY: Final = timedelta(minutes=5)
+#: A job that has run for so long shows that jobs can run on its node.
+_PROVEN = timedelta(minutes=10)
 #: How long ends are looked back on, to see since when a node is excluded.
 _LOOKED_BACK = timedelta(days=1)
 
@@ -52,6 +54,11 @@ _IS_FOLLOWED_BY_A_JOB = exists().where(
     or_(
         _good.c.ended_jobs > 0,
         exists().where(attempts.c.stamp == _good.c.stamp, attempts.c.closed_as == "finished"),
+        exists().where(
+            attempts.c.stamp == _good.c.stamp,
+            attempts.c.closed_at.is_(None),
+            attempts.c.started_at <= bindparam("proven", type_=attempts.c.started_at.type),
+        ),
     ),
 )
 _is_broken = or_(*(table.c.status == each.value for each in (PilotStatus.ABORTED, PilotStatus.FAILED)))
@@ -182,4 +189,4 @@ def readmit(conn: Connection, site: str, node: str, *, now: datetime) -> None:
 
 
 def _times(now: datetime) -> dict[str, object]:
-    return {"recently": now - EXCLUDED_FOR, "looked_back": now - _LOOKED_BACK}
+    return {"recently": now - EXCLUDED_FOR, "looked_back": now - _LOOKED_BACK, "proven": now - _PROVEN}

@@ -349,12 +349,22 @@ class StatusReport:
     status: PilotStatus
     reference: str | None = None
     reason: str = ""
+    node: str = ""  #: where it ended before it could report it; empty: not known
+
+
+#: Of a pilot that has not reported its node itself.
+STORE_UNSTATED_NODE = (
+    update(table)
+    .where(table.c.stamp == bindparam("the_stamp"), table.c.node == "")
+    .values(node=bindparam("the_node"))
+)
 
 
 def set_all(conn: Connection, reports: Collection[StatusReport], *, now: datetime) -> frozenset[str]:
     """Store the statuses of many pilots; the stamps of those that have another one all the same.
 
-    Those have ended meanwhile, or run already, or do not exist.
+    Those have ended meanwhile, or run already, or do not exist. An end before a pilot could report its node
+    is one because of the node.
     """
     rows: dict[PilotStatus, list[dict[str, object]]] = defaultdict(list)
     for each in sorted(reports, key=lambda each: each.stamp):
@@ -362,12 +372,15 @@ def set_all(conn: Connection, reports: Collection[StatusReport], *, now: datetim
             "reason": each.reason,
             "new_reference": each.reference,
             "why_empty": None,
-            "by_host": False,
+            "by_host": bool(each.node),
             "now": now,
         }
         rows[each.status].append({"the_stamp": each.stamp, **values})
     for status in sorted(rows):
         conn.execute(SET_STATUS[status], rows[status])
+    at_nodes = [{"the_stamp": each.stamp, "the_node": each.node} for each in reports if each.node]
+    if at_nodes:
+        conn.execute(STORE_UNSTATED_NODE, at_nodes)
     stored = read_statuses(conn, [each.stamp for each in reports])
     return frozenset(each.stamp for each in reports if stored.get(each.stamp) != each.status)
 

@@ -369,6 +369,39 @@ def test_nodes_whose_disk_is_full_get_no_job_and_say_so(field: Field, tmp_path: 
     assert reasons == {f"trouble with this host: {disk}: 0 MB are free, less than 500 MB"}, reasons
 
 
+def test_a_bad_node_of_two_does_not_stop_its_queue(field: Field) -> None:
+    """One node of the partition does not have the shared directory: each pilot there ends at once."""
+    jobs = field.directory / "jobs"
+    jobs.mkdir()
+    daemon = (field.slurm.directory / "slurmd.n1.pid").read_text().strip()
+    on_n1 = ("nsenter", f"--target={daemon}", "--mount")
+    field.slurm.ask("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=test")
+    director = field.director()
+    try:
+        subprocess.run([*on_n1, "mount", "-t", "tmpfs", "tmpfs", jobs], check=True)
+        field.tell({"LCG.A.org/slurm/short": "short"})
+        job_ids = field.submit("cms", 6)
+        director.start()
+        wait_until(lambda: "n1" in _list_bad_nodes(field))
+        broken = {each["stamp"] for each in field.pilots()}
+        field.slurm.ask("scontrol", "update", "NodeName=n2", "State=RESUME")
+        field.wait_until_done(director)
+    finally:
+        director.stop()
+        with suppress(RuntimeError):  # it is not drained any more
+            field.slurm.ask("scontrol", "update", "NodeName=n2", "State=RESUME")
+        subprocess.run([*on_n1, "umount", "--lazy", jobs], check=True)
+    later = [each for each in field.pilots() if each["stamp"] not in broken]
+    assert not [each for each in later if each["status"] == "Aborted"], "others avoid the node"
+    assert {each["node"] for each in field.pilots() if each["status"] == "Aborted"} == {"n1"}
+    assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
+
+
+def _list_bad_nodes(field: Field) -> list[str]:
+    rows = field.service.operator().get("/api/v1/site-processes").json()["processes"]
+    return [node for row in rows for queue in row["queues"] or () for node in queue["bad_nodes"]]
+
+
 def test_jobs_are_not_stuck_in_front_of_a_full_partition_beside_an_idle_one(field: Field) -> None:
     fill = ("sbatch", "--partition=short", "--nodes=2", "--exclusive", "--wrap", "sleep 600")
     field.slurm.ask(*fill, "--output=/dev/null", "--job-name=others")

@@ -57,6 +57,8 @@ class BatchJob:
     queue: str
     resources: JobResources = JobResources()
     flags: tuple[str, ...] = ()  #: arguments for the batch system, each one whole
+    #: Nodes, by their names in the batch system, where it is not to run, if the system can be told so.
+    avoided_nodes: tuple[str, ...] = ()
     #: What it is for, by words such as VO, Owner, Job: shown by the batch system to its administrators.
     about: Mapping[str, str] = field(default_factory=dict)
     #: For a system that `CarriesFiles`, by paths in the working directory: files to put there, and to keep.
@@ -89,6 +91,8 @@ class JobReport:
     reference: str | None = None
     exit_code: int | None = None  #: of the script; 128 + number for a signal
     message: str = ""  #: in the words of the batch system
+    host: str = ""  #: the name of its node, by the node itself; empty: not known
+    node: str = ""  #: the name of its node in the batch system; empty: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

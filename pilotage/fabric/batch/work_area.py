@@ -31,6 +31,7 @@ _MARK, _LOG = 100, 1_000_000  # bytes
 #: By what the submitter marks the jobs whose end it asked for, beside their directories: no stamp begins so.
 #: In a directory of their own they would be removed elsewhere, once a job has put a link in its place.
 _KILLED = ".killed-"
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _STATUS, _MOST_STATUS = re.compile(r"[0-9]{1,3}"), 255
 #: Paths in one command.
 _AT_ONCE = 500
@@ -62,6 +63,7 @@ pass_on() {{
 for signal in TERM INT HUP USR1; do trap "pass_on $signal" $signal; done
 trap "pass_on TERM" USR2
 mkdir started 2>/dev/null || exit {twice}
+uname -n 2>/dev/null >host || true
 # Grid Engine announces the end by USR2, to all processes: only we take notice of it.
 (trap '' USR2; test -e signalled || exec ./job; exit 143) >out 2>err </dev/null &
 child=$!
@@ -85,6 +87,7 @@ class StatusMarks:
 
     exit_code: int | None = None  #: of the script; None: it has not come to its end
     killed: bool = False  #: we asked for its end
+    host: str = ""  #: name of the node, as the node says; empty: it has not started, or not said it
 
     @property
     def ended(self) -> bool:
@@ -138,10 +141,15 @@ class WorkAreas:
         """Status marks that jobs left, read with few commands for all of them."""
         of_exit = {_own_file(stamp, "exit"): stamp for stamp in stamps}
         of_kill = {_killed_file(stamp): stamp for stamp in of_exit.values()}
-        found = self.shell.read_small(sorted([*of_exit, *of_kill]), below=self.directory, most=_MARK)
+        of_host = {_own_file(stamp, "host"): stamp for stamp in of_exit.values()}
+        names = sorted([*of_exit, *of_kill, *of_host])
+        found = self.shell.read_small(names, below=self.directory, most=_MARK)
+        hosts = {stamp: _host(found[name]) for name, stamp in of_host.items() if name in found}
         killed = {stamp for name, stamp in of_kill.items() if name in found}
         return {
-            stamp: StatusMarks(exit_code=_status(found.get(name, b"")), killed=stamp in killed)
+            stamp: StatusMarks(
+                exit_code=_status(found.get(name, b"")), killed=stamp in killed, host=hosts.get(stamp, "")
+            )
             for name, stamp in of_exit.items()
         }
 
@@ -209,6 +217,12 @@ def _status(mark: bytes) -> int | None:
     return int(text) if _STATUS.fullmatch(text) and int(text) <= _MOST_STATUS else None
 
 
+def _host(mark: bytes) -> str:
+    """The name in a mark; empty: the job has put something else there."""
+    text = mark.decode("ascii", "replace").strip()
+    return text if _HOST.fullmatch(text) else ""
+
+
 def wrapper(area: str) -> str:
     """The script that runs the file `job` of a directory, once, and leaves its output and its marks there."""
     return _WRAPPER.format(area=shlex.quote(area), twice=STARTED_TWICE)
@@ -230,6 +244,7 @@ class ListedJob:
     state: State  #: *gone*: it ended, and how is not said
     message: str = ""  #: in the words of the batch system
     exit_code: int | None = None  #: of the script; 128 + number for a signal
+    node: str = ""  #: its name in the batch system; empty: not known
 
 
 def index_by_stamp(rows: Iterable[ListedJob]) -> dict[str, list[ListedJob]]:
@@ -248,7 +263,7 @@ def choose_job(rows: Iterable[ListedJob], handle: Handle) -> ListedJob | None:
 def job_report(row: ListedJob | None, marks: StatusMarks, handle: Handle) -> JobReport:
     """The state of a job by its listing (None: it is not listed) and by the files that it left."""
     if row is not None and row.state not in ENDED:
-        return JobReport(state=row.state, reference=row.reference, message=row.message)
+        return JobReport(state=row.state, reference=row.reference, message=row.message, node=row.node)
     reference = row.reference if row else handle.reference
     if marks.ended:
         # The script came to its end; whatever the batch system says of it came after.
@@ -258,6 +273,8 @@ def job_report(row: ListedJob | None, marks: StatusMarks, handle: Handle) -> Job
             reference=reference,
             exit_code=marks.exit_code,
             message=row.message if row else "ended, and not listed by the batch system any more",
+            host=marks.host,
+            node=row.node if row else "",
         )
     if row is None:
         return JobReport(state=State.MISSING, reference=reference)
@@ -272,4 +289,6 @@ def job_report(row: ListedJob | None, marks: StatusMarks, handle: Handle) -> Job
         reference=reference,
         exit_code=row.exit_code,
         message=row.message,
+        host=marks.host,
+        node=row.node,
     )

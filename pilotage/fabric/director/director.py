@@ -17,7 +17,7 @@ used.
 
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -27,8 +27,17 @@ from pilotage.fabric import cycle_summaries
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary, Presence
-from pilotage.fabric.director import demand, matcher_client, queue_states, surplus, targets, workers
+from pilotage.fabric.director import (
+    bad_nodes,
+    demand,
+    matcher_client,
+    queue_states,
+    surplus,
+    targets,
+    workers,
+)
 from pilotage.fabric.director import recorded_pilots as director_pilots
+from pilotage.fabric.director.bad_nodes import BadNodes
 from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import UnservedWork, VoDemand
 from pilotage.fabric.director.queue_states import ReportedQueue
@@ -55,8 +64,8 @@ from requirements.nodes.lrms_vocabulary import OF_COMMANDS, are_flags
 
 #: The code of the service's refusal while another process of this director works.
 _OTHER_PROCESS = "other_process"
-#: The code of its refusal of a report with fields that it does not know.
-_INVALID = "invalid_request"
+#: Seconds for which pilots avoid no nodes of a queue after one that was to avoid some was refused.
+_WITHOUT_OTHERS = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +87,11 @@ class Director:
     holder: str = field(default_factory=cycle_summaries.identify_process)
     _last: DirectorSummary | None = None
     _too_small: Mapping[str, Sequence[UnservedWork]] = field(default_factory=dict)  #: by VO, last known
+    _nodes: dict[str, str] = field(default_factory=dict)  #: by stamp, the node as its batch system names it
+    _bad_nodes: Mapping[Place, BadNodes] = field(default_factory=dict)
+    _avoiding: set[str] = field(default_factory=set)  #: stamps given to workers with nodes to avoid
+    #: When a queue refused a pilot that was to avoid nodes: it may have no others.
+    _without_others: dict[str, float] = field(default_factory=dict)
     _queues: Mapping[str, Sequence[ReportedQueue]] = field(default_factory=dict)  #: by VO, last known
     _pilots: Mapping[str, Pilots] = field(init=False)
     _workers: Mapping[str, SystemWorker] = field(init=False)
@@ -177,7 +191,7 @@ class Director:
         try:
             client.report_process(report | ({"queues": states} if states else {}))
         except ApiError as error:
-            if not states or error.code != _INVALID:
+            if not states or error.code != director_pilots.INVALID:
                 raise
             client.report_process(report)  # a service of 1.0 takes no queues
 
@@ -226,6 +240,13 @@ class Director:
         snapshots = workers.poll_all(
             self._workers, {name: request for name, (request, _) in followed.items()}, self.patience, summary
         )
+        known = {each.stamp for each in own}
+        self._nodes = {stamp: node for stamp, node in self._nodes.items() if stamp in known} | {
+            stamp: report.node
+            for snapshot in snapshots.values()
+            for stamp, report in snapshot.reports.items()
+            if report.node
+        }
         changed, actions = self._following.follow(followed, snapshots, summary)
         self._following.give_up(own, (request for request, _ in followed.values()), summary)
         found = [each.with_report(changed[each.stamp]) if each.stamp in changed else each for each in own]
@@ -306,11 +327,25 @@ class Director:
                 *((vo, (queue,), pause) for (vo, _, queue), pause in bad.items()),
             ]
         )
+        self._bad_nodes = self._find_bad_nodes(pilots, summary.at)
         self._queues = {**self._queues} | {
-            each.vo: queue_states.list_states(each, of_queue, rooms, decision.new, of_places)
+            each.vo: queue_states.list_states(each, of_queue, rooms, decision.new, of_places, self._bad_nodes)
             for each in demands
         }
         return chosen, too_many, {each.vo: each for each in demands}
+
+    def _find_bad_nodes(self, pilots: Iterable[DirectorPilot], now: datetime) -> Mapping[Place, BadNodes]:
+        """The nodes that new pilots avoid, by VO and queue; none of a queue that seems to have no others."""
+        at_place: dict[Place, list[DirectorPilot]] = defaultdict(list)
+        for each in pilots:
+            if each.stamp in self._nodes and each.queue:
+                at_place[each.vo, each.queue].append(each)
+        since = self.clock() - _WITHOUT_OTHERS
+        return {
+            place: bad_nodes.find_bad_nodes(there, self._nodes, now)
+            for place, there in at_place.items()
+            if self._without_others.get(place[1], since) <= since
+        }
 
     def _limit_by_places(
         self,
@@ -472,8 +507,12 @@ class Director:
                 with summary.noting_refusals(vo):
                     secrets = self._pilots[vo].intend(intents)
                     self._submitting |= intents
+                    numbers = Counter[TargetGroup]()
                     for stamp, group in intents.items():
-                        submission = self._submission(stamp, secrets[stamp], group, demands[vo])
+                        avoided = self._choose_avoided(group, numbers[group])
+                        numbers[group] += 1
+                        self._avoiding |= {stamp} if avoided else set()
+                        submission = self._submission(stamp, secrets[stamp], group, demands[vo], avoided)
                         found[self.sites.find_target(group).system].append(submission)
             except ServiceAway as error:  # those whose intents are stored are submitted
                 summary.problems.append(str(error))
@@ -484,7 +523,20 @@ class Director:
         sites = self.sites
         return targets.new_stamp(sites.options.name, group.flags, group.broker, service=sites.service)
 
-    def _submission(self, stamp: str, secret: str, group: TargetGroup, of_vo: VoDemand) -> PilotSubmission:
+    def _choose_avoided(self, group: TargetGroup, number: int) -> tuple[str, ...]:
+        """The nodes that one of several new pilots of a group is to avoid; of a broker none."""
+        if group.broker:
+            return ()
+        return self._bad_nodes.get((group.vo, group.queues[0]), BadNodes()).avoided_by(number)
+
+    def _submission(
+        self,
+        stamp: str,
+        secret: str,
+        group: TargetGroup,
+        of_vo: VoDemand,
+        avoided_nodes: tuple[str, ...],
+    ) -> PilotSubmission:
         target, slot = self.sites.find_target(group), of_vo.slot_of(group)
         pools = of_vo.pools.get(group, ())
         script = PilotScript(
@@ -503,6 +555,7 @@ class Director:
                 queue=target.batch_queue,
                 resources=slot,
                 flags=(*target.flags, *group.flags),
+                avoided_nodes=avoided_nodes,
                 about={"VO": group.vo, "Pools": "+".join(pool[:10] for pool in pools)},
             )
 
@@ -530,7 +583,7 @@ class Director:
             if results is None:
                 continue
             self._following.mark_cleared(results.forgotten)
-            for report in _build_reports(results):
+            for report in _build_reports(results, self._avoiding):
                 self._unreported[self._submitting[report.stamp].vo].append(report)
             self._count(results, summary)
         for vo in [*self._unreported]:
@@ -546,20 +599,31 @@ class Director:
         summary.unsubmitted += len(results.unsubmitted)
         for stamp, error in results.refused.items():
             group = self._submitting[stamp]
-            summary.note_problem(group.vo, f"{group.where}: {error}")
+            if stamp in self._avoiding:
+                self._without_others |= dict.fromkeys(group.queues, self.clock())
+            else:
+                summary.note_problem(group.vo, f"{group.where}: {error}")
         for stamp in (*results.submitted, *results.uncertain, *results.refused, *results.unsubmitted):
             del self._submitting[stamp]
+            self._avoiding.discard(stamp)
 
 
-def _build_reports(results: ActionResults) -> list[PilotReport]:
-    """Reports of results. None of an uncertain submission: its intent stays, and the next polls show it."""
+def _build_reports(results: ActionResults, avoiding: Collection[str]) -> list[PilotReport]:
+    """Reports of results. None of an uncertain submission: its intent stays, and the next polls show it.
+
+    The refusal of a pilot that was to avoid nodes is no experience of its queue.
+    """
     return [
         *(
             PilotReport(stamp=stamp, status=Status.WAITING, reference=reference)
             for stamp, reference in results.submitted.items()
         ),
         *(
-            PilotReport(stamp=stamp, status=Status.ABORTED, reason=error[:2000])
+            PilotReport(
+                stamp=stamp,
+                status=Status.DELETED if stamp in avoiding else Status.ABORTED,
+                reason=error[:2000],
+            )
             for stamp, error in results.refused.items()
         ),
         *(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotage.fabric.director import recorded_pilots
+from pilotage.fabric.director.bad_nodes import BadNodes
 from pilotage.fabric.director.demand import Place, QueueRoom
 from pilotage.fabric.director.matcher_client import VoDemand
 from pilotage.fabric.director.recorded_pilots import DirectorPilot
@@ -23,6 +24,7 @@ class ReportedQueue:
     wanted: int = 0  #: new pilots by decision; those that a broker may send elsewhere count at none
     room: int = 0  #: pilots that may be added
     pause: QueuePause | None = None
+    bad_nodes: Sequence[str] = ()  #: that new pilots are kept from, by their names in the batch system
 
     def to_report(self) -> dict[str, object]:
         """The state as the service takes it, without what is nothing."""
@@ -35,7 +37,7 @@ class ReportedQueue:
         found: dict[str, object] = {"queue": self.queue} | {name: n for name, n in numbers.items() if n}
         if self.pause is not None:
             found |= {"paused_until": self.pause.until.isoformat(), "reason": self.pause.reason}
-        return found
+        return found | ({"bad_nodes": list(self.bad_nodes)} if self.bad_nodes else {})
 
 
 def list_states(
@@ -44,6 +46,7 @@ def list_states(
     rooms: Mapping[Place, QueueRoom],
     new: Mapping[TargetGroup, int],
     pauses: Mapping[Place, QueuePause],
+    bad_nodes: Mapping[Place, BadNodes],
 ) -> list[ReportedQueue]:
     """The queues that a VO may use, paused ones first, then those with pilots (`pilots`, by queue)."""
     wanted = {(group.vo, group.queues): 0 for group in new}
@@ -62,6 +65,7 @@ def list_states(
                 wanted=wanted.get((of_vo.vo, (queue,)), 0),
                 room=room.pilots if room else 0,
                 pause=pauses.get((of_vo.vo, queue)),
+                bad_nodes=bad_nodes.get((of_vo.vo, queue), BadNodes()).avoided_by(1),
             )
         )
     return sorted(found, key=_by_importance)[:_MOST_QUEUES]

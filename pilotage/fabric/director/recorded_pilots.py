@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 
 from pilotage.fabric.batch.batch_system import Handle
-from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.client import ApiError, ServiceClient
 from pilotage.fabric.director.demand import QueueLimits
 from pilotage.fabric.director.targets import (
     Pause,
@@ -34,6 +34,10 @@ _REPORTS = 400
 _MEMORY = timedelta(days=1)
 #: Transactions may commit in another order than their times.
 _OVERLAP = timedelta(minutes=5)
+
+
+#: The code of the service's refusal of fields that it does not know, as one of 1.0 those of this release.
+INVALID: Final = "invalid_request"
 
 
 class Status(StrEnum):
@@ -97,6 +101,7 @@ class PilotReport:
     status: Status
     reference: str | None = None
     reason: str = ""
+    node: str = ""  #: of one that ended before it spoke to the service; empty: not known
 
 
 class Pilots:
@@ -139,7 +144,15 @@ class Pilots:
         """Report statuses; the stamps of pilots of which the service has newer ones."""
         unchanged: frozenset[str] = frozenset()
         for some in _split(reports, _REPORTS):
-            unchanged |= self._client.set_pilot_statuses([asdict(each) for each in some])
+            rows = [asdict(each) for each in some]
+            plain = [{name: value for name, value in row.items() if name != "node"} for row in rows]
+            has_nodes = any(each.node for each in some)
+            try:
+                unchanged |= self._client.set_pilot_statuses(rows if has_nodes else plain)
+            except ApiError as error:
+                if not has_nodes or error.code != INVALID:
+                    raise
+                unchanged |= self._client.set_pilot_statuses(plain)  # a service of 1.0 takes no nodes
         return unchanged
 
     def _read(self, filters: Mapping[str, str]) -> Iterator[DirectorPilot]:

@@ -231,7 +231,8 @@ def _update(
         return None
     was_withdrawn = withdrawn and status is Status.DELETED
     reason = "" if status in ACTIVE else f"\n{withdrawn}" if was_withdrawn else _last_words(report, output)
-    return PilotReport(stamp=pilot.stamp, status=status, reference=report.reference, reason=reason)
+    node = report.host or report.node if status is Status.ABORTED else ""
+    return PilotReport(stamp=pilot.stamp, status=status, reference=report.reference, reason=reason, node=node)
 
 
 def _last_words(report: JobReport, output: Output | str | None) -> str:

@@ -394,6 +394,11 @@ class ReportedStatus(StrictInput):
     status: PilotStatus
     reference: str | None = Field(default=None, max_length=1000, description="The CE's id, once known.")
     reason: str = Field(default="", max_length=2000, description=_REASON)
+    node: str = Field(
+        default="",
+        max_length=255,
+        description="Host where it is Aborted before it could report it: its end counts for the node.",
+    )
 
 
 class ReportedStatuses(StrictInput):

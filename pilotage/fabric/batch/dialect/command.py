@@ -228,6 +228,7 @@ class DialectSystem(CommandLineSystem):
             "wall_time": wall_time,
             "wall_minutes": math.ceil(wall_time / 60),
             "gpus": asked.gpus,
+            "nodes": ",".join(job.avoided_nodes),
             "about": ";".join(f"{name}={value}" for name, value in job.labels.items()),
         }
         return {name: str(value) for name, value in values.items()}
@@ -311,6 +312,8 @@ def _words(submit: SubmitCommand, job: BatchJob, flags: Sequence[str]) -> Iterab
         other = submit.replaced.get(name)
         if is_asked and not (other is not None and any(_is_found(other, flag) for flag in flags)):
             yield from cast("Words", getattr(submit, name))
+    if job.avoided_nodes:
+        yield from submit.exclude
 
 
 def _listed_job(record: Mapping[str, str], source: ListingCommand, stamp: str) -> ListedJob:
@@ -326,6 +329,7 @@ def _listed_job(record: Mapping[str, str], source: ListingCommand, stamp: str) -
         state=ended if meaning == "ended" else State(meaning),
         message=" ".join(record.get("message", "").split()) or said,
         exit_code=status,
+        node=record.get("node", ""),
     )
 
 

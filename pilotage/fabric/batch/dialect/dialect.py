@@ -192,6 +192,7 @@ _OF_RESOURCE: Mapping[str, frozenset[str]] = {
     "wall_time": frozenset({"wall_time", "wall_minutes"}),
     "gpus": frozenset({"gpus"}),
     "about": frozenset({"about"}),
+    "exclude": frozenset({"nodes"}),
 }
 _OF_AMOUNTS: Final = frozenset(
     {"queue", "cores", "used", "free", "full", "down", "running", "waiting", "closed"}
@@ -267,6 +268,7 @@ class SubmitCommand(_Data):
     gpus: Words = ()
     whole_node: Words = ()
     about: Words = ()  #: where administrators see what a job is for: `VO=cms;Owner=ada;Job=17`
+    exclude: Words = ()  #: where it is not to run: `{nodes}`, separated by commas; none: there is no way
     script: Words = ("{script}",)
     #: By settings of resources, flags that state the same in other words: then the setting is left out.
     replaced: dict[Resource, Pattern] = Field(default_factory=dict)
@@ -276,7 +278,8 @@ class SubmitCommand(_Data):
     reference: Pattern  #: with a group `reference`, in what a submission says
 
     @field_validator(
-        *("command", "cores", "several_cores", "memory", "wall_time", "gpus", "whole_node", "about", "script")
+        *("command", "cores", "several_cores", "memory", "wall_time", "gpus", "whole_node", "about"),
+        *("exclude", "script"),
     )
     @classmethod
     def _names_what_is_known(cls, words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
@@ -320,7 +323,7 @@ Meaning = Literal["waiting", "running", "done", "failed", "killed", "ended", "un
 
 
 class ListingCommand(RecordSource):
-    """Command that lists all our jobs: groups `reference`, `name`, `state`, optionally `exit`, `message`."""
+    """Command that lists all our jobs: groups `reference`, `name`, `state`; optionally further ones."""
 
     states: dict[str, Meaning] = Field(min_length=1)  #: by the system's word
     otherwise: Meaning = "unknown"  #: of words that are not among them
@@ -330,7 +333,7 @@ class ListingCommand(RecordSource):
     @classmethod
     def _find_what_is_needed(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         found = _groups(*patterns)
-        needed, more = {"reference", "name", "state"}, {"exit", "message"}
+        needed, more = {"reference", "name", "state"}, {"exit", "message", "node"}
         if not needed <= found <= needed | more:
             raise ValueError(
                 f"the groups are {', '.join(sorted(found)) or 'none'}; there have to be"

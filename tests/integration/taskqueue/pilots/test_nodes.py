@@ -5,12 +5,13 @@ from datetime import datetime, timedelta
 from itertools import count
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, update
 
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import database
 from taskqueue.errors import NodeNotExcluded
 from taskqueue.pilots import nodes, pilots
+from taskqueue.schema.tables import attempts
 from taskqueue.states import PilotStatus
 from tests import stored
 
@@ -84,6 +85,20 @@ def test_the_first_good_job_readmits_a_node_also_of_a_pilot_that_runs_on(
 
     assert start(conn, now + timedelta(minutes=9)) is not None
     assert nodes.list_excluded(conn, now=now + timedelta(minutes=9)) == []
+
+
+def test_a_job_that_runs_for_a_while_readmits_its_node(conn: Connection, now: datetime) -> None:
+    exclude(conn, now)
+    trial = start(conn, now + timedelta(minutes=7))
+    assert trial is not None
+    [job_id] = stored.job_ids(conn, now)
+    stored.open_attempt(conn, job_id, now)
+    began = {"stamp": trial, "started_at": now + timedelta(minutes=8)}
+    conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**began))
+    stored.force_pilot(conn, trial, last_seen_at=now + timedelta(minutes=8))
+
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=17))
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=18)) == []
 
 
 def test_a_pilot_that_was_there_before_and_ends_a_job_later_readmits_its_node(

@@ -28,6 +28,7 @@ from pilotage.fabric.batch.batch_system import (
     Output,
     ReliableSystem,
     State,
+    SubmissionRefused,
     Survey,
 )
 from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem
@@ -604,6 +605,70 @@ def test_a_queue_whose_places_are_used_up_is_explained(ground: Ground) -> None:
     ] or full == [
         f"the director north has as many pilots at {SHORT} as may be there: of cms 3 wait and 0 run"
     ]
+
+
+class OneBadNode:
+    """Two nodes of this host; on `n1`, where jobs go unless they avoid it, the batch system starts none."""
+
+    def __init__(self, host: LocalHost) -> None:
+        self._host = host
+        self.bad: dict[str, BatchJob] = {}
+        self.refuses_to_avoid = False
+
+    def submit(self, job: BatchJob) -> str:
+        if "n1" not in job.avoided_nodes:
+            self.bad[job.stamp] = job
+            return f"bad-{len(self.bad)}"
+        if self.refuses_to_avoid:
+            raise SubmissionRefused("there are no other nodes")
+        return self._host.submit(job)
+
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        found = self._host.survey(handles, prefix)
+        broken = JobReport(state=State.FAILED, message="NODE_FAIL", host="n1.a.org", node="n1")
+        return replace(found, reports={**found.reports, **dict.fromkeys(self.bad, broken)})
+
+    def output(self, handle: Handle) -> Output:
+        return Output(stdout=b"", stderr=b"") if handle.stamp in self.bad else self._host.output(handle)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._host, name)
+
+
+def test_after_a_bad_node_pilots_go_to_others_and_it_counts_for_the_node(ground: Ground) -> None:
+    batch_system = OneBadNode(ground.host)
+    ground.system.system = FaultySystem(system=batch_system)  # type: ignore[arg-type]
+    ground.submit(3)
+    director = ground.director(LONG)
+    ground.cycle(director)
+    ground.cycle(director)
+    assert ground.statuses() == {"Aborted": 3}
+    assert {(each["node"], each["host_trouble"]) for each in ground.pilots()} == {("n1.a.org", True)}
+
+    ground.ahead = timedelta(minutes=3)
+    assert [ground.cycle(director).submitted for _ in range(2)] == [2, 0]
+
+    assert ground.batch_jobs().total() == 2, "both trials avoid the node"
+    [process] = ground.service.operator().get("/api/v1/site-processes").json()["processes"]
+    assert process["queues"][0]["bad_nodes"] == ["n1"]
+    [excluded] = ground.service.operator().get("/api/v1/sites/LCG.A.org/nodes").json()["nodes"]
+    assert excluded["node"] == "n1.a.org"
+    assert [each for each in explain(ground, 1) if each.startswith("the node n1.a.org of LCG.A.org takes no")]
+
+
+def test_a_queue_that_has_only_the_bad_node_gets_pilots_there(ground: Ground) -> None:
+    batch_system = OneBadNode(ground.host)
+    batch_system.refuses_to_avoid = True
+    ground.system.system = FaultySystem(system=batch_system)  # type: ignore[arg-type]
+    ground.submit(1)
+    director = ground.director(LONG)
+    ground.cycle(director)
+    ground.ahead = timedelta(minutes=3)
+    summaries = [ground.cycle(director) for _ in range(2)]
+
+    assert [(each.refused, each.submitted) for each in summaries] == [(1, 0), (0, 1)]
+    assert [each.list_problems() for each in summaries] == [[], []]
+    assert ground.statuses()["Deleted"] == 1, "that says nothing about the queue"
 
 
 def test_a_job_that_no_director_serves_is_explained(ground: Ground) -> None:

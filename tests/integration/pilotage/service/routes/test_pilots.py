@@ -202,6 +202,24 @@ def test_a_node_is_excluded_after_three_pilots_in_a_row_ended_because_of_it(serv
     assert (shown["node"], shown["host_trouble"]) == ("n1", True)
 
 
+def test_pilots_that_die_before_they_start_count_for_their_node(service: Service):
+    director = service.as_role("director", vo="cms")
+    stamps = [f"north.any.{number}" for number in range(4)]
+    for stamp in stamps:
+        director.post("/api/v1/pilots", json={"stamp": stamp, "queue": LONG}).raise_for_status()
+    reports = [
+        {"stamp": each, "status": "Aborted", "reason": "\nfailed", "node": "n1"} for each in stamps[:3]
+    ]
+    reports.append({"stamp": stamps[3], "status": "Aborted", "reason": "\nrefused", "node": ""})
+    director.post("/api/v1/pilots/statuses", json={"reports": reports}).raise_for_status()
+
+    [excluded] = service.operator().get("/api/v1/sites/LCG.A.org/nodes").json()["nodes"]
+    assert (excluded["node"], excluded["reason"]) == ("n1", "\nfailed")
+    shown = {each: service.operator().get(f"/api/v1/pilots/{each}").json() for each in stamps}
+    assert [each["host_trouble"] for each in shown.values()] == [True, True, True, False]
+    assert str(ask_for_node(service, "north.any.8", "n1")["excluded_until"]) > utc_now().isoformat()
+
+
 def test_a_site_admin_sees_excluded_nodes_and_readmits_them(service: Service):
     for number in range(3):
         report_end(service, number)

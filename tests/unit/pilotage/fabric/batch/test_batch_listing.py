@@ -29,5 +29,11 @@ def test_a_job_of_which_nothing_is_left_is_what_is_said_of_it() -> None:
     assert _state(State.FAILED, StatusMarks()) is State.FAILED
 
 
+def test_the_node_of_a_job_is_known_by_its_mark_and_by_the_listing() -> None:
+    row = ListedJob(stamp=_STAMP, reference="30", state=State.FAILED, node="n1")
+    report = work_area.job_report(row, StatusMarks(exit_code=4, host="n1.a.org"), _HANDLE)
+    assert (report.host, report.node) == ("n1.a.org", "n1")
+
+
 def test_a_running_job_runs_although_we_asked_for_its_end() -> None:
     assert _state(State.RUNNING, StatusMarks(killed=True)) is State.RUNNING

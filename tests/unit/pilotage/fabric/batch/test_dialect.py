@@ -545,6 +545,42 @@ def test_a_listing_of_slurm_is_read(row: str, state: State, message: str) -> Non
     assert (report.state, report.reference, report.message) == (state, "17", message)
 
 
+@pytest.mark.parametrize(
+    ("row", "message", "node"),
+    [
+        ("PENDING: Priority|", "PENDING: Priority", ""),
+        ("RUNNING: None|n1", "RUNNING", "n1"),
+        ("FAILED: NonZeroExitCode|wn-7.a.org", "FAILED: NonZeroExitCode", "wn-7.a.org"),
+        ("RUNNING: None|n[1-3]", "RUNNING", ""),
+        ("RUNNING: None", "RUNNING", ""),
+    ],
+)
+def test_a_listing_of_slurm_names_the_node_if_its_format_has_it(row: str, message: str, node: str) -> None:
+    """A site may have changed the command of the dialect of 1.0, which did not list nodes."""
+    for stamp in (STAMP, STAMP.upper()):
+        system, _ = speaking("slurm", squeue=said(f"17|{stamp}|{row}\n"), sacct=said(status=1))
+
+        report = system.status([Handle(stamp=stamp)])[stamp]
+
+        assert (report.message, report.node) == (message, node)
+
+
+def test_slurm_is_told_which_nodes_to_avoid() -> None:
+    system, shell = speaking("slurm", sbatch=said("17\n"))
+
+    system.submit(job(avoided_nodes=("n1", "n2")))
+
+    [command] = shell.ran
+    assert "--exclude=n1,n2" in command
+
+
+def test_a_batch_system_without_a_way_to_avoid_nodes_takes_the_job_all_the_same() -> None:
+    system, shell = speaking("pbs", qsub=said("17.head\n"))
+
+    assert system.submit(job(avoided_nodes=("n1",))) == "17.head"
+    assert "n1" not in " ".join(shell.ran[0])
+
+
 def test_jobs_and_cores_of_a_hidden_partition_of_slurm_are_seen() -> None:
     class Hiding(Telling):
         """The only partition is hidden. Source: squeue(1) and sinfo(1), --all."""

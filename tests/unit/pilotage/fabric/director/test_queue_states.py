@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.director import queue_states
+from pilotage.fabric.director.bad_nodes import BadNodes
 from pilotage.fabric.director.demand import QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import VoDemand
 from pilotage.fabric.director.recorded_pilots import Status
@@ -39,11 +40,12 @@ def test_each_queue_of_a_vo_is_reported_with_the_pilots_of_this_vo_paused_ones_f
         {("cms", BUSY): QueueRoom(pilots=4)},
         new,
         {("cms", PAUSED): pause(2), ("dune", IDLE): pause(2)},
+        {("cms", BUSY): BadNodes(lately=("n1",), due=("n2",))},
     )
 
     assert [each.to_report() for each in found] == [
         {"queue": PAUSED, "paused_until": "2026-03-01T12:02:00+00:00", "reason": "pause of 2"},
-        {"queue": BUSY, "waiting": 1, "running": 1, "wanted": 3, "room": 4},
+        {"queue": BUSY, "waiting": 1, "running": 1, "wanted": 3, "room": 4, "bad_nodes": ["n1", "n2"]},
         {"queue": IDLE},
     ]
 
@@ -51,7 +53,7 @@ def test_each_queue_of_a_vo_is_reported_with_the_pilots_of_this_vo_paused_ones_f
 def test_a_report_has_no_more_queues_than_the_service_takes() -> None:
     many = [f"LCG.A.org/ce1/{number}" for number in range(1500)]
 
-    assert len(queue_states.list_states(vo_demand(*many), {}, {}, {}, {})) == 1000
+    assert len(queue_states.list_states(vo_demand(*many), {}, {}, {}, {}, {})) == 1000
 
 
 def test_of_several_pauses_of_a_queue_the_longest_counts() -> None:
