@@ -6,10 +6,12 @@ They rewrite one condition of an expression such that some queues fulfil it, wit
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+from cs_config.options import keywords
 from matcher import rules
-from matcher.explain import job_conditions, work_budget
+from matcher.explain import work_budget
 from matcher.explain.job_conditions import ClassCondition, JobDemand, RequirementCondition
 from matcher.explain.queue_columns import QueueView, UnmetCondition
 from matcher.explain.queue_set import QueueSet
@@ -20,8 +22,8 @@ from requirements.classad import expression
 from requirements.classad.expression import AttributeComparison
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.record import Record, ValueKind
-from requirements.values import Scalar, Value, as_number, fold, format_value, key, lookup
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.values import Scalar, Value, as_number, fold, format_value, job_attributes, key, lookup
+from taskqueue.task_queues import requirement_class
 
 #: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
 #: between `NEARER` and `OTHER`, by the share of the old value that is given up.
@@ -160,130 +162,189 @@ def list_alternatives(
     if isinstance(part, RequirementCondition):
         yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, budget)
     elif isinstance(part, ClassCondition):  # only the queue's configuration can change other conditions
+        job = requirement_class.fill_in(demand.asked.statements, survey.options)
         find = _BY_KIND[part.kind.requirement]
-        for effort, text, asked in find(part, demand.asked, survey.members(queues), survey):
-            yield effort, text, replace(demand, asked=asked)
+        for effort, text, edits in find(part, job, survey.members(queues), survey):
+            yield effort, text, _restate(demand, edits, survey)
 
 
-_Found = Iterator[tuple[float, str, RequirementClass]]
-_AlternativeFinder = Callable[[ClassCondition, RequirementClass, list[QueueView], QueueSet], _Found]
+#: Changes of what a job states, by attribute of a description; None: the keyword is left out.
+_Edits = dict[str, Any]
 
 
-def _cpu_time(
-    _: ClassCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
-) -> _Found:
+def _restate(demand: JobDemand, edits: _Edits, survey: QueueSet) -> JobDemand:
+    """The demand of the job if its description stated something else."""
+    asked, stated = demand.asked, demand.asked.statements | edits
+    changed = requirement_class.derive_class(
+        asked.vo,
+        {name: value for name, value in stated.items() if value is not None},
+        survey.options,
+        replicas=asked.replicas,
+        submit_pool=asked.submit_pool,
+    )
+    if demand.job is None:
+        return replace(demand, asked=changed)
+    new = vars(requirement_class.fill_in(dict(changed.stated or ()), survey.options))
+    shown = {keywords.BY_ATTRIBUTE[name].name: new[name] for name in edits}
+    listed = {name: sorted(it) if isinstance(it, frozenset) else it for name, it in shown.items()}
+    kept = {name: value for name, value in demand.job.items() if name not in set(map(fold, listed))}
+    own = {fold(name): value for name, value in job_attributes(listed).items()}
+    return replace(demand, asked=changed, job=kept | own)
+
+
+_Found = Iterator[tuple[float, str, _Edits]]
+#: Of a condition, what the job states or has by default, the queues to win, and all.
+_AlternativeFinder = Callable[[ClassCondition, SimpleNamespace, list[QueueView], QueueSet], _Found]
+
+
+def _cpu_time(part: ClassCondition, _: SimpleNamespace, offered: list[QueueView], survey: QueueSet) -> _Found:
+    wanted = part.isolated.cpu_time
     times = [
         max(fitting)
         for queue in offered
-        if (fitting := [each for each in survey.segments if each <= queue.offered.cpu_time])
+        if (
+            fitting := [
+                each for each in survey.options.job_scheduling.cpu_segments if each <= queue.offered.cpu_time
+            ]
+        )
     ]
-    for time in smaller_steps(each for each in times if each < asked.cpu_time):
-        text = f"lower CPUTime from {asked.cpu_time} to {time} s"
-        yield nearness(asked.cpu_time, time), text, replace(asked, cpu_time=int(time))
+    for time in smaller_steps(each for each in times if each < wanted):
+        yield nearness(wanted, time), f"lower CPUTime from {wanted} to {time} s", {"cpu_time": int(time)}
 
 
-def _ram(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+def _ram(part: ClassCondition, _: SimpleNamespace, offered: list[QueueView], __: QueueSet) -> _Found:
+    asked = part.isolated
     needed, cores = rules.needed_ram(asked), asked.processors_min
     for ram in smaller_steps(
         queue.offered.max_ram for queue in offered if (queue.offered.max_ram or 0) < needed
     ):
         per_core = min(asked.min_ram_per_core, int(ram) // cores)
         own = min(asked.min_ram, int(ram) - per_core * cores)
-        lowered = ("MinRAM", asked.min_ram, own), ("MinRAMPerCore", asked.min_ram_per_core, per_core)
-        texts = (f"lower {name} from {old} to {new} MB" for name, old, new in lowered if new < old)
-        lower = replace(asked, min_ram=own, min_ram_per_core=per_core)
-        yield nearness(needed, ram), " and ".join(texts), lower
+        numbers = {
+            "min_ram_mb": (asked.min_ram, own),
+            "min_ram_per_core_mb": (asked.min_ram_per_core, per_core),
+        }
+        lowered = {name: (old, new) for name, (old, new) in numbers.items() if new < old}
+        text = " and ".join(f"{_lower(name, old, new)} MB" for name, (old, new) in lowered.items())
+        yield nearness(needed, ram), text, {name: new for name, (_, new) in lowered.items()}
 
 
-def _processors(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
-    for number in smaller_steps(queue.offered.processors for queue in offered):
+def _lower(attribute: str, old: float, new: float) -> str:
+    return f"lower {keywords.BY_ATTRIBUTE[attribute].name} from {old} to {new:.0f}"
+
+
+#: The numbers of cores that a job may state.
+_NUMBERS = ("processors", "min_processors", "max_processors")
+
+
+def _processors(_: ClassCondition, job: SimpleNamespace, offered: list[QueueView], __: QueueSet) -> _Found:
+    """Lower all that requires more cores than a queue has: numbers, tags, and a whole node."""
+    for number in smaller_steps(queue.offered.processors or 1 for queue in offered):
         cores = int(number)
-        tags = {tag for tag in asked.tags if not job_conditions.is_core_tag(tag)}
-        most = None if asked.processors_max is None else cores
-        changed = replace(
-            asked, processors_min=min(asked.processors_min, cores), processors_max=most, tags=frozenset(tags)
-        )
-        text = f"lower NumberOfProcessors from {asked.processors_min} to {cores}"
-        yield nearness(asked.processors_min, cores), text, changed
+        # A larger maximum is no obstacle, unless it makes the job one of several cores.
+        above = [name for name in _NUMBERS if (getattr(job, name) or 0) > cores]
+        lowered = [name for name in above if cores == 1 or name != "max_processors"]
+        tags = sorted(tag for tag in job.tags if requirement_class.count_tagged_cores(tag) > cores)
+        texts = [_lower(name, getattr(job, name), cores) for name in lowered]
+        texts += [f"leave out the tag {tag}" for tag in tags]
+        edits: dict[str, Any] = dict.fromkeys(lowered, cores)
+        if cores == 1 and job.min_processors and not (job.max_processors or job.processors):
+            edits["max_processors"] = 1
+            texts.append("state MaxNumberOfProcessors 1")
+        if tags:
+            edits["tags"] = frozenset(job.tags).difference(tags)
+        effort = nearness(max((getattr(job, name) for name in lowered), default=0), cores)
+        if edits:
+            yield effort, ", and ".join(texts), edits
+        for more, text, whole in _do_without_whole_node(job):
+            tagged = {"tags": whole["tags"].difference(tags)}
+            yield effort + more if edits else more, ", and ".join((*texts, text)), edits | whole | tagged
 
 
-def _gpus(_: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet) -> _Found:
+def _do_without_whole_node(job: SimpleNamespace) -> _Found:
+    tags = frozenset(tag for tag in job.tags if fold(tag) != "wholenode")
+    if job.whole_node or len(tags) < len(job.tags):
+        yield LEFT_OUT, "do without WholeNode", {"whole_node": False, "tags": tags}
+
+
+def _gpus(part: ClassCondition, _: SimpleNamespace, offered: list[QueueView], __: QueueSet) -> _Found:
+    wanted = part.isolated.gpus
     for number in smaller_steps(queue.offered.gpus for queue in offered):
-        text = f"lower GPUs from {asked.gpus} to {number:.0f}"
-        yield nearness(asked.gpus, number), text, replace(asked, gpus=int(number))
+        yield nearness(wanted, number), _lower("gpus", wanted, number), {"gpus": int(number)}
 
 
-def _whole_node(_: ClassCondition, asked: RequirementClass, __: list[QueueView], ___: QueueSet) -> _Found:
-    # WholeNode without a number implies any number of cores, so its core tags go with it.
-    any_number = asked.processors_min == 1 and asked.processors_max is None
-    tags = frozenset(
-        tag
-        for tag in asked.tags
-        if fold(tag) != "wholenode" and not (any_number and job_conditions.is_core_tag(tag))
-    )
-    yield LEFT_OUT, "do without WholeNode", replace(asked, whole_node=False, tags=tags)
-
-
-def _tag(part: ClassCondition, asked: RequirementClass, _: list[QueueView], survey: QueueSet) -> _Found:
+def _tag(part: ClassCondition, job: SimpleNamespace, _: list[QueueView], survey: QueueSet) -> _Found:
     tag = part.names  # each condition holds one tag
-    rest = asked.tags - {tag}
+    rest = frozenset(job.tags) - {tag}
     similar = did_you_mean(tag, [name for queue in survey.queues for name in _list_values(queue, "Tag")])
     if similar:
-        yield SPELLING, f"write the tag {similar} instead of {tag}", replace(asked, tags=rest | {similar})
-    yield LEFT_OUT, f"leave out the tag {tag}", replace(asked, tags=rest)
+        yield SPELLING, f"write the tag {similar} instead of {tag}", {"tags": rest | {similar}}
+    yield LEFT_OUT, f"leave out the tag {tag}", {"tags": rest}
 
 
 def _required_tag(
-    _: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
+    part: ClassCondition, job: SimpleNamespace, offered: list[QueueView], __: QueueSet
 ) -> _Found:
-    have = rules.fold_names(asked.tags)
+    have = rules.fold_names(part.isolated.tags)
     wanted = Counter(frozenset(queue.offered.required_tags - have) for queue in offered)
     for missing, _count in wanted.most_common(2):
         names = frozenset(_find_spelling(offered, "RequiredTag", missing))
         if names:
-            yield OTHER, f"add the tag {', '.join(sorted(names))}", replace(asked, tags=asked.tags | names)
+            yield OTHER, f"add the tag {', '.join(sorted(names))}", {"tags": names.union(job.tags)}
 
 
-def _banned_sites(
-    _: ClassCondition, asked: RequirementClass, offered: list[QueueView], __: QueueSet
-) -> _Found:
-    here = Counter(fold(queue.address.site) for queue in offered)
+def _banned_sites(_: ClassCondition, job: SimpleNamespace, offered: list[QueueView], __: QueueSet) -> _Found:
+    banned = rules.fold_names(frozenset(job.banned_sites))
+    here = Counter(site for queue in offered if (site := fold(queue.address.site)) in banned)
     for site, _count in here.most_common(3):
-        left = frozenset(name for name in asked.banned_sites if fold(name) != site)
-        spelled = next(name for name in asked.banned_sites if fold(name) == site)
-        yield OTHER, f"take {spelled} off BannedSites", replace(asked, banned_sites=left)
+        left = frozenset(name for name in job.banned_sites if fold(name) != site)
+        spelled = next(name for name in job.banned_sites if fold(name) == site)
+        yield OTHER, f"take {spelled} off BannedSites", {"banned_sites": left}
     if len(here) > 1:
-        yield LEFT_OUT, "leave out BannedSites", replace(asked, banned_sites=frozenset())
+        yield LEFT_OUT, "leave out BannedSites", {"banned_sites": None}
 
 
-def _names(keyword: str, field: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
+def _sites(part: ClassCondition, job: SimpleNamespace, offered: list[QueueView], survey: QueueSet) -> _Found:
+    """Other sites; those that the job bans have to be taken off its list, too."""
+    banned = rules.fold_names(frozenset(job.banned_sites))
+    named = rules.fold_names(requirement_class.names_without_any(job.sites))
+    yield from _banned_sites(
+        part, job, [each for each in offered if fold(each.address.site) in named], survey
+    )
+    for effort, text, edits in _name_sites(part, job, offered, survey):
+        new = edits["sites"]
+        allowed = None if new is None else rules.fold_names(new)
+        won = [each for each in offered if allowed is None or fold(each.address.site) in allowed]
+        if not won or any(fold(each.address.site) not in banned for each in won):
+            yield effort, text, edits
+            continue
+        for more, further, other in _banned_sites(part, job, won, survey):
+            yield effort + more, f"{text}, and {further}", edits | other
+
+
+def _names(keyword: str, attribute: str, has: Callable[[QueueView], Iterable[str]]) -> _AlternativeFinder:
     """Alternatives for a list of names, one of which a queue must have."""
 
-    def change(asked: RequirementClass, names: frozenset[str]) -> RequirementClass:
-        changed: dict[str, Any] = {field: names}
-        return replace(asked, **changed)
-
-    def find(
-        _: ClassCondition, asked: RequirementClass, offered: list[QueueView], survey: QueueSet
-    ) -> _Found:
-        names: frozenset[str] = getattr(asked, field)
+    def find(_: ClassCondition, job: SimpleNamespace, offered: list[QueueView], survey: QueueSet) -> _Found:
+        names = requirement_class.names_without_any(getattr(job, attribute))
         known = list(dict.fromkeys(name for queue in survey.queues for name in has(queue)))
         folded = rules.fold_names(known)
         for name in sorted(names)[:MOST_HINTS]:
             similar = None if fold(name) in folded else did_you_mean(name, known)
             if similar:
-                changed = names - {name} | {similar}
-                yield SPELLING, f"write {keyword} {similar} instead of {name}", change(asked, changed)
+                text = f"write {keyword} {similar} instead of {name}"
+                yield SPELLING, text, {attribute: names - {name} | {similar}}
         for other, _count in Counter(name for queue in offered for name in has(queue)).most_common(1):
-            yield OTHER, f"allow {keyword} {other} as well", change(asked, names | {other})
-        yield LEFT_OUT, f"leave out {keyword}", change(asked, frozenset())
+            yield OTHER, f"allow {keyword} {other} as well", {attribute: names | {other}}
+        yield LEFT_OUT, f"leave out {keyword}", {attribute: None}
 
     return find
 
 
+_name_sites = _names("Site", "sites", lambda queue: [queue.address.site])
 _BY_KIND: Mapping[str, _AlternativeFinder] = {
     "CPUTime": _cpu_time,
-    "Site": _names("Site", "sites", lambda queue: [queue.address.site]),
+    "Site": _sites,
     "BannedSites": _banned_sites,
     "GridCE": _names("GridCE", "grid_ces", lambda queue: [queue.address.ce]),
     "Platform": _names("Platform", "platforms", lambda queue: _list_values(queue, "Platform")),
@@ -294,7 +355,7 @@ _BY_KIND: Mapping[str, _AlternativeFinder] = {
     "MinRAM": _ram,
     "NumberOfProcessors": _processors,
     "GPUs": _gpus,
-    "WholeNode": _whole_node,
+    "WholeNode": lambda _, job, *__: _do_without_whole_node(job),
 }
 
 

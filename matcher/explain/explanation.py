@@ -1,8 +1,8 @@
 """Why queues are not eligible for a job, and the smallest changes of its demand that make some eligible.
 
 Every failing requirement is listed with the number of queues that it excludes. For changes, queues are
-grouped by the conditions that they fail; the conditions of the smallest group are changed. Each changed
-demand goes through the same evaluator, so its gain is exact.
+grouped by the conditions that they fail; the conditions of the smallest group are changed. What the job
+states is changed, its demand is derived again, and evaluated as in matching: gains and losses are exact.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from pydantic import Field
 from cs_config.tree.address import QueueAddress
 from matcher.explain import alternatives
 from matcher.explain.alternatives import Alternative
-from matcher.explain.job_conditions import JobDemand
+from matcher.explain.job_conditions import ClassCondition, JobDemand
 from matcher.explain.queue_columns import UnmetCondition
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.work_budget import WorkBudget
@@ -157,7 +157,7 @@ class SuggestedChange:
 
     text: str
     effort: float  #: of the change: `rewrites.SPELLING`, …; of several together, their sum
-    gains: int  #: newly eligible queues, without those that are closed now
+    gains: int  #: newly eligible queues, without those that are closed now, less those that are lost
     example: QueueAddress  #: one of them
     demand: JobDemand | None  #: the changed demand; None: an admin must change something
 
@@ -185,9 +185,11 @@ def suggest_changes(
                 break
             failing = [failures[number] for number in which]
             for effort, text, changed in _combine_alternatives(failing, demand, mask, survey, budget):
-                gained = survey.eligible(changed) & ~eligible & ~closed
-                if gained.bit_count() > (found[text].gains if text in found else 0):
-                    found[text] = _build_suggestion(survey, text, gained, changed, effort)
+                fits = survey.eligible(changed)
+                gained, missed = fits & ~eligible & ~closed, eligible & ~fits
+                change = _build_suggestion(survey, text, gained, changed, effort, missed=missed)
+                if change and change.gains > (found[text].gains if text in found else 0):
+                    found[text] = change
     if not eligible and (demand.asked.sites or demand.asked.grid_ces or not found):
         found |= {each.text: each for each in _changes_by_admins(survey, vo, failures)}
     return sorted(found.values(), key=_order)[:_MOST]
@@ -227,8 +229,23 @@ def _combine_alternatives(
     for index, (effort, text, changed) in enumerate(found):
         if index == _TRIED or (index and budget.over):
             return
-        for more, further, changed_again in _combine_alternatives(others, changed, queues, survey, budget):
+        if survey.eligible(changed) & queues:
+            yield effort, text, changed
+            continue
+        left, nearest = others, queues
+        if isinstance(first.part, ClassCondition):  # it may have changed others, or remedied them
+            left, nearest = _find_nearest(survey.failures(changed), queues)
+        if len(left) > len(others):
+            continue
+        for more, further, changed_again in _combine_alternatives(left, changed, nearest, survey, budget):
             yield effort + more, f"{text}, and {further}", changed_again
+
+
+def _find_nearest(failures: Sequence[UnmetCondition], queues: int) -> tuple[list[UnmetCondition], int]:
+    """Those of the queues that fail the fewest conditions, most of them alike, and these conditions."""
+    groups = _group_queues(failures, queues)
+    which, nearest = min(groups.items(), key=lambda each: (len(each[0]), -each[1].bit_count()))
+    return [failures[number] for number in which], nearest
 
 
 def _changes_by_admins(
@@ -241,12 +258,18 @@ def _changes_by_admins(
         (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
         ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
     ):
-        if gained:
-            yield _build_suggestion(survey, text, gained, None, alternatives.BY_OTHERS)
+        if change := _build_suggestion(survey, text, gained, None, alternatives.BY_OTHERS):
+            yield change
 
 
 def _build_suggestion(
-    survey: QueueSet, text: str, gained: int, demand: JobDemand | None, effort: float
-) -> SuggestedChange:
+    survey: QueueSet, text: str, gained: int, demand: JobDemand | None, effort: float, *, missed: int = 0
+) -> SuggestedChange | None:
+    """A suggestion, if it wins more queues than it loses."""
+    gains = gained.bit_count() - missed.bit_count()
+    if gains <= 0:
+        return None
+    if missed:
+        text = f"{text} (wins {gained.bit_count()}, loses {missed.bit_count()})"
     example = survey.first(gained).address
-    return SuggestedChange(text=text, effort=effort, gains=gained.bit_count(), example=example, demand=demand)
+    return SuggestedChange(text=text, effort=effort, gains=gains, example=example, demand=demand)

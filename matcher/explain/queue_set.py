@@ -11,6 +11,7 @@ from operator import or_
 
 from cs_config.cache import Cache, CacheByLength, derived
 from cs_config.options.operations import options_for
+from cs_config.options.options import VoOptions
 from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
@@ -21,7 +22,6 @@ from matcher.explain.queue_columns import QueueColumns, QueueView, UnmetConditio
 from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
-from requirements.record import Declarations
 from requirements.values import Value, exact, fold
 
 #: Cached results.
@@ -37,14 +37,13 @@ class QueueSet:
         *,
         enabled: int,
         admitted: int,
-        declarations: Declarations,
-        segments: tuple[int, ...],
+        options: VoOptions,
     ) -> None:
         self.queues = queues
         self.enabled = enabled
         self.admitted = admitted  #: queues open to the VO
-        self.declarations = declarations
-        self.segments = segments  #: CPU time segments, seconds
+        self.options = options  #: of the VO
+        self.declarations = declarations = options.job_description.declarations
         #: Queues whose pilots cannot request jobs, because of contradictory parameters.
         self.faulty = mask_from([number for number, queue in enumerate(queues) if queue.fault is not None])
         self.candidates = enabled & admitted & ~self.faulty  #: queues that the VO may use now
@@ -186,12 +185,10 @@ def all_queues(config: Configuration, vo: str) -> QueueSet:
 
 def some_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress]) -> QueueSet:
     """Some queues as a VO gets them."""
-    options = options_for(config, vo)
     addresses = sorted(addresses)
     return QueueSet(
         queue_columns.queue_views(config, vo, addresses),
         enabled=mask_from([n for n, address in enumerate(addresses) if config.enabled(address, vo)]),
         admitted=mask_from([n for n, address in enumerate(addresses) if config.admits(address, vo)]),
-        declarations=options.job_description.declarations,
-        segments=options.job_scheduling.cpu_segments,
+        options=options_for(config, vo),
     )

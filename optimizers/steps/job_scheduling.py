@@ -131,7 +131,7 @@ def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
     chosen = choose_sites(candidate, context)
     if isinstance(chosen, Failed | Hold):
         return chosen
-    asked = _requirement_class(candidate, context)
+    asked = derive_requirement_class(candidate, context)
     return Done(candidate=replace(candidate, requirement_class=asked, site=chosen.format))
 
 
@@ -142,7 +142,8 @@ def _delay(candidate: JobContext, context: ChainContext) -> timedelta | None:
     return timedelta(seconds=delays[min(candidate.reschedules, len(delays)) - 1])
 
 
-def _requirement_class(candidate: JobContext, context: ChainContext) -> RequirementClass:
+def derive_requirement_class(candidate: JobContext, context: ChainContext) -> RequirementClass:
+    """Derive the class from what the description states, and from what the steps before have found."""
     asked = candidate.description
     stated = {name: getattr(asked, name) for name in CLASSIFIED if asked.states(name)}
     return derive_class(

@@ -8,24 +8,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import itemgetter
-from typing import Any
 
 from cs_config.classes.queue_classes import largest_sizes
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import chain
-from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, make_context
+from optimizers.chain.chain import Done, Failed, Hold, JobContext, make_context
 from optimizers.description import jdl, parametric
 from optimizers.description.description import JobDescription
 from optimizers.description.parametric import SharedDescription, Volume
 from optimizers.description.template_cache import DescriptionTemplate, TemplateMatcher
-from optimizers.steps.job_scheduling import job_scheduling
+from optimizers.steps.job_scheduling import derive_requirement_class
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.classad import evaluation
 from requirements.classad.classad_files import Unevaluated
 from requirements.classad.expression import Expression
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
-from taskqueue.task_queues.requirement_class import RequirementClass, names_without_any
+from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: One description: its text, or an object from a JSON body.
 Source = str | Mapping[str, object]
@@ -291,26 +290,11 @@ def dry_run_description(
     return DryRun(
         whose=whose,
         description=description,
-        requirement_class=asked or _compute_class(candidate, context),
+        # From the description alone, without its data; the job has no pool.
+        requirement_class=asked or derive_requirement_class(candidate, context),
         trouble=_failure_message(outcome) if isinstance(outcome, Hold | Failed) else None,
     )
 
 
 def _failure_message(outcome: Hold | Failed) -> str:
     return f"the optimizers would {'hold' if isinstance(outcome, Hold) else 'fail'} it: {outcome.reason}"
-
-
-def _compute_class(candidate: JobContext, context: ChainContext) -> RequirementClass:
-    """Compute the class from the description alone, without its data, even if it bans all its own sites."""
-    stated = candidate.description
-    places: dict[str, Any] = {
-        "sites": names_without_any(stated.sites),
-        "banned_sites": names_without_any(stated.banned_sites),
-    }
-    # Requirements are checked separately; the job has no pool.
-    anywhere = replace(
-        candidate, description=replace(stated, sites=(), banned_sites=(), requirements=None), pool=None
-    )
-    outcome = job_scheduling(anywhere, context)
-    found = outcome.candidate.requirement_class if isinstance(outcome, Done) else None
-    return replace(found or RequirementClass(vo=candidate.vo, cpu_time=stated.cpu_time), **places)

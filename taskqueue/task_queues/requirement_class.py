@@ -67,6 +67,22 @@ class RequirementClass:
         """Whether the jobs of the class state a keyword, or none of its defaults is in the class."""
         return self.stated is None or any(name == attribute for name, _ in self.stated)
 
+    @property
+    def statements(self) -> dict[str, Any]:
+        """What the jobs state, by attribute; of a class that depends on no default, all that it requires."""
+        if self.stated is not None:
+            return dict(self.stated)
+        cores = {"min_processors": self.processors_min, "max_processors": self.processors_max}
+        same = ("cpu_time", "sites", "banned_sites", "grid_ces", "platforms", "tags", "whole_node", "gpus")
+        return {
+            **{name: getattr(self, name) for name in same},
+            **(cores if self.processors_min > 1 else {}),
+            "min_ram_mb": self.min_ram,
+            "max_ram_mb": self.max_ram or 0,
+            "min_ram_per_core_mb": self.min_ram_per_core,
+            "job_type": next(iter(self.job_types), ""),
+        }
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the definition."""
@@ -157,10 +173,7 @@ def derive_class(
     segments = options.job_scheduling.cpu_segments
     if "cpu_time" in kept:  # not the job's own: jobs of nearly the same length share a class, as in DIRAC
         kept["cpu_time"] = round_to_segment(kept["cpu_time"], segments)
-    defaults = {
-        keywords.BY_NAME[name].attribute: value for name, value in options.job_description.filled_in.items()
-    }
-    asked = SimpleNamespace(**{**_ATTRIBUTES, **defaults, **kept})
+    asked = fill_in(kept, options)
     named, banned = (names_without_any(names) for names in (asked.sites, asked.banned_sites))
     sites = exclude_names(named, banned)
     cores = read_processors(asked)
@@ -186,6 +199,14 @@ def derive_class(
         stated=tuple(sorted(kept.items())),
         derived_with=options.class_digest,
     )
+
+
+def fill_in(stated: Mapping[str, Any], options: VoOptions) -> SimpleNamespace:
+    """Return all attributes that decide a class: what is stated, else the defaults of the VO, else ours."""
+    defaults = {
+        keywords.BY_NAME[name].attribute: value for name, value in options.job_description.filled_in.items()
+    }
+    return SimpleNamespace(**{**_ATTRIBUTES, **defaults, **stated})
 
 
 def _keep(name: str, value: Any) -> Any:
@@ -253,6 +274,14 @@ def _range(asked: Any) -> tuple[int, int | None]:
     if named := [int(found[1]) for tag in asked.tags if (found := _NUMBER.fullmatch(fold(tag)))]:
         return max(named), max(named)
     return 1, None if _whole_node(asked) else 1
+
+
+def count_tagged_cores(tag: str) -> int:
+    """Return the fewest cores that a tag requires; 1: it is none for cores."""
+    if fold(tag) == fold(_MANY):
+        return 2
+    found = _NUMBER.fullmatch(fold(tag))
+    return int(found[1]) if found else 1
 
 
 def _states_numbers(asked: Any) -> bool:

@@ -23,7 +23,8 @@ class ChangeAnswer(AnswerModel):
 
     change: str = Field(validation_alias="text")
     gains: int = Field(
-        description="Queues that become eligible, without those that are closed to the job now."
+        description="Queues that become eligible, without those that are closed to the job now, less those "
+        "that it loses."
     )
     example: QueueAddress = Field(description="One of these queues, `Site/CE/Queue`.")
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config import validate
+from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.explain import explanation, job_conditions, queue_set
@@ -15,7 +16,7 @@ from matcher.request.resource import Resource
 from requirements import evaluator
 from requirements.classad.expression import Expression
 from requirements.record import Record
-from taskqueue.task_queues.requirement_class import RequirementClass
+from taskqueue.task_queues.requirement_class import RequirementClass, derive_class
 
 SITES = ("LCG.A.org", "LCG.B.org", "LCG.C.org")
 TAGS = ("gpu", "fast", "big")
@@ -55,21 +56,24 @@ def trees(draw) -> Configuration:
     return validate.parse(repr({"Resources": {"Sites": sites}, "Operations": {"Defaults": declared}}))
 
 
-classes = st.builds(
-    RequirementClass,
-    vo=st.just("cms"),
-    cpu_time=st.sampled_from([3600, 86_400, 345_600]),
-    sites=names(*SITES, "LCG.AA.org"),
-    banned_sites=names(*SITES),
-    grid_ces=names("ce0", "ce1"),
-    platforms=names("el8", "el7"),
-    tags=names(*TAGS, "gpuu", "MultiProcessor", "4Processors", "WholeNode"),
-    min_ram=st.sampled_from([0, 2000, 100_000]),
-    min_ram_per_core=st.sampled_from([0, 1000]),
-    processors_min=st.sampled_from([1, 4, 64]),
-    processors_max=st.none(),
-    whole_node=st.booleans(),
-    gpus=st.sampled_from([0, 1, 4]),
+#: By attribute of a description.
+STATED = {
+    "sites": names(*SITES, "LCG.AA.org"),
+    "banned_sites": names(*SITES),
+    "grid_ces": names("ce0", "ce1"),
+    "platforms": names("el8", "el7"),
+    "tags": names(*TAGS, "gpuu", "MultiProcessor", "4Processors", "WholeNode"),
+    "min_ram_mb": st.sampled_from([0, 2000, 100_000]),
+    "min_ram_per_core_mb": st.sampled_from([0, 1000]),
+    "processors": st.sampled_from([1, 4, 64]),
+    "min_processors": st.sampled_from([1, 4]),
+    "max_processors": st.sampled_from([64, 128]),
+    "whole_node": st.booleans(),
+    "gpus": st.sampled_from([0, 1, 4]),
+}
+OPTIONS = options_for(validate.parse("{}"), "cms")
+classes = st.fixed_dictionaries({"cpu_time": st.sampled_from([3600, 86_400, 345_600])}, optional=STATED).map(
+    lambda stated: derive_class("cms", stated, OPTIONS)
 )
 records = st.dictionaries(
     st.sampled_from(["Memory", "CPUModel", "CPUModell", "Country", "Level"]),
@@ -120,8 +124,10 @@ def test_a_change_makes_as_many_queues_eligible_as_it_says(config: Configuration
     for each in told:
         assert each.gains > 0
         if each.demand is not None:
-            gained = eligible_by_the_rules(config, each.demand) - before
-            assert (len(gained), str(each.example) in gained) == (each.gains, True), each.text
+            after = eligible_by_the_rules(config, each.demand)
+            assert str(each.example) in after - before, each.text
+            assert len(after) - len(before) == each.gains, each.text
+            assert ("loses" in each.text) == bool(before - after), each.text
 
 
 @given(trees(), demands)
@@ -179,11 +185,12 @@ def test_all_parts_together_are_the_rules(
 
 def test_two_mistakes_are_mended_together():
     config = validate.parse("{Resources: {Sites: {A.B.org: {CEs: {ce: {Queues: {q: {MaxRAM: 2000}}}}}}}}")
-    asked = RequirementClass(vo="cms", cpu_time=3600, min_ram=8000, gpus=1)
+    asked = derive_class("cms", {"cpu_time": 3600, "min_ram_mb": 8000, "gpus": 1}, OPTIONS)
     whole = queue_set.all_queues(config, "cms")
     [change] = explanation.suggest_changes(whole, "cms", JobDemand(asked=asked))
     assert change.text == "lower MinRAM from 8000 to 2000 MB, and lower GPUs from 1 to 0"
-    assert change.demand == JobDemand(asked=replace(asked, min_ram=2000, gpus=0))
+    less = derive_class("cms", {"cpu_time": 3600, "min_ram_mb": 2000, "gpus": 0}, OPTIONS)
+    assert change.demand == JobDemand(asked=less)
 
 
 def test_nobody_is_sent_to_a_closed_site_while_another_is_open():
