@@ -81,6 +81,8 @@ class Handle:
 
     stamp: str
     reference: str | None = None  #: the batch system's number; None: the answer to the submission got lost
+    #: To be ended only if it has not started; command-line batch systems can tell, others end it anyway.
+    only_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class JobReport:
     message: str = ""  #: in the words of the batch system
     host: str = ""  #: the name of its node, by the node itself; empty: not known
     node: str = ""  #: the name of its node in the batch system; empty: not known
+    was_killed: bool = False  #: its end was requested; also of one that is *missing*, or *gone* since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

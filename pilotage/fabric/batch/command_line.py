@@ -19,6 +19,7 @@ from pilotage.fabric.batch.batch_system import (
     Handle,
     JobReport,
     Output,
+    State,
     SubmissionRefused,
     SubmissionUncertain,
     SubmissionUnread,
@@ -158,7 +159,14 @@ class ListingSystem(ABC):
     def kill(self, handles: Sequence[Handle]) -> None:
         """End jobs wherever they are."""
         listed = self._listed([handle.stamp for handle in handles])
-        alive = [row for rows in listed.values() for row in rows if self._lives(row)]
+        # By the listing of this moment: one that was to be ended while it waits may have started.
+        only_waiting = {handle.stamp for handle in handles if handle.only_waiting}
+        alive = [
+            row
+            for rows in listed.values()
+            for row in rows
+            if self._lives(row) and (row.stamp not in only_waiting or row.state is State.WAITING)
+        ]
         if alive:
             self._mark_killed({row.stamp for row in alive})
             self._end([row.reference for row in alive])

@@ -277,7 +277,7 @@ def job_report(row: ListedJob | None, marks: StatusMarks, handle: Handle) -> Job
             node=row.node if row else "",
         )
     if row is None:
-        return JobReport(state=State.MISSING, reference=reference)
+        return JobReport(state=State.MISSING, reference=reference, was_killed=marks.killed)
     state = row.state
     if marks.killed:
         # Also where it is said to be done: a script that ends well leaves its mark before, and some batch

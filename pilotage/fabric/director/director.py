@@ -314,9 +314,9 @@ class Director:
         judged = [each for each in pilots if all((each.vo, queue) not in paused for queue in each.queues)]
         others = director_pilots.list_others(judged, by_group, {each.vo for each in demands})
         soon = timedelta(seconds=options.short_job)
-        too_many = surplus.list_surplus(by_group, others, work, soon, summary.at)
         full = self._list_full(of_queue, demands, by_group, decision.new)
-        too_many += surplus.list_for_room(full, by_group, soon, summary.at)
+        too_many = surplus.list_surplus(by_group, others, work, full, soon, summary.at)
+        too_many += surplus.list_for_room(full, by_group, too_many, summary.at)
         chosen = {
             self.sites.choose_trial(group, self.chance) if group in on_trial else group: number
             for group, number in decision.new.items()

@@ -1,5 +1,8 @@
 """Waiting pilots to withdraw: those that serve no job, and those in whose place jobs of other groups wait.
 
+One that serves no job leaves at once only where others wait for its place. Elsewhere it stays for a while:
+a ban, limit or throttle may hide its jobs for some minutes, and a new pilot begins at the end of the queue.
+
 A group is judged by all waiting jobs that its pilots could run, not by the part that the plan gives to them:
 a pilot is withdrawn only when not even all of these jobs together would need it. What the plan sends is never
 more than that, so no pilot is withdrawn in one cycle and sent again in the next. Pure, but for the memory of
@@ -10,7 +13,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pilotage.fabric.batch.batch_system import Agreement, Evidence
@@ -32,6 +35,7 @@ class SurplusPilot:
     pilot: DirectorPilot
     where: str  #: its queues, with the flags of its group
     why: tuple[str, str]  #: what it does, in words, and what several do
+    blocks: bool = True  #: jobs of others wait for its place
 
     @property
     def reason(self) -> str:
@@ -66,17 +70,16 @@ def list_unneeded(
 
 
 def choose_for_room(
-    waiting: Mapping[TargetGroup, Sequence[DirectorPilot]], soon: timedelta, now: datetime
+    waiting: Mapping[TargetGroup, Sequence[DirectorPilot]], now: datetime
 ) -> tuple[TargetGroup, DirectorPilot] | None:
     """The pilot of a full queue to withdraw so that another group gets a place.
 
-    The youngest one of the group with most, once a start would have been over. The only one of its group is
-    left for longer: groups without enough places for all take turns.
+    The youngest one of the group with most, once a start would have been over. The only one of its group
+    stays: groups that took turns would all lose the time that they have waited.
     """
     for group in sorted(waiting, key=lambda each: (-len(waiting[each]), each)):
         own = sorted(waiting[group], key=_by_age)
-        patience = START if len(own) > 1 else soon
-        if own and now - own[0].created_at > patience:
+        if len(own) > 1 and now - own[0].created_at > START:
             return group, own[-1]
     return None
 
@@ -96,7 +99,8 @@ def describe(found: Collection[SurplusPilot]) -> list[str]:
 class SurplusMemory:
     """How long pilots have been too many; in memory only: after a restart they stay a little longer."""
 
-    evidence: Evidence
+    evidence: Evidence  #: where others wait for the place
+    patience: float = 900.0  #: seconds elsewhere
     clock: Callable[[], float] = time.monotonic  #: seconds
     _agreement: Agreement = field(default_factory=Agreement)
 
@@ -105,17 +109,26 @@ class SurplusMemory:
         now = self.clock()
         looks = {each.pilot.stamp: self._agreement.once_more(each.pilot.stamp, now) for each in found}
         self._agreement.keep_only(frozenset(looks))
-        return [each for each in found if looks[each.pilot.stamp].convince(self.evidence)]
+        elsewhere = replace(self.evidence, seconds=max(self.patience, self.evidence.seconds))
+        return [
+            each
+            for each in found
+            if looks[each.pilot.stamp].convince(self.evidence if each.blocks else elsewhere)
+        ]
 
 
 def list_surplus(
     by_group: Mapping[TargetGroup, Sequence[DirectorPilot]],
     others: Iterable[DirectorPilot],
     work: Sequence[DemandedWork],
+    full: Collection[str],
     soon: timedelta,
     now: datetime,
 ) -> list[SurplusPilot]:
-    """Waiting pilots that serve no job; `others` are those of no group that could get pilots now."""
+    """Waiting pilots that serve no job; `others` are those of no group that could get pilots now.
+
+    `full`: queues in which a group with waiting jobs has no place.
+    """
     wanted = count_wanted(work)
     found = [
         SurplusPilot(pilot=pilot, where=_name(group), why=_SERVES_NOTHING)
@@ -126,26 +139,30 @@ def list_surplus(
         SurplusPilot(pilot=pilot, where=", ".join(pilot.queues), why=_SERVES_NOTHING)
         for pilot in _list_waiting(others)
     ]
-    return found
+    return [replace(each, blocks=any(queue in full for queue in each.pilot.queues)) for each in found]
 
 
 def list_for_room(
     full: Mapping[str, Collection[TargetGroup]],
     by_group: Mapping[TargetGroup, Sequence[DirectorPilot]],
-    soon: timedelta,
+    surplus: Sequence[SurplusPilot],
     now: datetime,
 ) -> list[SurplusPilot]:
-    """A waiting pilot for each group without a place (`full`, by queue) where pilots of others fill all."""
+    """A waiting pilot for each group without a place (`full`, by queue) where pilots of others fill all.
+
+    None in a queue whose `surplus` pilots leave a place anyway.
+    """
+    leaving = {queue for each in surplus for queue in each.pilot.queues}
     waiting = {group: _list_waiting(pilots) for group, pilots in by_group.items()}
     found: dict[str, SurplusPilot] = {}
     for queue, without in sorted(full.items()):
-        for _ in without:
+        for _ in without if queue not in leaving else ():
             there = {
                 group: own
                 for group, pilots in waiting.items()
                 if queue in group.queues and (own := [each for each in pilots if each.stamp not in found])
             }
-            chosen = choose_for_room(there, soon, now)
+            chosen = choose_for_room(there, now)
             if chosen is not None:
                 group, pilot = chosen
                 found[pilot.stamp] = SurplusPilot(pilot=pilot, where=_name(group), why=_MAKES_ROOM)

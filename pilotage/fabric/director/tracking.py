@@ -66,7 +66,7 @@ class PilotTracking:
         report = snapshot.reports.get(pilot.stamp)
         if report is None or report.state is not State.WAITING:
             return False
-        actions.kill.append(Handle(stamp=pilot.stamp, reference=report.reference))
+        actions.kill.append(Handle(stamp=pilot.stamp, reference=report.reference, only_waiting=True))
         self._withdrawn[pilot.stamp] = reason
         return True
 
@@ -275,7 +275,9 @@ def _status(pilot: DirectorPilot, report: JobReport, now: datetime) -> Status | 
         case State.FAILED:
             return Status.ABORTED if pilot.last_seen_at is None else Status.FAILED
         case State.GONE:
-            return _status_of_gone(pilot, now)
+            # Some batch systems forget at once what is deleted while it waits.
+            ended_by_us = report.was_killed and pilot.last_seen_at is None
+            return Status.DELETED if ended_by_us else _status_of_gone(pilot, now)
 
 
 def _status_of_gone(pilot: DirectorPilot, now: datetime) -> Status | None:

@@ -37,3 +37,9 @@ def test_the_node_of_a_job_is_known_by_its_mark_and_by_the_listing() -> None:
 
 def test_a_running_job_runs_although_we_asked_for_its_end() -> None:
     assert _state(State.RUNNING, StatusMarks(killed=True)) is State.RUNNING
+
+
+def test_a_job_that_was_ended_while_it_waited_is_known_as_such_where_the_batch_system_forgets_it() -> None:
+    report = work_area.job_report(None, StatusMarks(killed=True), _HANDLE)
+    assert (report.state, report.was_killed) == (State.MISSING, True)
+    assert not work_area.job_report(None, StatusMarks(), _HANDLE).was_killed

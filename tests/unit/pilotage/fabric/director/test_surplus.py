@@ -40,7 +40,7 @@ def test_waiting_pilots_of_a_group_without_jobs_serve_no_job() -> None:
         EL9: [waiting(number, 5) for number in range(4)],
         ANY: [waiting(number, 5) for number in (7, 8)],
     }
-    found = surplus.list_surplus(pilots, [waiting(9, 5)], [work(20, ANY)], SOON, NOW)
+    found = surplus.list_surplus(pilots, [waiting(9, 5)], [work(20, ANY)], (), SOON, NOW)
 
     assert stamps(found) == [f"north.any.{number}" for number in (0, 1, 2, 3, 9)]
     assert surplus.describe(found) == [
@@ -52,7 +52,7 @@ def test_waiting_pilots_of_a_group_without_jobs_serve_no_job() -> None:
 def test_the_youngest_of_too_many_go_and_those_that_run_stay() -> None:
     pilots = [waiting(1, 9), waiting(2, 7), waiting(3, 8), replace(waiting(4, 1), status=Status.RUNNING)]
 
-    found = surplus.list_surplus({ANY: pilots}, [], [work(2, ANY)], SOON, NOW)
+    found = surplus.list_surplus({ANY: pilots}, [], [work(2, ANY)], (), SOON, NOW)
 
     assert stamps(found) == ["north.any.2"]
 
@@ -102,23 +102,31 @@ def test_the_youngest_of_the_largest_group_makes_room_for_a_group_without_a_plac
     pilots = {EL9: [waiting(1, 9), waiting(2, 5), waiting(3, 7)], ANY: [waiting(4, 9)]}
     other = TargetGroup(vo="dune", queues=(QUEUE,))
 
-    found = surplus.list_for_room({QUEUE: [other]}, pilots, SOON, NOW)
+    found = surplus.list_for_room({QUEUE: [other]}, pilots, [], NOW)
 
     assert stamps(found) == ["north.any.2"]
     assert surplus.describe(found) == [
         f"1 waiting pilot of {QUEUE} (--constraint=el9) makes room for jobs of others"
     ]
-    assert stamps(surplus.list_for_room({QUEUE: [other, other]}, pilots, SOON, NOW)) == [
+    assert stamps(surplus.list_for_room({QUEUE: [other, other]}, pilots, [], NOW)) == [
         "north.any.2",
         "north.any.3",
     ]
 
 
-def test_pilots_that_may_still_start_keep_their_places_and_the_only_one_of_a_group_for_longer() -> None:
-    pair, one = [waiting(1, 1), waiting(2, 1)], [waiting(1, 14)]
+def test_where_surplus_pilots_leave_a_place_no_other_pilot_makes_room() -> None:
+    pilots = {EL9: [waiting(1, 9), waiting(2, 5)]}
+    full = {QUEUE: [TargetGroup(vo="dune", queues=(QUEUE,))]}
+    leaving = surplus.list_surplus(pilots, [], [work(1, EL9)], full, SOON, NOW)
+
+    assert len(leaving) == 1
+    assert surplus.list_for_room(full, pilots, leaving, NOW) == []
+
+
+def test_pilots_that_may_still_start_and_the_only_one_of_a_group_keep_their_places() -> None:
+    pair, one = [waiting(1, 1), waiting(2, 1)], [waiting(1, 600)]
     for own, is_kept in ((pair, True), ([waiting(1, 3), waiting(2, 1)], False), (one, True)):
-        assert (surplus.choose_for_room({EL9: own}, SOON, NOW) is None) is is_kept
-    assert surplus.choose_for_room({EL9: [waiting(1, 16)]}, SOON, NOW) == (EL9, waiting(1, 16))
+        assert (surplus.choose_for_room({EL9: own}, NOW) is None) is is_kept
 
 
 def test_groups_without_a_place_come_before_those_that_have_one() -> None:
@@ -142,3 +150,19 @@ def test_a_pilot_is_withdrawn_after_it_was_too_many_for_a_while_without_a_break(
     assert [look(), look(one), look(one), look(one)] == [0, 0, 0, 1], "it served a job in between"
     memory.list_proven([])
     assert [look(one, seconds=5) for _ in range(9)] == [0] * 9, "short cycles"
+
+
+def test_where_nobody_waits_for_its_place_a_pilot_stays_while_a_ban_may_end() -> None:
+    ticks = [0.0]
+    memory = SurplusMemory(evidence=Evidence(listings=3, seconds=120), clock=lambda: ticks[0])
+    pilots = {EL9: [waiting(1, 5)]}
+
+    def look(*full: str) -> int:
+        ticks[0] += 60
+        found = surplus.list_surplus(pilots, [], [], full, SOON, NOW)
+        return len(memory.list_proven(found))
+
+    assert [look() for _ in range(15)] == [0] * 15
+    assert look() == 1
+    memory.list_proven([])
+    assert [look(QUEUE) for _ in range(3)] == [0, 0, 1]
