@@ -30,7 +30,7 @@ OFFERED: Mapping[str, tuple[object, object, Mapping[str, object]]] = {
     "RequiredTag": ("a", "b", {}),
     "JobType": ("generic", "montecarlo", {}),
 }
-LIMITS = {"MaxTotalJobs", "MaxWaitingJobs"}
+LIMITS = ("MaxTotalJobs", "MaxWaitingJobs")
 FROM_TREE = {
     "CEType": ("Slurm", "PBS"),
     "Endpoint": ("a.org", "b.org"),
