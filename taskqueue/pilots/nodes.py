@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Select,
+    and_,
     bindparam,
     case,
     exists,
@@ -49,16 +50,28 @@ _IS_FOLLOWED_BY_A_JOB = exists().where(
     _good.c.node == table.c.node,
     _good.c.vo == table.c.vo,
     ~_good.c.host_trouble,
-    # A pilot that still runs jobs is as new as its last request.
-    func.coalesce(_good.c.last_seen_at, _good.c.updated_at) > table.c.updated_at,
+    # What a pilot did before says nothing, though it still runs there: a disk can be full only since then.
     or_(
-        _good.c.ended_jobs > 0,
-        exists().where(attempts.c.stamp == _good.c.stamp, attempts.c.closed_as == "finished"),
-        exists().where(
+        and_(
+            _good.c.ended_jobs > 0,
+            _good.c.status.not_in([each.value for each in sorted(PILOT_ACTIVE)]),
+            _good.c.updated_at > table.c.updated_at,
+        ),
+        exists()
+        .where(
+            attempts.c.stamp == _good.c.stamp,
+            attempts.c.closed_as == "finished",
+            attempts.c.closed_at > table.c.updated_at,
+        )
+        .correlate(table, _good),
+        exists()
+        .where(
             attempts.c.stamp == _good.c.stamp,
             attempts.c.closed_at.is_(None),
+            attempts.c.started_at > table.c.updated_at,
             attempts.c.started_at <= bindparam("proven", type_=attempts.c.started_at.type),
-        ),
+        )
+        .correlate(table, _good),
     ),
 )
 _is_broken = or_(*(table.c.status == each.value for each in (PilotStatus.ABORTED, PilotStatus.FAILED)))

@@ -47,6 +47,15 @@ def end(conn: Connection, stamp: str, now: datetime) -> None:
     pilots.set_status(conn, stamp, PilotStatus.FAILED, reason="no space left", host_trouble=True, now=now)
 
 
+def finish_job(conn: Connection, stamp: str | None, now: datetime) -> None:
+    """A job of a pilot whose payload ends."""
+    [job_id] = stored.job_ids(conn, now)
+    stored.open_attempt(conn, job_id, now)
+    ended = {"stamp": stamp, "closed_at": now, "closed_as": "finished"}
+    conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**ended))
+    stored.force_pilot(conn, stamp, last_seen_at=now)
+
+
 def exclude(conn: Connection, now: datetime, **where: str) -> None:
     for minute in (0, 1, 2):
         break_pilot(conn, now + timedelta(minutes=minute), **where)
@@ -81,7 +90,7 @@ def test_the_first_good_job_readmits_a_node_also_of_a_pilot_that_runs_on(
     trial = start(conn, now + timedelta(minutes=7))
     assert start(conn, now + timedelta(minutes=8)) is None
 
-    stored.force_pilot(conn, trial, ended_jobs=1, last_seen_at=now + timedelta(minutes=9))
+    finish_job(conn, trial, now + timedelta(minutes=9))
 
     assert start(conn, now + timedelta(minutes=9)) is not None
     assert nodes.list_excluded(conn, now=now + timedelta(minutes=9)) == []
@@ -108,9 +117,28 @@ def test_a_pilot_that_was_there_before_and_ends_a_job_later_readmits_its_node(
     exclude(conn, now)
     assert nodes.list_excluded(conn, now=now + timedelta(minutes=3))
 
-    stored.force_pilot(conn, older, ended_jobs=1, last_seen_at=now + timedelta(minutes=4))
+    finish_job(conn, older, now + timedelta(minutes=4))
 
     assert nodes.list_excluded(conn, now=now + timedelta(minutes=4)) == []
+
+
+def test_what_a_pilot_did_before_the_trouble_does_not_readmit_its_node(
+    conn: Connection, now: datetime
+) -> None:
+    older = start(conn, now - timedelta(minutes=40))
+    assert older is not None
+    finish_job(conn, older, now - timedelta(minutes=30))
+    [job_id] = stored.job_ids(conn, now)
+    stored.open_attempt(conn, job_id, now)
+    began = {"stamp": older, "started_at": now - timedelta(minutes=20)}
+    conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**began))
+    exclude(conn, now)
+
+    stored.force_pilot(conn, older, last_seen_at=now + timedelta(minutes=4))
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=4))
+
+    pilots.set_status(conn, older, PilotStatus.DONE, now=now + timedelta(minutes=5))
+    assert nodes.list_excluded(conn, now=now + timedelta(minutes=5)) == []
 
 
 def test_an_admin_readmits_a_node_for_all_vos_and_what_follows_counts_anew(
