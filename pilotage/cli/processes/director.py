@@ -291,17 +291,21 @@ class TreeWatch:
     def find_changed(self, version: int) -> DirectorFile | None:
         """The file with its queues if they have changed; `version` is that of the last cycle.
 
-        Services that read the configuration one after the other may show a lower version again.
+        A lower version is another tree, too: a backup was restored. A read that fails is repeated after the
+        next cycle; that the tree contradicts the file stays so until it changes.
         """
-        is_due = version > self._version or self.clock() - self._read_at >= _TREE_SECONDS
+        is_due = version != self._version or self.clock() - self._read_at >= _TREE_SECONDS
         if self.described.from_tree is None or not is_due:
             return None
-        self._read_at, self._version = self.clock(), max(version, self._version)
+        now = self.found
         try:
             now = find_tree_queues(self.described, self.file)
-        except (ServiceAway, ApiError, InvalidDirector) as error:
+        except (ServiceAway, ApiError) as error:
             log.warning("the queues of the tree stay as they were: %s", error)
             return None
+        except InvalidDirector as error:
+            log.warning("the queues of the tree stay as they were: %s", error)
+        self._read_at, self._version = self.clock(), version
         return None if now == self.found else now
 
 

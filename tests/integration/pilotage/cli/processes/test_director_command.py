@@ -15,6 +15,7 @@ import yaml
 from examples.servers.starting import wait_until
 from pilotage.cli import process_setup
 from pilotage.cli.processes import director
+from pilotage.fabric.client import ServiceAway
 from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
 from pilotage.service.services import utc_now
 from taskqueue.db import database
@@ -161,7 +162,7 @@ def test_a_queue_that_is_resumed_gets_pilots_and_one_that_is_removed_leaves_afte
     assert cycle(removed) == (None, [])
 
 
-def test_the_tree_is_read_again_after_a_while_though_no_version_was_seen(
+def test_the_tree_is_read_again_after_a_failure_a_change_and_a_while(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
@@ -171,15 +172,17 @@ def test_the_tree_is_read_again_after_a_while_though_no_version_was_seen(
 
     def read(*_: object) -> DirectorFile:
         reads.append(ticks[0])
+        if ticks[0] == 60:
+            raise ServiceAway("no route to host")
         return found
 
     monkeypatch.setattr(director, "find_tree_queues", read)
     tree = director.TreeWatch(described=told, found=found, file=file, clock=lambda: ticks[0])
 
-    for ticks[0], version in ((60, 7), (120, 7), (180, 6), (659, 7), (660, 7), (700, 8)):
+    for ticks[0], version in ((60, 7), (120, 7), (180, 7), (240, 6), (300, 6), (839, 6), (840, 6), (900, 7)):
         assert tree.find_changed(version) is None
 
-    assert reads == [60, 660, 700], "6 is of a service that is behind"
+    assert reads == [60, 120, 240, 840, 900], "the first one fails; 6 is of a restored backup"
 
 
 def test_a_selection_without_queues_ends_a_director_at_its_start(service: Service, tmp_path: Path) -> None:
