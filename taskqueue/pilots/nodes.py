@@ -16,7 +16,6 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
-    case,
     exists,
     false,
     func,
@@ -76,17 +75,19 @@ _IS_FOLLOWED_BY_A_JOB = exists().where(
 )
 _is_broken = or_(*(table.c.status == each.value for each in (PilotStatus.ABORTED, PilotStatus.FAILED)))
 _by_node: Any = {"partition_by": (table.c.site, table.c.vo, table.c.node)}
+_LATEST_FIRST: Any = (table.c.updated_at.desc(), table.c.stamp)
 _TROUBLES = select(
     table.c.site,
     table.c.vo,
     table.c.node,
     table.c.updated_at.label("last"),
     table.c.status_reason.label("reason"),
-    func.row_number().over(**_by_node, order_by=(table.c.updated_at.desc(), table.c.stamp)).label("place"),
+    func.row_number().over(**_by_node, order_by=_LATEST_FIRST).label("place"),
     func.min(table.c.updated_at).over(**_by_node).label("since"),
-    func.sum(case((table.c.updated_at >= bindparam("recently"), 1), else_=0))
-    .over(**_by_node)
-    .label("recent"),
+    # Of the newest row, which is the only one that counts: the end that excludes the node, with those after it.
+    func.lead(table.c.updated_at, MOST_TROUBLES - 1, type_=table.c.updated_at.type)
+    .over(**_by_node, order_by=_LATEST_FIRST)
+    .label("decisive"),
 ).where(
     _is_broken,
     table.c.host_trouble,
@@ -102,8 +103,8 @@ _AT_NODE = _AT_SITE.where(table.c.node == bindparam("the_node"), table.c.vo == b
 def _select_excluded(troubles: Select[Any]) -> Select[Any]:
     found: FromClause = troubles.subquery()
     return (
-        select(found.c.site, found.c.vo, found.c.node, found.c.since, found.c.last, found.c.reason)
-        .where(found.c.place == 1, found.c.recent >= MOST_TROUBLES)
+        select(*(found.c[name] for name in ("site", "vo", "node", "since", "last", "decisive", "reason")))
+        .where(found.c.place == 1, found.c.decisive >= bindparam("recently"))
         .order_by(found.c.site, found.c.node, found.c.vo)
     )
 
@@ -146,12 +147,13 @@ class NodeExclusion:
     vo: str
     since: datetime  #: first end in a row because of the host
     last: datetime  #: the last one
+    decisive: datetime  #: the one that excludes it together with those after it
     reason: str  #: of that pilot's end
 
     @property
     def until(self) -> datetime:
         """When it ends by itself."""
-        return self.last + EXCLUDED_FOR
+        return self.decisive + EXCLUDED_FOR
 
     @property
     def next_trial_at(self) -> datetime:

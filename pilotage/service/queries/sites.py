@@ -112,7 +112,9 @@ class ExcludedNodeAnswer(AnswerModel):
     node: str = Field(description="Name of the host, as its pilots report it.")
     vo: str = Field(description="VO whose pilots ended there, and take no jobs there.")
     since: datetime = Field(description="First of these ends in a row.")
-    until: datetime = Field(description="When it ends by itself.")
+    until: datetime = Field(
+        description="When it ends by itself: an hour after the last but two of these ends."
+    )
     next_trial_at: datetime = Field(
         description="From then on a pilot may try the node: a good job readmits it."
     )

@@ -341,7 +341,7 @@ def set_status(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotSt
 def set_node(parts: PartsOf, caller: CallerOf, stamp: StampPath, body: PilotNode) -> NodeAnswer:
     """Store the node of a pilot, reported before its first request; the answer may exclude the node.
 
-    A node is excluded for an hour after three pilots in a row ended because of their host, but a pilot may
+    A node is excluded while three pilots in a row ended because of their host within an hour, but a pilot may
     try it every five minutes; the first job that ends there readmits it. If the pilot was started again, the
     jobs that its former process had stall, and are rescheduled unless it reports on them.
     """

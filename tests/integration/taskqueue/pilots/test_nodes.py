@@ -78,7 +78,9 @@ def test_a_trial_that_fails_keeps_a_node_excluded_and_the_next_comes_after_minut
     [found] = nodes.list_excluded(conn, now=now + timedelta(minutes=12))
     assert (found.site, found.node, found.vo, found.reason) == (QUEUE.site, "n1", "lhcb", "no space left")
     assert (found.since, found.last) == (now, now + timedelta(minutes=8))
-    assert found.until == now + timedelta(minutes=68)
+    assert found.until == now + timedelta(minutes=61), "an hour after the last but two"
+    assert nodes.list_excluded(conn, now=found.until)
+    assert nodes.list_excluded(conn, now=found.until + timedelta(seconds=1)) == []
     assert found.next_trial_at == now + timedelta(minutes=13)
     assert start(conn, now + timedelta(minutes=13)) is not None
 
