@@ -84,7 +84,7 @@ _TROUBLES = select(
     table.c.status_reason.label("reason"),
     func.row_number().over(**_by_node, order_by=_LATEST_FIRST).label("place"),
     func.min(table.c.updated_at).over(**_by_node).label("since"),
-    # Of the newest row, which is the only one that counts: the end that excludes the node, with those after it.
+    # Of the newest row, the only one that counts: the end that excludes the node, with those after it.
     func.lead(table.c.updated_at, MOST_TROUBLES - 1, type_=table.c.updated_at.type)
     .over(**_by_node, order_by=_LATEST_FIRST)
     .label("decisive"),
@@ -112,6 +112,19 @@ def _select_excluded(troubles: Select[Any]) -> Select[Any]:
 EXCLUDED = _select_excluded(_TROUBLES)
 EXCLUDED_AT_SITE = _select_excluded(_AT_SITE)
 IS_EXCLUDED = _select_excluded(_AT_NODE)
+#: The last end there, so that of two pilots which come at once the second one sees the first.
+LOCK_LAST = (
+    select(table.c.stamp)
+    .where(
+        table.c.site == bindparam("the_site"),
+        table.c.node == bindparam("the_node"),
+        table.c.vo == bindparam("the_vo"),
+        table.c.updated_at == bindparam("the_last", type_=table.c.updated_at.type),
+        table.c.host_trouble,
+    )
+    .order_by(table.c.stamp)
+    .with_for_update(key_share=True)
+)
 #: Another pilot that came to the node after the last end there, and has not ended.
 ON_TRIAL = (
     select(table.c.stamp)
@@ -174,6 +187,7 @@ def admit_pilot(conn: Connection, stamp: str, node: str, *, now: datetime) -> No
     found = NodeExclusion(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
     if now < found.next_trial_at:
         return found
+    conn.execute(LOCK_LAST, {**at_node, "the_last": found.last})
     since = max(found.last, now - TRIAL_EVERY)
     is_taken = conn.execute(ON_TRIAL, {**at_node, "the_stamp": stamp, "since": since}).first()
     return None if is_taken is None else found

@@ -1,16 +1,19 @@
 """Nodes that take no jobs for a while: excluded by the ends of pilots, tried again, readmitted."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import count
 
 import pytest
-from sqlalchemy import Connection, Engine, update
+from sqlalchemy import Connection, Engine, text, update
 
 from cs_config.tree.address import QueueAddress
+from examples.servers.starting import wait_until
 from taskqueue.db import database
 from taskqueue.errors import NodeNotExcluded
 from taskqueue.pilots import nodes, pilots
+from taskqueue.pilots.nodes import NodeExclusion
 from taskqueue.schema.tables import attempts
 from taskqueue.states import PilotStatus
 from tests import stored
@@ -66,6 +69,35 @@ def test_an_excluded_node_gets_one_pilot_every_few_minutes(conn: Connection, now
     minutes = [start(conn, now + timedelta(minutes=minute)) is not None for minute in range(3, 13)]
 
     assert minutes == [minute in (7, 12) for minute in range(3, 13)]
+
+
+def test_of_two_pilots_that_come_at_once_one_tries_an_excluded_node(
+    postgresql: Engine, now: datetime
+) -> None:
+    later = now + timedelta(minutes=8)
+    with database.writing(postgresql) as conn:
+        exclude(conn, now)
+        for stamp in ("first", "second"):
+            pilots.register(conn, stamp=stamp, vo="lhcb", queue=QUEUE, submitted_by="director", now=later)
+
+    def admit_second() -> NodeExclusion | None:
+        with database.writing(postgresql) as conn:
+            return nodes.admit_pilot(conn, "second", "n1", now=later)
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.writing(postgresql) as conn:
+            assert nodes.admit_pilot(conn, "first", "n1", now=later) is None
+            second = pool.submit(admit_second)
+            wait_until(lambda: second.done() or _waits_for_a_lock(postgresql))
+        refused = second.result(timeout=60)
+
+    assert refused is not None
+
+
+def _waits_for_a_lock(engine: Engine) -> bool:
+    query = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with database.reading(engine) as conn:
+        return bool(conn.execute(query).scalar_one())
 
 
 def test_a_trial_that_fails_keeps_a_node_excluded_and_the_next_comes_after_minutes(
