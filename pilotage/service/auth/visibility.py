@@ -12,6 +12,7 @@ Waiting jobs, pools and explanations are visible to every member of a VO (`Calle
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, NoReturn
 
@@ -279,16 +280,34 @@ def has_pilot(caller: Caller, pilot: Pilot) -> bool:
 
 
 def visible_processes(caller: Caller, found: Sequence[SiteProcess]) -> list[SiteProcess]:
-    """The directors and gateways of the caller's VOs, and those that serve its sites."""
-    return [
-        each
-        for each in found
-        if any(
-            (filter_.vos is None or each.vo in filter_.vos)
-            and (filter_.sites is None or not filter_.sites.isdisjoint(each.sites))
-            for filter_ in may_count(caller)
-        )
-    ]
+    """The directors and gateways of the caller's VOs, and those at its sites, with the queues there."""
+    visible = []
+    for each in found:
+        places = [one.sites for one in may_count(caller) if _includes(one, each)]
+        if None in places:
+            visible.append(each)
+        elif places:
+            visible.append(_keep_queues(each, frozenset[str]().union(*filter(None, places))))
+    return visible
+
+
+def _includes(filter_: OwnershipFilter, process: SiteProcess) -> bool:
+    is_there = filter_.sites is None or not filter_.sites.isdisjoint(process.sites)
+    return is_there and (filter_.vos is None or process.vo in filter_.vos)
+
+
+def _keep_queues(process: SiteProcess, sites: frozenset[str]) -> SiteProcess:
+    """The process with what it reports of queues at these sites."""
+    queues = process.queues
+    return replace(
+        process,
+        queues=None if queues is None else [each for each in queues if _site_of(each.queue) in sites],
+        too_small=[each for each in process.too_small if _site_of(each.queue) in sites],
+    )
+
+
+def _site_of(queue: str) -> str:
+    return queue.partition("/")[0]
 
 
 def _has(each: OwnershipFilter, pilot: Pilot) -> bool:

@@ -1,9 +1,10 @@
 """Sites: advertisements, bans, throttles, limits, nodes; directors and gateways, whose reports are leases."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,8 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from cs_config.options import bounds
+from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
 from matcher.limits import throttles
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
@@ -287,6 +290,9 @@ process_router = APIRouter(prefix="/site-processes", tags=["sites"], route_class
 
 _Address = Annotated[str, Field(max_length=800)]
 
+#: A pause of a queue ends at most so long from now.
+_LONGEST_PAUSE = timedelta(days=30)
+
 
 class TooSmallSlotBody(StrictInput):
     """Waiting jobs that a queue allows, and for which the slots of its pilots are too small."""
@@ -308,7 +314,8 @@ class QueueStateBody(StrictInput):
     wanted: int = Field(default=0, ge=0, description="New pilots by the last decision.")
     room: int = Field(default=0, ge=0, description="Pilots that may be added by the limits of the queue.")
     paused_until: AwareDatetime | None = Field(
-        default=None, description="Until then it gets no pilots, since most of the last ones were bad."
+        default=None,
+        description="Until then it gets no pilots, since most of the last ones were bad; within 30 days.",
     )
     reason: str = Field(default="", max_length=200, description="Why the last bad pilot ended; for admins.")
     bad_nodes: list[Annotated[str, Field(max_length=255)]] = Field(
@@ -367,11 +374,13 @@ class SiteProcesses(BaseModel):
 def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> None:
     """Store the report of a process; 409 `other_process`: another one, or another token, has this name.
 
-    Sites that the token is not for are left out, since their admins would see it.
+    Sites that the token is not for are left out with their queues, since their admins would see it; so are
+    queues that the configuration does not have.
     """
     if not caller.is_operator and all(one.role != body.kind for one in caller.each):
         raise NotAllowed(f"a token that is not that of a {body.kind} may not report for one")
     vo, now = visibility.vo_of(caller, body.vo), parts.clock()
+    is_served = partial(_is_served, caller, parts.live.current, vo)
     process = SiteProcess(
         kind=body.kind,
         name=body.name,
@@ -381,13 +390,39 @@ def report_process(parts: PartsOf, caller: CallerOf, body: ProcessReport) -> Non
         every=body.every,
         sites=[site for site in body.sites if visibility.may_serve(caller, vo, site)],
         problems=body.problems,
-        too_small=[TooSmallSlot(**each.model_dump()) for each in body.too_small],
-        queues=None if body.queues is None else [QueueState(**each.model_dump()) for each in body.queues],
+        too_small=[TooSmallSlot(**each.model_dump()) for each in body.too_small if is_served(each.queue)],
+        queues=None if body.queues is None else _read_queues(body.queues, is_served, now),
         seen_at=now,
     )
     lease = timedelta(seconds=body.lease)
     with database.writing(parts.engine) as conn:
         processes.report(conn, process, lease=lease, replaces=body.replaces, now=now)
+
+
+def _is_served(caller: Caller, config: Configuration, vo: str, queue: str) -> bool:
+    """Whether a queue exists, and the caller may send pilots or jobs of the VO there."""
+    try:
+        address = QueueAddress.parse(queue)
+    except InvalidRequest:
+        return False
+    return config.knows(address) and visibility.may_serve(caller, vo, address.site)
+
+
+def _read_queues(
+    stated: Iterable[QueueStateBody], is_served: Callable[[str], bool], now: datetime
+) -> list[QueueState]:
+    """The states of these queues, as far as the caller serves them, with times in UTC."""
+    found = []
+    for number, each in enumerate(stated):
+        until = each.paused_until
+        # Compared first: at the ends of the calendar there are times that no other zone can express.
+        if until is not None and abs(until - now) > _LONGEST_PAUSE:
+            message = f"{until} is not within {_LONGEST_PAUSE.days} days from now"
+            raise InvalidRequest([Problem(path=f"queues/{number}/paused_until", message=message)])
+        if is_served(each.queue):
+            in_utc = None if until is None else until.astimezone(UTC)
+            found.append(QueueState(**{**each.model_dump(), "paused_until": in_utc}))
+    return found
 
 
 class ForgottenProcess(StrictInput):

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import httpx
@@ -346,6 +346,47 @@ def test_a_director_is_listed_for_the_sites_of_its_token_only(throttled: Service
     }
     assert [each["sites"] for each in seen[SITE]] == [[SITE]]
     assert seen["LCG.B.org"] == []
+
+
+def test_queues_are_reported_by_those_who_serve_them_and_shown_at_their_sites(throttled: Service) -> None:
+    until = utc_now().replace(microsecond=0) + timedelta(minutes=30)
+    own, other, made_up = f"{SITE}/ce1/long", "LCG.B.org/ce2/all", f"{SITE}/ce1/made-up"
+    queues = [
+        {"queue": queue, "paused_until": until.astimezone(timezone(timedelta(hours=-12))).isoformat()}
+        for queue in (own, other, made_up, "x")
+    ]
+    too_small = [{"queue": queue, "slot": "1 core", "jobs": 1} for queue in (own, other, made_up)]
+    report = {"kind": "director", "holder": "h:1:2", "every": 60, "sites": [SITE, "LCG.B.org"]}
+    report |= {"queues": queues, "too_small": too_small}
+
+    def seen(name: str, **role: str) -> list[list[str]]:
+        shown = throttled.as_role(**role).get("/api/v1/site-processes").json()["processes"]
+        [process] = [each for each in shown if each["name"] == name]
+        assert {datetime.fromisoformat(each["paused_until"]) for each in process["queues"]} == {until}
+        return [[each["queue"] for each in process[what]] for what in ("queues", "too_small")]
+
+    for name, where in (("one", {"site": SITE}), ("all", {})):
+        director = throttled.as_role("director", vo="cms", **where)
+        director.post("/api/v1/site-processes", json={**report, "name": name}).raise_for_status()
+
+    assert seen("one", role="operator") == [[own]] * 2
+    assert seen("all", role="operator") == [[own, other]] * 2
+    assert seen("all", role="vo_admin", vo="cms") == [[own, other]] * 2
+    assert seen("all", role="site_admin", site=SITE) == [[own]] * 2
+    assert seen("all", role="site_admin", site="LCG.B.org") == [[other]] * 2
+
+
+@pytest.mark.parametrize(
+    "until", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00", "2999-01-01T00:00:00Z"]
+)
+def test_a_pause_without_end_is_refused(throttled: Service, until: str) -> None:
+    queues = [{"queue": f"{SITE}/ce1/long", "paused_until": until}]
+    report = {"kind": "director", "name": "n", "holder": "h:1:2", "every": 60, "queues": queues}
+    answer = throttled.as_role("director", vo="cms").post("/api/v1/site-processes", json=report)
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert "queues/0/paused_until" in message
+    assert "is not within 30 days from now" in message
 
 
 def test_a_director_is_reported_with_its_own_token_only_and_forgotten_when_it_is_overdue(
