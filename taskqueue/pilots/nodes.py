@@ -26,6 +26,7 @@ from sqlalchemy import (
 
 from taskqueue.errors import NodeNotExcluded
 from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
 from taskqueue.states import PILOT_ACTIVE, PilotStatus
@@ -40,7 +41,12 @@ _PROVEN = timedelta(minutes=10)
 #: How long ends are looked back on, to see since when a node is excluded.
 _LOOKED_BACK = timedelta(days=1)
 
-STORE_NODE = update(table).where(table.c.stamp == bindparam("the_stamp")).values(node=bindparam("the_node"))
+#: Why a pilot got no job, in a word, if its node was excluded.
+EXCLUDED_NODE: Final = "node_excluded"
+
+_is_pilot = table.c.stamp == bindparam("the_stamp")
+STORE_NODE = update(table).where(_is_pilot).values(node=bindparam("the_node"), empty_reason="")
+REFUSE = update(table).where(_is_pilot).values(empty_reason=EXCLUDED_NODE)
 
 _good = table.alias("good")
 #: One that ended without a job, and not because of its node, shows nothing about it.
@@ -178,8 +184,14 @@ def admit_pilot(conn: Connection, stamp: str, node: str, *, now: datetime) -> No
     """Store the node of a pilot; None: it may take jobs there, else why it may not."""
     conn.execute(STORE_NODE, {"the_stamp": stamp, "the_node": node})
     pilot = pilots.get_pilot(conn, stamp)
-    if not pilot.site or not node:
-        return None
+    found = _find_exclusion(conn, pilot, node, now=now) if pilot.site and node else None
+    if found is not None:
+        conn.execute(REFUSE, {"the_stamp": stamp})
+    return found
+
+
+def _find_exclusion(conn: Connection, pilot: Pilot, node: str, *, now: datetime) -> NodeExclusion | None:
+    """Why a pilot may not take jobs on a node; None: it may."""
     at_node = {"the_site": pilot.site, "the_node": node, "the_vo": pilot.vo}
     row = conn.execute(IS_EXCLUDED, at_node | _times(now)).first()
     if row is None:
@@ -189,7 +201,7 @@ def admit_pilot(conn: Connection, stamp: str, node: str, *, now: datetime) -> No
         return found
     conn.execute(LOCK_LAST, {**at_node, "the_last": found.last})
     since = max(found.last, now - TRIAL_EVERY)
-    is_taken = conn.execute(ON_TRIAL, {**at_node, "the_stamp": stamp, "since": since}).first()
+    is_taken = conn.execute(ON_TRIAL, {**at_node, "the_stamp": pilot.stamp, "since": since}).first()
     return None if is_taken is None else found
 
 

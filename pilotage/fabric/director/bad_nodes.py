@@ -35,10 +35,11 @@ def find_bad_nodes(pilots: Iterable[DirectorPilot], nodes: Mapping[str, str], no
     for pilot in pilots:
         if (node := nodes.get(pilot.stamp)) is None:
             continue
-        for trial in recorded_pilots.list_trials([pilot], now):
-            is_decided = trial.good is not None and not trial.empty
-            if is_decided and (node not in last or trial.known_at >= last[node].known_at):
-                last[node] = trial
+        trial = recorded_pilots.read_trial(pilot, now)
+        if trial is None or trial.good is None or trial.empty:
+            continue
+        if node not in last or trial.known_at >= last[node].known_at:
+            last[node] = trial
     bad = sorted((now - trial.known_at, node) for node, trial in last.items() if not trial.good)
     recent = [(age, node) for age, node in bad if age < _FORGOTTEN][:_MOST]
     return BadNodes(

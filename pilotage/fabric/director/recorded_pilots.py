@@ -374,28 +374,39 @@ _PROVEN = timedelta(minutes=10)
 
 #: Reasons why a pilot got no job that say nothing about its queue: the service gave no jobs to its place.
 _NOT_OF_QUEUE = frozenset({"banned", "limits", "throttled"})
+#: Of one that ended since the service excludes its node: no experience of the queue, which has others.
+_EXCLUDED_NODE = "node_excluded"
 
 
 def list_trials(pilots: Iterable[DirectorPilot], now: datetime) -> Iterator[Trial]:
     """How pilots fared: those that have or had jobs, that failed, that ended without a job, or that wait.
 
     A job that was given to a pilot proves nothing: on a node that can run none, each is given back at once.
+    Pilots that an excluded node refuses show nothing of their queue.
     """
     for pilot in pilots:
-        is_empty = pilot.status is Status.DONE and not pilot.jobs
-        is_good = _could_run_jobs(pilot, now)
-        waits = pilot.status in ACTIVE and not pilot.jobs
-        if is_empty and pilot.empty_reason in _NOT_OF_QUEUE:
-            continue
-        if waits or is_good is not False or is_empty or pilot.status in _BAD:
-            yield Trial(
-                sent_at=pilot.created_at,
-                known_at=max(pilot.updated_at, pilot.last_seen_at or pilot.updated_at),
-                good=None if waits else is_good,
-                empty=is_empty,
-                waits=waits,
-                reason=pilot.reason or (f"it got no job: {pilot.empty_reason}" if is_empty else ""),
-            )
+        was_refused = pilot.empty_reason == _EXCLUDED_NODE and not pilot.jobs
+        trial = None if was_refused else read_trial(pilot, now)
+        if trial is not None:
+            yield trial
+
+
+def read_trial(pilot: DirectorPilot, now: datetime) -> Trial | None:
+    """How a pilot fared where it is; None: this shows nothing."""
+    is_empty = pilot.status is Status.DONE and not pilot.jobs
+    is_good = _could_run_jobs(pilot, now)
+    waits = pilot.status in ACTIVE and not pilot.jobs
+    is_known = waits or is_good is not False or is_empty or pilot.status in _BAD
+    if not is_known or (is_empty and pilot.empty_reason in _NOT_OF_QUEUE):
+        return None
+    return Trial(
+        sent_at=pilot.created_at,
+        known_at=max(pilot.updated_at, pilot.last_seen_at or pilot.updated_at),
+        good=None if waits else is_good,
+        empty=is_empty,
+        waits=waits,
+        reason=pilot.reason or (f"it got no job: {pilot.empty_reason}" if is_empty else ""),
+    )
 
 
 def _could_run_jobs(pilot: DirectorPilot, now: datetime) -> bool | None:

@@ -273,7 +273,11 @@ def test_pilots_without_space_take_no_job_and_their_node_is_excluded(
     job = user.get(f"/jobs/{job_id}").json()
     assert (job["status"], job["epoch"]) == ("Waiting", 0)
     shown = director.get("/api/v1/pilots/north.any.3").json()
-    assert (shown["status"], shown["host_trouble"]) == ("Failed", False)
+    assert (shown["status"], shown["host_trouble"], shown["empty_reason"]) == (
+        "Failed",
+        False,
+        "node_excluded",
+    )
     log = director.get("/api/v1/pilots/north.any.3/output").json()
     assert "this host is excluded until" in log["log"]
     assert (log["stdout"], log["stored_at"]) == ("", None)

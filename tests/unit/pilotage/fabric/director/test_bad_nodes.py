@@ -43,6 +43,8 @@ def test_a_pilot_that_ended_without_a_job_shows_nothing_about_its_node() -> None
 
     assert find_bad_nodes([ended("a", 3), empty], {"a": "n1", "b": "n1"}, NOW).lately == ("n1",)
     assert find_bad_nodes([empty], {"b": "n1"}, NOW) == BadNodes()
+    refused = replace(ended("c", 1, status=Status.FAILED), empty_reason="node_excluded")
+    assert find_bad_nodes([refused], {"c": "n1"}, NOW).lately == ("n1",)
 
 
 def test_a_submission_names_no_more_nodes_than_fit() -> None:

@@ -99,6 +99,15 @@ def test_a_pilot_that_the_place_gave_no_job_is_no_experience_of_its_queue(reason
     assert list(recorded_pilots.list_trials([empty], NOW)) == []
 
 
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.FAILED])
+def test_a_pilot_that_an_excluded_node_refused_is_no_experience_of_its_queue(status: Status) -> None:
+    refused = replace(waiting(5), status=status, empty_reason="node_excluded")
+
+    assert list(recorded_pilots.list_trials([refused], NOW)) == []
+    again = replace(refused, jobs=1, status=Status.FAILED)
+    assert [each.good for each in recorded_pilots.list_trials([again], NOW)] == [False]
+
+
 def test_a_result_is_as_new_as_the_last_request_of_its_pilot() -> None:
     one = replace(running(60, jobs=2, open_jobs=1, used_cores=1), ended_jobs=1)
     one = replace(one, updated_at=NOW - timedelta(minutes=59))
