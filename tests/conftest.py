@@ -63,7 +63,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 #: Variables of the tests themselves.
-_OF_TESTS = {"PILOTAGE_HOSTILE_INPUTS", "PILOTAGE_TEST_ALL", "PILOTAGE_PICTURES", "PILOTAGE_SCHEMA_EXAMPLES"}
+_OF_TESTS = {
+    "PILOTAGE_HOSTILE_INPUTS",
+    "PILOTAGE_MODEL_MINUTES",
+    "PILOTAGE_MODEL_REPEAT",
+    "PILOTAGE_MODEL_SEED",
+    "PILOTAGE_PICTURES",
+    "PILOTAGE_SCHEMA_EXAMPLES",
+    "PILOTAGE_TEST_ALL",
+}
 
 
 def pytest_configure() -> None:

@@ -1,0 +1,283 @@
+"""Jobs of the model: what a description means, which resource it fits, what limits it.
+
+A description is the JSON that the service takes, with `Requirements` as a record (a mapping) or an expression
+(`configuration.Expression`). Each function names the paragraph of the specification that it restates; the
+conditions 1-11 are DIRAC's, to which part 2 refers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.nightly.model import configuration
+from tests.nightly.model.configuration import Parameters, Tree
+
+Description = dict[str, Any]
+Resource = dict[str, Any]
+
+#: DIRAC's segments, in seconds: a job's CPU time counts as the next of these.
+_SEGMENTS = (360, 1800, 3600, 21600, 43200, 86400, 172800, 259200, 345600, 518400, 691200, 864000, 1080000)
+#: §1: job types that only job managers handle, given only to a resource that names them.
+_OF_MANAGERS = {"generic", "montecarlo"}
+#: Seconds that a pilot offers where its queue has no `CPUTime`.
+_CPU_TIME_OF_PILOTS = 259200
+FINAL = {"Done", "Failed", "Killed", "Deleted"}
+#: States in which a pilot has, or had and may still have, the job.
+TAKEN = {"Matched", "Running", "Stalled"}
+
+
+@dataclass(eq=False)
+class Attempt:
+    """§5 one hand-over of a job; open until it is finished, released, rescheduled or lost."""
+
+    job: "Job"
+    queue: str  #: Site/CE/Queue
+    epoch: int
+    lease: str
+    processors: int
+    started: bool = False
+    is_open: bool = True
+    end: dict[str, Any] | None = None  #: the report that closed it, which may be repeated
+    was_released: bool = False  #: by its pilot, which may repeat that
+    #: Rescheduled by its user: it may still run or be on its way, so its reservation stays.
+    was_taken_away: bool = False
+    #: §3 "Reservations": the places (prefixes of `queue`) whose advertisement contains it.
+    acknowledged: set[str] = field(default_factory=set)
+
+    @property
+    def is_reserved(self) -> bool:
+        return self.is_open or self.was_taken_away
+
+
+@dataclass(eq=False)
+class Job:
+    """A job as the service shows it."""
+
+    id: int
+    description: Description
+    status: str = "Waiting"
+    reschedules: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
+    in_flux: bool = False  #: its pilot was lost: the agents will take it back
+
+    @property
+    def vo(self) -> str:
+        return self.description["VO"]
+
+    @property
+    def requirements(self) -> Any:
+        return self.description.get("Requirements")
+
+    @property
+    def open_attempt(self) -> Attempt | None:
+        return next((each for each in self.attempts if each.is_open), None)
+
+    @property
+    def was_handed_back(self) -> bool:
+        """Whether it waits since its pilot released it or its lease ended: that is its minor status then."""
+        return bool(self.attempts) and not self.attempts[-1].was_taken_away
+
+    def attribute(self, name: str) -> str:
+        """What limits count: JobType, Owner, OwnerGroup, VO; without case."""
+        return str(self.description.get(name, "")).lower()
+
+
+# ---------------------------------------------------------------------------- a job and a resource
+
+
+def cpu_time(description: Description) -> int:
+    """Condition 1: rounded up to a segment; the default of the program is a day."""
+    seconds = description.get("CPUTime", 86400)
+    return next((segment for segment in _SEGMENTS if segment >= seconds), _SEGMENTS[-1])
+
+
+def cores(description: Description) -> tuple[int, bool]:
+    """The least number of cores, and whether the job is one of several cores (tag `MultiProcessor`)."""
+    least = description.get("NumberOfProcessors", description.get("MinNumberOfProcessors", 1))
+    most = description.get("NumberOfProcessors", description.get("MaxNumberOfProcessors", least))
+    open_range = "MinNumberOfProcessors" in description and "MaxNumberOfProcessors" not in description
+    return least, max(least, most) > 1 or open_range or bool(description.get("WholeNode"))
+
+
+def memory(description: Description) -> float:
+    """MB on the least number of cores: `MinRAM + MinRAMPerCore · n`."""
+    return description.get("MinRAM", 0) + description.get("MinRAMPerCore", 0) * cores(description)[0]
+
+
+def fits(description: Description, resource: Resource) -> bool:
+    """§2: the conditions 1-9 of DIRAC and the numbers beyond it, all without case; pools are apart."""
+    return (
+        cpu_time(description) <= resource["CPUTime"]
+        and _admits_place(description, resource)
+        and _stated(resource, "Platform", description.get("Platform"))
+        and _of_its_type(description.get("JobType", ""), resource.get("JobType"))
+        and _tags_fit(description, resource)
+        and memory(description) <= resource.get("MaxRAM", float("inf"))
+        and _cores_fit(description, resource)
+        and description.get("GPUs", 0) <= resource.get("GPUs", 0)
+    )
+
+
+def _folded(values: Any) -> set[str]:
+    return {value.lower() for value in configuration.as_list(values)}
+
+
+def _stated(resource: Resource, key: str, wanted: Any) -> bool:
+    """Condition 4: what a resource states otherwise is excluded; what it leaves out is no condition."""
+    return not wanted or resource.get(key) is None or bool(_folded(wanted) & _folded(resource[key]))
+
+
+def _admits_place(description: Description, resource: Resource) -> bool:
+    """Conditions 4 and 5: Site, GridCE and BannedSites."""
+    banned = _folded(description.get("BannedSites", []))
+    return (
+        _stated(resource, "Site", description.get("Site"))
+        and _stated(resource, "GridCE", description.get("GridCE"))
+        and resource["Site"].lower() not in banned
+    )
+
+
+def _of_its_type(wanted: str, offered: Any) -> bool:
+    """Condition 4; §1: a type of job managers goes only to a resource that names it."""
+    if offered is None:
+        return wanted.lower() not in _OF_MANAGERS
+    return not wanted or wanted.lower() in _folded(offered)
+
+
+def _tags_fit(description: Description, resource: Resource) -> bool:
+    """Conditions 6 and 7: every tag of the job is offered; every required tag is the job's."""
+    asked = _folded(description.get("Tags", []))
+    required = _folded(resource.get("RequiredTag", []))
+    return asked <= _folded(resource.get("Tag", [])) and required <= asked
+
+
+def _cores_fit(description: Description, resource: Resource) -> bool:
+    """§2 "Beyond it": numbers of cores, jobs of several cores, whole nodes."""
+    least, several = cores(description)
+    offered = resource.get("NumberOfProcessors", 1)
+    whole = bool(resource.get("WholeNode"))
+    if description.get("WholeNode") and not whole:
+        return False
+    return least <= offered and (not several or offered > 1 or whole)
+
+
+def offer_of_queue(values: Parameters, queue: str) -> Resource:
+    """What a queue offers by the tree, as explanations count it: without a value it excludes nothing."""
+    site, ce, _ = queue.split("/")
+    names = {
+        "MaxRAM": "maxram",
+        "NumberOfProcessors": "numberofprocessors",
+        "Platform": "platform",
+        "GPUs": "gpus",
+        "WholeNode": "wholenode",
+        "Tag": "tag",
+        "RequiredTag": "requiredtag",
+    }
+    stated = {key: values[name] for key, name in names.items() if name in values}
+    return {"CPUTime": values.get("cputime", _CPU_TIME_OF_PILOTS), "Site": site, "GridCE": ce, **stated}
+
+
+# ---------------------------------------------------------------------------- limits and throttles
+
+
+def places_of(queue: str) -> list[str]:
+    """The site, the CE and the queue: §3 "same rules at each level, all must agree"."""
+    site, ce, _ = queue.split("/")
+    return [site, f"{site}/{ce}", queue]
+
+
+def lies_in(queue: str, place: str) -> bool:
+    """Whether a queue is a place, or at it."""
+    return f"{queue}/".startswith(f"{place}/")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """§2 "Running limits" or "matching delays" of one value of an attribute at one place."""
+
+    place: str
+    attribute: str
+    value: str
+    amount: int  #: jobs at a time; of a delay the matches that its burst admits, none comes back in a test
+    vo: str | None  #: whose jobs it counts; None: of all
+    is_delay: bool
+
+    def concerns(self, job: Job, queue: str) -> bool:
+        """Whether it counts and limits a job at a queue."""
+        return (
+            lies_in(queue, self.place)
+            and job.attribute(self.attribute) == self.value.lower()
+            and self.vo in {None, job.vo}
+        )
+
+
+def limits(tree: Tree, vo: str) -> list[Limit]:
+    """The limits on jobs of a VO: those of the nodes of the tree, and those of the operations.
+
+    A limit of the VO replaces the same one of `Defaults` for it, but none that the site wrote.
+    """
+    found: list[Limit] = []
+    for site, node in tree["Resources"]["Sites"].items():
+        found += _written(node, site, None)
+        for ce, inner in node.get("CEs", {}).items():
+            found += _written(inner, f"{site}/{ce}", None)
+    of_operations: dict[Any, Limit] = {}
+    for scope, counted in (("Defaults", None), (vo, vo)):
+        options = tree.get("Operations", {}).get(scope, {}).get("JobScheduling", {})
+        for key in ("RunningLimit", "MatchingDelay"):
+            for site, values in options.get(key, {}).items():
+                for limit in _written({key: values}, site, counted):
+                    of_operations[limit.place, limit.attribute, limit.value.lower(), limit.is_delay] = limit
+    return [*found, *of_operations.values()]
+
+
+def _written(node: Mapping[str, Any], place: str, vo: str | None) -> Iterable[Limit]:
+    for attribute, values in node.get("RunningLimit", {}).items():
+        for value, amount in values.items():
+            yield Limit(place, attribute, value, amount, vo, is_delay=False)
+    delays = node.get("MatchingDelay", {})
+    for attribute, values in delays.items():
+        for value in values if attribute != "Burst" else ():
+            burst = delays.get("Burst", {}).get(attribute, {}).get(value, 1)
+            yield Limit(place, attribute, value, burst, vo, is_delay=True)
+
+
+def start_value(policy: str, values: Mapping[str, Any]) -> int:
+    """§3, the table of policies: the start value of CurMatches."""
+    names = {
+        "level0": ("CurrentSubmittingJobs",),
+        "level1": ("CurrentSubmittingJobs", "CurrentGatheringOutputJobs"),
+        "pending": ("CurrentPendingJobs",),
+    }.get(policy, ("CurrentJobs",))
+    return sum(values.get(name, 0) for name in names)
+
+
+def room(throttle: Mapping[str, Any], values: Mapping[str, Any], matched: int) -> int:
+    """§3, the table of policies: how many matches a throttle admits now.
+
+    Args:
+        throttle: The section of the tree.
+        values: What was advertised.
+        matched: JobsMatchedSinceLastAdvertisement: matches that no advertisement contains.
+    """
+    policy = throttle["Policy"]
+
+    def limit(name: str) -> int:
+        """Limits come from both; the smaller holds; one that neither sets closes the policy."""
+        return min((each[name] for each in (throttle, values) if name in each), default=0)
+
+    submitting, gathering = (values.get(f"Current{k}Jobs", 0) for k in ("Submitting", "GatheringOutput"))
+    start = start_value(policy, values)
+    rooms = {
+        "level0": [limit("MaxSubmittingJobs") - start],
+        "level1": [limit("MaxSubmittingAndOutputGatheringJobs") - start],
+        "level2": [
+            limit("MaxJobs") - start,
+            limit("MaxSubmittingAndOutputGatheringJobs") - submitting - gathering,
+        ],
+        "brokering": [limit("MaxJobs") - start, limit("MaxSubmittingJobs") - submitting],
+        "pending": [limit("MaxPendingJobs") - start],
+    }
+    if policy == "simple":  # evaluated for each advertisement only
+        return 10**9 if values.get("CurrentJobs", 0) < limit("MaxJobs") else 0
+    return max(0, min(rooms[policy]) - matched)
