@@ -83,12 +83,26 @@ def _go_everywhere(walk: Walk, service: Service) -> None:
     waiting = _match(walk, service, director, ids)
     _kill_and_reschedule(walk, user, waiting)
     _administer_site(walk, service.as_role("site_admin", vo="cms", site=SITE))
+    _readmit_node(walk, service, director)
     _configure(walk, operator)
     walk.go(operator, "POST", "/tokens/revoke", json={"token": service.token("user", vo="cms", user="bob")})
     walk.go(user, "POST", "/login-links", json={})
     begun = walk.go(service.client(), "POST", "/device-logins").json()
     waiting_client = service.client(begun["device_code"])
     assert walk.go(waiting_client, "POST", "/device-logins/token").json()["token"] is None
+
+
+def _readmit_node(walk: Walk, service: Service, director: httpx.Client) -> None:
+    for stamp in ("broken1", "broken2", "broken3"):
+        new = {"stamp": stamp, "queue": QUEUE, "secret": True}
+        secret = service.client(walk.go(director, "POST", "/pilots", json=new).json()["secret"])
+        given = walk.go(secret, "POST", f"/pilots/{stamp}/token", json={"request_id": REQUEST})
+        pilot = service.client(given.json()["token"])
+        walk.go(pilot, "POST", f"/pilots/{stamp}/node", json={"node": "n9"})
+        walk.go(pilot, "POST", f"/pilots/{stamp}/status", json={"status": "Failed", "host_trouble": True})
+    assert len(walk.go(director, "GET", f"/sites/{SITE}/nodes").json()["nodes"]) == 1
+    admin = service.as_role("site_admin", vo="cms", site=SITE)
+    walk.go(admin, "POST", f"/sites/{SITE}/readmit", json={"node": "n9"})
 
 
 def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
