@@ -15,9 +15,10 @@ from requirements.values import MAX_INTEGER, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
-#: What separates the members of a list in one text; in the value of a variable a comma may be part of it.
+#: What separates the members of a list in one text. The value of a variable may have commas:
+#: `server=y,suspend=n` is no variable, which begins after a blank or has a name in capitals.
 _COMMA = re.compile(",")
-_NEXT_VARIABLE = re.compile(r",(?=\s*+[A-Za-z_]\w*+\s*+=)")
+_NEXT_VARIABLE = re.compile(r",(?=\s++[A-Za-z_]\w*+\s*+=|[A-Z_][A-Z0-9_]*+=)")
 #: A line without these characters is split into words alike by every shell.
 _QUOTING = frozenset("'\"\\")
 #: DIRAC's spellings of true and false.

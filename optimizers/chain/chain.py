@@ -195,7 +195,8 @@ def run_chain(candidate: JobContext, steps: Mapping[str, Step], context: ChainCo
         outcome = _run_step(name, outcome.candidate, steps, context)
     if isinstance(outcome, Done) and outcome.candidate.requirement_class is None:
         outcome = Failed(reason=f"{name} is the last optimizer and has not set the job's requirement class")
-    if isinstance(outcome, Failed) and candidate.is_back:
+    # A sandbox that is gone is no matter of the configuration: nothing brings it back.
+    if isinstance(outcome, Failed) and candidate.is_back and not candidate.sandbox_gone:
         outcome = Hold(reason=outcome.reason)
     same = all(is_pure(steps.get(each)) for each in asked)
     return ChainResult(outcome=outcome, step=name, passed=tuple(passed), pure=same)

@@ -307,17 +307,20 @@ class ServiceClient:
         batches = [ids[start : start + _IDS] for start in range(0, len(ids), _IDS)]
         todo = deque({"ids": ",".join(map(str, batch))} for batch in batches) or deque([dict(filters)])
         done: Json = {"job_ids": [], "refused": []}
+        unknown: list[Json] | None = None
         while todo:
             try:
-                answer = _require_known(self._call("POST", f"/jobs/{how}", json=todo[0]))
+                answer = self._call("POST", f"/jobs/{how}", json=todo[0])
             except (ServiceAway, ApiError) as error:
                 left = ids[(len(batches) - len(todo)) * _IDS :]
                 raise _describe_progress(error, done, left) from error
             body = todo.popleft()
             done["job_ids"] += answer["job_ids"]
             done["refused"] += answer.get("refused", [])
+            unknown = unknown or answer.get("unknown")
             if (following := answer.get("next")) is not None:
                 todo.appendleft({**body, "after": following})
+        _require_known({**done, "unknown": unknown})  # last: jobs with the other values are changed
         return done
 
     def output(self, job_id: int, to: BinaryIO) -> None:

@@ -8,6 +8,8 @@ from queue import Empty, SimpleQueue
 from taskqueue.db import database
 
 _log = logging.getLogger(__name__)
+#: Seconds that an answer waits for the advice before it; one that hangs keeps only its own answer waiting.
+_TURN = 0.2
 
 
 class Advisor:
@@ -15,7 +17,7 @@ class Advisor:
 
     def __init__(self, seconds: float = 5.0) -> None:
         self._seconds = seconds  #: that an answer waits for its advice
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  #: of the one that is computed
 
     def find(self, what: str, compute: Callable[[], Sequence[str]]) -> list[str]:
         """The advice; none if it cannot be computed, or not in time."""
@@ -27,13 +29,19 @@ class Advisor:
                     found.put(compute())
             finally:
                 found.put(())
-                self._turn.release()
+                turn.release()
 
-        if self._turn.acquire(timeout=self._seconds):
-            threading.Thread(target=run, name="advice", daemon=True).start()
+        turn = self._turn
+        if turn.acquire(timeout=_TURN):
+            try:
+                threading.Thread(target=run, name="advice", daemon=True).start()
+            except RuntimeError:  # no more threads
+                turn.release()
+                _log.exception("%s: the answer goes without it", what)
+                return []
             try:
                 return list(found.get(timeout=self._seconds))
             except Empty:
-                pass
+                self._turn = threading.Lock()  # that of the one which hangs may never be released
         _log.warning("%s: not within %g seconds, the answer goes without it", what, self._seconds)
         return []

@@ -246,6 +246,8 @@ class GuardedRoute(APIRoute):
     claimer, which retries by itself.
     """
 
+    is_alone = False  #: whether unread answers of others are no reason to refuse a request
+
     def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
         again = endpoint if inspect.iscoroutinefunction(endpoint) else database.retry_on_conflict(endpoint)
         super().__init__(path, again, **about)
@@ -257,7 +259,7 @@ class GuardedRoute(APIRoute):
 
         async def handle_if_room(request: Request) -> Response:
             # With the places that it needs: of those that wait for places all would pass.
-            access.require_room(request.scope, request.app.state.parts)
+            access.require_room(request.scope, request.app.state.parts, is_alone=self.is_alone)
             return await handle(request)
 
         async def guarded(request: Request) -> Response:
@@ -313,6 +315,8 @@ class SecretRoute(GuardedRoute):
 
     The caller is unknown until the handler has checked the secret, so only a small body is read.
     """
+
+    is_alone = True
 
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
         """Check rate and texts, and count a wrong secret."""

@@ -237,6 +237,7 @@ class AsyncRunner:
         driver = self._driver
         if driver is None:
             raise TypeError("a statement needs an open connection")
+        database.require_history(self._engine)
         try:
             begin = driver.transaction() if self._is_pooled else nullcontext()
             async with begin, psycopg.AsyncRawCursor(driver) as cursor:

@@ -28,7 +28,8 @@ READ = select(
     select(table.c.number).where(table.c.home == bindparam("home")).scalar_subquery().label("number"),
     exists().select_from(job_log).label("has_jobs"),
 )
-RAISE = sql.insert_or_update(table, "number", "at")
+#: Processes that share a home by a copy of it, or without its lock, must not put the number back.
+RAISE = sql.insert_or_raise(table, "number", "at")
 MARK = update(installation).values(lost_in=installation.c.incarnation)
 REMOVE = delete(table).where(table.c.at < bindparam("before", type_=table.c.at.type))
 

@@ -26,6 +26,7 @@ from sqlalchemy import (
     Text,
     any_,
     bindparam,
+    case,
     cast,
     column,
     func,
@@ -397,6 +398,19 @@ def insert_or_update(table: Table, *columns: str, returning: Sequence[str] = ())
         return _return(
             insert.on_conflict_do_update(index_elements=table.primary_key, set_=new), table, returning
         )
+
+    return Upsert(table, build)
+
+
+def insert_or_raise(table: Table, *columns: str) -> Upsert:
+    """Insert rows; those with an existing primary key get the larger value of each of these columns."""
+
+    def build(insert: DialectInsert) -> Insert:
+        new = {
+            name: case((table.c[name] > insert.excluded[name], table.c[name]), else_=insert.excluded[name])
+            for name in columns
+        }
+        return insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)
 
     return Upsert(table, build)
 

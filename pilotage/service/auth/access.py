@@ -108,11 +108,17 @@ def note_peer(request: Request, vo: str, subject: str) -> None:
     setattr(request.state, _PEER, (vo, subject))
 
 
-def require_room(scope: Scope, parts: Services) -> None:
-    """Raise `TooManyRequests` if answers that the caller, its VO, or all have not read are too many."""
+def require_room(scope: Scope, parts: Services, *, is_alone: bool = False) -> None:
+    """Raise `TooManyRequests` if answers that the caller, its VO, or all have not read are too many.
+
+    Who holds jobs is judged by its own alone: their answers are short, and refused heartbeats, because others
+    do not read theirs, would end the jobs. So is a caller with `is_alone`.
+    """
     token = scope.get("state", {}).get("token")
-    if token is None or not token.caller.is_operator:
-        parts.answers.require_room(*find_holder(scope))
+    if token is not None and token.caller.is_operator:
+        return
+    holds_jobs = token is not None and token.caller.role in (Role.PILOT, Role.GATEWAY)
+    parts.answers.require_room(*find_holder(scope), is_alone=is_alone or holds_jobs)
 
 
 def admit_jobs(parts: Services, caller: Caller, what: str = "jobs") -> None:

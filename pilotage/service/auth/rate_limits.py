@@ -151,9 +151,17 @@ class ByteLimiter:
         self._most = (of_all, of_vo, of_one)
         self._held: Counter[tuple[str, ...]] = Counter()
 
-    def require_room(self, vo: str, subject: str) -> None:
-        """Raise `TooManyRequests` if the subject, its VO, or all hold as much as they may."""
-        self._require(_list_holders(vo, subject), 1)
+    def require_room(self, vo: str, subject: str, *, is_alone: bool = False) -> None:
+        """Raise `TooManyRequests` if the subject, its VO, or all hold as much as they may.
+
+        `is_alone`: whatever others hold is no reason.
+        """
+        holders = _list_holders(vo, subject)
+        if is_alone:
+            if self._held[holders[-1]] >= self._most[-1]:
+                raise TooManyRequests(1, self._what)
+        else:
+            self._require(holders, 1)
 
     @contextmanager
     def keep(self, vo: str, subject: str, size: int) -> Iterator[None]:

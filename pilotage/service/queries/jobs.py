@@ -21,7 +21,7 @@ from optimizers.submit.submitter import Submitter
 from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import TooManyRequests
-from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob
+from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob, UnknownValue
 from pilotage.service.queries import archives, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
@@ -98,9 +98,11 @@ def change_many(
         access.count_jobs(parts, caller, len(changed))
         parts.notify(sorted(changed))
     has_found = bool(changed) or after is not None or begins_later
-    misspelt = unknown_values.find_unknown(
-        parts, caller, which, partial(_select, caller, parts.clock()), has_found=has_found
-    )
+    misspelt: list[UnknownValue] = []
+    with database.after_commit("find misspelt values of the filter"):
+        misspelt = unknown_values.find_unknown(
+            parts, caller, which, partial(_select, caller, parts.clock()), has_found=has_found
+        )
     return ChangedJobs(job_ids=sorted(changed), refused=refused, next=after, unknown=misspelt)
 
 

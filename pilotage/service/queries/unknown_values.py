@@ -80,11 +80,19 @@ def _list_configured(config: Configuration, caller: Caller, field: str) -> Colle
     if field == "site":
         return config.sites
     sees_others = any(each.owner is None for each in visibility.may_see_names(caller))
+    visible = caller.visible_vos  # None: all
     if field == "owner":
-        return {caller.user, *(config.registry.users if sees_others else ())}
+        others = (name for name in config.registry.users if sees_others and _is_of(config, name, visible))
+        return {caller.user, *others}
     if field == "owner_group" and sees_others:
-        return config.registry.groups
+        groups = config.registry.groups.items()
+        return [name for name, group in groups if visible is None or fold(group.vo or "") in visible]
     return ()
+
+
+def _is_of(config: Configuration, user: str, vos: Collection[str] | None) -> bool:
+    """Whether a user is in a group of one of these VOs."""
+    return vos is None or not config.registry.vos_by_user.get(user, frozenset()).isdisjoint(vos)
 
 
 def _is_known(conn: Connection, caller: Caller, select: Select, field: str, value: str) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, delete, text, update
+from sqlalchemy import Engine, delete, select, text, update
 
 from agents import leader
 from pilotage.cli import engine as cli_engine
@@ -18,6 +18,7 @@ from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
 from taskqueue.db import database, history, incarnation
 from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.db.history import SeenCommit
 from taskqueue.schema.tables import seen_commits
 from tests import databases, waiting
 
@@ -265,3 +266,19 @@ def test_databases_of_one_home_are_known_side_by_side(engine: Engine, tmp_path: 
     for number, each in enumerate(both, 1):
         cli_engine.write_last_seen(each, history.SeenCommit(home="here", incarnation=1, number=number))
     assert [_known(each).number for each in both] == [1, 2]
+
+
+def test_a_process_that_was_overtaken_does_not_put_the_number_of_its_home_back(
+    engine: Engine, chosen: Settings, now: datetime
+) -> None:
+    seen = _start(engine, chosen, now)
+    with database.reading(engine) as conn:
+        [row] = conn.execute(select(seen_commits)).all()
+        state = history.read_state(conn, row.home, now=now)
+    for number in (row.number + 2, row.number + 1):
+        with database.writing(engine) as conn:
+            history.record(conn, state, SeenCommit(home=row.home, number=number, at=now))
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(seen_commits.c.number)) == row.number + 2
+    seen.look(now)
+    assert not database.is_lost(engine)

@@ -7,6 +7,7 @@ import pytest
 
 from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, Step
+from requirements.errors import Problem
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 Make = Callable[..., JobContext]
@@ -147,3 +148,14 @@ def test_job_sanity_fails_what_cannot_run_any_more(candidate_of: Make, context_o
         "JobSanity",
         Failed(reason="its input sandbox is not stored any more"),
     )
+
+
+def test_a_job_that_is_back_fails_where_its_sandbox_is_gone_and_waits_for_what_may_be_mended(
+    candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of()
+    back = replace(candidate_of(context), reschedules=1)
+    gone = chain.run_chain(replace(back, sandbox_gone=True), chain.installed_steps(), context)
+    assert gone.outcome == Failed(reason="its input sandbox is not stored any more")
+    unread = replace(back, problems=(Problem(path="CPUTime", message="is too large"),))
+    assert isinstance(chain.run_chain(unread, chain.installed_steps(), context).outcome, Hold)

@@ -142,6 +142,11 @@ def test_items_of_a_list_join_those_of_the_list_that_has_its_placeholder() -> No
 def test_a_comma_that_no_name_follows_is_part_of_a_variable() -> None:
     [body] = stored("Executable: x\nEnvironment: 'OPTIONS=a,b, C=5'\n")
     assert body["ExecutionEnvironment"] == {"OPTIONS": "a,b", "C": "5"}
+    [body] = stored(
+        "Executable: x\nEnvironment: 'OPTS=-agentlib:jdwp=transport=socket,server=y,suspend=n,B=1'\n"
+    )
+    options = "-agentlib:jdwp=transport=socket,server=y,suspend=n"
+    assert body["ExecutionEnvironment"] == {"OPTS": options, "B": "1"}
 
 
 def test_jobs_with_lists_of_their_own_are_stored_without_the_lists_of_all() -> None:

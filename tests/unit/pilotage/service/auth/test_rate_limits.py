@@ -239,3 +239,11 @@ def test_a_client_may_pause_and_has_to_reach_the_least_rate_over_a_time() -> Non
         trickling.note(size=1, waited=1.0)
     assert trickling.seconds < 0
     assert Patience(60, 1000).seconds == 60
+
+
+def test_who_is_judged_alone_is_refused_for_its_own_unread_answers_only() -> None:
+    limiter = ByteLimiter("unread answers", of_all=10, of_vo=6, of_one=4)
+    with limiter.keep("a", "ada", 100):
+        limiter.require_room("a", "pilot", is_alone=True)
+        with limiter.keep("a", "pilot", 4), pytest.raises(TooManyRequests):
+            limiter.require_room("a", "pilot", is_alone=True)
