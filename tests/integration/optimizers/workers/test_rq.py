@@ -129,12 +129,8 @@ def test_a_worker_follows_the_configuration(
     [first] = submit(engine, grid(), now, JOB)
     RQNotifier(redis_server.url).notify([first])
     until(lambda: waiting(engine) == [first], "the arrival of the first job")
-    store_grid(
-        engine,
-        now,
-        GRID + "Operations: {Defaults: {JobDescription: {CPUTime: {default: 1000, max: 1000}}}}\n",
-    )
-    [second] = submit(engine, grid(), now, {**JOB, "CPUTime": 2000})
+    store_grid(engine, now, GRID + "Operations: {Defaults: {JobScheduling: {AllowInvalidSites: false}}}\n")
+    [second] = submit(engine, grid(), now, {**JOB, "Site": "X.Y.ch"})
     RQNotifier(redis_server.url).notify([second])
     until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")
 
