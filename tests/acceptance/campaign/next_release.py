@@ -14,7 +14,7 @@ _MIGRATION = '''"""A column and a table of the next release."""
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0003", "0002", None, None
+revision, down_revision, branch_labels, depends_on = "{new}", "{old}", None, None
 
 
 def upgrade() -> None:
@@ -82,7 +82,10 @@ def make(directory: Path) -> Path:
     """Make it in `directory`, to be the first of `PYTHONPATH`."""
     for package in _PACKAGES:
         shutil.copytree(_PROJECT / package, directory / package)  # with what is compiled
-    (directory / "taskqueue/migrations/versions/0003_next_release.py").write_text(_MIGRATION)
+    versions = directory / "taskqueue/migrations/versions"
+    old = max(file.name[:4] for file in versions.glob("[0-9]*.py"))
+    new = f"{int(old) + 1:04d}"
+    (versions / f"{new}_next_release.py").write_text(_MIGRATION.format(new=new, old=old))
     for name, old, new in _CHANGES:
         file = directory / name
         text = file.read_text()
