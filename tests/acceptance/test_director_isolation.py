@@ -69,10 +69,11 @@ seen = [os.path.join(top, name) for top, _, names in os.walk(place) for name in 
 texts = [(file, read(file)) for file in seen]
 processes = []
 for process in glob.glob("/proc/[0-9]*"):
+    about = read(process + "/cmdline")
     try:
-        about = read(process + "/cmdline") + os.readlink(process + "/cwd")
+        about += os.readlink(process + "/cwd")
     except OSError:
-        continue
+        pass  # of a process that keeps its memory to itself, as a pilot does: its words can still be read
     if int(process[6:]) == os.getpid() or not (place in about or url in about):
         continue  # of others on this host
     processes.append(about)
