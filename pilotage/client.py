@@ -23,7 +23,7 @@ from pilotage.cli.commands import job as job_commands
 from pilotage.cli.commands import job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
-from taskqueue.states import FINAL
+from requirements.states import FINAL
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from requirements.errors import NotFound, PilotageError, did_you_mean, format_count
-from taskqueue.states import JobStatus, PilotStatus
+from requirements.states import JobStatus, PilotStatus
 
 
 class JobNotFound(NotFound):

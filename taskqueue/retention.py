@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 
 from cs_config.versions.tables import config_imports, config_versions
+from requirements.states import FINAL, PILOT_ENDS, JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions as job_descriptions
 from taskqueue.jobs import wait_times
@@ -59,7 +60,6 @@ from taskqueue.schema.tables import (
     wait_causes,
     waiting_jobs,
 )
-from taskqueue.states import FINAL, PILOT_ENDS, JobStatus
 
 _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")

@@ -30,6 +30,7 @@ from sqlalchemy import (
 
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem
+from requirements.states import FINAL
 from taskqueue.accounting import log_reader
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.db import clock, sql
@@ -38,7 +39,6 @@ from taskqueue.schema.tables import hook_conditions as conditions
 from taskqueue.schema.tables import hook_deliveries as deliveries
 from taskqueue.schema.tables import job_log, jobs
 from taskqueue.schema.tables import web_hooks as table
-from taskqueue.states import FINAL
 
 #: Name of the reader of the job log.
 READER_NAME: Final = "web hooks"

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine
 
 from agents import accounting
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.reports import PayloadResult
-from taskqueue.states import JobStatus
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, waiting
 

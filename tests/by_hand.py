@@ -7,13 +7,13 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from cs_config.tree.address import QueueAddress
+from requirements.states import HELD, JobStatus, may_come_from
 from taskqueue.errors import IllegalTransition
 from taskqueue.jobs import control, jobs, transitions
 from taskqueue.pools import pools
 from taskqueue.pools.pools import MappingChange, NewPool
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import queue_class_members as members
-from taskqueue.states import HELD, JobStatus, may_come_from
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored

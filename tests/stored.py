@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, delete, insert, select, update
 
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import NewJob
 from taskqueue.schema.tables import attempts, blobs, pilots, service_uptime
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.states import JobStatus
 
 T = TypeVar("T")
 

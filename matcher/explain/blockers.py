@@ -25,13 +25,13 @@ from matcher.request import node_facts
 from matcher.request.node_facts import NodeStanding
 from requirements import evaluator
 from requirements.errors import MOST_HINTS, did_you_mean, format_count
+from requirements.states import PREPARING, JobStatus
 from requirements.values import fold
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import expiry
 from taskqueue.pilots import pilots
 from taskqueue.sites import processes, scopes
 from taskqueue.sites.scopes import Ban
-from taskqueue.states import PREPARING, JobStatus
 from taskqueue.task_queues import listing
 
 

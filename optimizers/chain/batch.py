@@ -27,10 +27,10 @@ from optimizers.chain.chain import (
     Step,
     make_context,
 )
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
-from taskqueue.states import JobStatus
 from taskqueue.task_queues import task_queues
 
 #: Time in which a process reads a new version of the configuration.

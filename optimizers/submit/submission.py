@@ -30,6 +30,7 @@ from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
+from requirements.states import JobStatus
 from taskqueue import blobs
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
@@ -37,7 +38,6 @@ from taskqueue.jobs import placeholders, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.optimizer_queue import StatusUpdate
 from taskqueue.jobs.submission import DecidedState, DescribedJob, NewJob
-from taskqueue.states import JobStatus
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
 log = logging.getLogger(__name__)

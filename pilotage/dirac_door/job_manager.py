@@ -16,11 +16,11 @@ from pilotage.service.auth.callers import Caller
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries
 from requirements.errors import InvalidInput, NotAllowed
+from requirements.states import JobStatus
 from taskqueue.db import database, sql
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
-from taskqueue.states import JobStatus
 
 #: Between the two calls with which a JobAgent or JobWrapper reschedules its job.
 _TWO_CALLS: Final = timedelta(minutes=5)

@@ -20,11 +20,11 @@ from pilotage.dirac_door.peers import DiracCall, JobId, JobIds, Method, list_pro
 from pilotage.service.auth import visibility
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import descriptions, log, search
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts
-from taskqueue.states import JobStatus
 
 #: Most jobs in one list.
 _LISTED: Final = 10_000

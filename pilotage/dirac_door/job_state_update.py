@@ -21,6 +21,7 @@ from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.peers import DiracCall, JobId, Method
 from pilotage.service import lease_reports
 from requirements.errors import PilotageError
+from requirements.states import FINAL, JobStatus
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import control, descriptions, jobs
@@ -41,7 +42,6 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
-from taskqueue.states import FINAL, JobStatus
 
 _log = logging.getLogger(__name__)
 

@@ -26,12 +26,12 @@ from pilotage.service.auth import visibility
 from pilotage.service.models import MOST
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem, require_names
+from requirements.states import JobStatus
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs import search
 from taskqueue.jobs.search import JobSelector
 from taskqueue.sites import scopes
-from taskqueue.states import JobStatus
 
 _SORTED: Final[Mapping[str, str]] = {
     **{name: ours for name, ours in COLUMNS.items() if ours in search.SORT_COLUMNS},

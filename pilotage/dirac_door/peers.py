@@ -40,6 +40,7 @@ from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.states import HELD
 from requirements.values import fold
 from taskqueue.db import sql
 from taskqueue.errors import JobNotFound
@@ -47,7 +48,6 @@ from taskqueue.jobs import search
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
-from taskqueue.states import HELD
 
 GENERIC_PILOT: Final = "GenericPilot"
 JOB_SHARING: Final = "JobSharing"

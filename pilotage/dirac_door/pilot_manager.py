@@ -20,6 +20,7 @@ from pilotage.dirac_door import jencode, peers
 from pilotage.dirac_door.jencode import Result
 from pilotage.dirac_door.peers import DiracCall, JobId, Method
 from requirements.errors import InvalidRequest, NotAllowed, Problem
+from requirements.states import PilotStatus
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.leases import attempts
@@ -27,7 +28,6 @@ from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.pilots.pilots import FirstRequest, Pilot, StatusReport
 from taskqueue.pilots.search import PilotFilter
-from taskqueue.states import PilotStatus
 
 #: A pilot's reference.
 Reference = Annotated[str, Field(min_length=1, max_length=bounds.NAME)]

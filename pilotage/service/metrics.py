@@ -10,11 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from optimizers.chain.batch import BatchResult
+from requirements.states import JobStatus
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.pilots.nodes import NodeExclusion
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.sites.processes import SiteProcess
-from taskqueue.states import JobStatus
 
 #: Numbers by VO and status.
 Numbers = Mapping[str, Mapping[JobStatus, int]]

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select, type_coerce
 
+from requirements.states import FINAL, JobStatus, read_status
 from taskqueue import ownership
 from taskqueue.accounting.log_reader import LogSpan, is_within
 from taskqueue.accounting.sums import FLOWS
 from taskqueue.db import sql
 from taskqueue.schema.tables import job_flows, job_log, job_stocks, jobs
-from taskqueue.states import FINAL, JobStatus, read_status
 
 _MINUTE = timedelta(minutes=1)
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)

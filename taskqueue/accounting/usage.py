@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, or_, select
 
+from requirements.states import FINAL, HELD, JobStatus
 from taskqueue.accounting.log_reader import LogSpan, is_within
 from taskqueue.accounting.sums import USE, WAITS, truncate_to_hour
 from taskqueue.db import sql
@@ -25,7 +26,6 @@ from taskqueue.jobs import log, wait_times
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.wait_times import WaitCause
 from taskqueue.schema.tables import attempts, job_log, jobs
-from taskqueue.states import FINAL, HELD, JobStatus
 
 #: Hour, VO, site, CE, queue, owner, owner group, and new status of the job: final, or Rescheduled.
 AccountingKey = tuple[datetime, str, str, str, str, str, str, str]

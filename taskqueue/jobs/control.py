@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, select, update
 
+from requirements.states import FINAL, HELD, PREPARING, JobStatus, may_come_from
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, RescheduleLimit
 from taskqueue.jobs import jobs, transitions
@@ -15,7 +16,6 @@ from taskqueue.jobs.transitions import MovedJob
 from taskqueue.leases import attempts
 from taskqueue.schema.tables import job_log
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.states import FINAL, HELD, PREPARING, JobStatus, may_come_from
 from taskqueue.task_queues import task_queues
 
 KILL_REQUESTED = "Marked for termination"

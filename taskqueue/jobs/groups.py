@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Subquery, case, func, select, union_all
 
+from requirements.states import FINAL, JobStatus
 from taskqueue.jobs import jobs, search
 from taskqueue.jobs.search import JobSelector
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import jobs as table
-from taskqueue.states import FINAL, JobStatus
 
 Group = TypeVar("Group")
 

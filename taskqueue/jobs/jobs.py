@@ -6,9 +6,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, select
 
+from requirements.states import JobStatus, read_status
 from taskqueue.errors import JobNotFound
 from taskqueue.schema.tables import jobs as table
-from taskqueue.states import JobStatus, read_status
 
 #: All columns except those for the optimizers only.
 COLUMNS = [column for column in table.c if column.name not in {"parameters", "step"}]

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select
 
+from requirements.states import JobStatus, read_status
 from taskqueue.db import database, sql
 from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import installation, job_log, jobs
-from taskqueue.states import JobStatus, read_status
 from taskqueue.task_queues import change_feed
 
 COLUMNS = [column for column in job_log.c if column.name != "log_id"]

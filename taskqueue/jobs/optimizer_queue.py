@@ -15,12 +15,12 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, case, delete, select
 from sqlalchemy.sql.dml import Insert
 
+from requirements.states import PREPARING, JobStatus, read_status
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkUpdate, DialectInsert, IdListStatement, Upsert
 from taskqueue.jobs import descriptions, log
 from taskqueue.schema.tables import blobs, jobs
 from taskqueue.schema.tables import trials as table
-from taskqueue.states import PREPARING, JobStatus, read_status
 
 #: `Submitting` is not confirmed by its submitter yet.
 _PREPARING = sorted(PREPARING - {JobStatus.SUBMITTING})

@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem, require_names
+from requirements.states import FINAL, JobStatus
 from taskqueue import ownership
 from taskqueue.jobs import grid_jobs, jobs
 from taskqueue.jobs.grid_jobs import LocalJobsStatus
@@ -37,7 +38,6 @@ from taskqueue.jobs.log import JobChange
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import ENDED, LIVING, job_waits
 from taskqueue.schema.tables import jobs as table
-from taskqueue.states import FINAL, JobStatus
 
 #: A condition on a text: its value, or one of several.
 Words = str | frozenset[str] | None

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, Row, bindparam, func, select, text, u
 from cs_config.cache import Cache
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
+from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert
@@ -26,7 +27,6 @@ from taskqueue.jobs.optimizer_queue import StatusUpdate
 from taskqueue.jobs.placeholders import Parameters, put_job_id
 from taskqueue.schema.tables import idempotency_keys as table
 from taskqueue.schema.tables import jobs
-from taskqueue.states import FINAL, PREPARING, JobStatus
 from taskqueue.task_queues import task_queues
 
 ACCEPTED = "Job accepted"

@@ -12,13 +12,13 @@ from typing import Final
 
 from sqlalchemy import Connection, RowMapping, select
 
+from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import jobs, log
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.schema.tables import attempts, job_waits
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.states import FINAL, PREPARING, JobStatus
 
 #: Changes of a job's status in its trace; of a longer history only the newest are read.
 MOST_CHANGES: Final = 100

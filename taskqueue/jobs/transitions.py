@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 
 from cs_config.options import bounds
+from requirements.states import FINAL, PREPARING, JobStatus, may_come_from, read_status
 from taskqueue.db import sql
 from taskqueue.jobs import log
 from taskqueue.leases.attempts import LOST
 from taskqueue.schema.tables import attempts, job_log, jobs, waiting_jobs
-from taskqueue.states import FINAL, PREPARING, JobStatus, may_come_from, read_status
 
 NO_LIMIT = 2**31 - 1
 

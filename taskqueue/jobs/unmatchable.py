@@ -5,6 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, func, select
 
+from requirements.states import JobStatus
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.db.sql import IdListStatement
@@ -13,7 +14,6 @@ from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.types import has_slot
-from taskqueue.states import JobStatus
 
 #: LIMIT, not EXISTS: nearly always the first classes match, so it must not become a join of all.
 _HAS_QUEUE = (

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, FromClause, Select, bindparam, delete, func, or_, select, union_all
 from sqlalchemy.sql.dml import Insert
 
+from requirements.states import FINAL, JobStatus
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkUpsert, DialectInsert
 from taskqueue.jobs import log
@@ -22,7 +23,6 @@ from taskqueue.jobs.log import LogEntry
 from taskqueue.schema.tables import job_waits as job_waits_table
 from taskqueue.schema.tables import jobs
 from taskqueue.schema.tables import wait_causes as table
-from taskqueue.states import FINAL, JobStatus
 
 #: A pilot that could run the job got other jobs first.
 TURN_CAUSE: Final = "its turn"

@@ -39,13 +39,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
+from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.schema.tables import installation, jobs, queue_classes, task_queues, waiting_jobs
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.schema.types import has_slot
-from taskqueue.states import JobStatus
 
 ASSIGNED: Final = "Assigned"
 

@@ -51,6 +51,7 @@ from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.functions import concat
 
+from requirements.states import JobStatus
 from taskqueue.db import compiled_sql
 from taskqueue.db.compiled_sql import CompiledStatement
 from taskqueue.leases import opening
@@ -79,7 +80,6 @@ from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.schema.types import folded_name
 from taskqueue.sites import scopes
 from taskqueue.sites.scope_rules import RESERVATION, select_digest
-from taskqueue.states import JobStatus
 
 NOW = bindparam("now", type_=DateTime(timezone=True))
 

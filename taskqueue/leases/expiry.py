@@ -15,6 +15,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, or_, select, update
 
+from requirements.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.db import clock, sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.jobs import control, jobs, log, transitions
@@ -26,7 +27,6 @@ from taskqueue.pilots.pilots import read_public_reason
 from taskqueue.schema.tables import attempts as table
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import matching_delays, pilots
-from taskqueue.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.task_queues import task_queues
 
 SOURCE = "LostJobAgent"

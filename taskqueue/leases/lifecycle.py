@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from requirements.errors import InvalidRequest, PilotageError
+from requirements.states import JobStatus, read_status
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, LeaseNotFound, OutputMissing, StaleLease
 from taskqueue.jobs import descriptions, log, transitions
@@ -30,7 +31,6 @@ from taskqueue.leases.reports import (
     ReportAnswer,
     Sender,
 )
-from taskqueue.states import JobStatus, read_status
 from taskqueue.task_queues import task_queues
 
 SOURCE = "Pilot"

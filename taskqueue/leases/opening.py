@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select
 
+from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log, placeholders
 from taskqueue.jobs.log import LogEntry
@@ -16,7 +17,6 @@ from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, Tak
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.schema.tables import attempts, jobs
-from taskqueue.states import JobStatus
 
 SOURCE = "Matcher"
 _LEASE_BYTES = 24

@@ -40,6 +40,7 @@ from sqlalchemy import (
     update,
 )
 
+from requirements.states import FINAL, JobStatus
 from taskqueue.db import compiled_sql
 from taskqueue.db.compiled_sql import CompiledStatement, StatementRunner
 from taskqueue.leases import lifecycle, reports
@@ -55,7 +56,6 @@ from taskqueue.leases.reports import (
     StartReport,
 )
 from taskqueue.schema.tables import attempts, job_log, jobs
-from taskqueue.states import FINAL, JobStatus
 
 _TIME = DateTime(timezone=True)
 _NOW = bindparam("now", type_=_TIME)

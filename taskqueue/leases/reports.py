@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, Literal
 
 from cs_config.options import bounds
+from requirements.states import FINAL, JobStatus, may_come_from
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
 from taskqueue.jobs import control, descriptions
 from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt, AttemptTimes
-from taskqueue.states import FINAL, JobStatus, may_come_from
 
 FINISHED: Final = "finished"
 

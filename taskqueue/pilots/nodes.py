@@ -24,12 +24,12 @@ from sqlalchemy import (
     update,
 )
 
+from requirements.states import PILOT_ACTIVE, PilotStatus
 from taskqueue.errors import NodeNotExcluded
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_ACTIVE, PilotStatus
 
 #: Pilots in a row that end because of their node before it is excluded, and for how long it is.
 MOST_TROUBLES: Final = 3

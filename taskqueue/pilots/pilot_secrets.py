@@ -12,13 +12,13 @@ from secrets import token_urlsafe
 from sqlalchemy import Connection, bindparam, exists, insert, select, update
 from sqlalchemy.sql.dml import Insert
 
+from requirements.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IllegalTransition, SecretUsed
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import pilot_secrets as table
 from taskqueue.schema.tables import pilots as pilots_table
-from taskqueue.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus
 
 #: Maximum lifetime of a secret, equal to that of a pilot's token.
 MAX_LIFETIME = timedelta(days=4)

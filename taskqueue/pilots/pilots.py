@@ -16,12 +16,12 @@ from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, 
 from sqlalchemy.sql.dml import Insert, Update
 
 from cs_config.tree.address import QueueAddress
+from requirements.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus, pilot_may_become
 from taskqueue.db import sql
 from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound, QuotaExceeded
 from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus, pilot_may_become
 
 # No IN: its list is made for each execution, so that no statement for many rows can have one.
 _ENDED = or_(*(table.c.status == each.value for each in sorted(PILOT_ENDS)))

@@ -9,12 +9,12 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, false, func, or_, select
 
 from requirements.errors import require_names
+from requirements.states import PILOT_ACTIVE, PilotStatus
 from taskqueue import ownership
 from taskqueue.ownership import EVERY_ROW, Visible
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import ALL, Pilot
 from taskqueue.schema.tables import pilots as table
-from taskqueue.states import PILOT_ACTIVE, PilotStatus
 
 #: Stamps that a search by prefix reads.
 _LOOKED_AT: Final = 1000

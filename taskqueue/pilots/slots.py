@@ -31,10 +31,10 @@ from sqlalchemy import (
 )
 
 from cs_config.options import bounds
+from requirements.states import PILOT_ENDS, PilotStatus
 from taskqueue.db import compiled_sql, sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.schema.tables import attempts, pilots
-from taskqueue.states import PILOT_ENDS, PilotStatus
 
 _HOUR = timedelta(hours=1)
 #: Processors of a pilot that has not stated any.

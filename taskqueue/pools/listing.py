@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from cs_config.tree.address import QueueAddress
 from requirements.bitset import list_positions, mask_from
+from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
@@ -34,7 +35,6 @@ from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.tables import submit_pools as table
 from taskqueue.schema.types import has_slot
-from taskqueue.states import JobStatus
 
 MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(sql.IDS))
 #: The queues that VOs may use, with the slots of their classes.

@@ -37,6 +37,7 @@ from sqlalchemy.schema import CreateView
 from cs_config.classes.queue_class_index import EligibleSets
 from cs_config.versions.tables import metadata
 from requirements.bitset import mask_from
+from requirements.states import FINAL, JobStatus
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.errors import PoolNotFound
@@ -46,7 +47,6 @@ from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.schema.types import has_slot
-from taskqueue.states import FINAL, JobStatus
 from taskqueue.task_queues import change_feed
 
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)

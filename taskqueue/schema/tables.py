@@ -30,8 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from cs_config.versions.tables import UtcTime, metadata
+from requirements.states import FINAL
 from taskqueue.schema.types import BitsetType, folded_name
-from taskqueue.states import FINAL
 
 #: SQLite generates row ids only for a primary key of type INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")

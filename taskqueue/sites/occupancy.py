@@ -21,11 +21,11 @@ from sqlalchemy import (
 )
 
 from cs_config.tree.address import QueueAddress
+from requirements.states import PILOT_ACTIVE, JobStatus, read_status
 from requirements.values import fold
 from taskqueue.db import sql
 from taskqueue.schema.tables import ATTEMPT_AT, attempts, jobs, pilots
 from taskqueue.sites import scopes
-from taskqueue.states import PILOT_ACTIVE, JobStatus, read_status
 
 _site, _ce, _queue = ATTEMPT_AT
 _NOT_BEGUN = attempts.c.started_at.is_(None)

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, select, update
 
 from cs_config.options.options import VoOptions
+from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
-from taskqueue.states import JobStatus
 from taskqueue.task_queues import change_feed
 from taskqueue.task_queues.requirement_class import PRIORITY, RequirementClass
 from taskqueue.task_queues.task_queues import ensure_classes

@@ -24,7 +24,7 @@ from pilotage.cli.output import Entry
 from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 from pilotage.fabric.pilot.payload import archives
 from requirements.errors import format_count, format_ids
-from taskqueue.states import FINAL, JobStatus
+from requirements.states import FINAL, JobStatus
 
 
 def kill(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:

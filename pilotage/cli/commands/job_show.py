@@ -16,7 +16,7 @@ from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry, PagedList
 from pilotage.fabric.client import ApiError, ServiceClient
 from requirements.errors import format_count
-from taskqueue.states import FINAL
+from requirements.states import FINAL
 
 #: Characters of an expression or a proposed change in a table.
 _SHOWN = 400

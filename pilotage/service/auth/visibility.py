@@ -25,6 +25,7 @@ from matcher.explain import queue_set
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter, parse_given_moment
 from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
+from requirements.states import PilotStatus
 from requirements.values import fold
 from taskqueue import ownership
 from taskqueue.errors import JobNotFound, LeaseNotFound, PilotNotFound, PoolNotFound
@@ -39,7 +40,6 @@ from taskqueue.pools import listing, pools
 from taskqueue.pools.pools import Pool
 from taskqueue.sites import scopes
 from taskqueue.sites.processes import SiteProcess
-from taskqueue.states import PilotStatus
 from taskqueue.task_queues import listing as task_queues_listing
 
 _CONTROLLED, _NAMED, _COUNTED = range(3)

@@ -21,8 +21,8 @@ from pydantic import (
 
 from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
 from requirements.errors import InvalidRequest, Problem
+from requirements.states import JobStatus
 from taskqueue.jobs.grid_jobs import LocalJobsStatus, aggregate_status
-from taskqueue.states import JobStatus
 
 
 class JobSummaryRow(BaseModel):

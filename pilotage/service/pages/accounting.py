@@ -16,10 +16,10 @@ from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_n
 from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import accounting, overview
 from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow, Columns
+from requirements.states import JobStatus
 from taskqueue.accounting import depths
 from taskqueue.accounting.report import DIMENSIONS, TimeBucket
 from taskqueue.accounting.sums import truncate_to_hour
-from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 

@@ -24,11 +24,11 @@ from pilotage.service.models.jobs import LOCAL_STATE, AttemptAnswer, JobFilter, 
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, jobs
 from requirements.errors import format_count
+from requirements.states import FINAL, PREPARING, JobStatus, may_become
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs, groups
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.log import LogEntry
-from taskqueue.states import FINAL, PREPARING, JobStatus, may_become
 
 #: Smallest share of the timeline for a span, so that it is visible.
 _LEAST = 0.02

@@ -28,6 +28,7 @@ from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.routes import archives
 from pilotage.service.routes.archives import StoredSandbox
 from requirements.errors import InvalidInput, InvalidRequest, Problem
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import control, descriptions, search
@@ -35,7 +36,6 @@ from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector, SearchPage
-from taskqueue.states import JobStatus
 
 _ALL = frozenset({Role.USER, Role.VO_ADMIN, Role.OPERATOR})
 _ADMINS = _ALL - {Role.USER}

@@ -20,6 +20,7 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import ListPage
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
+from requirements.states import PilotStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.grid_jobs import LocalJobsStatus
@@ -30,7 +31,6 @@ from taskqueue.pilots.pilots import Pilot
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing
 from taskqueue.sites import processes
-from taskqueue.states import PilotStatus
 from taskqueue.task_queues import listing as task_queues_listing
 from taskqueue.task_queues.requirement_class import RequirementClass
 

@@ -19,9 +19,9 @@ from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_n
 from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import overview as overviews
 from pilotage.service.routes import health
+from requirements.states import JobStatus
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import agent_leases, database
-from taskqueue.states import JobStatus
 
 router = APIRouter(route_class=PageRoute)
 

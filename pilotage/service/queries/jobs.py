@@ -26,6 +26,7 @@ from pilotage.service.queries import archives, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.states import FINAL, JobStatus
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound, RescheduleLimit
@@ -36,7 +37,6 @@ from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
-from taskqueue.states import FINAL, JobStatus
 
 _SOURCE = "JobManager"
 #: Jobs changed in one transaction, and pages of such jobs that one request looks through.

@@ -19,6 +19,7 @@ from pilotage.service.queries import explanations
 from pilotage.service.queries import sites as queries_sites
 from pilotage.service.queries.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.services import Services
+from requirements.states import FINAL, JobStatus
 from requirements.values import fold
 from taskqueue.accounting import depths, time_series
 from taskqueue.accounting.depths import DepthSeries
@@ -30,7 +31,6 @@ from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
 from taskqueue.sites import occupancy, scopes
 from taskqueue.sites.occupancy import QueueOccupancy
-from taskqueue.states import FINAL, JobStatus
 
 #: Minutes over which matches are averaged, without the current minute.
 _RECENT = 5

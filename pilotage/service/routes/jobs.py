@@ -49,13 +49,13 @@ from pilotage.service.queries import explanations, jobs, unknown_values
 from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf, QueueOf
 from requirements.errors import InvalidRequest, Problem
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs, log, search
 from taskqueue.jobs import jobs as jobs_jobs
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
-from taskqueue.states import JobStatus
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 

@@ -17,6 +17,7 @@ from pilotage.service.models import MOST
 from pilotage.service.models.jobs import Exact, LocalJobBody, PhaseBody
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.grid_jobs import ReportedLocalJob
@@ -35,7 +36,6 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
-from taskqueue.states import JobStatus
 
 router = APIRouter(prefix="/leases", tags=["leases"], route_class=ApiRoute)
 

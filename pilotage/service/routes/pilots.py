@@ -19,12 +19,12 @@ from pilotage.service.models.jobs import Moment, parse_given_moment
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.states import PILOT_ENDS, PILOT_STEPS, PilotStatus
 from taskqueue.db import database
 from taskqueue.leases import expiry
 from taskqueue.pilots import nodes, pilot_secrets, pilots, search
 from taskqueue.pilots.pilots import IntendedPilot, StatusReport
 from taskqueue.pilots.search import PilotFilter
-from taskqueue.states import PILOT_ENDS, PILOT_STEPS, PilotStatus
 
 router = APIRouter(prefix="/pilots", tags=["pilots"], route_class=ApiRoute)
 

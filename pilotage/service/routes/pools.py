@@ -17,12 +17,12 @@ from pilotage.service.models import ListPage, StrictInput
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 from requirements import canonical
 from requirements.record import Record
+from requirements.states import JobStatus
 from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import listing
 from taskqueue.pools.pools import Pool
-from taskqueue.states import JobStatus
 
 #: Characters of the requirements and queues of one page, and of the address of a queue.
 _CHARACTERS: Final = 2_000_000

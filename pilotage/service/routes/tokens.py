@@ -26,13 +26,13 @@ from pilotage.service.routing import (
 )
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
+from requirements.states import PilotStatus
 from taskqueue import login_tokens
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, SecretUsed
 from taskqueue.leases import uptime
 from taskqueue.pilots import pilot_secrets, pilots
 from taskqueue.pilots.pilots import Pilot
-from taskqueue.states import PilotStatus
 
 #: UNKNOWN included: the batch system's failure to report does not mean that the pilot has ended.
 _MAY_RUN = frozenset({PilotStatus.RUNNING, PilotStatus.UNKNOWN})

@@ -25,21 +25,21 @@ def upgrade() -> None:
 #: File, what it has, and what stands there in the next release.
 _CHANGES = (
     (
-        "taskqueue/states.py",
+        "requirements/states.py",
         '    SCOUTING = "Scouting"',
         '    PARKED = "Parked"\n    SCOUTING = "Scouting"',
     ),
-    ("taskqueue/states.py", "S.RECEIVED: frozenset({", "S.RECEIVED: frozenset({S.PARKED, "),
+    ("requirements/states.py", "S.RECEIVED: frozenset({", "S.RECEIVED: frozenset({S.PARKED, "),
     (
-        "taskqueue/states.py",
+        "requirements/states.py",
         "    S.CHECKING: frozenset({",
         (
             "    S.PARKED: frozenset({S.CHECKING, S.WAITING, S.RESCHEDULED, S.FAILED, S.KILLED}),\n"
             "    S.CHECKING: frozenset({S.PARKED, "
         ),
     ),
-    ("taskqueue/states.py", "S.RESCHEDULED: frozenset({", "S.RESCHEDULED: frozenset({S.PARKED, "),
-    ("taskqueue/states.py", "PREPARING = frozenset({", "PREPARING = frozenset({S.PARKED, "),
+    ("requirements/states.py", "S.RESCHEDULED: frozenset({", "S.RESCHEDULED: frozenset({S.PARKED, "),
+    ("requirements/states.py", "PREPARING = frozenset({", "PREPARING = frozenset({S.PARKED, "),
     (
         "optimizers/chain/batch.py",
         "status=JobStatus.CHECKING,",

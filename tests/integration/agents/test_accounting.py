@@ -11,6 +11,7 @@ from sqlalchemy import Engine, select, update
 
 from agents import accounting, retention
 from agents.leader import LeadershipLostError
+from requirements.states import FINAL, JobStatus
 from taskqueue import retention as removal
 from taskqueue.accounting import log_reader, time_series
 from taskqueue.accounting.log_reader import ConcurrentReadError
@@ -18,7 +19,6 @@ from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.schema.tables import log_readers
-from taskqueue.states import FINAL, JobStatus
 from tests import accounted, faults, stored, waiting
 
 MINUTE = timedelta(minutes=1)

@@ -12,11 +12,11 @@ from agents.priorities import PriorityResult, PriorityState, UsageCache
 from cs_config.options.options import Measure
 from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts, waiting_jobs
 from taskqueue.schema.tables import changes as changes_table
 from taskqueue.schema.tables import task_queues as table
-from taskqueue.states import JobStatus
 from taskqueue.task_queues import change_feed, task_queues
 from taskqueue.task_queues.shares import ShareHolder
 from tests import stored

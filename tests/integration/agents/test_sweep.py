@@ -17,6 +17,7 @@ from agents.retention import RetentionResult
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
+from requirements.states import JobStatus, PilotStatus
 from taskqueue import blobs
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
@@ -38,7 +39,6 @@ from taskqueue.schema.tables import (
     task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.states import JobStatus, PilotStatus
 from tests import reporting, stored
 from tests.submitted import GRID, grid, job, submit, waiting, way
 

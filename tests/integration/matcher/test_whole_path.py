@@ -43,9 +43,9 @@ from optimizers.submit import checking, submission
 from pilotage.service.queries import explanations
 from pilotage.service.queries.explanations import JobQuestion
 from requirements.errors import InvalidInput
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import jobs
-from taskqueue.states import JobStatus
 from tests.submitted import ANN, store_grid
 
 VO = "lhcb"

@@ -13,6 +13,7 @@ from cs_config.tree.address import QueueAddress
 from matcher.explain import queue_report, queue_set
 from optimizers.chain import batch
 from optimizers.submit.submitter import Submitter
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs import search as job_search
@@ -22,7 +23,6 @@ from taskqueue.ownership import EVERY_ROW, OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.pools import listing
 from taskqueue.schema.tables import attempts
-from taskqueue.states import JobStatus
 from taskqueue.task_queues import listing as task_queues_listing
 from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import by_hand, stored, submitted

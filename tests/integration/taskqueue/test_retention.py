@@ -10,6 +10,7 @@ from agents import retention as agent
 from cs_config.errors import VersionRemoved
 from cs_config.versions import store
 from cs_config.versions.tables import config_versions
+from requirements.states import JobStatus, PilotStatus
 from taskqueue import blobs, retention
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
@@ -27,7 +28,6 @@ from taskqueue.schema.tables import (
 )
 from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, RuleKind, ScopeRule
-from taskqueue.states import JobStatus, PilotStatus
 from tests import stored, waiting
 
 DAY = timedelta(days=1)

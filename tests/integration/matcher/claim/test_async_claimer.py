@@ -18,6 +18,7 @@ from matcher.claim import async_claimer
 from matcher.claim import matcher as matching
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
@@ -25,7 +26,6 @@ from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from taskqueue.states import JobStatus
 from tests import waiting
 from tests.claiming import ClaimingProcess, claiming, run
 from tests.waiting import LONG, at, request

@@ -19,11 +19,11 @@ from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import Busy, MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.leases import attempts
 from taskqueue.schema import tables
-from taskqueue.states import JobStatus
 from tests import reporting, waiting
 from tests.waiting import at, request, until
 

@@ -24,6 +24,7 @@ from matcher.claim import claim_loop
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import throttle_standings
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
@@ -31,7 +32,6 @@ from taskqueue.leases import expiry
 from taskqueue.leases.reports import Note, NoteReport, PayloadResult
 from taskqueue.schema.tables import attempts
 from taskqueue.sites import occupancy, reservations, scopes
-from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
 

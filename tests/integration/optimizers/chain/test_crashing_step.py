@@ -12,10 +12,10 @@ from sqlalchemy import Engine, func, select
 from agents import leader, sweep
 from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, JobContext, Outcome
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 from taskqueue.schema.tables import trials as table
-from taskqueue.states import JobStatus
 from tests import stored
 from tests.submitted import grid, job, submit, waiting
 

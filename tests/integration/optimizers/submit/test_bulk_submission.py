@@ -12,12 +12,12 @@ from cs_config.versions import store
 from optimizers.chain import batch
 from optimizers.submit import submission as submission_of_jobs
 from requirements.errors import InvalidJob
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import control, submission
 from taskqueue.jobs.descriptions import read_description
 from taskqueue.schema.tables import descriptions
-from taskqueue.states import JobStatus
 from tests import stored
 from tests.submitted import ANN, GRID, grid, job, log_of, store_grid, submit, waiting, way
 

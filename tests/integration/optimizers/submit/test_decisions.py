@@ -18,13 +18,13 @@ from optimizers.chain.chain import ChainContext, Done, Hold, JobContext, Outcome
 from optimizers.submit import submission
 from optimizers.submit.submission import Accepted
 from requirements.errors import InvalidJob
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import log
 from taskqueue.jobs.jobs import Job
 from taskqueue.pools import pools
 from taskqueue.schema.tables import queue_class_versions
-from taskqueue.states import JobStatus
 from taskqueue.task_queues import task_queues
 from tests.submitted import ANN, GRID, grid, job, store_grid, submit, way
 

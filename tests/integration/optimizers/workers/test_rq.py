@@ -23,7 +23,7 @@ from sqlalchemy import Engine
 from agents import sweep
 from optimizers.workers import rq
 from optimizers.workers.rq import RQNotifier
-from taskqueue.states import JobStatus
+from requirements.states import JobStatus
 from tests.redis_server import RedisServer
 from tests.submitted import GRID, grid, job, store_grid, submit, waiting, way
 

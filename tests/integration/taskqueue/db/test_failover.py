@@ -11,13 +11,13 @@ from sqlalchemy import Engine, select
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.request.match_request import MatchCaller
 from requirements.errors import PilotageError
+from requirements.states import JobStatus
 from taskqueue.db import database, incarnation
 from taskqueue.errors import LeaseNotFound
 from taskqueue.leases import expiry
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, jobs
-from taskqueue.states import JobStatus
 from tests import reporting, waiting
 from tests.postgres import Postgres
 from tests.waiting import request, until

@@ -8,6 +8,7 @@ from sqlalchemy import Engine, insert, select, update
 from agents import priorities as priority_agent
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
+from requirements.states import JobStatus
 from taskqueue.db import agent_leases, database, incarnation
 from taskqueue.db.incarnation import RecoveryResult
 from taskqueue.errors import IllegalTransition
@@ -16,7 +17,6 @@ from taskqueue.leases import attempts, expiry
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import installation, scopes, submit_pools
-from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 from tests.submitted import GRID, grid
 from tests.waiting import request

@@ -6,13 +6,13 @@ import pytest
 from sqlalchemy import Engine
 
 from requirements.errors import InvalidRequest
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import descriptions, jobs, log, search, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.search import JobSelector
 from taskqueue.jobs.submission import NewJob
-from taskqueue.states import JobStatus
 from tests import by_hand, stored
 
 

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, event, select, text, update
 
+from requirements.states import FINAL, JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import search
 from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.jobs.search import JobCount, JobSelector, SearchPage
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import attempts, jobs
-from taskqueue.states import FINAL, JobStatus
 from tests import stored
 
 STATUSES = (JobStatus.WAITING, JobStatus.RUNNING, JobStatus.DONE, JobStatus.FAILED)

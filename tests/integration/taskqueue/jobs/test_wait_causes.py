@@ -12,6 +12,7 @@ from agents import wait_times
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import place_policy
+from requirements.states import JobStatus
 from taskqueue import retention
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
@@ -20,7 +21,6 @@ from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.wait_times import TURN_CAUSE, WaitCause
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from taskqueue.states import JobStatus
 from tests import stored, waiting
 from tests.waiting import LONG
 

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine, select
 
 from cs_config.options import bounds
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, LeaseNotFound, StaleLease
 from taskqueue.jobs import control, jobs, log
@@ -25,7 +26,6 @@ from taskqueue.leases.reports import (
     Progress,
 )
 from taskqueue.schema.tables import jobs as jobs_table
-from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 
 S = JobStatus

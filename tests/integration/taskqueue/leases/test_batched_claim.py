@@ -26,6 +26,7 @@ from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import PilotageError
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import jobs
@@ -42,7 +43,6 @@ from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule
 from taskqueue.sites.scopes import Ban
-from taskqueue.states import JobStatus
 from tests import databases, waiting
 from tests.waiting import request
 

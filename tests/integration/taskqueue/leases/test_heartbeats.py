@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import StaleLease
@@ -22,7 +23,6 @@ from taskqueue.leases.reports import (
     ReportAnswer,
     Sender,
 )
-from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 from tests.waiting import HOLDER
 

@@ -12,6 +12,7 @@ from agents.lost_jobs import LostResult
 from cs_config.options import bounds
 from matcher.claim.claim_loop import ClaimResult
 from requirements.errors import InvalidRequest
+from requirements.states import JobStatus
 from taskqueue import retention
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
@@ -20,7 +21,6 @@ from taskqueue.jobs import control, descriptions, jobs, log
 from taskqueue.leases import attempts, expiry, plain_reports
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.reports import HeartbeatReport, Note, NoteReport, PayloadResult, StartReport
-from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 
 LEASE = timedelta(minutes=5)

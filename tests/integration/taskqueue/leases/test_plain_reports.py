@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 from sqlalchemy import Connection, Engine, text
 
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import control, jobs, log
@@ -25,7 +26,6 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
-from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 from tests.waiting import HOLDER
 

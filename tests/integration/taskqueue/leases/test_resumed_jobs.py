@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from optimizers.chain import batch
+from requirements.states import JobStatus
 from taskqueue.accounting.usage import SUM_NAMES
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
@@ -27,7 +28,6 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
-from taskqueue.states import JobStatus
 from tests import accounted, by_hand, reporting, stored
 from tests.submitted import grid, job, log_of, submit, waiting, way
 

@@ -7,6 +7,7 @@ from sqlalchemy import Engine, func, select, update
 
 from agents import lost_jobs, retention
 from agents.lost_jobs import LostResult
+from requirements.states import JobStatus
 from taskqueue.db import clock, database
 from taskqueue.jobs import control, jobs, optimizer_queue
 from taskqueue.jobs.jobs import Job
@@ -14,7 +15,6 @@ from taskqueue.leases import attempts, expiry, uptime
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import service_uptime
-from taskqueue.states import JobStatus
 from tests import reporting, stored, waiting
 
 MINUTE = timedelta(minutes=1)

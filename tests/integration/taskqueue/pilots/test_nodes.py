@@ -10,12 +10,12 @@ from sqlalchemy import Connection, Engine, text, update
 
 from cs_config.tree.address import QueueAddress
 from examples.servers.starting import wait_until
+from requirements.states import PilotStatus
 from taskqueue.db import database
 from taskqueue.errors import NodeNotExcluded
 from taskqueue.pilots import nodes, pilots
 from taskqueue.pilots.nodes import NodeExclusion
 from taskqueue.schema.tables import attempts
-from taskqueue.states import PilotStatus
 from tests import stored
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")

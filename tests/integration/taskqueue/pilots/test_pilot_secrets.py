@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import Connection, Engine, select
 
 from cs_config.tree.address import QueueAddress
+from requirements.states import PilotStatus
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, PilotNotFound, SecretUsed
 from taskqueue.pilots import pilot_secrets, pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import pilot_secrets as table
-from taskqueue.states import PilotStatus
 from tests import stored
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")

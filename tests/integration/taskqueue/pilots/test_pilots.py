@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Connection, Engine, delete
 
 from cs_config.tree.address import QueueAddress
+from requirements.states import PilotStatus, pilot_may_become
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound
 from taskqueue.leases import assignment, opening
@@ -13,7 +14,6 @@ from taskqueue.leases.opening import AssignedJob, LeaseHolder
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.schema.tables import attempts
-from taskqueue.states import PilotStatus, pilot_may_become
 from tests import stored, waiting
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")

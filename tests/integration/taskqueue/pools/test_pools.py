@@ -14,6 +14,7 @@ from cs_config.classes.queue_class_index import EligibleSets
 from cs_config.classes.queue_classes import QueueClass
 from cs_config.tree.address import QueueAddress
 from requirements.bitset import mask_from
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
 from taskqueue.jobs import unmatchable
@@ -21,7 +22,6 @@ from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.pools.queue_class_store import RefreshState, StoredClasses
 from taskqueue.schema.tables import changes, pool_mappings, queue_class_members, submit_pools
-from taskqueue.states import JobStatus
 from tests import by_hand, stored
 
 HOUR = timedelta(hours=1)

@@ -12,8 +12,8 @@ from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description import description
 from optimizers.description.parametric import JobMember
+from requirements.states import JobStatus
 from taskqueue.jobs.optimizer_queue import PreparingJob
-from taskqueue.states import JobStatus
 from tests.submitted import grid
 
 

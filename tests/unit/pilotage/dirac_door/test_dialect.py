@@ -14,8 +14,8 @@ from optimizers.submit.checking import check_sources
 from optimizers.submit.submitter import Submitter
 from pilotage.dirac_door import dialect
 from requirements.errors import InvalidJob
+from requirements.states import JobStatus
 from taskqueue.jobs.jobs import Job
-from taskqueue.states import JobStatus
 
 CONFIG = validate.parse("Registry: {VO: {lhcb: {}}}\n", version=1)
 SUBMITTER = Submitter(subject="user:ada", vo="lhcb", owner="ada", owner_group="lhcb_user")

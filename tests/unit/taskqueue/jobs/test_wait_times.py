@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from requirements.states import JobStatus
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.wait_times import CAUSE_ORDER, WaitCause, split_wait, sum_by_cause
-from taskqueue.states import JobStatus
 
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 

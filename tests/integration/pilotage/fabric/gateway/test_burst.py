@@ -33,9 +33,9 @@ from pilotage.fabric.manager.grid_job import ManagerPhase
 from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
 from pilotage.service.services import utc_now
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs
-from taskqueue.states import JobStatus
 from tests.grid_gateway import Ground
 from tests.running_service import running
 

@@ -12,11 +12,11 @@ from cs_config.tree.address import QueueAddress
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.pilot_binding import PilotPlaces
 from requirements.errors import NotAllowed
+from requirements.states import PilotStatus
 from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import pilots as pilots_table
-from taskqueue.states import PilotStatus
 
 HERE = QueueAddress(site="A.B.ch", ce="ce1", queue="long")
 THERE = QueueAddress(site="A.B.ch", ce="ce2", queue="long")

@@ -9,9 +9,9 @@ from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role, grant, union
 from pilotage.service.models.jobs import JobFilter
+from requirements.states import PilotStatus
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots.pilots import Pilot
-from taskqueue.states import PilotStatus
 
 CMS, DUNE = frozenset({"cms"}), frozenset({"dune"})
 A, B = frozenset({"A.org"}), frozenset({"B.org"})

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.service.pages import job
+from requirements.states import JobStatus
 from taskqueue.jobs.log import LogEntry
-from taskqueue.states import JobStatus
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 S = JobStatus

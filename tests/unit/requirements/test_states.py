@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskqueue.states import (
+from requirements.states import (
     FINAL,
     HELD,
     JOB_STEPS,
