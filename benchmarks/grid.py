@@ -16,11 +16,11 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import is_known
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller
-from matcher.request.resource import StatedResource
 from requirements import canonical
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.record import Record
+from requirements.resource import StatedResource
 from requirements.values import Value, fold
 from taskqueue.pools.pools import NewPool
 

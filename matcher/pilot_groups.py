@@ -15,7 +15,7 @@ from cs_config.classes.queue_classes import QueueClass, find_class
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.request import node_facts
+from matcher.request import node_checks
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.nodes.flags import NO_FLAGS, NodeFlags, compile_flags
@@ -96,7 +96,7 @@ class PilotGroups:
         for key, (here, vo) in undecided.items():
             if known[key] is None and key[1] in texts:
                 declarations = options_for(config, vo).job_description.declarations
-                requirements = node_facts.parse_stored(texts[key[1]])
+                requirements = node_checks.parse_stored(texts[key[1]])
                 found = _flags(requirements, here, declarations, is_checked=is_checked)
                 known[key] = cache.store(key, found, config.version)
         return known

@@ -9,7 +9,7 @@ excludes.
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
-from matcher.request.resource import Exclusion, Resource, Values
+from requirements.resource import Exclusion, Resource, Values
 from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from matcher import rules
-from matcher.request.resource import Resource
+from requirements.resource import Resource
 from taskqueue.leases.opening import Allotment
 from taskqueue.task_queues.requirement_class import RequirementClass
 

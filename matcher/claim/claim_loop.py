@@ -15,7 +15,7 @@ from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy, PlainLimits
 from matcher.request.match_request import MatchRequest
-from matcher.request.resource import Resource
+from requirements.resource import Resource
 from taskqueue.leases import assignment, attempts, candidate_jobs
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import Location, TakenRow, TakeRequest

@@ -32,8 +32,8 @@ from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.limits import job_groups
 from matcher.pilot_groups import PilotGroup
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotServed, Unserved
-from matcher.request.resource import StatedResource
 from requirements.errors import PilotageError
+from requirements.resource import StatedResource
 from taskqueue.db import database
 from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
 from taskqueue.leases.opening import ClaimedJob

@@ -17,8 +17,8 @@ from matcher.index.waiting import draw_candidates, iterate_candidates
 from matcher.limits import place_policy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
-from matcher.request.resource import Resource, StatedResource
 from requirements.errors import PilotageError
+from requirements.resource import Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import NeedsDatabase, NoTransaction
 from taskqueue.leases.assignment import Location

@@ -25,9 +25,9 @@ from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
-from matcher.request.node_facts import Facts
 from matcher.request.queue_offer import SlotBounds
-from matcher.request.resource import Resource, StatedResource
+from requirements.nodes.node_facts import Facts
+from requirements.resource import Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location

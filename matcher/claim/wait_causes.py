@@ -19,7 +19,7 @@ from matcher.claim.snapshot import Snapshot
 from matcher.index.waiting import Candidates, iterate_candidates
 from matcher.limits.place_policy import LIMITS, PlacePolicy
 from matcher.request.match_request import RETRY_AFTER
-from matcher.request.resource import Resource
+from requirements.resource import Resource
 from taskqueue.db import database
 from taskqueue.jobs import wait_times
 from taskqueue.jobs.wait_times import CAUSE_ORDER, TURN_CAUSE, WaitCause

@@ -21,8 +21,8 @@ from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import place_policy, running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
-from matcher.request import node_facts
-from matcher.request.node_facts import NodeStanding
+from matcher.request import node_checks
+from matcher.request.node_checks import NodeStanding
 from requirements import evaluator
 from requirements.errors import MOST_HINTS, did_you_mean, format_count
 from requirements.states import PREPARING, JobStatus
@@ -279,7 +279,7 @@ def _advertised(conn: Connection, situation: JobSituation) -> Iterator[str]:
             situation.config, stated, each.address, here, situation.now
         )
         facts = {name: valid[name].value if name in valid else None for name in here}
-        standing = node_facts.decide(asked, each.values, each.nodes, facts, survey.declarations)
+        standing = node_checks.decide(asked, each.values, each.nodes, facts, survey.declarations)
         values = ", ".join(
             f"{name} {valid[folded].describe(situation.now) if folded in valid else 'is not advertised'}"
             for name in each.nodes.names

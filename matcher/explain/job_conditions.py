@@ -15,10 +15,10 @@ from cs_config.tree import admission, glue
 from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.limits import job_groups
-from matcher.request.resource import Resource
 from requirements import canonical, evaluator
 from requirements.canonical import Requirements
 from requirements.record import Declarations
+from requirements.resource import Resource
 from requirements.values import Value, fold
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass

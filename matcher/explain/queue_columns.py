@@ -31,7 +31,6 @@ from matcher.explain.job_conditions import (
 )
 from matcher.request import queue_offer
 from matcher.request.match_request import LARGEST
-from matcher.request.resource import Resource
 from requirements import evaluator
 from requirements.bitset import mask_from
 from requirements.classad import evaluation
@@ -39,6 +38,7 @@ from requirements.classad.evaluation import Operands
 from requirements.errors import InvalidResource
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.record import Declarations
+from requirements.resource import Resource
 from requirements.values import Value, exact, fold, format_value, lookup
 
 #: Offer of a queue with contradictory parameters: only the contradiction itself is reported.

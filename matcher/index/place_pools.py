@@ -21,11 +21,12 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.limits import running_limits, throttle_standings
 from matcher.pilot_groups import Flags, PilotGroups
-from matcher.request import node_facts
-from matcher.request.node_facts import Facts, NodeChecks, NodeStanding
-from matcher.request.resource import StatedResource
+from matcher.request.node_checks import NodeChecks, NodeStanding
 from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Problem
+from requirements.nodes import node_facts
 from requirements.nodes.node_attributes import Option
+from requirements.nodes.node_facts import Facts
+from requirements.resource import StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases.assignment import Location

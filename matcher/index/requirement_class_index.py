@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 from cs_config.cache import evict
 from matcher import rules
-from matcher.request.resource import Resource, Values
 from requirements.bitset import list_positions
+from requirements.resource import Resource, Values
 from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass
 

@@ -22,7 +22,7 @@ from matcher import rules
 from matcher.index import sampling
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.index.sampling import CumulativeWeights, TaskQueueSampler
-from matcher.request.resource import Resource
+from requirements.resource import Resource
 from taskqueue.task_queues import change_feed, priorities, task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 

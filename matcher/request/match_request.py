@@ -11,9 +11,6 @@ from typing import Any
 
 from cs_config.options import bounds
 from cs_config.tree.address import QueueAddress
-from matcher.request import node_facts
-from matcher.request.node_facts import Facts
-from matcher.request.resource import Resource, StatedResource, Values
 from requirements.errors import (
     MOST_HINTS,
     MOST_PROBLEMS,
@@ -23,6 +20,9 @@ from requirements.errors import (
     Problem,
     did_you_mean,
 )
+from requirements.nodes import node_facts
+from requirements.nodes.node_facts import Facts
+from requirements.resource import Resource, StatedResource, Values
 from requirements.values import fold
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.opening import ClaimedJob

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from cs_config.options import bounds
 from matcher.request import match_request
-from matcher.request.resource import Resource
+from requirements.resource import Resource
 from requirements.values import Value, fold
 
 Number = TypeVar("Number", int | None, float | None)

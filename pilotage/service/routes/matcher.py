@@ -27,7 +27,6 @@ from matcher.claim.matching_task_queues import MatchingTaskQueue
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime
-from matcher.request.resource import StatedResource
 from pilotage.service.auth import pilot_binding
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
@@ -50,6 +49,7 @@ from pilotage.service.queries.queue_pools import QueuePools
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, format_count
+from requirements.resource import StatedResource
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.leases.opening import ClaimedJob

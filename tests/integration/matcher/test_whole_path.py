@@ -37,12 +37,12 @@ from matcher.explain import queue_set
 from matcher.preview import outlook
 from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller
-from matcher.request.resource import StatedResource
 from optimizers.chain import batch
 from optimizers.submit import checking, submission
 from pilotage.service.queries import explanations
 from pilotage.service.queries.explanations import JobQuestion
 from requirements.errors import InvalidInput
+from requirements.resource import StatedResource
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import jobs

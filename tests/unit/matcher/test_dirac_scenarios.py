@@ -9,8 +9,8 @@ import pytest
 from matcher import rules
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request
-from matcher.request.resource import Exclusion, Resource
 from requirements.errors import InvalidResource
+from requirements.resource import Exclusion, Resource
 from requirements.values import fold
 from taskqueue.task_queues.requirement_class import RequirementClass, round_to_segment
 from tests import scenario_grid

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from matcher import rules
 from matcher.claim.allotment import SlotAllotment, read_size
-from matcher.request.resource import Resource
+from requirements.resource import Resource
 from taskqueue.leases.opening import Allotment
 from taskqueue.task_queues.requirement_class import RequirementClass
 

@@ -12,10 +12,10 @@ from matcher import rules
 from matcher.explain import explanation, job_conditions, queue_set
 from matcher.explain.explanation import explain, queues_failing_one
 from matcher.explain.job_conditions import JobDemand
-from matcher.request.resource import Resource
 from requirements import evaluator
 from requirements.classad.expression import Expression
 from requirements.record import Record
+from requirements.resource import Resource
 from taskqueue.task_queues.requirement_class import RequirementClass, derive_class
 
 SITES = ("LCG.A.org", "LCG.B.org", "LCG.C.org")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from matcher import rules
 from matcher.index.requirement_class_index import ClassIndex, MaskCache
-from matcher.request.resource import Resource
+from requirements.resource import Resource
 from taskqueue.task_queues.requirement_class import RequirementClass
 
 _NAMES = st.sampled_from(["s1", "S2", "s3"])

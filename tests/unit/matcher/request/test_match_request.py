@@ -3,8 +3,8 @@
 import pytest
 
 from matcher.request import match_request
-from matcher.request.resource import Resource
 from requirements.errors import InvalidResource
+from requirements.resource import Resource
 
 
 def _resource(**said: object) -> Resource:

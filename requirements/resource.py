@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from matcher.request.node_facts import Facts
+from requirements.nodes.node_facts import Facts
 
 #: Accepted values; None: any.
 Values = frozenset[str] | None
