@@ -16,7 +16,7 @@ from typing import IO
 
 from benchmarks import lhcb, mariadb
 from benchmarks.clients import ClientFailed, Run
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 _VERSION = "9.1.22"
 _HOME = Path("build/bench/dirac")

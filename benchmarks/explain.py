@@ -19,8 +19,8 @@ from matcher.explain.job_conditions import JobDemand
 from requirements import canonical
 from requirements.classad.expression import Expression
 from requirements.record import Record
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 _MODELS = ("Intel Xeon", "AMD EPYC", "ARM Neoverse")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 VO = "lhcb"
 SITES = tuple(f"LCG.Site{number:02d}.org" for number in range(60))

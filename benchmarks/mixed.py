@@ -20,8 +20,8 @@ from benchmarks import checks, copies, http_load, lhcb, population, servers, ser
 from benchmarks.http_load import Conversation, Load
 from benchmarks.results import Point, Result, quantile
 from benchmarks.services import Service
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 _API = "/api/v1"
 _COMPRESSED = 5

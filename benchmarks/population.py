@@ -19,9 +19,9 @@ from optimizers.chain import batch
 from optimizers.submit import submission
 from optimizers.submit.submitter import Submitter
 from requirements.errors import PilotageError
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 __all__ = ["CPU_TIMES", "NOW", "SITES", "VO", "fill", "requirement_classes", "submit"]
 

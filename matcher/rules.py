@@ -9,9 +9,9 @@ excludes.
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Exclusion, Resource, Values
 from requirements.values import fold
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Name of a condition; they are listed in the order in which people check them.
 Condition = str

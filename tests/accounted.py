@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine
 
 from agents import accounting
+from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import Location
 from taskqueue.leases.reports import PayloadResult
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, waiting
 
 

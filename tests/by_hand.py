@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from cs_config.tree.address import QueueAddress
+from requirements.requirement_class import RequirementClass
 from requirements.states import HELD, JobStatus, may_come_from
 from taskqueue.errors import IllegalTransition
 from taskqueue.jobs import control, jobs, transitions
@@ -15,7 +16,6 @@ from taskqueue.pools.pools import MappingChange, NewPool
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored
 
 

@@ -14,6 +14,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
+from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue.jobs import jobs, submission
 from taskqueue.jobs.descriptions import Description
@@ -25,7 +26,6 @@ from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.pools import queue_class_store
 from taskqueue.schema.tables import task_queues as task_queues_table
 from taskqueue.schema.tables import waiting_jobs
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import by_hand, stored
 from tests.by_hand import WaitingEntry
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from matcher import rules
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from taskqueue.leases.opening import Allotment
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Capacities shared by jobs that run side by side.
 _SHARED = ("processors", "ram", "gpus")

@@ -16,14 +16,14 @@ from matcher.explain.job_conditions import ClassCondition, JobDemand, Requiremen
 from matcher.explain.queue_columns import QueueView, UnmetCondition
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.work_budget import WorkBudget
-from requirements import evaluator
+from requirements import evaluator, requirement_class
 from requirements.canonical import Requirements
 from requirements.classad import expression
 from requirements.classad.expression import AttributeComparison
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.record import Record, ValueKind
 from requirements.values import Scalar, Value, as_number, fold, format_value, job_attributes, key, lookup
-from taskqueue.task_queues import requirement_class
+from taskqueue.task_queues import class_derivation
 
 #: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
 #: between `NEARER` and `OTHER`, by the share of the old value that is given up.
@@ -162,7 +162,7 @@ def list_alternatives(
     if isinstance(part, RequirementCondition):
         yield from _requirement_alternatives(failure, part.asked, demand, queues, survey, budget)
     elif isinstance(part, ClassCondition):  # only the queue's configuration can change other conditions
-        job = requirement_class.fill_in(demand.asked.statements, survey.options)
+        job = class_derivation.fill_in(demand.asked.statements, survey.options)
         find = _BY_KIND[part.kind.requirement]
         for effort, text, edits in find(part, job, survey.members(queues), survey):
             yield effort, text, _restate(demand, edits, survey)
@@ -175,7 +175,7 @@ _Edits = dict[str, Any]
 def _restate(demand: JobDemand, edits: _Edits, survey: QueueSet) -> JobDemand:
     """The demand of the job if its description stated something else."""
     asked, stated = demand.asked, demand.asked.statements | edits
-    changed = requirement_class.derive_class(
+    changed = class_derivation.derive_class(
         asked.vo,
         {name: value for name, value in stated.items() if value is not None},
         survey.options,
@@ -184,7 +184,7 @@ def _restate(demand: JobDemand, edits: _Edits, survey: QueueSet) -> JobDemand:
     )
     if demand.job is None:
         return replace(demand, asked=changed)
-    new = vars(requirement_class.fill_in(dict(changed.stated or ()), survey.options))
+    new = vars(class_derivation.fill_in(dict(changed.stated or ()), survey.options))
     shown = {keywords.BY_ATTRIBUTE[name].name: new[name] for name in edits}
     listed = {name: sorted(it) if isinstance(it, frozenset) else it for name, it in shown.items()}
     kept = {name: value for name, value in demand.job.items() if name not in set(map(fold, listed))}

@@ -18,11 +18,11 @@ from matcher.limits import job_groups
 from requirements import canonical, evaluator
 from requirements.canonical import Requirements
 from requirements.record import Declarations
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.values import Value, fold
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Tags that request cores; they are handled together with NumberOfProcessors.
 _CORES = "processors"

@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from cs_config.cache import evict
 from matcher import rules
 from requirements.bitset import list_positions
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource, Values
 from requirements.values import fold
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 
 class NameBitmap:

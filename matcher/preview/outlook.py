@@ -31,12 +31,12 @@ from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from requirements.bitset import mask_from
 from requirements.errors import InvalidRequest, PilotageError, Problem, did_you_mean
+from requirements.requirement_class import RequirementClass
 from requirements.values import fold
 from taskqueue.pools import pools
 from taskqueue.sites import occupancy
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Sections without parameters.
 _NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})

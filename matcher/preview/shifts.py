@@ -17,9 +17,10 @@ from matcher.explain import job_conditions, queue_set
 from matcher.explain.job_conditions import JobAds, JobCondition, RequirementCondition
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.work_budget import WorkBudget
+from requirements.requirement_class import RequirementClass
 from requirements.values import fold
+from taskqueue.task_queues.class_derivation import derive_class_again
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 _Queues = frozenset[QueueAddress]
 
@@ -108,7 +109,7 @@ class VersionComparison:
         before, after = self._options
         if before.class_digest == after.class_digest:
             return waiting, waiting
-        old, new = (replace(waiting, asked=waiting.asked.derive_again(each)) for each in self._options)
+        old, new = (replace(waiting, asked=derive_class_again(waiting.asked, each)) for each in self._options)
         return old, new
 
     @cached_property

@@ -31,7 +31,7 @@ from optimizers.steps import replica_catalogue
 from optimizers.steps.replica_catalogue import CatalogueOpener, ReplicaCatalogue, open_catalogue
 from requirements.canonical import Requirements
 from requirements.errors import Problem
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
 from requirements.record import Declarations, parse_record
+from requirements.requirement_class import exclude_names, names_without_any
 from requirements.values import as_value, attribute_value, fold
-from taskqueue.task_queues.requirement_class import exclude_names, names_without_any
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 #: Key of an expression in JSON: `{"expression": "…"}`.

@@ -26,14 +26,9 @@ from optimizers.chain.chain import (
 from optimizers.description.description import JobDescription
 from requirements import canonical
 from requirements.errors import did_you_mean, format_count
+from requirements.requirement_class import RequirementClass, exclude_names, names_without_any
 from requirements.values import fold
-from taskqueue.task_queues.requirement_class import (
-    CLASSIFIED,
-    RequirementClass,
-    derive_class,
-    exclude_names,
-    names_without_any,
-)
+from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
 
 
 @pure

@@ -24,7 +24,7 @@ from requirements.classad import evaluation
 from requirements.classad.classad_files import Unevaluated
 from requirements.classad.expression import Expression
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 #: One description: its text, or an object from a JSON body.
 Source = str | Mapping[str, object]

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, func, or_, select
 
+from requirements.requirement_class import RequirementClass
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.ownership import EVERY_ROW, Visible
@@ -14,7 +15,6 @@ from taskqueue.pools import pools
 from taskqueue.schema.tables import descriptions, jobs, requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import OCCUPIED, TaskQueue
 
 

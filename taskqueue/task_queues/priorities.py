@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, extract, func, select, update
 
 from cs_config.versions.tables import UtcTime
+from requirements.requirement_class import RequirementClass
 from requirements.states import HELD, JobStatus
 from taskqueue.db import sql
 from taskqueue.schema.tables import attempts, jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.task_queues import change_feed, shares
-from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.shares import ShareDemand, ShareHolder
 
 #: Classes in the cache; when there are more it is cleared.

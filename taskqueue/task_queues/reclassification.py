@@ -13,11 +13,12 @@ from typing import Any
 from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, select, update
 
 from cs_config.options.options import VoOptions
+from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.task_queues import change_feed
-from taskqueue.task_queues.requirement_class import PRIORITY, RequirementClass
+from taskqueue.task_queues.class_derivation import PRIORITY, derive_class_again
 from taskqueue.task_queues.task_queues import ensure_classes
 
 _HAS_JOBS = exists().where(task_queues.c.class_id == requirement_classes.c.class_id, task_queues.c.occupied)
@@ -135,7 +136,7 @@ def derive_again(
     To be repeated with the same classes while it is `most`.
     """
     today = {
-        class_id: replace(before.derive_again(options), derived_with=options.class_digest)
+        class_id: replace(derive_class_again(before, options), derived_with=options.class_digest)
         for class_id, before in known.items()
     }
     ids = _hold_classes(conn, {new.digest: new for new in today.values()})
@@ -165,7 +166,7 @@ def _hold_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> 
 
 def _list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, object]:
     """Values of the columns that jobs of a class have by default, by attribute."""
-    today = before.derive_again(options)
+    today = derive_class_again(before, options)
     values: dict[str, object] = {
         PRIORITY: float(str(options.job_description.filled_in[PRIORITY.capitalize()])),
         "job_type": min(today.job_types, default=""),

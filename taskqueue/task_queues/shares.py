@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from cs_config.options.registry import Group
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 #: Minimum weight of a task queue, so that it is served at all.
 FLOOR = 0.001

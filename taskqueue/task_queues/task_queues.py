@@ -24,11 +24,11 @@ from sqlalchemy import (
     update,
 )
 
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import sql
 from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.task_queues import change_feed, shares
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 #: Requirement class, owner group and owner: identifies a task queue.
 TaskQueueKey = tuple[RequirementClass, str, str]

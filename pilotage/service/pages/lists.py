@@ -20,6 +20,7 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import ListPage
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
+from requirements.requirement_class import RequirementClass
 from requirements.states import PilotStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
@@ -32,7 +33,6 @@ from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing
 from taskqueue.sites import processes
 from taskqueue.task_queues import listing as task_queues_listing
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 pools_router = APIRouter(route_class=PageRoute)
 

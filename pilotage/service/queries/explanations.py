@@ -50,6 +50,7 @@ from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput, format_count
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
@@ -57,7 +58,6 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.pools import pools
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 _NOT_ALL_TRIED = "its Requirements are long: not every change of them was tried, another may help more"
 _TOO_MANY_AT_ONCE = f"changes of more than {explanation.TOGETHER} requirements at once; none of fewer helps"

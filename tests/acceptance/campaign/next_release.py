@@ -55,12 +55,12 @@ _CHANGES = (
         ),
     ),
     (
-        "taskqueue/task_queues/requirement_class.py",
+        "requirements/requirement_class.py",
         "    gpus: int = 0\n",
         "    gpus: int = 0\n    later_need: int = 0\n",
     ),
     (
-        "taskqueue/task_queues/requirement_class.py",
+        "taskqueue/task_queues/class_derivation.py",
         "        gpus=asked.gpus,\n",
         f'        gpus=asked.gpus,\n        later_need=int(asked.job_type == "{DEMANDING}"),\n',
     ),

@@ -9,10 +9,10 @@ from agents import accounting, retention
 from agents.accounting import DepthsResult
 from matcher.explain import queue_report
 from pilotage.service.queries.overview import SampledJobs
+from requirements.requirement_class import RequirementClass
 from taskqueue.accounting import depths
 from taskqueue.db import database
 from taskqueue.task_queues import listing
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 
 CONFIG = waiting.grid()

@@ -12,10 +12,10 @@ from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.index.waiting import FeedFreshness
 from matcher.request.match_request import MatchRequest
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 from tests.waiting import EVERYWHERE, LONG, at, request
 

@@ -13,6 +13,7 @@ from cs_config.tree.address import QueueAddress
 from matcher.explain import queue_report, queue_set
 from optimizers.chain import batch
 from optimizers.submit.submitter import Submitter
+from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
@@ -24,7 +25,6 @@ from taskqueue.pilots import pilots, search
 from taskqueue.pools import listing
 from taskqueue.schema.tables import attempts
 from taskqueue.task_queues import listing as task_queues_listing
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import by_hand, stored, submitted
 from tests import waiting as waiting_jobs
 

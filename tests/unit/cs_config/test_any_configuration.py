@@ -28,11 +28,11 @@ from pilotage.fabric.pilot.node import facts
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 from pilotage.service import lease_reports
 from pilotage.service.auth.rate_limits import RateLimiter, RequestRate
+from requirements.requirement_class import RequirementClass
 from taskqueue.leases.uptime import Interval, Uptime
 from taskqueue.sites.scope_rules import BucketLevel
 from taskqueue.sites.scopes import Scope
 from taskqueue.task_queues import shares
-from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.shares import ShareDemand as Waiting
 from taskqueue.task_queues.shares import ShareHolder, UsageSlice
 from tests.submitted import ANN

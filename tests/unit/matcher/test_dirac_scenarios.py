@@ -10,9 +10,9 @@ from matcher import rules
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request
 from requirements.errors import InvalidResource
+from requirements.requirement_class import RequirementClass, round_to_segment
 from requirements.resource import Exclusion, Resource
 from requirements.values import fold
-from taskqueue.task_queues.requirement_class import RequirementClass, round_to_segment
 from tests import scenario_grid
 
 _DATA = scenario_grid.load("match_scenarios.yaml")

@@ -11,11 +11,11 @@ from sqlalchemy import Engine
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchRequest
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import waiting
 from tests.waiting import EVERYWHERE, request
 

@@ -14,6 +14,7 @@ from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import MatcherCache
 from matcher.request.match_request import MatchCaller, MatchRequest, NotServed
 from requirements.errors import InvalidResource, PilotageError
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import attempts
@@ -21,7 +22,6 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import match_requests, requirement_classes
 from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, stored, waiting
 from tests.waiting import ELSEWHERE, LONG, at, request
 

@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 
 from matcher.claim.claim_loop import ClaimResult
 from requirements.errors import InvalidResource
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import scenario_grid, waiting
 from tests.waiting import request
 

@@ -15,6 +15,7 @@ from matcher.claim import batch_claim, claim_loop
 from matcher.claim.batch_claim import BatchClaimer
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.request.match_request import MatchCaller, MatchRequest
+from requirements.requirement_class import RequirementClass
 from requirements.states import PILOT_ENDS, PilotStatus
 from taskqueue.db import database
 from taskqueue.pilots import pilots, slots
@@ -22,7 +23,6 @@ from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import databases, waiting
 from tests.waiting import LONG
 

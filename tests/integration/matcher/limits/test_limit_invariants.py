@@ -21,13 +21,13 @@ from sqlalchemy import Engine, select, update
 from matcher.claim import claim_loop
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import matching_delays
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, stored, waiting
 
 AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2

@@ -23,13 +23,13 @@ from matcher.limits.compiled_rules import RuleFollower
 from matcher.limits.running_limits import RunningLimitState
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs
 from taskqueue.leases import expiry
 from taskqueue.schema.tables import attempts, matching_delays, task_queues, waiting_jobs
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import reporting, stored, waiting
 from tests.waiting import ELSEWHERE, LONG, SHORT
 

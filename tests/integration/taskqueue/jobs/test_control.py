@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, delete, select, update
 
 from agents import retention
+from requirements.requirement_class import RequirementClass
 from requirements.states import FINAL, JobStatus, may_become
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, JobNotFound, RescheduleLimit
@@ -17,7 +18,6 @@ from taskqueue.leases import attempts
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import waiting_jobs
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import by_hand, reporting, stored
 from tests.by_hand import WaitingEntry
 from tests.waiting import grid

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.classes.queue_classes import queue_classes as configured
+from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.leases import assignment, attempts, opening
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import queue_class_store
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 
 POOL = "a" * 64

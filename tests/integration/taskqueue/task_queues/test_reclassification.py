@@ -12,12 +12,12 @@ from agents import pools as pool_agent
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.submit import submission
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.schema.tables import jobs, waiting_jobs
 from taskqueue.schema.tables import task_queues as task_queue_table
 from taskqueue.task_queues import listing, reclassification, task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import databases, waiting
 from tests.submitted import ANN, GRID, grid, job
 

@@ -5,13 +5,13 @@ from datetime import datetime
 
 from sqlalchemy import Engine, func, select
 
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.schema.tables import changes as changes_table
 from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import change_feed, task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import by_hand, stored, waiting
 
 OTHER = RequirementClass(vo="lhcb", cpu_time=86400)

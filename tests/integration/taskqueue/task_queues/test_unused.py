@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine, func, select
 
 from agents import retention
+from requirements.requirement_class import RequirementClass
 from taskqueue import retention as rows
 from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.requirement_class import RequirementClass
 from tests import stored, waiting
 
 DAY = timedelta(days=1)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from matcher import rules
 from matcher.claim.allotment import SlotAllotment, read_size
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from taskqueue.leases.opening import Allotment
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 NODE = Resource(cpu_time=1000, processors=8, max_ram=16000, gpus=2, whole_node=True)
 ANY = RequirementClass(vo="lhcb", cpu_time=1)

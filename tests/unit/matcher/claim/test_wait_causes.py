@@ -14,10 +14,10 @@ from matcher.index.waiting import Candidates, IndexChanges, WaitingIndex
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.place_policy import PlacePolicy
 from matcher.limits.running_limits import PlaceRule, RunningLimitState
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from taskqueue.leases.assignment import Location
 from taskqueue.task_queues.change_feed import FeedPosition
-from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
 
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)

@@ -14,7 +14,7 @@ from requirements.bitset import list_positions
 from requirements.classad import evaluation
 from requirements.classad.evaluation import Program
 from requirements.classad.expression import Expression
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 VO = "osgvo"
 

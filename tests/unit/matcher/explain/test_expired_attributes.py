@@ -10,7 +10,7 @@ from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
 from requirements.classad.expression import parse_expression
 from requirements.record import Declarations, parse_record
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 CONFIG = validate.parse(
     "Resources: {Sites: {S: {CEs: {C: {Queues: {Q: {FreeCPUs: 3, update_time: 1000, expiry_time: 300}}}}}}}",

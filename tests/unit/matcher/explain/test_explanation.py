@@ -4,8 +4,8 @@ from matcher.explain import queue_report, queue_set
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
 from requirements.record import parse_record
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 CONFIG = validate.parse(
     """

@@ -5,8 +5,8 @@ from cs_config.tree.address import QueueAddress
 from matcher.explain import queue_report
 from requirements import canonical
 from requirements.record import Record
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 CONFIG = validate.parse(
     """\

@@ -15,8 +15,9 @@ from matcher.explain.job_conditions import JobDemand
 from requirements import evaluator
 from requirements.classad.expression import Expression
 from requirements.record import Record
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
-from taskqueue.task_queues.requirement_class import RequirementClass, derive_class
+from taskqueue.task_queues.class_derivation import derive_class
 
 SITES = ("LCG.A.org", "LCG.B.org", "LCG.C.org")
 TAGS = ("gpu", "fast", "big")

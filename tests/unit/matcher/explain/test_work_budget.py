@@ -9,8 +9,8 @@ from matcher.explain import job_conditions, queue_report, work_budget
 from requirements import canonical
 from requirements.classad import evaluation
 from requirements.classad.expression import Expression
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 
 def waiting(number: int, vo: str = "osgvo", *, jobs: int = 1, length: int = 30) -> WaitingClass:

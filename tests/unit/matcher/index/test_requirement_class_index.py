@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from matcher import rules
 from matcher.index.requirement_class_index import ClassIndex, MaskCache
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 _NAMES = st.sampled_from(["s1", "S2", "s3"])
 _FOLDED = st.sampled_from(["s1", "s2", "s3"])

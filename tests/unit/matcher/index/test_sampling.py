@@ -5,7 +5,7 @@ from itertools import islice
 from random import Random
 
 from matcher.index import sampling
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
 
 _ANY = RequirementClass(vo="lhcb", cpu_time=1)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from matcher.index import sampling
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from matcher.index import sampling
 from matcher.index.sampling import LEAST, FenwickTree, TaskQueueSampler
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
 
 _ANY = RequirementClass(vo="lhcb", cpu_time=1)

@@ -5,8 +5,8 @@ from cs_config.options.place_limits import RunningLimit
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.place_policy import PlacePolicy
 from matcher.limits.running_limits import DelayBucket, PlaceRule, RunningLimitState
+from requirements.requirement_class import RequirementClass
 from taskqueue.sites.scope_rules import RuleKind
-from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)

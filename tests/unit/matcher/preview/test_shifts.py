@@ -21,8 +21,8 @@ from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ComparedAds, VersionComparison
 from requirements import canonical, evaluator
 from requirements.classad.expression import Expression
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.listing import WaitingClass
-from taskqueue.task_queues.requirement_class import RequirementClass
 
 BEFORE = validate.parse(
     """

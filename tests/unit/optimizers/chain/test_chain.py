@@ -8,7 +8,7 @@ import pytest
 from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome, Step
 from requirements.errors import Problem
-from taskqueue.task_queues.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass
 
 Make = Callable[..., JobContext]
 MakeContext = Callable[..., ChainContext]

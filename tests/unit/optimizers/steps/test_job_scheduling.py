@@ -7,7 +7,7 @@ import pytest
 from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, ResolvedPool
 from optimizers.steps.job_scheduling import job_scheduling
 from requirements.record import Record
-from taskqueue.task_queues.requirement_class import RequirementClass, round_to_segment
+from requirements.requirement_class import RequirementClass, round_to_segment
 
 Make = Callable[..., JobContext]
 MakeContext = Callable[..., ChainContext]

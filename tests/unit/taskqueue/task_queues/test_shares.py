@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config.options.registry import Group
+from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues import shares
-from taskqueue.task_queues.requirement_class import RequirementClass
 from taskqueue.task_queues.shares import FLOOR, ShareDemand, ShareHolder
 from tests import scenario_grid
 

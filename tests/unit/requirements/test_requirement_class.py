@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cs_config.options.options import VoOptions
-from taskqueue.task_queues.requirement_class import RequirementClass, derive_class
+from requirements.requirement_class import RequirementClass
 
 _names = st.frozensets(st.text(min_size=1, max_size=5), max_size=4)
 _classes = st.builds(
@@ -35,17 +34,6 @@ def test_equal_classes_and_only_those_have_one_digest(one: RequirementClass, oth
 @given(_classes)
 def test_a_class_is_read_back_as_it_was_written(one: RequirementClass) -> None:
     assert RequirementClass.from_json(one.to_json()) == one
-
-
-def test_what_is_stated_takes_no_memory_where_it_is_in_the_class_as_well() -> None:
-    """A class may have thousands of tags, and a report of a queue reads very many classes."""
-    stated = {"tags": frozenset({"a", "b"}), "cpu_time": 1, "platforms": frozenset(), "whole_node": False}
-    one = derive_class("lhcb", stated, VoOptions())
-    read = RequirementClass.from_json(one.to_json())
-    assert read == one
-    for each in (one, read):
-        assert dict(each.stated)["tags"] is each.tags
-        assert dict(each.stated)["whole_node"] is False
 
 
 def test_the_digest_is_the_same_everywhere_and_in_every_release() -> None:

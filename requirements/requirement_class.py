@@ -3,8 +3,8 @@
 The owner is not part of a class. A class is immutable, so that a cached copy is never stale. Names keep the
 job's spelling; `matcher.rules` compares without case.
 
-A class is derived from what its jobs state and from the configured defaults of what they leave out. It keeps
-what they state, so that it can be derived again after a change of the defaults (`reclassification`).
+A class is derived from what its jobs state and from the configured defaults of what they leave out
+(`taskqueue.task_queues.class_derivation`).
 """
 
 import hashlib
@@ -12,14 +12,11 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any
 
-from cs_config.options import keywords
-from cs_config.options.options import VoOptions
 from requirements.values import fold
 
 log = logging.getLogger(__name__)
@@ -54,14 +51,6 @@ class RequirementClass:
     stated: tuple[tuple[str, Any], ...] | None = None
     #: Digest of the options that it was derived with (`VoOptions.class_digest`); empty: unknown.
     derived_with: str = field(default="", compare=False)
-
-    def derive_again(self, options: VoOptions) -> "RequirementClass":
-        """Return the class of the same jobs under other options of the VO."""
-        if self.stated is None:
-            return self
-        return derive_class(
-            self.vo, dict(self.stated), options, replicas=self.replicas, submit_pool=self.submit_pool
-        )
 
     def states(self, attribute: str) -> bool:
         """Whether the jobs of the class state a keyword, or none of its defaults is in the class."""
@@ -139,80 +128,6 @@ _FIELDS = frozenset(each.name for each in fields(RequirementClass) if each.compa
 @cache  # so that it is logged once
 def _report_later(*names: str) -> None:
     log.warning("jobs that require %s, which this release does not know, are passed over", ", ".join(names))
-
-
-#: Attributes of a description that decide its class, each with the value where neither it nor the
-#: configuration states one.
-_ATTRIBUTES: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("sites", "banned_sites", "grid_ces", "platforms", "tags"), ()),
-    **dict.fromkeys(("processors", "min_processors", "max_processors")),
-    **dict.fromkeys(("min_ram_mb", "max_ram_mb", "min_ram_per_core_mb", "gpus"), 0),
-    "whole_node": False,
-    "job_type": "",
-    "cpu_time": 0,
-}
-#: Orders the jobs of a task queue: a class only keeps whether it is stated.
-PRIORITY: Final = "priority"
-#: Every attribute that `RequirementClass.stated` may name.
-CLASSIFIED: Final = frozenset({*_ATTRIBUTES, PRIORITY})
-
-
-def derive_class(
-    vo: str,
-    stated: Mapping[str, Any],
-    options: VoOptions,
-    *,
-    replicas: frozenset[frozenset[str]] = frozenset(),
-    submit_pool: str | None = None,
-) -> RequirementClass:
-    """Derive the class of jobs from what they state, by attribute, and the defaults of their VO.
-
-    Attributes that are not in `CLASSIFIED` are ignored. A job that excludes all its sites fits nowhere.
-    """
-    kept = {name: _keep(name, value) for name, value in stated.items() if name in CLASSIFIED}
-    segments = options.job_scheduling.cpu_segments
-    if "cpu_time" in kept:  # not the job's own: jobs of nearly the same length share a class, as in DIRAC
-        kept["cpu_time"] = round_to_segment(kept["cpu_time"], segments)
-    asked = fill_in(kept, options)
-    named, banned = (names_without_any(names) for names in (asked.sites, asked.banned_sites))
-    sites = exclude_names(named, banned)
-    cores = read_processors(asked)
-    return RequirementClass(
-        vo=vo,
-        cpu_time=round_to_segment(asked.cpu_time, segments),
-        sites=sites or named,
-        banned_sites=frozenset() if sites else banned,
-        grid_ces=names_without_any(asked.grid_ces),
-        platforms=names_without_any(asked.platforms),
-        job_types=frozenset({asked.job_type} - {""}),
-        # The same set as in `stated`, if nothing is added: there may be very many tags.
-        tags=frozenset(asked.tags) | cores.tags if cores.tags else frozenset(asked.tags),
-        min_ram=asked.min_ram_mb,
-        max_ram=asked.max_ram_mb or None,
-        min_ram_per_core=asked.min_ram_per_core_mb,
-        processors_min=cores.minimum,
-        processors_max=cores.maximum,
-        whole_node=cores.whole_node,
-        gpus=asked.gpus,
-        replicas=replicas,
-        submit_pool=submit_pool,
-        stated=tuple(sorted(kept.items())),
-        derived_with=options.class_digest,
-    )
-
-
-def fill_in(stated: Mapping[str, Any], options: VoOptions) -> SimpleNamespace:
-    """Return all attributes that decide a class: what is stated, else the defaults of the VO, else ours."""
-    defaults = {
-        keywords.BY_NAME[name].attribute: value for name, value in options.job_description.filled_in.items()
-    }
-    return SimpleNamespace(**{**_ATTRIBUTES, **defaults, **stated})
-
-
-def _keep(name: str, value: Any) -> Any:
-    if name == PRIORITY:
-        return True
-    return frozenset(value) if isinstance(value, list | tuple) else value
 
 
 def names_without_any(names: Iterable[str]) -> frozenset[str]:
