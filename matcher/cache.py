@@ -14,8 +14,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import WaitingIndex
 from matcher.limits.place_policy import PlainLimits
-from requirements.resource import Resource
-from taskqueue.leases.assignment import Location
+from requirements.resource import Location, Resource
 from taskqueue.pools import listing
 from taskqueue.task_queues import change_feed
 

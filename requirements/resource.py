@@ -1,4 +1,4 @@
-"""The resource that a pilot offers in its request for work."""
+"""The resource that a pilot offers in its request for work, and its location."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,3 +91,14 @@ class StatedResource:
     submits: bool = False  #: whether its jobs are submitted to a batch system, with the flags of the answer
     attributes: dict[str, object] = field(default_factory=dict)  #: unknown keywords
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where a job would run; empty: not known."""
+
+    site: str
+    ce: str = ""
+    queue: str = ""
+    #: Configuration version with which the facts of its node were checked; None: not checked.
+    checked: int | None = None

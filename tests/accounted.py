@@ -7,11 +7,11 @@ from sqlalchemy import Connection, Engine
 
 from agents import accounting
 from requirements.requirement_class import RequirementClass
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, log
 from taskqueue.jobs.log import LogEntry
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.reports import PayloadResult
 from tests import reporting, waiting
 

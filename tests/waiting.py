@@ -15,13 +15,13 @@ from matcher.claim.matcher import Matcher
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.requirement_class import RequirementClass
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.jobs import jobs, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import NewJob
 from taskqueue.leases import assignment
 from taskqueue.leases import opening as leases_claim
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.pools import queue_class_store
 from taskqueue.schema.tables import task_queues as task_queues_table

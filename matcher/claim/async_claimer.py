@@ -31,12 +31,12 @@ from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from matcher.limits.place_policy import PlainLimits
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
+from requirements.resource import Location
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
 from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.sites import scopes
 

@@ -26,11 +26,11 @@ from matcher.limits.compiled_rules import RuleFollower
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest, Unserved
 from requirements.errors import PilotageError
+from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner, TransactionRunner
 from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases_claim
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
 from taskqueue.task_queues.task_queues import TaskQueue
 

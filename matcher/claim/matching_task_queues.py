@@ -16,8 +16,8 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain.eligible_queues import DemandRanks
 from matcher.limits.place_policy import PlacePolicy
+from requirements.resource import Location
 from taskqueue.leases import candidate_jobs
-from taskqueue.leases.assignment import Location
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 

@@ -18,10 +18,9 @@ from matcher.limits import place_policy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
-from requirements.resource import Resource, StatedResource
+from requirements.resource import Location, Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import NeedsDatabase, NoTransaction
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits

@@ -19,11 +19,10 @@ from matcher.claim.snapshot import Snapshot
 from matcher.index.waiting import Candidates, iterate_candidates
 from matcher.limits.place_policy import LIMITS, PlacePolicy
 from matcher.request.match_request import RETRY_AFTER
-from requirements.resource import Resource
+from requirements.resource import Location, Resource
 from taskqueue.db import database
 from taskqueue.jobs import wait_times
 from taskqueue.jobs.wait_times import CAUSE_ORDER, TURN_CAUSE, WaitCause
-from taskqueue.leases.assignment import Location
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Validity of one record: a waiting pilot asks again before its end.

@@ -26,10 +26,9 @@ from requirements.errors import MOST_HINTS, InvalidRequest, InvalidResource, Pro
 from requirements.nodes import node_facts
 from requirements.nodes.node_attributes import Option
 from requirements.nodes.node_facts import Facts
-from requirements.resource import StatedResource
+from requirements.resource import Location, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
-from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing, queue_class_store
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members

@@ -16,9 +16,9 @@ from cs_config.tree.configuration import Configuration
 from matcher.index import place_pools
 from matcher.limits import job_groups
 from matcher.limits.job_groups import WaitingJobRow, group_key, is_same_for_group, reads_owner_only
+from requirements.resource import Location
 from taskqueue.db import sql
 from taskqueue.leases import candidate_jobs
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.candidate_jobs import JobKind
 from taskqueue.task_queues.task_queues import TaskQueue
 

@@ -24,9 +24,10 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, PlaceRule, RunningLimitState
 from matcher.limits.throttle_standings import ThrottleStanding
+from requirements.resource import Location
 from requirements.values import fold
 from taskqueue.leases import assignment, candidate_jobs
-from taskqueue.leases.assignment import Location, TakenRow
+from taskqueue.leases.assignment import TakenRow
 from taskqueue.leases.batched_claim import CountingRules
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow, JobKind
 from taskqueue.sites import reservations, scope_rules, scopes

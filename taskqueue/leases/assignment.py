@@ -39,6 +39,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningUpdate
 
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.schema.tables import installation, jobs, queue_classes, task_queues, waiting_jobs
@@ -209,17 +210,6 @@ NONEMPTY = select_nonempty()
 
 #: An assigned job: id, new epoch, VO, description id and parameters.
 TakenRow = Row[*tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """Where a job would run; empty: not known."""
-
-    site: str
-    ce: str = ""
-    queue: str = ""
-    #: Configuration version with which the facts of its node were checked; None: not checked.
-    checked: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from requirements.resource import Location
 from requirements.values import fold
 from taskqueue.db.compiled_sql import StatementRunner
 from taskqueue.leases import claim_sql, opening
-from taskqueue.leases.assignment import Location, TakeRequest
+from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.opening import Allotment, ClaimedJob, LeaseHolder
 from taskqueue.sites import scopes
 

@@ -22,8 +22,9 @@ from sqlalchemy import (
     tuple_,
 )
 
+from requirements.resource import Location
 from taskqueue.leases import assignment
-from taskqueue.leases.assignment import LOCATION_BINDS, Location, TakenRow
+from taskqueue.leases.assignment import LOCATION_BINDS, TakenRow
 from taskqueue.schema.tables import descriptions, jobs, waiting_jobs
 from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select
 
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log, placeholders
 from taskqueue.jobs.log import LogEntry
-from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, Location, TakenRow
+from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, TakenRow
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.schema.tables import attempts, jobs

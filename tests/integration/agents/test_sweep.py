@@ -17,13 +17,13 @@ from agents.retention import RetentionResult
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
+from requirements.resource import Location
 from requirements.states import JobStatus, PilotStatus
 from taskqueue import blobs
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import assignment, expiry, opening
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.pilots import pilots, slots

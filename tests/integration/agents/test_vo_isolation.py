@@ -18,11 +18,11 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from pilotage.service import lease_reports
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue import retention as removal
 from taskqueue.db import database
 from taskqueue.leases import assignment, opening
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.opening import LeaseHolder
 from tests import reporting
 from tests.stored import service_up

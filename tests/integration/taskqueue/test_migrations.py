@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine, make_url, text
 import taskqueue.pools.pools  # noqa: F401  # the view belongs to the metadata
 from agents import sweep
 from cs_config.versions.tables import metadata
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.reports import PayloadResult
 from tests import earlier_release, reporting, waiting
 from tests.postgres import Postgres

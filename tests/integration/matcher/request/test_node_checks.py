@@ -22,9 +22,9 @@ from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidResource, PilotageError
 from requirements.record import Declarations, parse_record
+from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.leases import assignment
-from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, func, select, update
 
 from agents import accounting
+from requirements.resource import Location
 from taskqueue.accounting import usage
 from taskqueue.accounting.usage import Usage
 from taskqueue.db import database
 from taskqueue.jobs import control, wait_times
 from taskqueue.jobs.wait_times import WaitCause
 from taskqueue.leases import expiry
-from taskqueue.leases.assignment import Location
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, accounted_waits, attempts, job_flows
 from tests import accounted, faults, reporting, waiting

@@ -10,11 +10,11 @@ from sqlalchemy import Engine
 
 from cs_config.classes.queue_classes import queue_classes as configured
 from requirements.requirement_class import RequirementClass
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.leases import assignment, attempts, opening
-from taskqueue.leases.assignment import Location
 from taskqueue.pools import queue_class_store
 from tests import stored, waiting
 

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from optimizers.chain import batch
+from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.accounting.usage import SUM_NAMES
 from taskqueue.db import database
@@ -20,7 +21,7 @@ from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import assignment, attempts, batched_claim, expiry
 from taskqueue.leases import opening as leases_claim
-from taskqueue.leases.assignment import Location, TakeRequest
+from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.batched_claim import BatchClaim
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder

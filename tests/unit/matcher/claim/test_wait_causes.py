@@ -15,8 +15,7 @@ from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.place_policy import PlacePolicy
 from matcher.limits.running_limits import PlaceRule, RunningLimitState
 from requirements.requirement_class import RequirementClass
-from requirements.resource import Resource
-from taskqueue.leases.assignment import Location
+from requirements.resource import Location, Resource
 from taskqueue.task_queues.change_feed import FeedPosition
 from taskqueue.task_queues.task_queues import TaskQueue
 
