@@ -6,8 +6,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from cs_config import gc_tuning, validate
 from cs_config.tree.configuration import Configuration
 from examples.servers.slurm import Slurm
 from taskqueue.db import database
-from tests import databases, debian
+from tests import databases, debian, tiers
 from tests.arc_ce import ArcCe
 from tests.grid_engine import GridEngine
 from tests.htcondor_pool import HTCondorPool
@@ -38,19 +39,33 @@ settings.register_profile("random", settings.get_profile("tests"), derandomize=F
 settings.load_profile("tests")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        choices=("middle", "called", "all"),
+        help="which tier of tests (tests/tiers.py); without it nothing that is named here is left out",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs root, and leave it out for others; leave out the suites whose programs are not here.
+    """Mark what needs root and what is nightly; leave out what this account, host and tier do not run.
 
     Where nothing may be left out, a suite without its programs is an error. First: `-m` is applied after it.
     """
     missing = debian.list_missing()
     left_out = set()
+    places: dict[pytest.Item, int] = {}
+    called = tiers.list_called() if config.option.tier == "called" else []
     for item in items:
         suites = {mark.args[0] for mark in item.iter_markers("debian")}
         if any(debian.SUITES[name].needs_root for name in suites):
             item.add_marker("root")
-        if item.get_closest_marker("root") and os.geteuid() != 0:
+        if group := tiers.group_of(item.nodeid, suites):
+            item.add_marker(pytest.mark.nightly(group.name))
+            item.user_properties.append(("group", group.name))
+        needs_other_account = item.get_closest_marker("root") is not None and os.geteuid() != 0
+        if needs_other_account or _is_of_another_tier(config.option.tier, called, group):
             left_out.add(item)
         elif suites & missing.keys():
             if debian.ALL_OF_THEM:
@@ -58,8 +73,49 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     f"no programs for the suites {', '.join(missing)}: ./dev test --install"
                 )
             left_out.add(item)
+        elif called and group:
+            places[item] = called.index(group.name)
     config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = sorted((item for item in items if item not in left_out), key=lambda item: places.get(item, 0))
+
+
+def _is_of_another_tier(tier: str | None, called: Collection[str], group: tiers.Group | None) -> bool:
+    if tier == "middle":
+        return group is not None
+    return tier == "called" and (group is None or group.name not in called)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin no called test when the time of its tier is over."""
+    if item.config.option.tier == "called" and time.time() > float(os.environ["PILOTAGE_TESTS_UNTIL"]):
+        pytest.skip("no time was left for it")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Note which groups of the nightly tier passed in a run of all."""
+    is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    if config.option.tier == "all" and is_whole:
+        passed, failed = (
+            {
+                dict(report.user_properties).get("group", "")
+                for report in _reports_of(terminalreporter, outcomes)
+            }
+            for outcomes in (("passed",), ("failed", "error"))
+        )
+        if whole := passed - failed - {""}:
+            tiers.note_runs(whole)
+
+
+def _reports_of(reporter: pytest.TerminalReporter, outcomes: Collection[str]) -> Iterator[pytest.TestReport]:
+    """The reports of tests, and of their fixtures, with one of these outcomes."""
+    for outcome in outcomes:
+        yield from (each for each in reporter.stats.get(outcome, ()) if isinstance(each, pytest.TestReport))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """No group that is called, or none of this account, is no failure."""
+    if session.config.option.tier == "called" and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 #: Variables of the tests themselves.
@@ -70,6 +126,7 @@ _OF_TESTS = {
     "PILOTAGE_MODEL_SEED",
     "PILOTAGE_PICTURES",
     "PILOTAGE_SCHEMA_EXAMPLES",
+    "PILOTAGE_TESTS_UNTIL",
     "PILOTAGE_TEST_ALL",
 }
 
@@ -81,6 +138,9 @@ def pytest_configure() -> None:
             del os.environ[name]
     # A shell ignores Ctrl-C in what it starts in the background, and so would each program of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault(
+        "PILOTAGE_TESTS_UNTIL", str(time.time() + tiers.TIME)
+    )  # for all processes of this run
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,6 @@ def _check(plan: Plan) -> None:
     assert set(report.numbers["matches"]) == set(site.BOUNDS), "pilots of all sites got jobs"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_job_ends_once_and_limits_hold_while_two_hosts_and_all_around_them_fail(
     short_directory: Path,
@@ -29,7 +28,6 @@ def test_every_job_ends_once_and_limits_hold_while_two_hosts_and_all_around_them
     _check(_plan(directory, 60))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_every_job_ends_once_and_limits_hold_while_the_one_process_on_sqlite_fails(
     short_directory: Path,

@@ -16,7 +16,6 @@ COMMAND = (sys.executable, "-m", "examples.demo", "--dirac")
 
 
 @pytest.mark.debian("dirac")
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_genuine_pilots_run_the_jobs_of_genuine_commands(short_directory: Path) -> None:
     dirac_package.install()

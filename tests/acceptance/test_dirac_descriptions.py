@@ -62,7 +62,6 @@ def _run(directory: Path, command: str, given: list[str]) -> Any:
 
 
 @pytest.mark.debian("dirac")
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_what_dirac_takes_is_taken_and_comes_back_equal(tmp_path: Path) -> None:
     made = _run(tmp_path, "make", [])
@@ -83,7 +82,6 @@ def test_what_dirac_takes_is_taken_and_comes_back_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.debian("dirac")
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_jobagents_read_what_they_would_get_from_dirac(tmp_path: Path) -> None:
     wanted = [*_run(tmp_path, "make", []), *texts()]

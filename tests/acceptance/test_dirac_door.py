@@ -19,7 +19,7 @@ from pilotage.cli.processes import dirac_door
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.genuine_dirac import GenuineClients
 
-pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.debian("dirac"), pytest.mark.timeout(1800)]
 
 RESOURCES = """
 Resources:

@@ -116,7 +116,6 @@ def grid(sqlite_url: str, tmp_path: Path) -> Iterator[Grid]:
 
 
 @pytest.mark.debian("dirac")
-@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_generic_pilot_runs_the_jobs_of_another_with_their_owners_proxy(grid: Grid) -> None:
     (grid.work / "who.sh").write_text("#!/bin/sh\nopenssl x509 -noout -subject -in $X509_USER_PROXY\n")
@@ -136,7 +135,6 @@ def test_a_generic_pilot_runs_the_jobs_of_another_with_their_owners_proxy(grid: 
 
 
 @pytest.mark.debian("dirac")
-@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_generic_pilot_whose_payload_failed_takes_no_other_job(grid: Grid) -> None:
     (grid.work / "fail.sh").write_text("#!/bin/sh\nexit 3\n")

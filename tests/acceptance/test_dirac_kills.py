@@ -334,7 +334,6 @@ def _find_flaws(engine: Engine, record: Record) -> Iterator[str]:
         yield f"jobs are gone: {sorted(lost)[:20]}"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_job_ends_once_while_doors_are_killed(postgres_url: str, tmp_path: Path) -> None:
     record = run(Kills(directory=tmp_path, database_url=postgres_url, seconds=25))

@@ -20,7 +20,7 @@ from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES, is_open
 from tests.genuine_dirac import GenuineClients
 
-pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.debian("dirac"), pytest.mark.timeout(1800)]
 
 FIRST = 2_000_000_000
 NAMES = ("JobManager", "JobMonitoring", "JobStateUpdate", "Matcher")

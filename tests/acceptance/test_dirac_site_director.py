@@ -182,7 +182,6 @@ def _write_cs(file: Path, resources: str, url: str, manager: str, pilot: Path) -
 
 
 @pytest.mark.debian("dirac")
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_site_director_submits_pilots_that_run_the_waiting_jobs(field: Field, tmp_path: Path) -> None:
     work = tmp_path / "work"

@@ -19,7 +19,7 @@ from tests.acceptance.test_dirac_move import opened
 from tests.genuine_dirac import GenuineClients
 from tests.token_issuer import TokenIssuer
 
-pytestmark = [pytest.mark.debian("dirac"), pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.debian("dirac"), pytest.mark.timeout(1800)]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ def engine() -> str:
     pytest.skip("no engine for containers works on this host")
 
 
-@pytest.mark.slow
 def test_the_image_is_built_and_runs_the_program(engine: str) -> None:
     build = [engine, "build", "--file", str(ROOT / "deploy" / "Dockerfile"), "--tag", NAME, str(ROOT)]
     subprocess.run(build, check=True, timeout=900)

@@ -26,7 +26,7 @@ from pilotage.fabric.batch.batch_system import (
 from tests.arc_ce import ArcCe
 from tests.grid_jobs import Site, ended, montecarlo, output, until
 
-pytestmark = [pytest.mark.debian("arc"), pytest.mark.slow]
+pytestmark = pytest.mark.debian("arc")
 
 Connected = Callable[..., Arc]
 

@@ -42,7 +42,6 @@ Registry:
 pytestmark = [
     pytest.mark.debian("arc"),
     pytest.mark.debian("slurm"),
-    pytest.mark.slow,
     pytest.mark.timeout(1200),
 ]
 

@@ -1,0 +1,105 @@
+import subprocess
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests import debian, tiers
+
+ALL = [group.name for group in tiers.GROUPS]
+
+
+@pytest.fixture
+def commit(tmp_path: Path) -> Callable[..., str]:
+    """Commits files, each with its path as its text, in a repository of its own; answers the commit."""
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        return subprocess.check_output(["git", *who, *words], cwd=tmp_path, text=True).strip()
+
+    def commit(*files: str) -> str:
+        for name in files:
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{file.read_text() if file.exists() else ''}{name}\n")
+        git("add", "--all")
+        git("commit", "--quiet", "--allow-empty", "--message=change")
+        return git("rev-parse", "HEAD")
+
+    git("init", "--quiet", "--initial-branch=main")
+    (tmp_path / "tests" / "nightly").mkdir(parents=True)
+    return commit
+
+
+def write_runs(root: Path, names: Sequence[str], commit: str, day: str = "2026-01-02") -> None:
+    with (root / "tests/nightly/runs.txt").open("a") as runs:
+        runs.writelines(f"{name} {commit} {day}\n" for name in names)
+
+
+def test_all_groups_are_called_where_the_history_does_not_tell_what_changed(
+    tmp_path: Path, commit: Callable[..., str]
+) -> None:
+    write_runs(tmp_path, ALL, commit("docs/README.md"))
+    assert sorted(tiers.list_called(tmp_path)) == sorted(ALL)
+
+
+def test_groups_are_called_by_changes_of_their_sources(tmp_path: Path, commit: Callable[..., str]) -> None:
+    first = commit("README.md")
+    write_runs(tmp_path, ALL, first)
+    for _ in range(tiers.RECENT):
+        commit()
+    assert tiers.list_called(tmp_path) == []
+    commit("pilotage/dirac_door/app.py")
+    assert tiers.list_called(tmp_path) == ["dirac"]
+    commit("tests/acceptance/test_image.py")
+    assert tiers.list_called(tmp_path) == ["dirac", "image"]
+    commit("pyproject.toml")
+    assert sorted(tiers.list_called(tmp_path)) == sorted(ALL)
+
+
+def test_changes_count_from_the_last_tag(tmp_path: Path, commit: Callable[..., str]) -> None:
+    write_runs(tmp_path, ALL, commit("deploy/Dockerfile"))
+    subprocess.check_call(["git", "tag", "v1"], cwd=tmp_path)
+    commit("agents/sweep.py")
+    assert tiers.list_called(tmp_path) == ["model", "campaign", "earlier release"]
+
+
+def test_what_ran_longest_ago_comes_first_and_what_never_ran_before_that(
+    tmp_path: Path, commit: Callable[..., str]
+) -> None:
+    first = commit("README.md")
+    write_runs(tmp_path, ["model"], first, "2026-01-03")
+    write_runs(tmp_path, ["campaign"], first, "2026-01-02")
+    write_runs(tmp_path, ["image"], "0123456789ab", "2026-01-01")  # of another history
+    called = tiers.list_called(tmp_path)
+    assert called[-3:] == ["image", "campaign", "model"]
+    assert len(called) == len(ALL)
+
+
+def test_a_group_is_overdue_after_a_hundred_commits(tmp_path: Path, commit: Callable[..., str]) -> None:
+    write_runs(tmp_path, ["image"], commit("README.md"))
+    write_runs(tmp_path, ["model"], "0123456789ab")  # which is called in any case
+    for _ in range(tiers.LONGEST):
+        commit()
+    assert tiers.list_overdue(tmp_path) == []
+    commit()
+    assert tiers.list_overdue(tmp_path) == ["image"]
+
+
+def test_a_run_replaces_the_one_before(tmp_path: Path, commit: Callable[..., str]) -> None:
+    write_runs(tmp_path, ["image", "model", "a group that is gone"], "0123456789ab")
+    now = commit()
+    tiers.note_runs(["model"], tmp_path)
+    runs = tiers.read_runs(tmp_path)
+    assert runs.keys() == {"image", "model"}
+    assert runs["model"].commit == now[:12]
+    assert runs["model"].day == datetime.now(tz=UTC).date()
+    assert runs["image"].commit == "0123456789ab"
+
+
+def test_groups_name_what_exists() -> None:
+    for group in tiers.GROUPS:
+        assert set(group.suites) <= debian.SUITES.keys()
+        for beginning in (*group.files, *group.sources):
+            assert list(tiers.ROOT.glob(f"{beginning}*")), beginning
