@@ -5,13 +5,12 @@ Source: RFC #7, RFC 8785.
 
 import hashlib
 import json
-import unicodedata
 
 import rfc8785
 
 from requirements.classad.expression import Expression, canonical_text, pool_expression
 from requirements.record import Record
-from requirements.values import fold, format_value, normal
+from requirements.values import fold, format_value, normal, to_nfc
 
 Requirements = Record | Expression
 
@@ -22,7 +21,7 @@ def canonical(requirements: Requirements, vo: str) -> bytes:
         form: object = {fold(name): normal(value) for name, value in requirements.values}
     else:
         form = canonical_text(requirements)
-    return rfc8785.dumps({"requirements": form, "v": 1, "vo": unicodedata.normalize("NFC", vo.lower())})  # type: ignore[dict-item]
+    return rfc8785.dumps({"requirements": form, "v": 1, "vo": to_nfc(vo.lower())})  # type: ignore[dict-item]
 
 
 def pool_form(requirements: Requirements) -> Requirements:

@@ -17,6 +17,9 @@ MAX_TEXT = 4_096
 MAX_ITEMS = 10_000
 MAX_LIST = 1_000_000
 
+#: Marks in a row, such as accents, of a text that is normalized: the bound of stream-safe text in UAX 15.
+MAX_MARKS = 30
+
 #: Numbers written as text, for names that are declared as numbers.
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
@@ -25,7 +28,26 @@ def fold(text: str) -> str:
     """Return the form in which names and texts are compared: Unicode canonical caseless matching, in NFC."""
     if text.isascii():
         return text.lower()
+    if not _is_sortable(text):
+        return text
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def to_nfc(text: str) -> str:
+    """Return the text in NFC, where equal letters are equal characters."""
+    return unicodedata.normalize("NFC", text) if not text.isascii() and _is_sortable(text) else text
+
+
+def _is_sortable(text: str) -> bool:
+    """Whether normalization takes time linear in the text.
+
+    Marks are sorted by insertion: a megabyte of them in the wrong order takes hours. No script has more than
+    a few on one letter; text with more is compared as it is written.
+    """
+    if unicodedata.is_normalized("NFC", text):
+        return True
+    runs = bytes(map(unicodedata.combining, text)).split(b"\0")
+    return max(map(len, runs)) <= MAX_MARKS
 
 
 def as_value(raw: object, path: str) -> Value:

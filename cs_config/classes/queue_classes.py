@@ -1,6 +1,5 @@
 """Groups of queues with equal parameters for a VO, so that requirements are evaluated once per group."""
 
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,7 +16,7 @@ from cs_config.tree.node_attributes import FORWARDING
 from requirements.classad.work import LargestSizes
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes, Option
 from requirements.nodes.site_mapping import SiteMapping
-from requirements.values import MAX_TEXT, Scalar, Value, fold
+from requirements.values import MAX_TEXT, Scalar, Value, fold, to_nfc
 
 #: Version of the algorithm of `digest`, stored beside the digests; raise it with every change. Digests of
 #: another release are not comparable, even for the same configuration.
@@ -154,5 +153,5 @@ def _exact(value: Value) -> Any:
 
 def _exact_scalar(scalar: Scalar) -> Any:
     if isinstance(scalar, str):
-        return unicodedata.normalize("NFC", scalar)
+        return to_nfc(scalar)
     return {"real": repr(scalar)} if isinstance(scalar, float) else scalar

@@ -13,7 +13,6 @@ the values, the value is Error instead.
 
 import itertools
 import math
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +41,7 @@ from requirements.classad.syntax_tree import (
 from requirements.classad.work import LargestSizes, Size, WorkLimit
 from requirements.errors import InvalidInput
 from requirements.record import Reason, ReasonKind
-from requirements.values import Value, as_value, find_excess, fold, format_value, lookup
+from requirements.values import Value, as_value, find_excess, fold, format_value, lookup, to_nfc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +170,7 @@ def _read_values(names: Iterable[str], resource: Mapping[str, Value]) -> _ReadVa
 def _library_text(value: Value) -> object:
     if isinstance(value, tuple):
         return [_library_text(item) for item in value]
-    return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
+    return to_nfc(value) if isinstance(value, str) else value
 
 
 def read(source: SourceText) -> Program:

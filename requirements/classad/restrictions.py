@@ -6,7 +6,6 @@ Integer operations on constants that exceed 64 bits are refused, as the library 
 depth of trees is limited, as the library fails, or crashes the process, on deeper ones.
 """
 
-import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -33,7 +32,7 @@ from requirements.classad.syntax_tree import (
     children,
 )
 from requirements.errors import InvalidInput, did_you_mean
-from requirements.values import MAX_TEXT
+from requirements.values import MAX_TEXT, to_nfc
 
 #: Functions with the arguments pattern, text or list of texts, options.
 FUNCTIONS = frozenset({"regexp", "regexpmember"})
@@ -78,7 +77,7 @@ def refusal(pattern: str, options: str) -> str | None:
 def _text(argument: object) -> str | None:
     """The text of a literal in NFC, as the values of resources are."""
     if isinstance(argument, Literal) and type(argument.value) is str:
-        return unicodedata.normalize("NFC", argument.value)
+        return to_nfc(argument.value)
     return None
 
 

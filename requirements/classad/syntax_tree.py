@@ -11,14 +11,13 @@ and stops at the limit.
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
 from requirements.errors import InvalidInput, Problem
-from requirements.values import Scalar
+from requirements.values import Scalar, to_nfc
 
 #: Characters of a long line in an excerpt before and after the position.
 _AROUND = 50
@@ -309,7 +308,7 @@ def render(node: Node, override: Override = lambda _: None) -> str:
 
 def attribute_key(name: str) -> str:
     """Normalize a name for the library, which ignores the case of ASCII letters."""
-    return unicodedata.normalize("NFC", name).translate(_UPPER_TO_LOWER)
+    return to_nfc(name).translate(_UPPER_TO_LOWER)
 
 
 def attribute_name(name: str) -> str:
@@ -348,7 +347,7 @@ def _literal(value: Scalar | Special) -> str:
         return repr(value)
     if isinstance(value, Special):
         return value.value
-    return f'"{_escaped(unicodedata.normalize("NFC", value))}"'
+    return f'"{_escaped(to_nfc(value))}"'
 
 
 def _escaped(text: str) -> str:

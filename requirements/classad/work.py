@@ -12,7 +12,6 @@ two lengths is added for these. Weights were measured; `benchmarks/expressions.p
 
 import math
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,7 +31,7 @@ from requirements.classad.syntax_tree import (
     children,
     render,
 )
-from requirements.values import MAX_ITEMS, MAX_LIST, MAX_TEXT, Value, find_excess
+from requirements.values import MAX_ITEMS, MAX_LIST, MAX_TEXT, Value, find_excess, to_nfc
 
 #: Work of one evaluation; a unit takes at most 0.1 ns, all of it at most 10 ms.
 MAX_WORK: Final = 100_000_000
@@ -115,7 +114,7 @@ def measure(value: object) -> Size | None:
 
 
 def _text_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(unicodedata.normalize("NFC", text).encode())
+    return len(text) if text.isascii() else len(to_nfc(text).encode())
 
 
 #: The largest sizes that values may have.

@@ -1,11 +1,23 @@
+import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from requirements.errors import InvalidInput
-from requirements.values import MAX_INTEGER, as_number, as_value, fold, format_value, key, lookup, normal
+from requirements.values import (
+    MAX_INTEGER,
+    MAX_MARKS,
+    as_number,
+    as_value,
+    fold,
+    format_value,
+    key,
+    lookup,
+    normal,
+    to_nfc,
+)
 
 SCALARS = (
     st.booleans()
@@ -26,6 +38,27 @@ def test_folding_twice_is_folding_once(text: str) -> None:
 )
 def test_names_compare_without_case_and_composition(one: str, other: str) -> None:
     assert fold(one) == fold(other)
+
+
+#: Letters that are composed, decomposed, of several marks, and marks in an order that is not canonical.
+LETTERS = ["a", "é", "e\u0301", "\u0344", "\U0001d160", "\u0301", "\u0316", "\u0345", "가", "\u1100\u1161"]
+
+
+@given(st.lists(st.sampled_from(LETTERS), max_size=MAX_MARKS).map("".join))
+@example("\u0301\u0316" * (MAX_MARKS // 2))
+def test_letters_with_marks_are_normalized(text: str) -> None:
+    assert to_nfc(text) == unicodedata.normalize("NFC", text)
+    assert fold(text) == fold(unicodedata.normalize("NFD", text))
+
+
+@pytest.mark.parametrize(
+    "text", ["\u0301\u0316" * MAX_MARKS, "a" + "\u0344" * (MAX_MARKS + 1), "\u0301" * 99 + "\u0316"]
+)
+def test_more_marks_than_any_script_has_are_not_sorted(text: str) -> None:
+    assert not unicodedata.is_normalized("NFC", text)
+    assert to_nfc(text) == text
+    assert fold(text) == text
+    assert fold(text + " A") == fold(fold(text + " A"))
 
 
 @given(SCALARS | st.lists(SCALARS).map(tuple))
