@@ -9,6 +9,7 @@ matching that is changed on purpose is changed here, too, from the text of the r
 |---|---|
 | `configuration` | the resource tree: effective parameters, access, requirements, identity of pools |
 | `jobs` | descriptions, the conditions of a resource, limits, throttles |
+| `flags` | mappings of sites to the languages of batch systems, and which nodes fulfil flags |
 | `world` | the state: jobs, attempts, bans, advertisements; what a request may be given, and why nothing |
 | `machine` | commands that drive service and model, and the comparisons |
 | `commands` | random commands, and how often each is drawn |
@@ -20,8 +21,10 @@ Compared are: the pools of each queue, in every process, after each change; the 
 with its effect; the status of each job, and `No eligible queue`; ids of pools, equal for equal
 requirements and for no others; the whole listing of task queues for a resource; each match (it fits,
 nobody has it, limits and throttles admit it, its epoch is the next); each answer of nothing (no job fits,
-and the reason is true); explanations (candidates and eligible queues, of the job and of its description);
-reports of closed attempts (409); wrong submissions (400, nothing stored).
+and the reason is true); explanations (candidates, eligible queues, and how many queues each requirement
+excludes, of the job, of its description and of imagined jobs); flags for batch systems (each node that
+fulfils the requirements fulfils them, and the reverse where they suffice); reports of closed attempts (409);
+wrong submissions (400, nothing stored).
 
 Left out, since the documents do not determine it: throttles that are added where jobs were taken away,
 requests without a queue where places inside have limits, temporary changes on top of temporary ones, the

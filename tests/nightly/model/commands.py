@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+from tests.nightly.model.flags import FORWARDINGS
 from tests.nightly.model.harness import OPERATIONS
 from tests.nightly.model.machine import Command
 from tests.nightly.model.world import ADMISSIONS
@@ -22,7 +23,7 @@ PARAMETERS: dict[str, list[Any]] = {
     "SoftwareTag": [["v1"], ["v1", "v2"], ["V2", "v3"], ["v3", "v1"], None],
     "Country": ["DE", "de", "FR", None],
     "MaxRAM": [1000, 2000, 8000],
-    "Tag": [["ta"], ["TB"], ["ta", "tc"], "tc"],
+    "Tag": [["ta"], ["TB"], ["ta", "tc"], "tc", None],
     "RequiredTag": [["ta"], [], [], [], []],
     "NumberOfProcessors": [1, 2, 8],
     "GPUs": [0, 1, 2],
@@ -50,6 +51,7 @@ NODE_ATTRIBUTES: dict[str, list[Any]] = {
     "OS": [["el8", "el9"], ["el7", None], "unknown", None],
     "Memory": [[1000, 2000], "unknown", None],
     "Level": [[1, 5], "unknown", None],
+    "Flag": [[True, False], "unknown", None],
 }
 VO_LISTS = (["alpha", "hasty"], ["Beta", "ALPHA"], ["beta", "Hasty"], ["ALPHA", "beta", "hasty"])
 POLICIES = {
@@ -84,6 +86,7 @@ WEIGHTS = {
     "request": 42,
     "list": 12,
     "explain": 10,
+    "imagine": 4,
     "finish": 5,
     "start": 3,
     "heartbeat": 3,
@@ -120,7 +123,7 @@ class Drawing:
         return self._random.random() < chance
 
     def _number(self) -> int:
-        return self._random.randrange(1000)
+        return self._random.randrange(10**6)
 
     def _service(self) -> dict[str, int]:
         return {"service": self._random.randrange(2)}
@@ -133,10 +136,11 @@ class Drawing:
             site, ce, queue = address.split("/")
             at_site = sites.setdefault(site, {**self._parameters(2), "CEs": {}})
             at_ce = at_site["CEs"].setdefault(ce, {**self._in_lower_case(self._parameters(1)), "Queues": {}})
-            at_ce["Queues"][queue] = self._parameters(6)
-            for node in (at_site, at_ce, at_ce["Queues"][queue]):
-                if self._maybe(0.1):
-                    node["VO"] = self._one(VO_LISTS)
+            at_queue = at_ce["Queues"][queue] = self._parameters(6)
+            for node in (at_site, at_ce, at_queue):
+                self._decorate(node)
+            self._remove_some(at_site, at_ce)
+            self._remove_some({**at_site, **at_ce}, at_queue)
         for site in SITES:
             if self._maybe(0.25):
                 sites[site]["Throttle"] = self._throttle()
@@ -144,6 +148,32 @@ class Drawing:
             if self._maybe(0.7):
                 sites[site] |= self._limits()
         return {"Operations": OPERATIONS, "Resources": {"Sites": sites}}
+
+    def _decorate(self, node: dict[str, Any]) -> None:
+        """Add what is not just a parameter of one level."""
+        if self._maybe(0.1):
+            node["VO"] = self._one(VO_LISTS)
+        if self._maybe(0.2):
+            node["NodeAttributes"] = self._node_attributes()
+        if self._maybe(0.4):
+            node["Forwarding"] = self._forwarding()
+        if self._maybe(0.3):
+            node["tag" if "tag" in node else "Tag"] = self._one(tags for tags in PARAMETERS["Tag"] if tags)
+
+    def _node_attributes(self) -> dict[str, Any]:
+        names = self._random.sample(sorted(NODE_ATTRIBUTES), self._one([1, 2, 3]))
+        return {name: self._one(v for v in NODE_ATTRIBUTES[name] if v is not None) for name in names}
+
+    def _forwarding(self) -> dict[str, Any] | None:
+        vocabulary = self._one([*sorted(FORWARDINGS), *sorted(FORWARDINGS), None])
+        return vocabulary and {"Vocabulary": vocabulary, "Attributes": FORWARDINGS[vocabulary]}
+
+    def _remove_some(self, above: dict[str, Any], node: dict[str, Any]) -> None:
+        """Let a level remove what it inherits, by null."""
+        there = {name.lower() for name in node}
+        for name in PARAMETERS:
+            if name.lower() in {n.lower() for n in above} - there and self._maybe(0.15):
+                node[name] = None
 
     def _parameters(self, count: int) -> dict[str, Any]:
         names = self._random.sample(sorted(set(PARAMETERS) - {"Requirements"}), count)
@@ -185,9 +215,13 @@ class Drawing:
                 "access",
                 "declare",
                 "node",
+                "node",
                 "limit",
                 "limit",
                 "dynamic",
+                "null",
+                "null",
+                "forwarding",
                 "queue",
                 "throttle",
             ]
@@ -242,6 +276,15 @@ class Drawing:
         name = self._one(NODE_ATTRIBUTES)
         return {"set": {f"{path}/NodeAttributes/{name}": self._one(NODE_ATTRIBUTES[name])}}
 
+    def _edit_null(self) -> dict[str, Any]:
+        path, depth = self._path(self._one((1, 2)))
+        name = self._one(("Memory", "OS", "Level", "Flag", "SoftwareTag"))
+        return {"set": {f"{path}/{name.lower() if depth == 1 else name}": None}}
+
+    def _edit_forwarding(self) -> dict[str, Any]:
+        path, _ = self._path()
+        return {"set": {f"{path}/Forwarding": self._forwarding()}}
+
     def _edit_limit(self) -> dict[str, Any]:
         attribute, value = self._limited()
         site = self._one(SITES)
@@ -274,10 +317,8 @@ class Drawing:
 
     # ------------------------------------------------------------------ jobs
 
-    def _submit(self) -> dict[str, Any]:
+    def _description(self) -> dict[str, Any]:
         vo = self._one(["alpha"] * 4 + ["beta"] * 3 + ["hasty"])
-        form = self._one(FORMS)
-        count = self._one([1, 2, 4, 8])
         description = {
             "Executable": "x",
             "VO": vo,
@@ -288,11 +329,17 @@ class Drawing:
         }
         if vo == "hasty":
             description = {n: v for n, v in description.items() if n not in {"Site", "BannedSites", "GridCE"}}
+        return description
+
+    def _imagine(self) -> dict[str, Any]:
+        return {"description": self._description(), "aim": self._number(), **self._service()}
+
+    def _submit(self) -> dict[str, Any]:
         return {
-            "description": description,
+            "description": self._description(),
             "aim": self._number() if self._maybe(0.6) else None,
-            "form": form,
-            "count": count,
+            "form": self._one(FORMS),
+            "count": self._one([1, 2, 4, 8]),
             "style": self._number(),
             **self._service(),
             "twice": self._maybe(0.1),
@@ -408,12 +455,15 @@ class Drawing:
         return resource
 
     def _list(self) -> dict[str, Any]:
-        return {"resource": self._resource(), **self._service()}
+        near = self._number() if self._maybe(0.7) else None
+        return {"resource": self._resource(), "near": near, **self._service()}
 
     def _request(self) -> dict[str, Any]:
         return {
             "resource": self._resource(),
             "aim": self._number() if self._maybe(0.8) else None,
+            "near": self._number() if self._maybe(0.3) else None,
+            "submits": self._maybe(0.15),
             "count": self._one([1, 1, 2, 3, 4]),
             **self._service(),
             "started": self._maybe(0.6),

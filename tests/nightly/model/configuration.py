@@ -17,7 +17,10 @@ Tree = dict[str, Any]
 Parameters = dict[str, Any]  #: by the name in lower case
 
 #: Parts of a node of the tree that are no parameters.
-_SECTIONS = {"ces", "queues", "vos", "throttle", "runninglimit", "matchingdelay", "nodeattributes"}
+_SECTIONS = {
+    *("ces", "queues", "vos", "throttle", "runninglimit", "matchingdelay"),
+    *("nodeattributes", "forwarding"),
+}
 #: §1 "`Tag` and `RequiredTag` are sets and unite over the levels instead".
 _UNITED = {"tag", "requiredtag"}
 #: What decides on use, not on requirements.
@@ -50,8 +53,10 @@ def levels(tree: Tree, queue: str) -> list[Tree]:
 def sections(tree: Tree, queue: str, vo: str) -> Iterator[Tree]:
     """§1 "Resource side": deeper overrides shallower; at one level `VOs/<vo>` overrides the plain section."""
     for node in levels(tree, queue):
-        yield node
-        yield node.get("VOs", {}).get(vo, {})
+        own = node.get("VOs", {}).get(vo, {})
+        overridden = _UNITED & {name.lower() for name in own}  # sets unite over the levels only
+        yield {name: value for name, value in node.items() if name.lower() not in overridden}
+        yield own
 
 
 def effective(tree: Tree, queue: str, vo: str) -> Parameters:
@@ -63,28 +68,26 @@ def effective(tree: Tree, queue: str, vo: str) -> Parameters:
     for section in sections(tree, queue, vo):
         for name, value in section.items():
             key = name.lower()
-            if key in _UNITED:
+            if key in _UNITED and value is not None:
                 values[key] = [
                     *values.get(key, []),
                     *(tag for tag in as_list(value) if tag not in values.get(key, [])),
                 ]
             elif key not in _SECTIONS | _ACCESS:
-                _override(values, key, value)
+                _override(values, key, value, of_nodes=False)
         for name, value in (section.get("NodeAttributes") or {}).items():
-            if value is not None:
-                _override(values, name.lower(), NodeValues(None if value == "unknown" else tuple(value)))
-            elif isinstance(
-                values.get(name.lower()), NodeValues
-            ):  # null takes away an attribute, no parameter
-                del values[name.lower()]
+            which = value and NodeValues(None if value == "unknown" else tuple(value))
+            _override(values, name.lower(), which, of_nodes=True)
         _expire(values, section)
     return values
 
 
-def _override(values: Parameters, key: str, value: Any) -> None:
-    values.pop(key, None)
+def _override(values: Parameters, key: str, value: Any, *, of_nodes: bool) -> None:
+    """A null takes away what it is the null of: a parameter, or an attribute of nodes."""
     if value is not None:
         values[key] = value
+    elif isinstance(values.get(key), NodeValues) is of_nodes:
+        values.pop(key, None)
 
 
 def _expire(values: Parameters, section: Tree) -> None:
@@ -241,6 +244,33 @@ def constants_of(expression: Expression, name: str) -> list[Any]:
     if kind in {"and", "or", "not", "if"}:
         return [value for part in parts for value in constants_of(part, name)]
     return parts[1:] if parts[0].lower() == name else []
+
+
+def parameters_of(requirements: Any, tree: Tree, vo: str) -> dict[str, list[Any]]:
+    """The parameters that requirements read, in lower case, and the constants that each is compared with."""
+    if isinstance(requirements, list):
+        return {name: constants_of(requirements, name) for name in sorted(names_of(requirements))}
+    found: dict[str, list[Any]] = {}
+    for name, wanted in requirements.items():
+        parameter = declaration(tree, vo, name).get("resource", name).lower()
+        found[parameter] = [*found.get(parameter, []), *as_list(wanted)]
+    return found
+
+
+def nodes_of(requirements: Any, values: Parameters, tree: Tree, vo: str) -> list[Parameters]:
+    """Nodes that a queue may have, as far as requirements tell them apart; None: without the attribute."""
+    choices = {
+        name: _possible(values[name].values, constants)
+        for name, constants in parameters_of(requirements, tree, vo).items()
+        if isinstance(values.get(name), NodeValues)
+    }
+    return [dict(zip(choices, each, strict=True)) for each in itertools.product(*choices.values())]
+
+
+def eligible_at(node: Parameters, requirements: Any, values: Parameters, tree: Tree, vo: str) -> bool:
+    """Whether a node fulfils requirements, with the parameters of its queue."""
+    whole = {name: value for name, value in {**values, **node}.items() if value is not None}
+    return eligible(requirements, whole, tree, vo, surely=True)
 
 
 def is_true(expression: Expression, values: Parameters, *, surely: bool) -> bool:

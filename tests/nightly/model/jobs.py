@@ -5,7 +5,7 @@ A description is the JSON that the service takes, with `Requirements` as a recor
 conditions 1-11 are DIRAC's, to which part 2 refers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,16 +106,7 @@ def memory(description: Description) -> float:
 
 def fits(description: Description, resource: Resource) -> bool:
     """§2: the conditions 1-9 of DIRAC and the numbers beyond it, all without case; pools are apart."""
-    return (
-        cpu_time(description) <= resource["CPUTime"]
-        and _admits_place(description, resource)
-        and _stated(resource, "Platform", description.get("Platform"))
-        and _of_its_type(description.get("JobType", ""), resource.get("JobType"))
-        and _tags_fit(description, resource)
-        and memory(description) <= resource.get("MaxRAM", float("inf"))
-        and _cores_fit(description, resource)
-        and description.get("GPUs", 0) <= resource.get("GPUs", 0)
-    )
+    return all(holds(description, resource) for holds in CONDITIONS.values())
 
 
 def _folded(values: Any) -> set[str]:
@@ -127,16 +118,6 @@ def _stated(resource: Resource, key: str, wanted: Any) -> bool:
     return not wanted or resource.get(key) is None or bool(_folded(wanted) & _folded(resource[key]))
 
 
-def _admits_place(description: Description, resource: Resource) -> bool:
-    """Conditions 4 and 5: Site, GridCE and BannedSites."""
-    banned = _folded(description.get("BannedSites", []))
-    return (
-        _stated(resource, "Site", description.get("Site"))
-        and _stated(resource, "GridCE", description.get("GridCE"))
-        and resource["Site"].lower() not in banned
-    )
-
-
 def _of_its_type(wanted: str, offered: Any) -> bool:
     """Condition 4; §1: a type of job managers goes only to a resource that names it."""
     if offered is None:
@@ -144,21 +125,86 @@ def _of_its_type(wanted: str, offered: Any) -> bool:
     return not wanted or wanted.lower() in _folded(offered)
 
 
-def _tags_fit(description: Description, resource: Resource) -> bool:
-    """Conditions 6 and 7: every tag of the job is offered; every required tag is the job's."""
-    asked = _folded(description.get("Tags", []))
-    required = _folded(resource.get("RequiredTag", []))
-    return asked <= _folded(resource.get("Tag", [])) and required <= asked
+def tags_lacking(description: Description, resource: Resource) -> set[str]:
+    """Condition 6: every tag of the job is offered."""
+    return _folded(description.get("Tags", [])) - _folded(resource.get("Tag", []))
 
 
 def _cores_fit(description: Description, resource: Resource) -> bool:
-    """§2 "Beyond it": numbers of cores, jobs of several cores, whole nodes."""
+    """§2 "Beyond it": numbers of cores, jobs of several cores."""
     least, several = cores(description)
     offered = resource.get("NumberOfProcessors", 1)
-    whole = bool(resource.get("WholeNode"))
-    if description.get("WholeNode") and not whole:
-        return False
-    return least <= offered and (not several or offered > 1 or whole)
+    return least <= offered and (not several or offered > 1 or bool(resource.get("WholeNode")))
+
+
+#: Each condition, by the keyword of the job (or of the resource) that states it.
+CONDITIONS: Mapping[str, Callable[[Description, Resource], bool]] = {
+    "CPUTime": lambda job, has: cpu_time(job) <= has["CPUTime"],
+    "Site": lambda job, has: _stated(has, "Site", job.get("Site")),
+    "BannedSites": lambda job, has: has["Site"].lower() not in _folded(job.get("BannedSites", [])),
+    "GridCE": lambda job, has: _stated(has, "GridCE", job.get("GridCE")),
+    "Platform": lambda job, has: _stated(has, "Platform", job.get("Platform")),
+    "JobType": lambda job, has: _of_its_type(job.get("JobType", ""), has.get("JobType")),
+    "Tags": lambda job, has: not tags_lacking(job, has),
+    "RequiredTag": lambda job, has: _folded(has.get("RequiredTag", [])) <= _folded(job.get("Tags", [])),
+    "MinRAM": lambda job, has: memory(job) <= has.get("MaxRAM", float("inf")),
+    "NumberOfProcessors": _cores_fit,
+    "GPUs": lambda job, has: job.get("GPUs", 0) <= has.get("GPUs", 0),
+    "WholeNode": lambda job, has: not job.get("WholeNode") or bool(has.get("WholeNode")),
+}
+
+
+def near(description: Description, resource: Resource, number: int) -> Resource:
+    """The resource with just enough for one condition of a job, or a little less, as a number decides."""
+    less, tags = number % 2, description.get("Tags", [])
+    least, _ = cores(description)
+    ways: list[Resource] = [{"CPUTime": cpu_time(description) - less}]
+    if tags:
+        ways += [
+            {"Tag": tags[less:]},
+            {"RequiredTag": [*tags, *["td"][:less]], "Tag": ["ta", "tb", "tc", "td"]},
+        ]
+    else:
+        ways.append({"RequiredTag": ["ta"][:less]})
+    if "JobType" in description:
+        ways += [{"JobType": ["Other"] if less else ["Other", description["JobType"].upper()]}] * 2
+    if "Platform" in description:
+        ways += [{"Platform": "el7" if less else description["Platform"][0].upper()}] * 2
+    if memory(description):
+        ways += [{"MaxRAM": memory(description) - less}] * 2
+    if "GPUs" in description:
+        ways += [{"GPUs": description["GPUs"] - less}] * 2
+    if least > 1:
+        ways += [{"NumberOfProcessors": least - less}] * 2
+    if "WholeNode" in description:
+        ways += [{"WholeNode": not less}] * 2
+    return resource | ways[number // 2 % len(ways)]
+
+
+#: What a job may need more or less of: the value that an offer just has, or (1) the next that it has not.
+EDGES: Mapping[str, Callable[[Resource, int], Any]] = {
+    "CPUTime": lambda offer, more: min(500000, offer["CPUTime"] + more),
+    "MinRAM": lambda offer, more: offer.get("MaxRAM", 2000) + more,
+    "GPUs": lambda offer, more: offer.get("GPUs", 0) + more,
+    "NumberOfProcessors": lambda offer, more: offer.get("NumberOfProcessors", 1) + more,
+    "Tags": lambda offer, more: [*configuration.as_list(offer.get("Tag", [])), *["td"][:more]],
+    "Platform": lambda offer, more: ["el7"] if more else configuration.as_list(offer.get("Platform", "el8")),
+    "Site": lambda offer, more: [offer["Site"].upper() if not more else "Nowhere.x"],
+    "BannedSites": lambda offer, more: [offer["Site"].upper() if more else "Nowhere.x"],
+    "GridCE": lambda offer, more: [offer["GridCE"].upper() if not more else "cx"],
+}
+
+
+def at_the_edge(description: Description, offer: Resource, number: int) -> Description:
+    """The description with one need that an offer just fulfils, or just does not."""
+    name = list(EDGES)[number // 2]
+    others = {n: v for n, v in description.items() if n not in _CONTRADICTING.get(name, ())}
+    return {**others, name: EDGES[name](offer, number % 2)}
+
+
+_CORES = ("MinNumberOfProcessors", "MaxNumberOfProcessors", "WholeNode")
+#: Keywords that say the same, or the opposite.
+_CONTRADICTING = {"Site": ("BannedSites",), "BannedSites": ("Site",), "NumberOfProcessors": _CORES}
 
 
 def offer_of_queue(values: Parameters, queue: str) -> Resource:
@@ -174,6 +220,8 @@ def offer_of_queue(values: Parameters, queue: str) -> Resource:
         "RequiredTag": "requiredtag",
     }
     stated = {key: values[name] for key, name in names.items() if name in values}
+    if "RequiredTag" in stated:  # is offered as well
+        stated["Tag"] = [*configuration.as_list(stated.get("Tag", [])), *stated["RequiredTag"]]
     return {"CPUTime": values.get("cputime", _CPU_TIME_OF_PILOTS), "Site": site, "GridCE": ce, **stated}
 
 

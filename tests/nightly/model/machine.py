@@ -16,6 +16,14 @@ from tests.nightly.model.jobs import Attempt, Job, Resource
 from tests.nightly.model.world import World
 
 Command = dict[str, Any]
+#: What a pilot offers that is to get something.
+GENEROUS = {
+    "CPUTime": 10**7,
+    "NumberOfProcessors": 8,
+    "GPUs": 2,
+    "MaxRAM": 16000,
+    "Tag": ["ta", "tb", "tc"],
+}
 
 
 class Difference(AssertionError):
@@ -48,9 +56,16 @@ class Machine:
         self.done[command["do"]] += 1
 
     def end(self) -> None:
-        """Take all lost jobs back, and compare."""
+        """Take all lost jobs back, and compare; explain what still waits."""
         self.do_regain()
         self._compare_jobs()
+        for job in self._distinct(self.world.jobs):
+            self._explain(job, job.id)
+
+    @staticmethod
+    def _distinct(found: Sequence[Job]) -> list[Job]:
+        """Of those that wait one of each description."""
+        return list({repr(job.description): job for job in found if job.status == "Waiting"}.values())
 
     def clean_up(self) -> None:
         """Leave nothing that waits, which another run could meet."""
@@ -172,7 +187,8 @@ class Machine:
         queues = list(configuration.queues(self.world.tree))
         if not queues:
             return
-        answer = self._call("POST", "/matcher/getSubmitPoolsForQueue", {"queues": queues}, service=service)
+        body = {"queues": queues, "flags": True}
+        answer = self._call("POST", "/matcher/getSubmitPoolsForQueue", body, service=service)
         self._equal("getSubmitPoolsForQueue", answer.status, 200)
         waiting = {}
         for job in self.world.jobs:
@@ -186,6 +202,26 @@ class Machine:
                 message = f"queues of the pool {pool} of {job.vo} with {job.requirements}"
                 raise Difference(f"{message}: the service has {seen}, the model {mapping}; {what}")
             self.done["pools compared queue by queue"] += len(queues)
+        for queue, groups in answer.body["flags"].items():
+            grouped = sorted(pool for group in groups for pool in group["pools"])
+            self._equal(f"pools of {queue} by their flags", grouped, sorted(answer.body["pools"][queue]))
+            for group in groups:
+                for pool in set(group["pools"]) & set(mappings):
+                    self._check_flags(mappings[pool][0], queue, group["flags"])
+
+    def _check_flags(
+        self, job: Job, queue: str, arguments: Sequence[str], *, sufficient: bool = False
+    ) -> None:
+        """§4: a node that fulfils the requirements fulfils the flags; and the reverse, where they suffice."""
+        if not arguments and not sufficient:
+            return
+        node = self.world.flags_fault(job.requirements, job.vo, queue, arguments, sufficient=sufficient)
+        if node is not None:
+            what = (
+                f"flags {arguments} of {job.vo} with {job.requirements} at {queue} are wrong of a node with"
+            )
+            raise Difference(f"{what} {node}; {self._state_of(queue)[:2]}")
+        self.done["flags"] += 1
 
     def _compare_jobs(self) -> None:
         """The status of each job; "No eligible queue" exactly where it has none; §1 "Identity" of pools."""
@@ -276,8 +312,10 @@ class Machine:
 
     # ------------------------------------------------------------------ matching
 
-    def do_list(self, resource: Resource, *, service: int) -> None:
+    def do_list(self, resource: Resource, *, near: int | None, service: int) -> None:
         """getMatchingTaskQueues: exactly the jobs that the resource may have now."""
+        if near is not None:
+            resource = self._near(resource, near)
         if not self._is_specified(resource):
             return
         fitting = self.world.fitting(resource)
@@ -312,11 +350,23 @@ class Machine:
         return self.world.admitted(resource, found)
 
     def do_request(
-        self, resource: Resource, *, aim: int | None, count: int, service: int, started: bool
+        self,
+        resource: Resource,
+        *,
+        aim: int | None,
+        near: int | None,
+        submits: bool,
+        count: int,
+        service: int,
+        started: bool,
     ) -> None:
         """A pilot asks: it gets jobs that it may have, and nothing only where there is none."""
-        if aim is not None:
+        if near is not None:
+            resource = self._near(resource, near)
+        elif aim is not None:
             resource = self._generous(resource, aim)
+        if submits:
+            resource = {**{n: v for n, v in resource.items() if n != "NodeFacts"}, "SubmitFlags": True}
         if self._is_specified(resource) and "Queue" in resource:
             for attempt in self._request(resource, count, service):
                 if started:
@@ -325,13 +375,7 @@ class Machine:
     def _generous(self, resource: Resource, number: int) -> Resource:
         """A pilot that offers much, where it gets something; or where a ban, limit or throttle holds."""
         offer = {key: resource[key] for key in ("NodeFacts", "JobType", "WholeNode") if key in resource}
-        offer |= {
-            "CPUTime": 10**7,
-            "NumberOfProcessors": 8,
-            "GPUs": 2,
-            "MaxRAM": 16000,
-            "Tag": ["ta", "tb", "tc"],
-        }
+        offer |= GENEROUS
         aimed = [
             {**dict(zip(("Site", "GridCE", "Queue"), queue.split("/"), strict=True)), "VO": vo, **offer}
             for queue in configuration.queues(self.world.tree)
@@ -343,6 +387,19 @@ class Machine:
             if len(self.world.admitted(each, fitting)) < len(fitting) if closed else self._candidates(each):
                 return each
         return resource
+
+    def _near(self, resource: Resource, number: int) -> Resource:
+        """A pilot where a job that waits may run: it offers much, but just enough once, or a little less."""
+        waiting = [job for vo in ("alpha", "beta") for job in self.world.waiting(vo)]
+        job = self._pick(waiting, number)
+        queues = sorted(self.world.mapping(job)) if job is not None else []
+        if not queues:
+            return resource
+        queue = queues[number // 7 % len(queues)]
+        place = dict(zip(("Site", "GridCE", "Queue"), queue.split("/"), strict=True))
+        facts = {"NodeFacts": resource["NodeFacts"]} if "NodeFacts" in resource else {}
+        generous = {**place, "VO": job.vo, **GENEROUS, "WholeNode": True, **facts}
+        return jobs.near(job.description, generous, number // 5)
 
     def _request(self, resource: Resource, count: int, service: int) -> list[Attempt]:
         answers: list[Answer] = []
@@ -366,11 +423,16 @@ class Machine:
         return attempts
 
     def _check_match(self, match: dict[str, Any], resource: Resource, queue: str) -> Attempt:
-        allowed = {job.id: job for job in self._candidates(resource)}
+        submits = resource.get("SubmitFlags", False)
+        found = self.world.fitting(resource)
+        on_node = found if submits else self.world.on_this_node(resource, found)
+        allowed = {job.id: job for job in self.world.admitted(resource, on_node)}
         job = allowed.get(match["job_id"])
         if job is None:
             wrong = self._describe({match["job_id"]})
             raise Difference(f"request {resource} got{wrong}, which it may not have; {self._state_of(queue)}")
+        if submits and job.requirements is not None:
+            self._check_flags(job, queue, match.get("flags") or [], sufficient=True)
         attempt = self.world.match(job, queue, lease=match["lease"], processors=match["processors"])
         self._equal(f"epoch of job {job.id}", match["epoch"], attempt.epoch)
         return attempt
@@ -590,11 +652,13 @@ class Machine:
     # ------------------------------------------------------------------ explanations
 
     def do_explain(self, number: int, *, service: int) -> None:
-        """Explanation = matcher: candidates, eligible queues, their list; of the description as well."""
+        """Explanation = matcher: candidates, eligible queues, their list, reasons."""
         job = self._pick([j for j in self.world.jobs if j.status == "Waiting" and not j.in_flux], number)
-        if job is None:
-            return
-        candidates, suitable = self.world.suitable_queues(job.description)
+        if job is not None:
+            self._explain(job, service)
+
+    def _explain(self, job: Job, service: int) -> None:
+        _, suitable = self.world.suitable_queues(job.description)
         what = f"of job {job.id} {job.description}"
 
         def compare() -> None:
@@ -602,13 +666,51 @@ class Machine:
             seen = {each["queue"] for each in ranked["queues"]}
             values = {q: configuration.effective(self.world.tree, q, job.vo) for q in seen ^ suitable}
             self._equal(f"queues {what}; {values}", seen, suitable)
-            shown = self._get(f"/jobs/{job.id}/explain", service=service)
-            numbers = (shown["candidate_queues"], shown["eligible_queues"])
-            self._equal(f"explanation {what}", numbers, (len(candidates), len(suitable)))
-            body = writing.body([job.description], "jdl", 0)
-            alone = self._call("POST", "/explain", body, service=service)
-            self._equal(f"explanation of {body} {alone.body}", alone.status, 200)
-            numbers = (alone.body["candidate_queues"], alone.body["eligible_queues"])
-            self._equal(f"explanation of {body}", numbers, (len(candidates), len(suitable)))
+            shown = self._get(f"/jobs/{job.id}/explain?forwarding=true", service=service)
+            self._compare_explanation(what, job.description, shown)
+            for each in shown["forwarding"]:
+                left = each["left"] is not None
+                self._check_flags(
+                    job, each["example"], each["flags"], sufficient=each["sufficient"] or not left
+                )
 
         self._eventually(compare)
+        self._explain_alone(job.description, service)
+
+    def do_imagine(self, description: Any, *, aim: int, service: int) -> None:
+        """Explain a job that nobody submitted: it needs what a queue just offers, or a little more."""
+        queue = self._pick(list(configuration.queues(self.world.tree)), aim)
+        if queue is None:
+            return
+        values = configuration.effective(self.world.tree, queue, description["VO"])
+        offer = jobs.offer_of_queue(values, queue)
+        for number in range(2 * len(jobs.EDGES)):
+            self._explain_alone(jobs.at_the_edge(description, offer, number), service)
+
+    def _explain_alone(self, description: Any, service: int) -> None:
+        body = writing.body([description], "jdl", 0)
+
+        def compare() -> None:
+            alone = self._call("POST", "/explain", body, service=service)
+            self._equal(f"explanation of {body} {alone.body}", alone.status, 200)
+            self._compare_explanation(f"of {body}", description, alone.body)
+
+        self._eventually(compare)
+
+    def _compare_explanation(self, what: str, description: Any, shown: dict[str, Any]) -> None:
+        """Contract "Explain": `reasons` names every failing requirement, with the queues that it excludes."""
+        candidates, suitable = self.world.suitable_queues(description)
+        numbers = (shown["candidate_queues"], shown["eligible_queues"])
+        self._equal(f"explanation {what}", numbers, (len(candidates), len(suitable)))
+        seen: Counter[str] = Counter()
+        for reason in shown["reasons"]:
+            seen[reason["requirement"]] += reason["excluded"]
+        wanted = self.world.refused(description, candidates)
+        seen = Counter({name: n for name, n in seen.items() if name in wanted})
+        values = {q: configuration.effective(self.world.tree, q, description["VO"]) for q in candidates}
+        self._equal(
+            f"reasons {what}: {shown['reasons']}; {values}",
+            dict(seen),
+            {n: c for n, c in wanted.items() if c},
+        )
+        self.done["explanations"] += 1

@@ -1,11 +1,12 @@
 """The state of the model; what a request may be given, and why nothing."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.nightly.model import configuration, jobs
+from tests.nightly.model import configuration, flags, jobs
 from tests.nightly.model.configuration import Parameters, Tree
 from tests.nightly.model.jobs import Attempt, Description, Job, Limit, Resource
 
@@ -103,6 +104,44 @@ class World:
             and configuration.eligible(description.get("Requirements"), values, tree, vo)
             and self.admits(values, description)
         )
+
+    def flags_fault(
+        self, requirements: Any, vo: str, queue: str, arguments: Sequence[str], *, sufficient: bool = False
+    ) -> dict[str, Any] | None:
+        """A node that fulfils the requirements, but not the flags, or the reverse; None: there is none."""
+        values = configuration.effective(self.tree, queue, vo)
+        for node in configuration.nodes_of(requirements, values, self.tree, vo):
+            if flags.is_mappable(node):
+                fits = configuration.eligible_at(node, requirements, values, self.tree, vo)
+                taken = flags.fulfils(node, arguments)
+                if (fits and not taken) or (sufficient and taken and not fits):
+                    return node
+        return None
+
+    def refused(self, description: Description, queues: Collection[str]) -> dict[str, int]:
+        """How many of the queues each requirement excludes, by its name: the keywords, and those of a record.
+
+        A name of a record that is compared with a node attribute, or with another parameter, is left out.
+        """
+        vo, tags = description["VO"], configuration.as_list(description.get("Tags", []))
+        required = description.get("Requirements")
+        record = {
+            name: (wanted, configuration.declaration(self.tree, vo, name))
+            for name, wanted in (required.items() if isinstance(required, dict) else ())
+        }
+        found: Counter[str] = Counter(dict.fromkeys([*jobs.CONDITIONS, *record], 0))
+        for queue in queues:
+            values = configuration.effective(self.tree, queue, vo)
+            offer = jobs.offer_of_queue(values, queue)
+            for name, holds in jobs.CONDITIONS.items():  # of tags each for itself
+                lacking = len(jobs.tags_lacking(description, offer)) if name == "Tags" and tags else 1
+                found[name] += 0 if holds(description, offer) else lacking
+            for name, (wanted, declared) in record.items():
+                if isinstance(values.get(declared.get("resource", name).lower()), configuration.NodeValues):
+                    found[name] -= 1000  # left out
+                else:
+                    found[name] += not configuration.fulfils(name, wanted, values, declared, surely=False)
+        return {name: number for name, number in found.items() if number >= 0}
 
     @staticmethod
     def admits(values: Parameters, description: Description) -> bool:
