@@ -21,7 +21,7 @@ from requirements.record import (
     kind_of,
     mismatch,
 )
-from requirements.values import Value, deduplicate, format_value, lookup, normal
+from requirements.values import Value, deduplicate, find_excess, format_value, lookup, normal
 
 __all__ = [
     *("QueueDecision", "Reason", "ReasonKind", "decide_at_queue", "eligible", "failing"),
@@ -173,6 +173,8 @@ def _format_present(wanted: Value, has: Value, kind: ReasonKind) -> str:
 
 
 def _format_wanted(wanted: Value, declaration: Declaration | None) -> str:
+    if excess := find_excess(wanted):
+        return f"a value that {excess}"
     declared = declaration or Declaration(name="")
     plain = normal(wanted)
     if isinstance(plain, tuple):

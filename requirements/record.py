@@ -15,7 +15,9 @@ from requirements.values import (
     Scalar,
     Value,
     as_number,
+    as_short_value,
     as_value,
+    find_excess,
     fold,
     format_value,
     key,
@@ -108,7 +110,7 @@ class ReasonKind(StrEnum):
     NOT_ALL = "not_all"  #: the resource has only some of the required values (`match: all`)
     EXPRESSION = "expression"  #: an expression is false, or not a boolean
     UNDEFINED = "undefined"  #: an expression refers to a parameter that the resource does not have
-    ERROR = "error"  #: an expression cannot be evaluated with the resource's values
+    ERROR = "error"  #: an expression cannot be evaluated with the values; a required value is too long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,8 @@ _UNDECLARED = Declaration(name="")
 
 def mismatch(wanted: Value, has: Value | None, declaration: Declaration | None) -> ReasonKind | None:
     """Return why the value `has` of a resource does not fulfil `wanted`; None if it does."""
+    if find_excess(wanted):
+        return ReasonKind.ERROR
     declared = declaration or _UNDECLARED
     if has is None:
         return ReasonKind.ABSENT
@@ -187,20 +191,31 @@ class Record:
     values: tuple[tuple[str, Value], ...]  #: sorted by the folded name
 
 
-def parse_record(raw: Mapping[str, object], declarations: Declarations, path: str = "Requirements") -> Record:
+def parse_record(
+    raw: Mapping[str, object],
+    declarations: Declarations,
+    path: str = "Requirements",
+    *,
+    is_accepted: bool = False,
+) -> Record:
     """Parse the record in a job description or a request, as read from a JDL, YAML or JSON.
 
+    One that `is_accepted` already, of a stored job, is judged by no declarations, and may have values that
+    are too long: no resource fulfils these.
+
     Raises:
-        InvalidInput: With every problem: invalid values, names that differ only in case, and those found by
-            `record_problems`.
+        InvalidInput: With every problem: invalid values, values that are too long, names that differ only in
+            case, and those found by `record_problems`.
     """
+    if is_accepted:
+        declarations = Declarations()
     problems = list(_name_problems(raw, path))
     if problems:
         raise InvalidInput(problems)
     values: list[tuple[str, Value]] = []
     for name, item in raw.items():
         try:
-            values.append((name, as_value(item, f"{path}/{name}")))
+            values.append((name, (as_value if is_accepted else as_short_value)(item, f"{path}/{name}")))
         except InvalidInput as error:
             problems.extend(error.problems)
     record = Record(values=tuple(sorted(values, key=lambda entry: fold(entry[0]))))

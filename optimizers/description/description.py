@@ -18,7 +18,7 @@ from requirements.classad.expression import Expression, OutOfScopeError, Own, pa
 from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
-from requirements.record import Declarations, parse_record
+from requirements.record import parse_record
 from requirements.requirement_class import exclude_names, names_without_any
 from requirements.values import as_value, attribute_value, fold
 
@@ -397,7 +397,7 @@ class _Reader:
             value = Unevaluated(str(value).lower())
         if isinstance(value, Mapping) and not is_rank:
             declared = self.operations.job_description.declarations
-            return parse_record(value, Declarations() if self.is_accepted else declared, name)
+            return parse_record(value, declared, name, is_accepted=self.is_accepted)
         if isinstance(value, Unevaluated):
             return parse_expression(
                 value.text, name, file=value.file, line=value.line, column=value.column, own=own

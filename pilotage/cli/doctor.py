@@ -30,11 +30,15 @@ from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Publish
 from pilotage.service.auth.oidc.issuer import Issuer
 from pilotage.service.auth.oidc.issuers import LEEWAY
 from pilotage.service.services import utc_now
+from requirements import canonical
 from requirements.errors import PilotageError, format_count
+from requirements.record import Record
+from requirements.values import MAX_TEXT, find_excess
 from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.pilots import nodes
+from taskqueue.pools import pools
 from taskqueue.sites import processes, rule_counters
 
 
@@ -89,6 +93,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield _agents(engine, now)
             yield from _reverts(engine)
             yield _counters(engine)
+            yield from _pools(engine)
             yield from _site_processes(engine, now)
     except PilotageError as error:
         yield Finding(subject, Health.BAD, one_line(str(error)))
@@ -225,7 +230,21 @@ def _counters(engine: Engine) -> Finding:
     return Finding("counters", Health.GOOD, "limits count what runs")
 
 
-#: Problems of directors and gateways that are shown.
+def _pools(engine: Engine) -> Iterator[Finding]:
+    """Look for required values that were stored before they had bounds: no queue fulfils them."""
+    with database.reading(engine) as conn:
+        stored = pools.list_long_requirements(conn, characters=MAX_TEXT)
+    problems = [
+        f"of pool {pool_id[:12]}, {name} {excess}: its jobs are eligible nowhere"
+        for pool_id, original in stored
+        if isinstance(required := canonical.from_json(original), Record)
+        for name, value in required.values
+        if (excess := find_excess(value))
+    ]
+    yield from _warn_first("requirements", problems, "further values that are too long")
+
+
+#: Problems of the same kind that are shown.
 _MOST_PROBLEMS = 20
 
 

@@ -89,6 +89,9 @@ REQUIREMENTS = select(submit_pools.c.pool_id, submit_pools.c.vo, submit_pools.c.
     submit_pools.c.pool_id
 )
 
+#: Those whose text has more characters than this.
+LONG_REQUIREMENTS = REQUIREMENTS.where(func.length(submit_pools.c.original) > bindparam("characters"))
+
 _is_used = exists().where(jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status.in_(_NOT_FINAL))
 _was_used = exists().where(
     jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.ended_at >= bindparam("before")
@@ -273,6 +276,13 @@ def list_requirements(conn: Connection, vos: Collection[str] | None) -> dict[str
     for row in rows:
         found.setdefault(row.vo, {})[row.pool_id] = row.original
     return found
+
+
+def list_long_requirements(conn: Connection, *, characters: int) -> Sequence[tuple[str, str]]:
+    """Ids and requirements, JSON as first written, of pools whose JSON has more characters than this."""
+    return [
+        (row.pool_id, row.original) for row in conn.execute(LONG_REQUIREMENTS, {"characters": characters})
+    ]
 
 
 #: RFC #7's table pool → Site/CE/Queue: one row for each eligible queue of a pool.

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.classad.expression import Expression
-from requirements.evaluator import Reason, eligible, failing
+from requirements.evaluator import Reason, decide_at_queue, eligible, failing
+from requirements.nodes.node_attributes import parse_node_attributes
 from requirements.record import Declaration, Declarations, MatchRule, ReasonKind, Record, ValueKind
 from requirements.values import Value, normal
 
@@ -243,3 +244,20 @@ def test_a_stored_text_that_is_no_expression_any_more_is_a_reason() -> None:
     assert reason.kind is ReasonKind.ERROR
     assert reason.has is not None
     assert "the end where a value should stand" in reason.has
+
+
+@pytest.mark.parametrize("has", [None, "x", "x" * 4097])
+def test_a_stored_value_that_is_too_long_is_fulfilled_nowhere_and_says_so(has: str | None) -> None:
+    [reason] = failing(Record(values=(("OS", "x" * 4097),)), {"OS": has} if has else {}, NOTHING_DECLARED)
+    assert (reason.kind, reason.wanted) == (
+        ReasonKind.ERROR,
+        "a value that has 4097 characters, allowed are 4096",
+    )
+
+
+def test_nodes_do_not_fulfil_a_value_that_is_too_long() -> None:
+    asked = Record(values=(("OS", "x" * 4097),))
+    for options in ("unknown", ["x", "y"]):
+        nodes = parse_node_attributes({"OS": options})
+        assert not decide_at_queue(asked, {}, NOTHING_DECLARED, nodes).eligible
+        assert [reason.kind for reason in failing(asked, {}, NOTHING_DECLARED, nodes)] == [ReasonKind.ERROR]

@@ -52,6 +52,24 @@ def test_a_number_written_as_text_is_one_where_declared() -> None:
     assert parse_record({"Memory": "4000"}, DECLARED).values == (("Memory", "4000"),)
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("x" * 4097, "has 4097 characters, allowed are 4096"),
+        (["a", "x" * 4097], "has 4097 characters in one item, allowed are 4096"),
+        ([1] * 10_001, "has 10001 items, allowed are 10000"),
+    ],
+)
+def test_values_that_are_too_long_are_refused_unless_they_were_accepted_before(
+    value: object, message: str
+) -> None:
+    assert problems({"SoftwareTag": value, "CPUModel": value}) == [
+        f"Requirements/{name}: {message}" for name in ("SoftwareTag", "CPUModel")
+    ]
+    stored = parse_record({"CPUModel": value}, DECLARED, is_accepted=True)
+    assert stored.values == (("CPUModel", tuple(value) if isinstance(value, list) else value),)
+
+
 def test_values_out_of_bounds_are_refused() -> None:
     assert problems({"Memory": -1}) == ["Requirements/Memory: -1 is too small, allowed is at least 0"]
     assert problems({"Memory": "2e6"}) == [

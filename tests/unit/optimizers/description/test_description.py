@@ -196,6 +196,17 @@ def test_a_default_that_bans_the_stated_site_is_left_to_the_configuration() -> N
     assert parse(banning, Site="A.x").sites == ("A.x",)
 
 
+def test_required_texts_have_a_bound_that_stored_jobs_may_exceed() -> None:
+    required = {"Requirements": {"CPUModel": "x" * 4097}}
+    assert problems(**required) == {
+        "Requirements/CPUModel": "Requirements/CPUModel: has 4097 characters, allowed are 4096",
+    }
+    stored = description.parse_description(
+        {"Executable": "/bin/true", **required}, options(), is_accepted=True
+    )
+    assert isinstance(stored.requirements, Record)
+
+
 def test_requirements_are_a_record_or_an_expression() -> None:
     assert isinstance(parse(Requirements={"Memory": 4000}).requirements, Record)
     assert isinstance(parse(Requirements="other.Memory > 4000").requirements, Expression)
