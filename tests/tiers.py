@@ -82,7 +82,7 @@ GROUPS = (
     ),
     Group(
         name="earlier release",
-        files=("tests/acceptance/test_earlier_release.py", "tests/data/earlier_release/"),
+        files=("tests/acceptance/test_earlier_release", "tests/data/earlier_release/"),
         sources=(*_CORE, "pilotage/service/", "pilotage/fabric/pilot/"),
     ),
     Group(

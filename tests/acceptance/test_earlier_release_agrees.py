@@ -1,0 +1,303 @@
+"""What the last release and this one answer to the same descriptions on the same grid.
+
+Each has a service and a database of its own. States, ids of pools, eligible queues and explanations are
+equal.
+"""
+
+import json
+import os
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from examples.servers.starting import free_port, wait_until
+from tests import earlier_release
+from tests.acceptance.processes import PILOTAGE, Supervised
+from tests.conftest import ROOT
+from tests.running_service import NO_AUTHORITIES
+
+pytestmark = pytest.mark.timeout(1800)
+EARLIER, THIS = "earlier", "this"
+VOS = ("biomed", "cms", "lhcb", "osgvo")
+#: Random descriptions, and those whose explanations are compared beside the examples.
+DESCRIPTIONS, EXPLAINED = 10_000, 150
+#: Descriptions of one request.
+BATCH = 250
+#: Sites whose nodes differ, beside those of the examples.
+SITES = """
+LCG.Mixed.org:
+  VO: [biomed, cms, lhcb, osgvo]
+  OS: el9
+  CEs:
+    ce:
+      Tag: [MultiProcessor]
+      Queues:
+        one: {CPUTime: 90000, NodeAttributes: {OS: [el8, el9], Memory: unknown}}
+        two: {CPUTime: 90000, NumberOfProcessors: 8, NodeAttributes: {CPUModel: unknown, GPUs: [0, 1, 4]}}
+        three: {CPUTime: 90000, MaxRAM: 4000, NodeAttributes: {Scratch: unknown, Country: unknown}}
+"""
+QUEUES = [f"LCG.Mixed.org/ce/{queue}" for queue in ("one", "two", "three")]
+#: Parameters of the grid, and what jobs may want of them beside their values there.
+NUMBERS = ("GPUs", "GlueHostBenchmarkSI00", "MaxRAM", "NumberOfProcessors", "maxWallClockTime")
+TEXTS = ("Architecture", "CPUModel", "Country", "OS", "SoftwareTag")
+OTHER_NUMBERS = {"Memory": [1, 2000, 4000, 8000, 2500.5], "Scratch": [0, 50, 500]}
+
+
+def read_grid() -> Mapping[str, Any]:
+    """The sites of both examples and `SITES`, for `VOS`."""
+    files = (ROOT / "examples" / name / "resources.yaml" for name in ("osg", "slurm"))
+    grid, slurm = (yaml.safe_load(file.read_text()) for file in files)
+    grid["Resources"]["Sites"] |= slurm["Resources"]["Sites"] | yaml.safe_load(SITES)
+    grid["Registry"]["VO"] |= slurm["Registry"]["VO"]
+    grid["Operations"]["Defaults"]["Limits"] = {"RequestsPerSecond": 100_000}
+    return dict(grid)
+
+
+@dataclass
+class Drawing:
+    """Draws descriptions with the values of a grid."""
+
+    dice: random.Random
+    numbers: Mapping[str, Sequence[float]]
+    texts: Mapping[str, Sequence[str]]
+
+    def description(self) -> dict[str, Any]:
+        job: dict[str, Any] = {"Executable": "x"}
+        draw = self.dice.random
+        if draw() < 0.9:
+            job["Requirements"] = self.record() if draw() < 0.5 else self.condition(2)
+        for name, values in (
+            ("CPUTime", (600, 80_000, 90_000, 500_000)),
+            ("Site", ("LCG.Mixed.org", "OSG.CERN.ch", "ANY", ["OSG.MIT.us", "OSG.CERN.ch"])),
+            ("BannedSites", ("LCG.North.org", ["OSG.MIT.us"])),
+            ("NumberOfProcessors", (2, 8)),
+            ("Tags", ("MultiProcessor", ["GPU", "big"])),
+            ("MinRAM", (2000, 16_000)),
+            ("Priority", (0, 10)),
+        ):
+            if draw() < 0.15:
+                job[name] = self.dice.choice(values)
+        return job
+
+    def record(self) -> dict[str, Any]:
+        named: dict[str, Any] = {}
+        for _ in range(self.dice.randint(1, 3)):
+            name = self.dice.choice([*self.numbers, *self.texts])
+            value = self.value(name)
+            named[name] = (
+                [value, self.value(name)] if name in self.texts and self.dice.random() < 0.3 else value
+            )
+        return named
+
+    def value(self, name: str) -> Any:
+        return self.dice.choice(self.numbers.get(name) or self.texts[name])
+
+    def condition(self, depth: int) -> str:
+        draw = self.dice.random()
+        if depth == 0 or draw < 0.3:
+            return self.comparison()
+        if draw < 0.4:
+            return f"!({self.condition(depth - 1)})"
+        if draw < 0.5:
+            parts = (self.condition(depth - 1) for _ in range(3))
+            return "({} ? {} : {})".format(*parts)
+        return f"({self.condition(depth - 1)} {self.dice.choice(('&&', '||'))} {self.condition(depth - 1)})"
+
+    def comparison(self) -> str:
+        name = self.dice.choice([*self.numbers, *self.texts])
+        operator = self.dice.choice(("==", "!=", "<", "<=", ">", ">=", "=?=", "=!="))
+        written = json.dumps(self.value(name))
+        match self.dice.randrange(12):
+            case 0:
+                return f"isUndefined(other.{name})"
+            case 1 if name in self.texts:
+                return f"member({written}, other.{name})"
+            case 2 if name in self.texts:
+                return f'regexp("^[a-m]", other.{name}, "i")'
+            case 3 if name in self.numbers:
+                return f"other.{name} * 2 {operator} {written}"
+        return f"{self.dice.choice(('other.', 'TARGET.', ''))}{name} {operator} {written}"
+
+
+def draw_descriptions(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
+    values: dict[str, set[Any]] = {}
+    _collect(grid["Resources"]["Sites"], values)
+    found = {name: sorted(values[name])[:: max(1, len(values[name]) // 12)] for name in (*NUMBERS, *TEXTS)}
+    numbers = {name: found[name] for name in NUMBERS} | OTHER_NUMBERS
+    drawing = Drawing(random.Random(1), numbers, {name: found[name] for name in TEXTS})
+    return [drawing.description() for _ in range(DESCRIPTIONS)]
+
+
+def _collect(node: Any, values: dict[str, set[Any]]) -> None:
+    for name, value in node.items() if isinstance(node, dict) else ():
+        _collect(value, values)
+        wanted = int if name in NUMBERS else str if name in TEXTS else ()
+        listed = value if isinstance(value, list) else [value]
+        values.setdefault(name, set()).update(each for each in listed if isinstance(each, wanted))
+
+
+@dataclass
+class Service:
+    """A service of one release."""
+
+    clients: Mapping[str, httpx.Client]  #: of a user of each VO
+    operator: httpx.Client
+
+    def submit(self, vo: str, jobs: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The id of each job, or the error for one that is refused, which refuses its batch."""
+        answer = self.clients[vo].post("/jobs", json={"jobs": jobs})
+        if answer.is_success:
+            return list(answer.json()["job_ids"])
+        if len(jobs) == 1:
+            return [(answer.status_code, answer.json()["error"])]
+        half = len(jobs) // 2
+        return self.submit(vo, jobs[:half]) + self.submit(vo, jobs[half:])
+
+    def list_all(self, kind: str) -> Iterator[Any]:
+        """All jobs or pools."""
+        after: Mapping[str, Any] = {}
+        while True:
+            page = self._get(kind, limit=500, **after)
+            yield from page[kind]
+            if page["next"] is None:
+                return
+            after = {"after": page["next"]}
+
+    def explain(self, path: str) -> Any:
+        return self._get(f"{path}/explain", **({"forwarding": True} if path.startswith("jobs") else {}))
+
+    def _get(self, path: str, **query: Any) -> Any:
+        return self.operator.get(f"/{path}", params=query).raise_for_status().json()
+
+
+@pytest.fixture(scope="module")
+def grid() -> Mapping[str, Any]:
+    return read_grid()
+
+
+@pytest.fixture(scope="module")
+def services(
+    tmp_path_factory: pytest.TempPathFactory, grid: Mapping[str, Any]
+) -> Iterator[dict[str, Service]]:
+    program = earlier_release.unpack(tmp_path_factory.mktemp("program"))
+    with ExitStack() as stack:
+        environments: Mapping[str, Mapping[str, str]] = {EARLIER: {"PYTHONPATH": str(program)}, THIS: {}}
+        yield {
+            release: _start(stack, tmp_path_factory.mktemp(release), grid, environment)
+            for release, environment in environments.items()
+        }
+
+
+def _start(stack: ExitStack, home: Path, grid: Mapping[str, Any], environment: Mapping[str, str]) -> Service:
+    resources = home / "resources.yaml"
+    resources.write_text(yaml.safe_dump(grid))
+    url = f"sqlite:///{home / 'pilotage.db'}"
+    environment = {**environment, "PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": url}
+
+    def run(*words: str) -> str:
+        return subprocess.check_output([str(PILOTAGE), *words], env={**os.environ, **environment}, text=True)
+
+    run("db", "upgrade")
+    port = free_port()
+    words = ["serve", "--port", str(port), "--resources", str(resources)]
+    process = Supervised("serve", words, env=environment, log=home / "log")
+    process.start()
+    stack.callback(process.stop)
+
+    def connect(*role: str) -> httpx.Client:
+        token = json.loads(run("token", "--json", "--role", *role))["token"]
+        client = httpx.Client(
+            base_url=f"http://127.0.0.1:{port}/api/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            trust_env=False,
+            verify=NO_AUTHORITIES,
+            timeout=300,
+        )
+        return stack.enter_context(client)
+
+    def is_ready() -> bool:
+        assert process.is_running, process.log.read_text()
+        try:
+            return operator.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    operator = connect("operator")
+    wait_until(is_ready)
+    return Service({vo: connect("user", "--vo", vo, "--user", "alice") for vo in VOS}, operator)
+
+
+def test_jobs_pools_and_explanations_are_those_of_the_earlier_release(
+    services: dict[str, Service], grid: Mapping[str, Any]
+) -> None:
+    descriptions = draw_descriptions(grid)
+    accepted = {release: _submit_all(service, descriptions) for release, service in services.items()}
+    assert accepted[THIS] == accepted[EARLIER]
+
+    jobs = _ask_both(services, lambda service: {job["job_id"]: job for job in service.list_all("jobs")})
+    _compare(jobs)
+    _compare(
+        _ask_both(services, lambda service: {pool["pool_id"]: pool for pool in service.list_all("pools")})
+    )
+    some = [*jobs[THIS]][:: DESCRIPTIONS // EXPLAINED]
+    _compare(_ask_both(services, lambda service: {each: service.explain(f"jobs/{each}") for each in some}))
+    queues = [f"resources/queues/{queue}" for queue in QUEUES]
+    _compare(_ask_both(services, lambda service: {each: service.explain(each) for each in queues}))
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "examples").glob("osg/jobs/*.jdl")), ids=lambda file: file.name
+)
+def test_the_examples_are_explained_as_by_the_earlier_release(
+    services: dict[str, Service], file: Path
+) -> None:
+    [vo] = re.findall(r'VO = "(\w+)"', file.read_text())
+
+    def explain(service: Service) -> dict[Any, Any]:
+        body = {"jdl": re.sub(r"(VO|Owner) = .*;|InputSandbox = .*;", "", file.read_text())}
+        answer = service.clients[vo].post("/explain", params={"forwarding": True}, json=body)
+        return {file.name: answer.raise_for_status().json()}
+
+    _compare(_ask_both(services, explain))
+
+
+def _ask_both(
+    services: Mapping[str, Service], ask: Callable[[Service], dict[Any, Any]]
+) -> dict[str, dict[Any, Any]]:
+    return {release: ask(service) for release, service in services.items()}
+
+
+def _submit_all(service: Service, descriptions: Sequence[Mapping[str, Any]]) -> list[Any]:
+    answers = []
+    for number, first in enumerate(range(0, len(descriptions), BATCH)):
+        answers += service.submit(VOS[number % len(VOS)], descriptions[first : first + BATCH])
+    return answers
+
+
+def _compare(answers: Mapping[str, Mapping[Any, Any]]) -> None:
+    """Each difference is shown, for the first few objects that have one."""
+    assert answers[THIS].keys() == answers[EARLIER].keys()
+    pairs = {key: (_strip(answers[EARLIER][key]), _strip(answers[THIS][key])) for key in answers[THIS]}
+    different = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    assert not different, f"{len(different)} differ: {dict(islice(different.items(), 3))}"
+
+
+def _strip(answer: Any) -> Any:
+    """Without times, and without what would help, which this release looks for by other means."""
+    if isinstance(answer, dict):
+        return {
+            name: _strip(value)
+            for name, value in answer.items()
+            if not name.endswith("_at") and name != "changes"
+        }
+    return list(map(_strip, answer)) if isinstance(answer, list) else answer
