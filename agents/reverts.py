@@ -11,10 +11,11 @@ from sqlalchemy import Engine
 
 from agents import leader
 from agents.leader import Leadership
+from cs_config.editing import proposals, reverts
+from cs_config.editing.reverts import Revert
 from cs_config.errors import ConfigError, VersionConflict
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import proposals, reverts, store
-from cs_config.versions.reverts import Revert
+from cs_config.versions import store
 from requirements.errors import PilotageError
 from taskqueue.db import database
 

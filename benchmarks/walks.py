@@ -24,10 +24,11 @@ from agents import lost_jobs, pools
 from benchmarks import servers
 from benchmarks.population import NOW
 from benchmarks.results import Result
+from cs_config.editing import patch
+from cs_config.editing.permissions import Rights
+from cs_config.editing.proposals import ConfigDraft
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import patch, store
-from cs_config.versions.permissions import Rights
-from cs_config.versions.proposals import ConfigDraft
+from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cs_config.versions.diff import Difference
+from cs_config.source.diff import Difference
 from requirements.errors import InvalidInput, NotFound, PilotageError, Problem
 
 

@@ -9,18 +9,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cs_config.editing import patch
+from cs_config.editing.patch import Edit
+from cs_config.editing.proposals import Proposal
 from cs_config.formats import ce_ads, importers
 from cs_config.formats.ce_ads import EXPRESSIONS, CeAd
 from cs_config.formats.importers import ImportedConfiguration
+from cs_config.source.diff import ABSENT
 from cs_config.source.sections import as_list
 from cs_config.tree import admission, glue, inheritance, parameters
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
-from cs_config.versions import patch
-from cs_config.versions.diff import ABSENT
-from cs_config.versions.patch import Edit
-from cs_config.versions.proposals import Proposal
 from requirements.classad.classad_files import AdEntry
 from requirements.errors import InvalidInput, Problem
 from requirements.values import Value, as_value, fold

@@ -20,10 +20,10 @@ from cs_config.errors import ConfigError
 from cs_config.formats import dirac_options, dirac_text, importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options import registry
+from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import expiry
 from cs_config.tree.configuration import Configuration
-from cs_config.versions.diff import ABSENT
 from requirements.errors import Problem
 from requirements.values import fold
 

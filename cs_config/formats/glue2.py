@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 from cs_config.errors import one_problem
 from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
+from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Tree
 from cs_config.tree.address import NAME
 from cs_config.tree.configuration import Configuration
-from cs_config.versions.diff import ABSENT
 from requirements.errors import Problem
 from requirements.values import fold
 

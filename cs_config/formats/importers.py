@@ -16,15 +16,15 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from cs_config import validate
+from cs_config.editing import proposals
+from cs_config.editing.proposals import Proposal
 from cs_config.errors import ConfigError, one_problem
 from cs_config.options.options import SHIPPED_JOB_TYPES
-from cs_config.source import sections, yaml_writer
+from cs_config.source import diff, sections, yaml_writer
+from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Tree, as_list
 from cs_config.tree import address, admission, glue
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, proposals
-from cs_config.versions.diff import ABSENT
-from cs_config.versions.proposals import Proposal
 from requirements.errors import Problem
 from requirements.values import fold
 

@@ -1,1 +1,1 @@
-"""The text of a configuration: read as sections that have line numbers, written and edited as YAML."""
+"""The text of a configuration: read as sections with line numbers, compared, written and edited as YAML."""

@@ -11,9 +11,9 @@ from typing import TypeGuard
 import yaml
 
 from cs_config.source import yaml_reader
+from cs_config.source.diff import is_equal
 from cs_config.source.sections import to_plain
 from cs_config.source.yaml_reader import looks_special
-from cs_config.versions.diff import is_equal
 from requirements.errors import InvalidRequest, Problem
 
 

@@ -1,1 +1,1 @@
-"""Versions of the configuration in the database: store, diff, patch, draft, proposal, permissions."""
+"""Versions of the configuration in the database, and the one in force."""

@@ -22,12 +22,13 @@ from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, 
 from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications, validate
+from cs_config.editing import reverts
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound, VersionRemoved
 from cs_config.options import bounds
+from cs_config.source import diff
 from cs_config.source.sections import LineOrigins
 from cs_config.tree.configuration import Configuration
 from cs_config.validate import NOTHING_KEPT, Kept
-from cs_config.versions import diff, reverts
 from cs_config.versions.tables import config_imports, config_reverts, config_versions
 
 #: Maximum number of changed paths stored with a version; otherwise each request that needs them reads and

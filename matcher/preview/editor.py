@@ -9,14 +9,16 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
+from cs_config.editing import permissions, proposals, reverts
+from cs_config.editing.patch import Edit
+from cs_config.editing.permissions import Rights
+from cs_config.editing.proposals import ConfigDraft, Proposal
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
+from cs_config.source import diff
+from cs_config.source.diff import ABSENT, Difference
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, permissions, proposals, reverts, store
-from cs_config.versions.diff import ABSENT, Difference
-from cs_config.versions.patch import Edit
-from cs_config.versions.permissions import Rights
-from cs_config.versions.proposals import ConfigDraft, Proposal
+from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
 from matcher.preview import outlook
 from matcher.preview import outlook as guarding

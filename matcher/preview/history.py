@@ -10,14 +10,16 @@ from typing import Annotated
 from pydantic import Field
 from sqlalchemy import Connection
 
+from cs_config.editing import reverts, show
+from cs_config.editing.permissions import Rights
+from cs_config.editing.reverts import Revert
+from cs_config.editing.show import ShownLine
 from cs_config.errors import PathNotFound
+from cs_config.source import diff
+from cs_config.source.diff import Difference
 from cs_config.tree.address import QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, reverts, show, store
-from cs_config.versions.diff import Difference
-from cs_config.versions.permissions import Rights
-from cs_config.versions.reverts import Revert
-from cs_config.versions.show import ShownLine
+from cs_config.versions import store
 from cs_config.versions.store import Version
 from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.queue_report import ParameterImpact

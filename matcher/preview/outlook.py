@@ -17,11 +17,11 @@ from typing import Annotated, Final
 from pydantic import Field
 from sqlalchemy import Connection
 
+from cs_config.editing.proposals import Proposal
+from cs_config.source.diff import ABSENT, Difference, list_leaves
 from cs_config.tree import parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions.diff import ABSENT, Difference, list_leaves
-from cs_config.versions.proposals import Proposal
 from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.job_conditions import JobCondition
 from matcher.explain.queue_report import WaitingWork

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from cs_config.editing.proposals import Proposal
 from cs_config.options.operations import DEFAULTS, options_for
 from cs_config.tree.address import SITES, QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
-from cs_config.versions.proposals import Proposal
 from matcher.explain import job_conditions, queue_set
 from matcher.explain.job_conditions import JobAds, JobCondition, RequirementCondition
 from matcher.explain.queue_set import QueueSet

@@ -16,8 +16,9 @@ from cryptography import x509
 from sqlalchemy import Connection, Engine, text
 
 from agents import leader, scope_counters
+from cs_config.editing import reverts
 from cs_config.errors import ConfigError
-from cs_config.versions import reverts, store
+from cs_config.versions import store
 from matcher.limits import compiled_rules
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import home_directory, output, wiring

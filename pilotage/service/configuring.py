@@ -8,13 +8,14 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
+from cs_config.editing import permissions
+from cs_config.editing.permissions import Rights
+from cs_config.editing.proposals import Proposal
+from cs_config.editing.reverts import Revert
 from cs_config.options.registry import Registry
+from cs_config.source import diff
+from cs_config.source.diff import ABSENT, Difference
 from cs_config.tree.address import QueueAddress
-from cs_config.versions import diff, permissions
-from cs_config.versions.diff import ABSENT, Difference
-from cs_config.versions.permissions import Rights
-from cs_config.versions.proposals import Proposal
-from cs_config.versions.reverts import Revert
 from matcher.preview.editor import ConfigEditor, StoredChange
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift

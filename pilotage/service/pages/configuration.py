@@ -12,16 +12,16 @@ from fastapi import APIRouter, Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
+from cs_config.editing import patch, proposals, show
+from cs_config.editing.permissions import Rights
+from cs_config.editing.proposals import ConfigDraft, DraftRow
 from cs_config.errors import EditConflict, VersionConflict
 from cs_config.options import bounds
-from cs_config.source import yaml_writer
+from cs_config.source import diff, yaml_writer
+from cs_config.source.diff import ABSENT, Difference, Entry
 from cs_config.source.sections import Tree
 from cs_config.tree.address import node_depth
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, patch, proposals, show
-from cs_config.versions.diff import ABSENT, Difference, Entry
-from cs_config.versions.permissions import Rights
-from cs_config.versions.proposals import ConfigDraft, DraftRow
 from matcher.preview import history, outlook
 from matcher.preview.history import Blamed
 from matcher.preview.outlook import Guard, GuardFailed

@@ -17,9 +17,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from cs_config.source import yaml_writer
-from cs_config.versions import diff
-from cs_config.versions.diff import ABSENT
+from cs_config.source import diff, yaml_writer
+from cs_config.source.diff import ABSENT
 from pilotage.service.http_errors import NotHere
 from requirements import canonical
 from requirements.errors import format_count

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
+from cs_config.editing import patch
+from cs_config.editing.proposals import ConfigDraft
 from cs_config.source import yaml_writer
-from cs_config.versions import patch
-from cs_config.versions.proposals import ConfigDraft
 from matcher.preview import history, outlook
 from matcher.preview.editor import StoredChange
 from pilotage.service import configuring

@@ -21,11 +21,11 @@ from types import FrameType
 import jwt
 
 from cs_config import validate
+from cs_config.editing import patch, proposals
+from cs_config.editing.permissions import Rights
 from cs_config.formats import ce_ads_import, dirac_import, dirac_text, glidein_factory
 from cs_config.formats.importers import Importer
 from cs_config.source import yaml_reader
-from cs_config.versions import patch, proposals
-from cs_config.versions.permissions import Rights
 from optimizers.submit import checking
 from pilotage.dirac_door import dialect, jencode
 from pilotage.fabric.pilot.payload import archives

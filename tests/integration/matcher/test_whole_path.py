@@ -29,9 +29,9 @@ from hypothesis.stateful import (
 )
 
 from agents import pools as pool_agent
+from cs_config.editing import proposals
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
-from cs_config.versions import proposals
 from matcher.claim.matcher import Matcher
 from matcher.explain import queue_set
 from matcher.preview import outlook

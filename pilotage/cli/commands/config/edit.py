@@ -13,11 +13,11 @@ import typer
 from rich.console import Group, RenderableType
 
 from cs_config import validate
-from cs_config.source import yaml_writer
+from cs_config.editing import patch
+from cs_config.editing.patch import BulkEdit
+from cs_config.source import diff, yaml_writer
+from cs_config.source.diff import Difference
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, patch
-from cs_config.versions.diff import Difference
-from cs_config.versions.patch import BulkEdit
 from pilotage.cli import options, output
 from pilotage.cli.commands import queue
 from pilotage.cli.commands.config import show

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Group
 
+from cs_config.editing.proposals import Proposal
 from cs_config.formats import ce_ads, dirac_text, importers
 from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
 from cs_config.formats.importers import ImportedConfiguration
-from cs_config.versions.diff import ABSENT
-from cs_config.versions.proposals import Proposal
+from cs_config.source.diff import ABSENT
 from pilotage.cli import dirac_server, options
 from pilotage.cli.commands.config import edit, show
 from pilotage.cli.commands.config.edit import Answer, ConfigChange, Guards

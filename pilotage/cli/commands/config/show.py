@@ -13,8 +13,8 @@ import typer
 from rich.console import RenderableType
 
 from cs_config.errors import ConfigError
-from cs_config.versions import diff as diffs
-from cs_config.versions.diff import format_entry, format_line
+from cs_config.source import diff as diffs
+from cs_config.source.diff import format_entry, format_line
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
@@ -57,7 +57,7 @@ def show(
         return
     if file is not None:
         from cs_config import validate
-        from cs_config.versions.show import list_lines
+        from cs_config.editing.show import list_lines
 
         lines = list_lines(validate.load_file(file), path, vo, inherited=origin)
         values: list[Entry] = [line.as_json() for line in lines]

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config import validate
+from cs_config.editing import proposals, show
+from cs_config.editing.patch import Edit
+from cs_config.editing.permissions import Rights
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import proposals, show
 from cs_config.versions import store as versions_store
-from cs_config.versions.patch import Edit
-from cs_config.versions.permissions import Rights
 from taskqueue.db import database
 
 TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"

@@ -11,8 +11,8 @@ from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import dirac_import, dirac_text
 from cs_config.formats.dirac_import import DiracLayout
+from cs_config.source import diff
 from cs_config.source.sections import to_plain
-from cs_config.versions import diff
 from cs_config.versions.store import NOTHING
 
 EXAMPLES = Path(__file__).parents[4] / "examples"

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from cs_config.editing import show
 from cs_config.options.options import DeclaredName, JobType, ShareCorrection, TimeSlice, VoOptions
 from cs_config.tree.parameters import KNOWN
 from cs_config.tree.throttle import Policy, Throttle
-from cs_config.versions import show
 
 DOCS = Path(__file__).parents[4] / "docs"
 

@@ -5,9 +5,9 @@ import pytest
 from cs_config import validate
 from cs_config.classes import queue_class_index
 from cs_config.classes.queue_classes import queue_classes
+from cs_config.editing import show
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import show
 from requirements.record import Record
 
 TEXT = """

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.classes.queue_class_index import eligible_classes
+from cs_config.editing import patch, proposals
+from cs_config.editing.permissions import Rights
+from cs_config.editing.proposals import Proposal
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import patch, proposals
-from cs_config.versions.permissions import Rights
-from cs_config.versions.proposals import Proposal
 from matcher.explain import work_budget
 from matcher.explain.work_budget import WorkBudget
 from matcher.preview import shifts

@@ -13,20 +13,20 @@ from itertools import pairwise
 from pydantic import BaseModel
 
 from cs_config import validate
+from cs_config.editing import patch
+from cs_config.editing.patch import find_entry
 from cs_config.errors import PathNotFound
 from cs_config.options import place_limits, registry
 from cs_config.options.operations import DEFAULTS
 from cs_config.options.options import DeclaredName, VoOptions
 from cs_config.source import sections
+from cs_config.source.diff import ABSENT, format_line
 from cs_config.source.sections import Leaf, LeafValue, Section, Tree, format_origin, merge_sections
 from cs_config.tree import inheritance, parameters, resources
 from cs_config.tree.address import NODES, SITES
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level, Parameter
 from cs_config.tree.throttle import Throttle
-from cs_config.versions import patch
-from cs_config.versions.diff import ABSENT, format_line
-from cs_config.versions.patch import find_entry
 from requirements.errors import did_you_mean
 from requirements.values import Value, fold
 

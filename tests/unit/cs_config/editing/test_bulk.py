@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from cs_config import validate
-from cs_config.versions import patch
-from cs_config.versions.patch import BulkEdit
+from cs_config.editing import patch
+from cs_config.editing.patch import BulkEdit
 from requirements.errors import InvalidInput
 
 CONFIG = validate.parse("""\

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs_config.editing import patch
+from cs_config.editing.patch import Edit
 from cs_config.errors import ConfigError
-from cs_config.source import yaml_writer
-from cs_config.versions import diff, patch
-from cs_config.versions.patch import Edit
+from cs_config.source import diff, yaml_writer
 from requirements.errors import InvalidRequest, Problem
 
 TREE = {"Operations": {"cms": {"Pools": {"GraceTime": 5}, "JobPath": {"Steps": ["a"]}}}}

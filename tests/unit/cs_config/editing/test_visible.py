@@ -1,6 +1,6 @@
 from cs_config import validate
-from cs_config.versions import permissions
-from cs_config.versions.permissions import Rights
+from cs_config.editing import permissions
+from cs_config.editing.permissions import Rights
 
 CONFIG = validate.parse(
     """

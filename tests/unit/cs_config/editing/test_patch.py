@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs_config.editing import patch
 from cs_config.errors import ConfigError, EditConflict, PathNotFound
-from cs_config.versions import diff, patch
-from cs_config.versions.diff import ABSENT
+from cs_config.source import diff
+from cs_config.source.diff import ABSENT
 from requirements.errors import InvalidRequest
 from requirements.values import fold
 

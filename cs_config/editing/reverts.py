@@ -11,13 +11,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from cs_config.editing.patch import Edit, apply_edits, find_entry
+from cs_config.editing.permissions import Rights, rights_on
+from cs_config.editing.proposals import Proposal
 from cs_config.options import bounds
 from cs_config.options.registry import Registry
+from cs_config.source.diff import ABSENT, Difference, Entry, is_equal, list_leaves
 from cs_config.source.sections import Tree
-from cs_config.versions.diff import ABSENT, Difference, Entry, is_equal, list_leaves
-from cs_config.versions.patch import Edit, apply_edits, find_entry
-from cs_config.versions.permissions import Rights, rights_on
-from cs_config.versions.proposals import Proposal
 from cs_config.versions.tables import config_reverts as table
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold

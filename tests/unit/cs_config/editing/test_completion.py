@@ -1,6 +1,6 @@
 import pytest
 
-from cs_config.versions import show
+from cs_config.editing import show
 
 TREE = {
     "Resources": {"Sites": {"LCG.A.org": {"CEs": {"ce1": {"maxRam": 1, "Queues": {"long": {}}}}}}},

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cs_config import validate
+from cs_config.editing import patch, permissions
+from cs_config.editing.patch import Edit
+from cs_config.editing.permissions import EditNotAllowed, Rights
 from cs_config.errors import ConfigError, VersionConflict
 from cs_config.options import bounds
-from cs_config.source import yaml_writer
+from cs_config.source import diff, yaml_writer
+from cs_config.source.diff import ABSENT, Difference
 from cs_config.source.sections import LineOrigins, Tree
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff, patch, permissions
-from cs_config.versions.diff import ABSENT, Difference
-from cs_config.versions.patch import Edit
-from cs_config.versions.permissions import EditNotAllowed, Rights
 from requirements.errors import InvalidInput, InvalidRequest, NotFound, PilotageError, Problem
 
 #: Source of versions that were not read from a file.

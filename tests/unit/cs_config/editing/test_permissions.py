@@ -4,15 +4,15 @@ from contextlib import nullcontext
 import pytest
 
 from cs_config import validate
+from cs_config.editing import patch, proposals
+from cs_config.editing.permissions import EditNotAllowed, Rights
+from cs_config.editing.proposals import ConfigDraft, Proposal
 from cs_config.errors import ConfigError
 from cs_config.options import bounds
 from cs_config.options.options import Options, VoOptions
 from cs_config.tree import parameters
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import KnownParameter, VoRight
-from cs_config.versions import patch, proposals
-from cs_config.versions.permissions import EditNotAllowed, Rights
-from cs_config.versions.proposals import ConfigDraft, Proposal
 from requirements.errors import InvalidRequest, NotAllowed
 from requirements.values import fold
 

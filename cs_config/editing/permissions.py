@@ -12,18 +12,19 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
+from cs_config.editing import patch
+from cs_config.editing.patch import Edit
 from cs_config.options import bounds
 from cs_config.options.operations import DEFAULTS, options_for
 from cs_config.options.registry import DEFAULT_SHARE, Registry
+from cs_config.source import diff
+from cs_config.source.diff import ABSENT, Difference, list_leaves
 from cs_config.source.sections import Leaf, Section, Tree, to_plain
 from cs_config.tree import admission, inheritance, node_attributes, parameters
 from cs_config.tree.address import NODES, SITES, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
 from cs_config.tree.parameters import VoRight
-from cs_config.versions import diff, patch
-from cs_config.versions.diff import ABSENT, Difference, list_leaves
-from cs_config.versions.patch import Edit
 from requirements.errors import NotAllowed
 from requirements.values import fold
 

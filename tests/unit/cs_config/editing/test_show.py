@@ -1,8 +1,8 @@
 import pytest
 
 from cs_config import validate
+from cs_config.editing.show import is_queue, list_lines
 from cs_config.errors import PathNotFound
-from cs_config.versions.show import is_queue, list_lines
 
 CONFIG = validate.parse(
     """\

@@ -15,13 +15,12 @@ from pydantic import BaseModel
 
 from cs_config.errors import ConfigError, EditConflict, PathNotFound, one_problem
 from cs_config.options.operations import options_for
-from cs_config.source import yaml_reader, yaml_writer
+from cs_config.source import diff, yaml_reader, yaml_writer
+from cs_config.source.diff import ABSENT, Difference, Entry, is_equal
 from cs_config.source.sections import Section, Tree, as_list, find_line, to_plain
 from cs_config.tree import glue, inheritance
 from cs_config.tree.address import NODES, node_depth
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import diff
-from cs_config.versions.diff import ABSENT, Difference, Entry, is_equal
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
