@@ -1,7 +1,8 @@
 """Reverts of temporary changes: values that an agent restores at a given time, unless they changed before.
 
-One row for each path. Every new version deletes the rows of the paths that it changes, so a row stands for a
-value that is in force. A further temporary change of a path restores what was there before the first one.
+One row for each path. Every new version deletes the rows of the paths that it changes (`store`), so a row
+stands for a value that is in force. A further temporary change of a path restores what was there before the
+first one.
 """
 
 import json
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from cs_config.editing.patch import Edit, apply_edits, find_entry
 from cs_config.editing.permissions import Rights, rights_on
@@ -18,6 +19,7 @@ from cs_config.options import bounds
 from cs_config.options.registry import Registry
 from cs_config.source.diff import ABSENT, Difference, Entry, is_equal, list_leaves
 from cs_config.source.sections import Tree
+from cs_config.versions.store import DELETE_REVERT
 from cs_config.versions.tables import config_reverts as table
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
@@ -64,8 +66,7 @@ class Revert:
 
 ALL = select(table).order_by(table.c.version, table.c.path)
 ADD = insert(table)
-DELETE = delete(table).where(table.c.path == bindparam("of_path"))
-DELETE_OF_VERSION = DELETE.where(table.c.version == bindparam("of_version"))
+DELETE_OF_VERSION = DELETE_REVERT.where(table.c.version == bindparam("of_version"))
 SET_DUE = update(table).where(table.c.path == bindparam("of_path")).values(due=bindparam("new_due"))
 SET_PROBLEM = (
     update(table)
@@ -183,20 +184,11 @@ def set_due(
         if not each.is_changed_by(author, rights):
             left.append(each.due)
         elif due is None:
-            conn.execute(DELETE, {"of_path": each.path})
+            conn.execute(DELETE_REVERT, {"of_path": each.path})
         else:
             conn.execute(SET_DUE, {"of_path": each.path, "new_due": due})
             left.append(due)
     return min(left, default=None)
-
-
-def delete_changed(conn: Connection, paths: Iterable[str]) -> None:
-    """Delete the reverts of values at, above or below these paths: someone changed them since."""
-    changed = [fold(path) + "/" for path in paths]
-    for each in list_reverts(conn):
-        own = fold(each.path) + "/"
-        if any(own.startswith(path) or path.startswith(own) for path in changed):
-            conn.execute(DELETE, {"of_path": each.path})
 
 
 def are_unchanged(conn: Connection, values: Iterable[Revert]) -> bool:

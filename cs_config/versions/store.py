@@ -18,11 +18,10 @@ from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 
-from sqlalchemy import Connection, RowMapping, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications, validate
-from cs_config.editing import reverts
 from cs_config.errors import ConfigError, VersionConflict, VersionNotFound, VersionRemoved
 from cs_config.options import bounds
 from cs_config.source import diff
@@ -30,6 +29,7 @@ from cs_config.source.sections import LineOrigins
 from cs_config.tree.configuration import Configuration
 from cs_config.validate import NOTHING_KEPT, Kept
 from cs_config.versions.tables import config_imports, config_reverts, config_versions
+from requirements.values import fold
 
 #: Maximum number of changed paths stored with a version; otherwise each request that needs them reads and
 #: compares both versions. No change of an administrator has more: so none slows the pages of others.
@@ -63,7 +63,8 @@ CHANGED_UP_TO = (
 )
 HISTORY = select(*_ABOUT).order_by(config_versions.c.version.desc()).limit(bindparam("most"))
 STORE = insert(config_versions)
-HAS_REVERTS = select(exists(select(config_reverts.c.path)))
+REVERTED_PATHS = select(config_reverts.c.path)
+DELETE_REVERT = delete(config_reverts).where(config_reverts.c.path == bindparam("of_path"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +172,16 @@ def store_checked(
 
 
 def _cancel_reverts(conn: Connection, version: int, changed: Sequence[str] | None) -> None:
-    """Cancel the reverts of values that a new version changes."""
-    if not conn.execute(HAS_REVERTS).scalar_one():
+    """Delete the reverts of values at, above or below the paths that a new version changes."""
+    reverted = conn.execute(REVERTED_PATHS).scalars().all()
+    if not reverted:
         return
     with suppress(ConfigError):  # not comparable; a value is compared again before it is restored
-        reverts.delete_changed(conn, list_changes(conn, version) if changed is None else changed)
+        paths = [fold(path) + "/" for path in (list_changes(conn, version) if changed is None else changed)]
+        for path in reverted:
+            own = fold(path) + "/"
+            if any(own.startswith(other) or other.startswith(own) for other in paths):
+                conn.execute(DELETE_REVERT, {"of_path": path})
 
 
 def skip_numbers(conn: Connection, count: int, *, now: datetime) -> int:
