@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -33,7 +34,7 @@ from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.preview.editor import ConfigEditor
+from matcher.preview.editor import ConfigEditor, Transactions
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
 from optimizers.chain import batch
@@ -247,12 +248,16 @@ def _serve_in_loop(engine: Engine, matcher: Matcher, requests: list[MatchRequest
 
 def _editor(engine: Engine, live: LiveConfiguration) -> ConfigEditor:
     return ConfigEditor(
-        engine=engine,
+        transactions=Transactions(
+            reading=partial(database.reading, engine),
+            writing=partial(database.writing, engine),
+            after_commit=database.after_commit,
+            read_time=lambda _: NOW,
+        ),
         live=live,
         clock=lambda: NOW,
         author="ada",
         rights=Rights(everything=True),
-        list_waiting=lambda *_: (),
         audit=lambda *_: None,
         count_change=lambda: None,
     )

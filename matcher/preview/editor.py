@@ -3,11 +3,12 @@
 Slow work is done outside of transactions. If another version is stored meanwhile, it is proposed again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from cs_config.editing import permissions, proposals, reverts
 from cs_config.editing.patch import Edit
@@ -20,15 +21,24 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
-from matcher.preview import outlook
-from matcher.preview import outlook as guarding
-from matcher.preview.outlook import Guard, Outlook
 from requirements.errors import InvalidRequest, NotAllowed, Problem
-from taskqueue.db import clock, database
-from taskqueue.task_queues.listing import WaitingClass
 
 #: Retries while others store versions.
 _TRIES = 10
+
+#: Raises for a proposal that is not to be stored.
+ProposalCheck = Callable[[Proposal], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transactions:
+    """Transactions of the database in which versions are stored; `taskqueue.db.database` has them."""
+
+    reading: Callable[[], AbstractContextManager[Connection]]
+    writing: Callable[[], AbstractContextManager[Connection]]
+    #: For what is done after a commit: its errors are logged only.
+    after_commit: Callable[[str], AbstractContextManager[None]]
+    read_time: Callable[[Connection], datetime]  #: time of the database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +57,11 @@ class StoredChange:
 class ConfigEditor:
     """Reads and changes the configuration with the rights of one author."""
 
-    engine: Engine
+    transactions: Transactions
     live: LiveConfiguration
     clock: Callable[[], datetime]
     author: str  #: name in the history
     rights: Rights
-    #: Lists the classes with waiting jobs of VOs.
-    list_waiting: Callable[[Connection, Collection[str]], Sequence[WaitingClass]]
     audit: Callable[[StoredChange], None]
     #: Counts a change that the author wants to store; raises if there are too many.
     count_change: Callable[[], None]
@@ -65,14 +73,14 @@ class ConfigEditor:
 
     def refresh(self) -> Configuration:
         """The newest version that this release can read, in force now."""
-        with database.reading(self.engine) as conn:
+        with self.transactions.reading() as conn:
             self.live.refresh(conn)  # a change based on this answer should not conflict with a known version
         return self.live.current
 
     def read_newest(self) -> Configuration:
         """The newest version; `ConfigError` if this release cannot read it."""
         known = self.read()
-        with database.reading(self.engine) as conn:
+        with self.transactions.reading() as conn:
             number = store.current_version(conn)
             return known if known.version == number else store.load_version(conn, number)
 
@@ -104,7 +112,7 @@ class ConfigEditor:
         if draft.restored is None:
             file = current.file if draft.file is None else draft.file
             return proposals.propose_text(current, draft.text or "", file)
-        with database.reading(self.engine) as conn:
+        with self.transactions.reading() as conn:
             older = store.load_version(conn, draft.restored)
         return proposals.propose_rollback(current, older, self.rights)
 
@@ -131,7 +139,7 @@ class ConfigEditor:
             raise VersionConflict(expected=number, current=current.version)
         if number == 0:
             return store.NOTHING
-        with database.reading(self.engine) as conn:
+        with self.transactions.reading() as conn:
             return store.load_version(conn, number)
 
     def _conflict(self, expected: int, current: Configuration) -> VersionConflict:
@@ -156,23 +164,17 @@ class ConfigEditor:
         base = self._read_base(version, current)
         return current.version, proposals.rebase_text(draft, base, current, self.rights)
 
-    def compute_outlook(self, proposal: Proposal) -> Outlook:
-        """The effects of a proposal on the jobs that the author may see."""
-        # A site admin's changes concern the site, where the jobs of every VO are visible to the admin.
-        vos = None if self.rights.everything or self.rights.sites else self.rights.sees
-        with database.reading(self.engine) as conn:
-            return outlook.compute_outlook(conn, proposal, vos=vos, now=self.clock())
-
     def store(
         self,
         draft: ConfigDraft,
         *,
         message: str,
-        guards: Sequence[Guard] = (),
+        check: ProposalCheck | None = None,
         lasting: timedelta | None = None,
     ) -> StoredChange:
         """Store a draft as the version in force; concurrent changes of other paths are kept.
 
+        `check` is called with the proposal before it is stored.
         `lasting`: an agent restores the values after that time. A draft of values that are in force already
         only moves the time at which they are reverted, or keeps them; those of an author with further rights
         stay as they are.
@@ -180,11 +182,10 @@ class ConfigEditor:
         The message of a return to a version names that version.
 
         Raises:
-            GuardFailed: A guard does not hold.
-            InvalidRequest: Too many values of this author are temporary; or the draft has guards or a time,
+            InvalidRequest: Too many values of this author are temporary; or the draft has a check or a time,
                 and replaces a version that this release cannot read.
 
-        Further errors are those of `propose`.
+        Further errors are those of `propose` and of the check.
         """
         self.count_change()
         if draft.restored is not None:
@@ -193,7 +194,7 @@ class ConfigEditor:
             try:
                 self.read_newest()
             except ConfigError as error:
-                if guards or lasting is not None:
+                if check is not None or lasting is not None:
                     raise self._nothing_to_compare(error) from None
                 return self._replace_unreadable(draft, error, message=message)
         for left in reversed(range(_TRIES)):
@@ -201,7 +202,7 @@ class ConfigEditor:
             if proposal.after.source == proposal.before.source and draft.file is None:
                 return self._keep(draft, proposal.before.version, message, lasting)
             try:
-                return self._store(draft, proposal, message=message, guards=guards, lasting=lasting)
+                return self._store(draft, proposal, message=message, check=check, lasting=lasting)
             except VersionConflict:
                 if not left:
                     raise
@@ -211,7 +212,7 @@ class ConfigEditor:
         self, draft: ConfigDraft, version: int, message: str, lasting: timedelta | None
     ) -> StoredChange:
         """Move or cancel the reverts of values that are in force already."""
-        with database.writing(self.engine) as conn:
+        with self.transactions.writing() as conn:
             paths = (edit.path for edit in draft.edits)
             reverts_at = reverts.set_due(conn, paths, self._due(conn, lasting), self.author, self.rights)
         return StoredChange(
@@ -219,7 +220,7 @@ class ConfigEditor:
         )
 
     def _due(self, conn: Connection, lasting: timedelta | None) -> datetime | None:
-        return None if lasting is None else clock.read_time(conn, self.clock()) + lasting
+        return None if lasting is None else self.transactions.read_time(conn) + lasting
 
     def _store(
         self,
@@ -227,13 +228,13 @@ class ConfigEditor:
         proposal: Proposal,
         *,
         message: str,
-        guards: Sequence[Guard],
+        check: ProposalCheck | None,
         lasting: timedelta | None,
     ) -> StoredChange:
-        if guards:
-            guarding.check_guards(guards, self.compute_outlook(proposal))
+        if check is not None:
+            check(proposal)
         warnings = self.visible_problems(proposal.warnings, proposal.after)
-        with database.writing(self.engine) as conn:
+        with self.transactions.writing() as conn:
             earlier = () if lasting is None else reverts.list_reverts(conn)
             number = store.store_checked(
                 conn,
@@ -254,7 +255,7 @@ class ConfigEditor:
         return self._finish(number, proposal.differences, message, reverts_at, warnings)
 
     def _nothing_to_compare(self, error: ConfigError) -> InvalidRequest:
-        """The error for guards, or a time limit, of a change that replaces an unreadable version."""
+        """The error for a check, or a time limit, of a change that replaces an unreadable version."""
         problem = (
             f"the newest version cannot be read by this release ({error}), so nothing can be compared with"
             " it, and no value of it restored: leave out guard and revert_after, or send the change to a"
@@ -269,7 +270,7 @@ class ConfigEditor:
         """
         self._require_rights(draft)
         text = draft.text or ""
-        with database.reading(self.engine) as conn:
+        with self.transactions.reading() as conn:
             newest = store.current_version(conn)
             if draft.restored is not None:
                 text = store.load_version(conn, draft.restored).source
@@ -280,7 +281,7 @@ class ConfigEditor:
             )
             unreadable = f"version {newest} is in force, which this release cannot read ({error}): {cure}"
             raise ConfigError([Problem(path="/", message=unreadable)])
-        with database.writing(self.engine) as conn:
+        with self.transactions.writing() as conn:
             number = store.store_text(
                 conn,
                 text,
@@ -307,9 +308,9 @@ class ConfigEditor:
             reverts_at=reverts_at,
             warnings=warnings,
         )
-        with database.after_commit(f"audit version {number} of the configuration"):
+        with self.transactions.after_commit(f"audit version {number} of the configuration"):
             self.audit(change)
-        with database.after_commit(f"read version {number} of the configuration"):
+        with self.transactions.after_commit(f"read version {number} of the configuration"):
             self.refresh()
         return change
 

@@ -1,4 +1,4 @@
-"""Who changed what: versions, and values with their authors and the jobs that they exclude."""
+"""Who changed what: versions, and values with their authors."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,12 +21,9 @@ from cs_config.tree.address import QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.store import Version
-from matcher.explain import job_conditions, queue_report, work_budget
-from matcher.explain.queue_report import ParameterImpact
 from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
-from taskqueue.db import database
 
 #: Versions that are searched for one answer.
 _MOST_VERSIONS = 10_000
@@ -56,7 +53,7 @@ def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[H
     """
     config, rights = editor.read(), editor.rights
     names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
-    with database.reading(editor.engine) as conn:
+    with editor.transactions.reading() as conn:
         about = store.list_versions(conn, limit if rights.everything and not names else _MOST_VERSIONS)
         changes = store.list_changes_between(conn, about[0].version if about else 0)
         entries = (
@@ -71,7 +68,7 @@ def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[H
 def list_reverts(editor: ConfigEditor, path: str = "") -> list[Revert]:
     """The visible values at or around a path that will be restored, the next first."""
     names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
-    with database.reading(editor.engine) as conn:
+    with editor.transactions.reading() as conn:
         found = _visible_reverts(editor, conn)
     return sorted((each for each in found if _concerns(each.path, names)), key=lambda each: each.due)
 
@@ -121,7 +118,7 @@ def _concerns(path: str, names: tuple[str, ...]) -> bool:
 def compare(editor: ConfigEditor, before: int, after: int | None) -> tuple[int, tuple[Difference, ...]]:
     """The later version, and the visible differences; `after=None`: the newest."""
     current = editor.read_newest()
-    with database.reading(editor.engine) as conn:
+    with editor.transactions.reading() as conn:
         old = current if before == current.version else store.load_version(conn, before)
         new = current if after in (None, current.version) else store.load_version(conn, after)
     return new.version, diff.compare(editor.visible_tree(old), editor.visible_tree(new))
@@ -129,11 +126,10 @@ def compare(editor: ConfigEditor, before: int, after: int | None) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blamed:
-    """A value, its last change and its effect."""
+    """A value and its last change."""
 
     line: ShownLine
     since: Version | None  #: None: a default that is not written in the configuration
-    excludes: ParameterImpact | None  #: None: not a parameter of a queue
 
 
 def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None) -> list[Blamed]:
@@ -148,27 +144,24 @@ def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: 
     lines = _visible_lines(editor.rights, config, path, vo)
     if len(lines) > _MOST_VALUES:
         raise _too_many_values(path, f"{len(lines)}", _MOST_VALUES)
-    with database.reading(editor.engine) as conn:
+    with editor.transactions.reading() as conn:
         since = _find_versions(conn, config, lines)
-        kept = None
-        if vo is not None and show.is_queue(editor.live.current, path):
-            kept = _list_impacts(conn, editor, path, fold(vo))
-    return [_blame(line, since, kept) for line in lines]
+    return [_blame(line, since) for line in lines]
 
 
 def blame_at_queues(
     editor: ConfigEditor, config: Configuration, queues: Collection[QueueAddress], *, vo: str
 ) -> Mapping[QueueAddress, list[Blamed]]:
-    """The effective parameters of queues for a VO (empty: the plain values), without the excluded jobs."""
+    """The effective parameters of queues for a VO (empty: the plain values)."""
     for queue in queues if vo else ():
         _require_vo(editor.rights, config, str(queue), vo)
     lines = {
         queue: [line for line in _visible_lines(editor.rights, config, str(queue), vo) if line.places]
         for queue in queues
     }
-    with database.reading(editor.engine) as conn:
+    with editor.transactions.reading() as conn:
         since = _find_versions(conn, config, [line for each in lines.values() for line in each])
-    return {queue: [_blame(line, since, None) for line in each] for queue, each in lines.items()}
+    return {queue: [_blame(line, since) for line in each] for queue, each in lines.items()}
 
 
 def list_values(
@@ -224,25 +217,6 @@ def _find_versions(
     return store.find_blame(conn, {place for line in lines for place in line.places}, newest=config.version)
 
 
-def _list_impacts(
-    conn: Connection, editor: ConfigEditor, path: str, vo: str
-) -> Mapping[str, ParameterImpact]:
-    """Jobs excluded by each parameter of a queue, of the classes that one request can evaluate."""
-    config = editor.live.current
-    names = show.split_path(config, path)
-    address = QueueAddress(site=names[2], ce=names[4], queue=names[6])
-    waiting = work_budget.choose_classes(editor.list_waiting(conn, [vo])).chosen
-    needed = config.admission(address, vo) is not None
-    ads = job_conditions.read_job_ads(conn, config, waiting, needed=needed)
-    return queue_report.parameter_impacts(config, address, waiting, ads)
-
-
-def _blame(
-    line: ShownLine, since: Mapping[str, Version], kept: Mapping[str, ParameterImpact] | None
-) -> Blamed:
+def _blame(line: ShownLine, since: Mapping[str, Version]) -> Blamed:
     versions = [since[place] for place in line.places if place in since]
-    return Blamed(
-        line=line,
-        since=max(versions, key=lambda each: each.version, default=None),
-        excludes=None if kept is None else kept.get(fold(line.path), ParameterImpact()),
-    )
+    return Blamed(line=line, since=max(versions, key=lambda each: each.version, default=None))

@@ -28,6 +28,7 @@ from matcher.explain.queue_report import WaitingWork
 from matcher.explain.work_budget import ChosenClasses
 from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
+from matcher.preview.editor import ConfigEditor, ProposalCheck
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from requirements.bitset import mask_from
 from requirements.errors import InvalidRequest, PilotageError, Problem, did_you_mean
@@ -276,6 +277,15 @@ def compute_outlook(
     )
 
 
+def compute_visible_outlook(editor: ConfigEditor, proposal: Proposal) -> Outlook:
+    """The effects of a proposal on the jobs that the author of the change may see."""
+    rights = editor.rights
+    # A site admin's changes concern the site, where the jobs of every VO are visible to the admin.
+    vos = None if rights.everything or rights.sites else rights.sees
+    with editor.transactions.reading() as conn:
+        return compute_outlook(conn, proposal, vos=vos, now=editor.clock())
+
+
 def _choose_classes(
     changed: ChangedQueues, waiting: Sequence[WaitingClass], stored: Mapping[str, Mapping[str, str]]
 ) -> ChosenClasses:
@@ -391,3 +401,10 @@ def check_guards(guards: Iterable[Guard], outlook: Outlook) -> None:
     """Check all guards; `GuardFailed` names each that does not hold, with the actual total."""
     if failed := list_failing(guards, outlook):
         raise GuardFailed(failed, outlook.totals)
+
+
+def make_check(editor: ConfigEditor, guards: Sequence[Guard]) -> ProposalCheck | None:
+    """The check of a change that has guards, by what its author may see; None: there are none."""
+    if not guards:
+        return None
+    return lambda proposal: check_guards(guards, compute_visible_outlook(editor, proposal))

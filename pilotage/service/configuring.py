@@ -16,7 +16,10 @@ from cs_config.options.registry import Registry
 from cs_config.source import diff
 from cs_config.source.diff import ABSENT, Difference
 from cs_config.tree.address import QueueAddress
-from matcher.preview.editor import ConfigEditor, StoredChange
+from cs_config.tree.configuration import Configuration
+from matcher.preview import impacts
+from matcher.preview.editor import ConfigEditor, StoredChange, Transactions
+from matcher.preview.impacts import BlamedParameter
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift
 from pilotage.service.auth import audit
@@ -33,6 +36,7 @@ from pilotage.service.models.config import (
 from pilotage.service.queries import explanations
 from pilotage.service.services import Services
 from requirements.errors import Problem
+from taskqueue.db import clock, database
 
 #: Changes of the configuration by one caller.
 _CHANGES: Final = RequestRate(per_second=1 / 30, burst=30)
@@ -47,15 +51,26 @@ _AUDITED_CHARACTERS: Final = 4000
 def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
     """Build the editor that acts with the caller's rights; what it stores is audited."""
     return ConfigEditor(
-        engine=parts.engine,
+        transactions=Transactions(
+            reading=partial(database.reading, parts.engine),
+            writing=partial(database.writing, parts.engine),
+            after_commit=database.after_commit,
+            read_time=lambda conn: clock.read_time(conn, parts.clock()),
+        ),
         live=parts.live,
         clock=parts.clock,
         author=caller.user or caller.subject,
         rights=rights_of(caller, parts.live.current.registry),
-        list_waiting=partial(explanations.classes, parts),
         audit=partial(_audit, caller),
         count_change=partial(_count_change, parts, caller),
     )
+
+
+def blame_values(
+    parts: Services, editor: ConfigEditor, config: Configuration, *, path: str, vo: str | None
+) -> list[BlamedParameter]:
+    """The visible values at and below a path, those of a queue with the jobs that they exclude."""
+    return impacts.blame_values(editor, config, partial(explanations.classes, parts), path=path, vo=vo)
 
 
 def _count_change(parts: Services, caller: Caller) -> None:

@@ -24,6 +24,7 @@ from cs_config.tree.address import node_depth
 from cs_config.tree.configuration import Configuration
 from matcher.preview import history, outlook
 from matcher.preview.history import Blamed
+from matcher.preview.impacts import BlamedParameter
 from matcher.preview.outlook import Guard, GuardFailed
 from pilotage.service import configuring, error_handlers
 from pilotage.service.auth import audit, visibility
@@ -240,13 +241,13 @@ def _vos(config: Configuration, rights: Rights) -> list[str]:
     return sorted(config.vos if rights.everything else rights.sees)
 
 
-def _blame(page: PageContext, view: ConfigurationView, vo: str | None) -> list[Blamed] | None:
+def _blame(page: PageContext, view: ConfigurationView, vo: str | None) -> list[BlamedParameter] | None:
     """The effective parameters with their authors; None: not a node, or no VO selected."""
     if view.node is None or vo is None:
         return None
     config = page.editor.read_newest()
     try:
-        return history.blame_values(page.editor, config, path=view.path, vo=vo)
+        return configuring.blame_values(page.parts, page.editor, config, path=view.path, vo=vo)
     except NotFound:  # nothing visible to this person
         return []
 
@@ -314,11 +315,10 @@ def preview(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
 def apply(page: PageOf, filled: Annotated[Filled, Form()]) -> Response:
     """Store the draft as the version in force."""
     try:
-        conditions = read_guards(filled.guard)
+        editor = page.editor
+        check = outlook.make_check(editor, read_guards(filled.guard))
         lasting = filled.revert_after and timedelta(seconds=filled.revert_after)
-        changed = page.editor.store(
-            filled.draft, message=filled.message, guards=conditions, lasting=lasting or None
-        )
+        changed = editor.store(filled.draft, message=filled.message, check=check, lasting=lasting or None)
     except _REFUSALS as error:
         _audit_refusal(page, error)
         return _refuse(page, filled, error)
@@ -358,7 +358,7 @@ def _answer(page: PageContext, filled: Filled, outcome: ChangeOutcome, *, status
 def _preview(page: PageContext, draft: ConfigDraft, conditions: Sequence[Guard] = ()) -> ChangeOutcome:
     """The changes of a draft and their effects."""
     proposal = page.editor.propose(draft)
-    found = page.editor.compute_outlook(proposal)
+    found = outlook.compute_visible_outlook(page.editor, proposal)
     return ChangeOutcome(
         changes=split_differences(proposal.differences),
         preview=configuring.preview(page.editor, proposal, found),
@@ -422,7 +422,8 @@ def rollback(
     """Restore a version as far as the person may change it."""
     draft = ConfigDraft(version=expected, restored=version)
     try:
-        changed = page.editor.store(draft, message="", guards=read_guards(guard))
+        editor = page.editor
+        changed = editor.store(draft, message="", check=outlook.make_check(editor, read_guards(guard)))
     except (VersionConflict, GuardFailed) as error:
         _audit_refusal(page, error)
         return _show_rollback(page, version, guard=guard, error=error)

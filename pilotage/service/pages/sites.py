@@ -13,7 +13,8 @@ from pydantic import BaseModel, Field
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.preview import editor, history
-from matcher.preview.history import Blamed
+from matcher.preview.impacts import BlamedParameter
+from pilotage.service import configuring
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.auth.callers import Caller, Role
@@ -238,9 +239,9 @@ def _whole(
     config, caller = page.parts.live.current, page.caller
     vos = visibility.site_vos(caller, config, address.site)
     selected = fold(vo) or _default_vo(config, caller, address, vos)
-    values: Sequence[Blamed] = ()
+    values: Sequence[BlamedParameter] = ()
     if selected:
-        values = history.blame_values(page.editor, config, path=str(address), vo=selected)
+        values = configuring.blame_values(page.parts, page.editor, config, path=str(address), vo=selected)
     with database.reading(page.parts.engine) as conn:
         served = listing.list_mapped_pools(conn, vos, [address])[address]
         ids = [each.pool_id for each in served[:_POOLS]]

@@ -59,9 +59,9 @@ def show(parts: PartsOf, caller: CallerOf, response: Response) -> ConfigAnswer:
 def replace(parts: PartsOf, caller: CallerOf, body: NewConfig, if_match: IfMatch = None) -> NewVersion:
     """Replace the whole configuration; an invalid one changes nothing."""
     draft = ConfigDraft(version=_required(if_match), text=text_of(body), file=body.source)
-    changed = configuring.editor_of(parts, caller).store(
-        draft, message=body.message, guards=outlook.read_guards(body.guard)
-    )
+    editor = configuring.editor_of(parts, caller)
+    check = outlook.make_check(editor, outlook.read_guards(body.guard))
+    changed = editor.store(draft, message=body.message, check=check)
     return NewVersion(version=changed.version, **_warnings(changed))
 
 
@@ -74,9 +74,10 @@ def edit(parts: PartsOf, caller: CallerOf, body: Edits, if_match: IfMatch = None
     is 409 with the difference, and nothing is changed. With `revert_after` an agent restores the values.
     """
     draft = ConfigDraft(version=_required(if_match), edits=patch.read_edits(body.set, body.remove))
-    editor, conditions = configuring.editor_of(parts, caller), outlook.read_guards(body.guard)
+    editor = configuring.editor_of(parts, caller)
+    check = outlook.make_check(editor, outlook.read_guards(body.guard))
     lasting = None if body.revert_after is None else timedelta(seconds=body.revert_after)
-    return _changed(editor.store(draft, message=body.message, guards=conditions, lasting=lasting))
+    return _changed(editor.store(draft, message=body.message, check=check, lasting=lasting))
 
 
 @router.get("/versions")
@@ -153,7 +154,7 @@ def blame(
     """Show where the values at a path are written, their authors, and how many jobs they exclude."""
     editor = configuring.editor_of(parts, caller)
     config = editor.read_newest()
-    found = history.blame_values(editor, config, path=path, vo=vo)
+    found = configuring.blame_values(parts, editor, config, path=path, vo=vo)
     return BlameAnswer(
         config_version=config.version, values=[BlamedValue.model_validate(each) for each in found]
     )
@@ -176,7 +177,7 @@ def preview(parts: PartsOf, caller: CallerOf, body: Proposed, if_match: IfMatch 
         draft = ConfigDraft(text=text_of(body), file=body.source)
     editor = configuring.editor_of(parts, caller)
     proposal = editor.propose(draft)
-    return configuring.preview(editor, proposal, editor.compute_outlook(proposal))
+    return configuring.preview(editor, proposal, outlook.compute_visible_outlook(editor, proposal))
 
 
 @router.post("/rollback", response_model_exclude_unset=True)
