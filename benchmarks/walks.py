@@ -26,6 +26,7 @@ from benchmarks import servers
 from benchmarks.population import NOW
 from benchmarks.results import Result
 from cs_config.editing import patch
+from cs_config.editing.editor import ConfigEditor, Transactions
 from cs_config.editing.permissions import Rights
 from cs_config.editing.proposals import ConfigDraft
 from cs_config.tree.configuration import Configuration
@@ -34,7 +35,6 @@ from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.preview.editor import ConfigEditor, Transactions
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
 from optimizers.chain import batch

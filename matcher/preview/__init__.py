@@ -1,1 +1,1 @@
-"""Changes of the configuration: who made them, what a proposed one would do, guards, storing."""
+"""Effects of a proposed configuration: outlook, guards, and the jobs that a value excludes."""

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from cs_config.editing import show
+from cs_config.editing import history, show
+from cs_config.editing.editor import ConfigEditor
+from cs_config.editing.history import Blamed
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.queue_report import ParameterImpact
-from matcher.preview import history
-from matcher.preview.editor import ConfigEditor
-from matcher.preview.history import Blamed
 from requirements.values import fold
 from taskqueue.task_queues.listing import WaitingClass
 

@@ -17,6 +17,7 @@ from typing import Annotated, Final
 from pydantic import Field
 from sqlalchemy import Connection
 
+from cs_config.editing.editor import ConfigEditor, ProposalCheck
 from cs_config.editing.proposals import Proposal
 from cs_config.source.diff import ABSENT, Difference, list_leaves
 from cs_config.tree import parameters
@@ -28,7 +29,6 @@ from matcher.explain.queue_report import WaitingWork
 from matcher.explain.work_budget import ChosenClasses
 from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
-from matcher.preview.editor import ConfigEditor, ProposalCheck
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from requirements.bitset import mask_from
 from requirements.errors import InvalidRequest, PilotageError, Problem, did_you_mean

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from cs_config.editing import permissions
+from cs_config.editing.editor import ConfigEditor, StoredChange, Transactions
 from cs_config.editing.permissions import Rights
 from cs_config.editing.proposals import Proposal
 from cs_config.editing.reverts import Revert
@@ -18,7 +19,6 @@ from cs_config.source.diff import ABSENT, Difference
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.preview import impacts
-from matcher.preview.editor import ConfigEditor, StoredChange, Transactions
 from matcher.preview.impacts import BlamedParameter
 from matcher.preview.outlook import Outlook
 from matcher.preview.shifts import ClassShift, PoolShift

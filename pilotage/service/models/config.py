@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import AliasPath, BaseModel, Field
 
+from cs_config.editing.history import HistoryEntry
 from cs_config.options import bounds
 from matcher.explain.queue_report import ParameterImpact, WaitingWork
-from matcher.preview.history import HistoryEntry
 from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
 from pilotage.service.models import AnswerModel, StrictInput
 

@@ -12,7 +12,8 @@ from fastapi import APIRouter, Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from cs_config.editing import patch, proposals, show
+from cs_config.editing import history, patch, proposals, show
+from cs_config.editing.history import Blamed
 from cs_config.editing.permissions import Rights
 from cs_config.editing.proposals import ConfigDraft, DraftRow
 from cs_config.errors import EditConflict, VersionConflict
@@ -22,8 +23,7 @@ from cs_config.source.diff import ABSENT, Difference, Entry
 from cs_config.source.sections import Tree
 from cs_config.tree.address import node_depth
 from cs_config.tree.configuration import Configuration
-from matcher.preview import history, outlook
-from matcher.preview.history import Blamed
+from matcher.preview import outlook
 from matcher.preview.impacts import BlamedParameter
 from matcher.preview.outlook import Guard, GuardFailed
 from pilotage.service import configuring, error_handlers

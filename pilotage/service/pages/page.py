@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import FormData
 
-from matcher.preview.editor import ConfigEditor
+from cs_config.editing.editor import ConfigEditor
 from pilotage.service import configuring, routing
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Caller, Role

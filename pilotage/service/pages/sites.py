@@ -10,9 +10,9 @@ from fastapi import APIRouter, Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, Field
 
+from cs_config.editing import editor, history
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.preview import editor, history
 from matcher.preview.impacts import BlamedParameter
 from pilotage.service import configuring
 from pilotage.service.auth import visibility

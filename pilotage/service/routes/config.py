@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
-from cs_config.editing import patch
+from cs_config.editing import history, patch
+from cs_config.editing.editor import StoredChange
 from cs_config.editing.proposals import ConfigDraft
 from cs_config.source import yaml_writer
-from matcher.preview import history, outlook
-from matcher.preview.editor import StoredChange
+from matcher.preview import outlook
 from pilotage.service import configuring
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Role

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from matcher.preview import history
+from cs_config.editing import history
 from tests.running_service import Service
 
 LONG = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long"

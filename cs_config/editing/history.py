@@ -11,6 +11,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.editing import reverts, show
+from cs_config.editing.editor import ConfigEditor
 from cs_config.editing.permissions import Rights
 from cs_config.editing.reverts import Revert
 from cs_config.editing.show import ShownLine
@@ -21,7 +22,6 @@ from cs_config.tree.address import QueueAddress, node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.store import Version
-from matcher.preview.editor import ConfigEditor
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 
