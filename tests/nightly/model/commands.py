@@ -84,7 +84,8 @@ WEIGHTS = {
     "submit": 20,
     "edit": 20,
     "request": 42,
-    "list": 12,
+    "list": 6,
+    "near": 6,
     "explain": 10,
     "imagine": 4,
     "finish": 5,
@@ -137,10 +138,11 @@ class Drawing:
             at_site = sites.setdefault(site, {**self._parameters(2), "CEs": {}})
             at_ce = at_site["CEs"].setdefault(ce, {**self._in_lower_case(self._parameters(1)), "Queues": {}})
             at_queue = at_ce["Queues"][queue] = self._parameters(6)
-            for node in (at_site, at_ce, at_queue):
-                self._decorate(node)
-            self._remove_some(at_site, at_ce)
-            self._remove_some({**at_site, **at_ce}, at_queue)
+            self._decorate(at_site)
+            self._decorate(at_ce, in_lower_case=True)
+            self._decorate(at_queue)
+            at_ce |= self._in_lower_case(self._removed(at_site, at_ce))
+            at_queue |= self._removed({**at_site, **at_ce}, at_queue)
         for site in SITES:
             if self._maybe(0.25):
                 sites[site]["Throttle"] = self._throttle()
@@ -149,7 +151,7 @@ class Drawing:
                 sites[site] |= self._limits()
         return {"Operations": OPERATIONS, "Resources": {"Sites": sites}}
 
-    def _decorate(self, node: dict[str, Any]) -> None:
+    def _decorate(self, node: dict[str, Any], *, in_lower_case: bool = False) -> None:
         """Add what is not just a parameter of one level."""
         if self._maybe(0.1):
             node["VO"] = self._one(VO_LISTS)
@@ -157,8 +159,12 @@ class Drawing:
             node["NodeAttributes"] = self._node_attributes()
         if self._maybe(0.4):
             node["Forwarding"] = self._forwarding()
+        tags = {}
         if self._maybe(0.3):
-            node["tag" if "tag" in node else "Tag"] = self._one(tags for tags in PARAMETERS["Tag"] if tags)
+            tags["Tag"] = self._one(value for value in PARAMETERS["Tag"] if value)
+        if self._maybe(0.15):
+            tags["RequiredTag"] = self._one((["ta"], ["tb"], []))
+        node.update(self._in_lower_case(tags) if in_lower_case else tags)
 
     def _node_attributes(self) -> dict[str, Any]:
         names = self._random.sample(sorted(NODE_ATTRIBUTES), self._one([1, 2, 3]))
@@ -168,12 +174,10 @@ class Drawing:
         vocabulary = self._one([*sorted(FORWARDINGS), *sorted(FORWARDINGS), None])
         return vocabulary and {"Vocabulary": vocabulary, "Attributes": FORWARDINGS[vocabulary]}
 
-    def _remove_some(self, above: dict[str, Any], node: dict[str, Any]) -> None:
-        """Let a level remove what it inherits, by null."""
-        there = {name.lower() for name in node}
-        for name in PARAMETERS:
-            if name.lower() in {n.lower() for n in above} - there and self._maybe(0.15):
-                node[name] = None
+    def _removed(self, above: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+        """What a level removes of that which it inherits, by null."""
+        inherited = {name.lower() for name in above} - {name.lower() for name in node}
+        return {name: None for name in PARAMETERS if name.lower() in inherited and self._maybe(0.15)}
 
     def _parameters(self, count: int) -> dict[str, Any]:
         names = self._random.sample(sorted(set(PARAMETERS) - {"Requirements"}), count)
@@ -359,7 +363,7 @@ class Drawing:
             "GPUs": [1, 2],
             "WholeNode": [True],
         }
-        chosen = self._random.sample(sorted(options), self._one([0, 0, 0, 1, 1, 2]))
+        chosen = self._random.sample(sorted(options), self._one([0, 0, 1, 1, 2, 3]))
         drawn = {name: self._one(options[name]) for name in chosen}
         if "Site" in drawn:
             drawn.pop("BannedSites", None)  # a contradiction is another matter
@@ -455,8 +459,10 @@ class Drawing:
         return resource
 
     def _list(self) -> dict[str, Any]:
-        near = self._number() if self._maybe(0.7) else None
-        return {"resource": self._resource(), "near": near, **self._service()}
+        return {"resource": self._resource(), **self._service()}
+
+    def _near(self) -> dict[str, Any]:
+        return {"resource": self._resource(), "number": self._number(), **self._service()}
 
     def _request(self) -> dict[str, Any]:
         return {

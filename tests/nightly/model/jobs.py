@@ -154,31 +154,28 @@ CONDITIONS: Mapping[str, Callable[[Description, Resource], bool]] = {
 }
 
 
-def near(description: Description, resource: Resource, number: int) -> Resource:
-    """The resource with just enough for one condition of a job, or a little less, as a number decides."""
-    less, tags = number % 2, description.get("Tags", [])
-    least, _ = cores(description)
-    ways: list[Resource] = [{"CPUTime": cpu_time(description) - less}]
-    if tags:
-        ways += [
-            {"Tag": tags[less:]},
-            {"RequiredTag": [*tags, *["td"][:less]], "Tag": ["ta", "tb", "tc", "td"]},
-        ]
-    else:
-        ways.append({"RequiredTag": ["ta"][:less]})
-    if "JobType" in description:
-        ways += [{"JobType": ["Other"] if less else ["Other", description["JobType"].upper()]}] * 2
-    if "Platform" in description:
-        ways += [{"Platform": "el7" if less else description["Platform"][0].upper()}] * 2
-    if memory(description):
-        ways += [{"MaxRAM": memory(description) - less}] * 2
-    if "GPUs" in description:
-        ways += [{"GPUs": description["GPUs"] - less}] * 2
-    if least > 1:
-        ways += [{"NumberOfProcessors": least - less}] * 2
-    if "WholeNode" in description:
-        ways += [{"WholeNode": not less}] * 2
-    return resource | ways[number // 2 % len(ways)]
+def near(description: Description, resource: Resource) -> list[Resource]:
+    """The resource with just enough for one condition of a job, and with a little less, in all ways."""
+    tags, (least, _) = description.get("Tags", []), cores(description)
+    more = [*configuration.as_list(resource["Tag"]), "td"]
+    found: list[Resource] = []
+    for less in (0, 1):
+        found.append({"CPUTime": cpu_time(description) - less})
+        if tags or less:
+            found += [{"Tag": tags[less:]}, {"RequiredTag": [*tags, *["td"][:less]], "Tag": more}]
+        if "JobType" in description:
+            found.append({"JobType": ["Other"] if less else ["Other", description["JobType"].upper()]})
+        if "Platform" in description:
+            found.append({"Platform": "el7" if less else description["Platform"][0].upper()})
+        if memory(description):
+            found.append({"MaxRAM": memory(description) - less})
+        if "GPUs" in description:
+            found.append({"GPUs": description["GPUs"] - less})
+        if least > 1:
+            found.append({"NumberOfProcessors": least - less, "WholeNode": False})
+        if "WholeNode" in description:
+            found.append({"WholeNode": not less})
+    return [resource | each for each in found]
 
 
 #: What a job may need more or less of: the value that an offer just has, or (1) the next that it has not.
@@ -187,7 +184,7 @@ EDGES: Mapping[str, Callable[[Resource, int], Any]] = {
     "MinRAM": lambda offer, more: offer.get("MaxRAM", 2000) + more,
     "GPUs": lambda offer, more: offer.get("GPUs", 0) + more,
     "NumberOfProcessors": lambda offer, more: offer.get("NumberOfProcessors", 1) + more,
-    "Tags": lambda offer, more: [*configuration.as_list(offer.get("Tag", [])), *["td"][:more]],
+    "Tags": lambda offer, more: [*sorted(_folded(offer.get("Tag", []))), *["td"][:more]],
     "Platform": lambda offer, more: ["el7"] if more else configuration.as_list(offer.get("Platform", "el8")),
     "Site": lambda offer, more: [offer["Site"].upper() if not more else "Nowhere.x"],
     "BannedSites": lambda offer, more: [offer["Site"].upper() if more else "Nowhere.x"],

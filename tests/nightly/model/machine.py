@@ -312,10 +312,13 @@ class Machine:
 
     # ------------------------------------------------------------------ matching
 
-    def do_list(self, resource: Resource, *, near: int | None, service: int) -> None:
+    def do_near(self, resource: Resource, number: int, *, service: int) -> None:
+        """List for pilots that offer just enough for a job that waits, and for some that offer too little."""
+        for each in self._near(resource, number):
+            self.do_list(each, service=service)
+
+    def do_list(self, resource: Resource, *, service: int) -> None:
         """getMatchingTaskQueues: exactly the jobs that the resource may have now."""
-        if near is not None:
-            resource = self._near(resource, near)
         if not self._is_specified(resource):
             return
         fitting = self.world.fitting(resource)
@@ -362,7 +365,7 @@ class Machine:
     ) -> None:
         """A pilot asks: it gets jobs that it may have, and nothing only where there is none."""
         if near is not None:
-            resource = self._near(resource, near)
+            resource = self._pick(self._near(resource, near), near // 11) or resource
         elif aim is not None:
             resource = self._generous(resource, aim)
         if submits:
@@ -388,18 +391,19 @@ class Machine:
                 return each
         return resource
 
-    def _near(self, resource: Resource, number: int) -> Resource:
-        """A pilot where a job that waits may run: it offers much, but just enough once, or a little less."""
-        waiting = [job for vo in ("alpha", "beta") for job in self.world.waiting(vo)]
-        job = self._pick(waiting, number)
+    def _near(self, resource: Resource, number: int) -> list[Resource]:
+        """Pilots where a job that waits may run: each offers much, but just enough, or too little, once."""
+        waiting = [job for job in self._distinct(self.world.jobs) if job.vo != "hasty" and not job.in_flux]
+        needs = [job for job in waiting for _ in job.description]  # rather one that needs more
+        job = self._pick(needs, number)
         queues = sorted(self.world.mapping(job)) if job is not None else []
         if not queues:
-            return resource
+            return []
         queue = queues[number // 7 % len(queues)]
         place = dict(zip(("Site", "GridCE", "Queue"), queue.split("/"), strict=True))
         facts = {"NodeFacts": resource["NodeFacts"]} if "NodeFacts" in resource else {}
         generous = {**place, "VO": job.vo, **GENEROUS, "WholeNode": True, **facts}
-        return jobs.near(job.description, generous, number // 5)
+        return jobs.near(job.description, generous)
 
     def _request(self, resource: Resource, count: int, service: int) -> list[Attempt]:
         answers: list[Answer] = []
