@@ -4,9 +4,11 @@ In process a client is a process that claims one job a transaction; `64 together
 that wait at the same time, as in the service. What is compared takes turns.
 """
 
+import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
@@ -15,6 +17,9 @@ from sqlalchemy import Engine
 from benchmarks import bare, checks, clients, lhcb, match_dirac, match_http, matching, population, servers
 from benchmarks.clients import Clients, Run
 from benchmarks.results import Point, Result
+from matcher.index.requirement_class_index import ClassIndex
+from matcher.request import match_request
+from requirements.resource import Resource
 from taskqueue.db import database
 from tests.postgres import Postgres
 
@@ -44,6 +49,7 @@ _MAIN = Size(10_000, 1_000_000)
 def run(*, quick: bool) -> Iterator[Result]:
     """In process by classes and by waiting jobs, against the bare claim, over HTTP, against DIRAC."""
     seconds = 1.0 if quick else 3.0
+    yield from _selected()
     with servers.postgres() as server:
         widths = (_WIDTHS[0], *_WIDTHS[2:]) if quick else _WIDTHS
         yield from _grown(server, widths, seconds, "match-classes", "growth classes")
@@ -56,6 +62,31 @@ def run(*, quick: bool) -> Iterator[Result]:
             yield from _flaws(engine, _MAIN)
             engine.dispose()
     yield from match_dirac.run(seconds=seconds)
+
+
+def _selected() -> Iterator[Result]:
+    """CPU time until the classes that a resource may run are known: of places that come for the first time,
+    and of known ones whose time and memory left are others each time."""
+    index, draw = ClassIndex(), random.Random(0)
+    for number, asked in enumerate(lhcb.requirement_classes(_WIDTHS[-1].classes)):
+        index.add(number, asked)
+    first, *others = (match_request.read_resource(offer).resource for offer in lhcb.queues())
+    index.mask(first, frozenset())  # builds the columns
+    changed = (
+        replace(each, cpu_time=draw.randrange(10**6), max_ram=draw.randrange(16_000)) for each in others * 4
+    )
+    for what, resources, target in (("new place", others, "select new"), ("known place", changed, "select")):
+        took = median(_cpu_ms(index, each) for each in resources)
+        yield Result(
+            values={"what": f"classes for a {what}", "classes": len(index), "CPU µs": round(1000 * took, 1)},
+            targets={target: took},
+        )
+
+
+def _cpu_ms(index: ClassIndex, resource: Resource) -> float:
+    began = time.thread_time_ns()
+    index.mask(resource, frozenset())
+    return (time.thread_time_ns() - began) / 1e6
 
 
 @dataclass(slots=True)

@@ -76,6 +76,12 @@ TARGETS: Mapping[str, Target] = {
         for queues, of_one, of_four in ((10, 5, 5), (1_000, 6.6, 8), (10_000, 46, 50))
         for clients, wanted in ((1, of_one), (4, of_four))
     },
+    "select new": _match(
+        "classes that a pilot of a new place may run, of 50,000: CPU", 1, " ms", at_most=True
+    ),
+    "select": _match(
+        "classes that a pilot of a known place may run, of 50,000: CPU", 0.02, " ms", at_most=True
+    ),
     "growth classes": _match("growth of match time from 10 to 50,000 classes", 1.5, "×", at_most=True),
     "growth jobs": _match("growth of match time from 10⁴ to 10⁷ waiting jobs", 1.5, "×", at_most=True),
     **{

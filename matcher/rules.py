@@ -1,62 +1,60 @@
-"""Matching rules: when a job and a resource fit, one condition a line. This is the specification.
+"""When a job and a resource fit: one condition a row. This is the specification.
 
-The class index gives the same results for many classes at once; a property test holds the two equal. A value
-that the resource does not state, or the class does not demand, is no condition. Source: DIRAC TaskQueueDB,
-with two errors corrected: one of several sites must be both wanted and not banned, and any banned value
-excludes.
+A row is written for sets of requirement classes (`Items`). Evaluated for a single class it is the check, for
+the index over all classes with waiting jobs the selection. A value that the resource does not state, or the
+class does not demand, is no condition. Source: DIRAC TaskQueueDB, with two errors corrected: one of several
+sites must be both wanted and not banned, and any banned value excludes.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
+from requirements.column_index import Items, SingleItem, Values
 from requirements.requirement_class import RequirementClass
-from requirements.resource import Exclusion, Resource, Values
+from requirements.resource import Exclusion, Resource
 from requirements.values import fold
 
-#: Name of a condition; they are listed in the order in which people check them.
-Condition = str
-
-#: Fields of a class with names; a resource has fields of the same names.
-NAMED = ("sites", "grid_ces", "platforms", "job_types", "tags")
-_OWNERS = frozenset({"owners", "owner_groups"})
-#: Minimum that a class needs, by condition.
-NEEDS: Mapping[str, Callable[[RequirementClass], float]] = {
-    "cpu_time": lambda asked: asked.cpu_time,
-    "ram": lambda asked: needed_ram(asked),
-    "processors": lambda asked: asked.processors_min,
-    "gpus": lambda asked: asked.gpus,
-}
+#: Selects the classes that fulfil a condition.
+Rule = Callable[[Items, Resource], int]
 
 
-def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]) -> tuple[Condition, ...]:
-    """All conditions that the resource and class fail; empty: the resource may run such jobs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A condition between requirement classes and a resource; `need` or `holds` may be absent."""
+
+    name: str
+    need: Callable[[RequirementClass], float] | None = None  #: must not be larger than `capacity`
+    capacity: str = ""  #: attribute of `Resource`; None there: not stated
+    holds: Rule | None = None
+    reads: tuple[str, ...] = ()  #: attributes of `Resource` that `holds` reads
+
+    def select(self, classes: Items, resource: Resource) -> int:
+        """The classes that fulfil it."""
+        found = self.select_by_need(classes, resource)
+        return found if self.holds is None else found & self.holds(classes, resource)
+
+    def select_by_need(self, classes: Items, resource: Resource) -> int:
+        """The classes that need no more than the resource has."""
+        capacity = getattr(resource, self.capacity) if self.need else None
+        return classes.everything if capacity is None else classes.needing(self.name, capacity)
+
+
+def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]) -> tuple[str, ...]:
+    """The names of all conditions that the resource and class fail; empty: the resource may run such jobs.
 
     `pools` are the submit pools that may run at the resource's place.
     """
-    refused = [name for name, fits in _CONDITIONS.items() if not fits(asked, resource)]
-    if asked.submit_pool is not None and asked.submit_pool not in pools:
-        refused.append("submit_pool")
-    return tuple(refused)
+    single = SingleItem(asked, COLUMNS)
+    refused = [each.name for each in CONDITIONS if not each.select(single, resource)]
+    return (*refused, *(() if single.accepting("submit_pool", pools) else ("submit_pool",)))
 
 
 def fits(asked: RequirementClass, resource: Resource) -> bool:
     """Whether the resource may run jobs of this class, apart from pools."""
-    return all(holds(asked, resource) for holds in _CONDITIONS.values())
-
-
-def refuses(condition: Condition, asked: RequirementClass, resource: Resource) -> bool:
-    """Whether the resource fails this one condition of the class."""
-    return not _CONDITIONS[condition](asked, resource)
-
-
-def capacities(resource: Resource) -> Mapping[str, float | None]:
-    """The resource's capacity for each of `NEEDS`; None: not stated."""
-    return {
-        "cpu_time": resource.cpu_time,
-        "ram": resource.max_ram,
-        "processors": resource.processors,
-        "gpus": resource.gpus,
-    }
+    single = SingleItem(asked, COLUMNS)
+    return all(each.select(single, resource) for each in CONDITIONS)
 
 
 def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: Resource) -> bool:
@@ -69,10 +67,13 @@ def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: 
     shares = resource.owner_groups is not None and fold(owner_group) in resource.sharing_groups
     if not shares and not _accepts(owner, resource.owners):
         return False
-    if not resource.excluded:
-        return True
-    names = _names(asked) | {"owners": fold_names([owner]), "owner_groups": fold_names([owner_group])}
-    return not any(_excludes(each, names) for each in resource.excluded if concerns_owners(each))
+    own = {"owners": fold(owner), "owner_groups": fold(owner_group)}
+    single = SingleItem(asked, COLUMNS)
+    return not any(
+        all(own[name] in values if name in own else single.naming(name, values) for name, values in each)
+        for each in resource.excluded
+        if concerns_owners(each)
+    )
 
 
 def accepts_all_owners(resource: Resource) -> bool:
@@ -102,68 +103,165 @@ def _fold_list(names: frozenset[str]) -> frozenset[str]:
     return frozenset(map(fold, names))
 
 
-def _accepts(name: str, wanted: Values) -> bool:
+def _accepts(name: str, wanted: frozenset[str] | None) -> bool:
     return wanted is None or fold(name) in wanted
 
 
-def _has(name: str) -> Callable[[RequirementClass, Resource], bool]:
-    def fits(asked: RequirementClass, resource: Resource) -> bool:
-        capacity = capacities(resource)[name]
-        return capacity is None or NEEDS[name](asked) <= capacity
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedTags:
+    """Tags of a class by what they require."""
 
-    return fits
-
-
-def _meets(wanted: Collection[str], offered: Values) -> bool:
-    return not wanted or offered is None or not offered.isdisjoint(fold_names(wanted))
+    plain: frozenset[str]
+    cores: frozenset[str]  #: such as `8Processors` and `MultiProcessor`
+    whole_node: frozenset[str]
 
 
-def _site(asked: RequirementClass, resource: Resource) -> bool:
-    if resource.sites is None:
-        return True
-    allowed = resource.sites - fold_names(asked.banned_sites)
-    return bool(allowed) and _meets(asked.sites, allowed)
+@lru_cache(maxsize=50_000)
+def sort_tags(tags: frozenset[str]) -> SortedTags:
+    """Sort tags; tags for cores and whole nodes are handled together with the keywords for these."""
+    whole = frozenset(tag for tag in tags if fold(tag) == "wholenode")
+    cores = frozenset(filter(is_core_tag, tags))
+    return SortedTags(plain=tags - whole - cores, cores=cores, whole_node=whole)
 
 
-def _job_type(asked: RequirementClass, resource: Resource) -> bool:
+def is_core_tag(tag: str) -> bool:
+    """Whether a tag requests cores."""
+    folded = fold(tag)
+    return folded == "multiprocessor" or (
+        folded.endswith("processors") and folded.removesuffix("processors").isdecimal()
+    )
+
+
+def _site(classes: Items, has: Resource) -> int:
+    """One of the resource's sites is both wanted and not banned."""
+    found = classes.everything if has.sites is None else 0
+    for site in has.sites or ():
+        found |= classes.accepting("sites", {site}) & classes.avoiding("banned_sites", {site})
+    return found
+
+
+def _input_data(classes: Items, has: Resource) -> int:
+    """Each input file has a replica near the resource."""
+    near = has.near
+    if near is None:
+        return classes.everything
+    return classes.avoiding("replicas", [each for each in classes.names("replicas") if near.isdisjoint(each)])
+
+
+def _job_type(classes: Items, has: Resource) -> int:
     """A resource that names no type accepts all types but those that only job managers handle."""
-    if resource.job_types is not None or not asked.job_types:
-        return _meets(asked.job_types, resource.job_types)
-    return resource.managed_types_of(fold(asked.vo)).isdisjoint(fold_names(asked.job_types))
+    found, others = classes.accepting("job_types", has.job_types), classes.everything
+    for vo, types in sorted(has.managed_types, reverse=True) if has.job_types is None else ():
+        of_vo = classes.naming("vo", (vo,)) if vo else others  # "", all other VOs, comes last
+        found &= ~(of_vo & classes.naming("job_types", types))
+        others &= ~of_vo
+    return found
 
 
-def _names(asked: RequirementClass) -> dict[str, frozenset[str]]:
-    return {name: fold_names(getattr(asked, name)) for name in NAMED}
+def _required_tag(classes: Items, has: Resource) -> int:
+    found = classes.everything
+    for tag in has.required_tags:
+        found &= classes.naming("tags", (tag,))
+    return found
 
 
-def _excludes(exclusion: Exclusion, names: Mapping[str, frozenset[str]]) -> bool:
-    return all(not values.isdisjoint(names[name]) for name, values in exclusion)
+def _not_banned(classes: Items, has: Resource) -> int:
+    found = classes.everything
+    for name, banned in has.banned.items():
+        found &= classes.avoiding(name, banned)
+    return found
 
 
-def _not_excluded(asked: RequirementClass, resource: Resource) -> bool:
-    names = _names(asked) if resource.excluded else {}
-    return not any(_excludes(each, names) for each in resource.excluded if not concerns_owners(each))
+def _not_excluded(classes: Items, has: Resource) -> int:
+    """No limit excludes it that reads no owner; the others are applied per task queue (`owner_fits`)."""
+    found = classes.everything
+    for each in has.excluded:
+        if not concerns_owners(each):
+            found &= ~_names_all(classes, each)
+    return found
 
 
-def _not_banned(asked: RequirementClass, resource: Resource) -> bool:
-    names = _names(asked)
-    return all(banned.isdisjoint(names[name]) for name, banned in resource.banned.items())
+def _names_all(classes: Items, exclusion: Exclusion) -> int:
+    """The classes that name one of the values in every field of an exclusion."""
+    found = classes.everything
+    for name, values in exclusion:
+        found &= classes.naming(name, values)
+    return found
 
 
-_CONDITIONS: Mapping[Condition, Callable[[RequirementClass, Resource], bool]] = {
-    "vo": lambda asked, resource: _accepts(asked.vo, resource.vos),
-    "cpu_time": _has("cpu_time"),
-    "site": _site,
-    "input_data": lambda asked, resource: all(_meets(each, resource.near) for each in asked.replicas),
-    "grid_ce": lambda asked, resource: _meets(asked.grid_ces, resource.grid_ces),
-    "platform": lambda asked, resource: _meets(asked.platforms, resource.platforms),
-    "job_type": lambda asked, resource: _job_type(asked, resource),
-    "tag": lambda asked, resource: resource.tags is None or fold_names(asked.tags) <= resource.tags,
-    "required_tag": lambda asked, resource: resource.required_tags <= fold_names(asked.tags),
-    "banned": _not_banned,
-    "ram": _has("ram"),
-    "processors": _has("processors"),
-    "gpus": _has("gpus"),
-    "whole_node": lambda asked, resource: resource.offers_whole_node or not asked.whole_node,
-    "limits": _not_excluded,
+_OWNERS = frozenset({"owners", "owner_groups"})
+
+#: The conditions, in the order in which people check them.
+CONDITIONS: Final[tuple[Condition, ...]] = (
+    Condition(name="vo", holds=lambda classes, has: classes.accepting("vo", has.vos), reads=("vos",)),
+    Condition(name="cpu_time", need=lambda asked: asked.cpu_time, capacity="cpu_time"),
+    Condition(name="site", holds=_site, reads=("sites",)),
+    Condition(name="input_data", holds=_input_data, reads=("near",)),
+    Condition(
+        name="grid_ce",
+        holds=lambda classes, has: classes.accepting("grid_ces", has.grid_ces),
+        reads=("grid_ces",),
+    ),
+    Condition(
+        name="platform",
+        holds=lambda classes, has: classes.accepting("platforms", has.platforms),
+        reads=("platforms",),
+    ),
+    Condition(name="job_type", holds=_job_type, reads=("managed_types", "job_types")),
+    Condition(
+        name="tag", holds=lambda classes, has: classes.content_with("plain_tags", has.tags), reads=("tags",)
+    ),
+    Condition(name="required_tag", holds=_required_tag, reads=("required_tags",)),
+    Condition(
+        name="banned",
+        holds=_not_banned,
+        reads=("banned_sites", "banned_grid_ces", "banned_platforms", "banned_job_types", "banned_tags"),
+    ),
+    Condition(name="ram", need=needed_ram, capacity="max_ram"),
+    Condition(
+        name="processors",
+        need=lambda asked: asked.processors_min,
+        capacity="processors",
+        holds=lambda classes, has: classes.content_with("core_tags", has.tags),
+        reads=("tags",),
+    ),
+    Condition(name="gpus", need=lambda asked: asked.gpus, capacity="gpus"),
+    Condition(
+        name="whole_node",
+        need=lambda asked: asked.whole_node,
+        capacity="offers_whole_node",
+        holds=lambda classes, has: classes.content_with("whole_node_tags", has.tags),
+        reads=("tags",),
+    ),
+    Condition(name="limits", holds=_not_excluded, reads=("excluded",)),
+)
+BY_NAME: Final = {each.name: each for each in CONDITIONS}
+#: The number that a class needs, by condition.
+NEEDS: Final = {each.name: each.need for each in CONDITIONS if each.need is not None}
+
+
+def capacities(resource: Resource) -> Mapping[str, float | None]:
+    """The resource's capacity for each of `NEEDS`; None: not stated."""
+    return {each.name: getattr(resource, each.capacity) for each in CONDITIONS if each.need is not None}
+
+
+def _number(need: Callable[[RequirementClass], float]) -> Values[RequirementClass]:
+    return lambda asked: (need(asked),)
+
+
+#: What the conditions read of a class: names, folded, and the numbers that it needs.
+COLUMNS: Final[Mapping[str, Values[RequirementClass]]] = {
+    **{name: _number(need) for name, need in NEEDS.items()},
+    "vo": lambda asked: (fold(asked.vo),),
+    "sites": lambda asked: fold_names(asked.sites),
+    "banned_sites": lambda asked: fold_names(asked.banned_sites),
+    "replicas": lambda asked: frozenset(map(fold_names, asked.replicas)),
+    "grid_ces": lambda asked: fold_names(asked.grid_ces),
+    "platforms": lambda asked: fold_names(asked.platforms),
+    "job_types": lambda asked: fold_names(asked.job_types),
+    "tags": lambda asked: fold_names(asked.tags),
+    "plain_tags": lambda asked: fold_names(sort_tags(asked.tags).plain),
+    "core_tags": lambda asked: fold_names(sort_tags(asked.tags).cores),
+    "whole_node_tags": lambda asked: fold_names(sort_tags(asked.tags).whole_node),
+    "submit_pool": lambda asked: () if asked.submit_pool is None else (asked.submit_pool,),
 }

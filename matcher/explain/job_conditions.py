@@ -17,17 +17,13 @@ from matcher import rules
 from matcher.limits import job_groups
 from requirements import canonical, evaluator
 from requirements.canonical import Requirements
+from requirements.column_index import SingleItem
 from requirements.record import Declarations
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.values import Value, fold
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
-
-#: Tags that request cores; they are handled together with NumberOfProcessors.
-_CORES = "processors"
-_SEVERAL_CORES = "multiprocessor"
-_WHOLE = "wholenode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +41,7 @@ class ConditionKind:
     """A kind of task queue condition, and the fields of class and resource that it reads."""
 
     requirement: str  #: keyword shown to users
-    rules: tuple[rules.Condition, ...]  #: conditions of `matcher.rules`
+    rule: str  #: condition of `matcher.rules`
     class_fields: tuple[str, ...]  #: fields of `RequirementClass` that are read
     resource_fields: tuple[str, ...]  #: fields of `Resource` that are read
     wanted: str | Callable[[RequirementClass], str]  #: demanded value, a format of `{asked}` and `{names}`
@@ -152,8 +148,8 @@ def waiting_conditions(waiting: WaitingClass, jobs: JobAds) -> tuple[JobConditio
 
 
 def is_refused(kind: ConditionKind, isolated: RequirementClass, resource: Resource) -> bool:
-    """Whether the resource fails one of the rules of a condition, given as a class with this one only."""
-    return any(rules.refuses(rule, isolated, resource) for rule in kind.rules)
+    """Whether the resource fails the rule of a condition, given as a class with this one only."""
+    return not rules.BY_NAME[kind.rule].select(SingleItem(isolated, rules.COLUMNS), resource)
 
 
 def _near_data(asked: RequirementClass) -> str:
@@ -172,7 +168,7 @@ def _ram(asked: RequirementClass) -> str:
 
 def _kind(
     requirement: str,
-    conditions: str,
+    rule: str,
     class_fields: str,
     resource_fields: str,
     wanted: str | Callable[[RequirementClass], str] = "{names}",
@@ -181,7 +177,7 @@ def _kind(
     """A row of the table below; several names are separated by spaces."""
     return ConditionKind(
         requirement=requirement,
-        rules=tuple(conditions.split()),
+        rule=rule,
         class_fields=tuple(class_fields.split()),
         resource_fields=tuple(resource_fields.split()),
         wanted=wanted,
@@ -219,7 +215,7 @@ RAM = _kind(
 )
 PROCESSORS = _kind(
     "NumberOfProcessors",
-    "processors tag",
+    "processors",
     "processors_min tags",
     "processors tags",
     lambda asked: f"at least {max(asked.processors_min, 2 if asked.tags else 1)}",
@@ -228,7 +224,7 @@ PROCESSORS = _kind(
 GPUS = _kind("GPUs", "gpus", "gpus", "gpus", "at least {asked.gpus}", "offer GPUs {number}")
 WHOLE_NODE = _kind(
     "WholeNode",
-    "whole_node tag",
+    "whole_node",
     "whole_node tags",
     "whole_node tags",
     "a node of its own",
@@ -254,32 +250,18 @@ def _conditions(asked: RequirementClass) -> Iterator[tuple[ConditionKind, tuple[
         yield INPUT_DATA, (asked.replicas,)
     if asked.job_types:
         yield JOB_TYPE, (asked.vo, asked.job_types)
-    whole, cores, plain = _sorted_tags(asked.tags)
-    for tag in sorted(plain):
+    tags = rules.sort_tags(asked.tags)
+    for tag in sorted(tags.plain):
         yield TAG, (frozenset({tag}),)
     yield REQUIRED_TAG, (asked.tags,)
     if asked.min_ram or asked.min_ram_per_core:
         yield RAM, (asked.min_ram, asked.min_ram_per_core, asked.processors_min)
-    if asked.processors_min > 1 or cores:
-        yield PROCESSORS, (asked.processors_min, cores)
+    if asked.processors_min > 1 or tags.cores:
+        yield PROCESSORS, (asked.processors_min, tags.cores)
     if asked.gpus:
         yield GPUS, (asked.gpus,)
-    if asked.whole_node or whole:
-        yield WHOLE_NODE, (asked.whole_node, whole)
-
-
-@lru_cache(maxsize=10_000)
-def _sorted_tags(tags: frozenset[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Split tags into those for a whole node, those for cores, and others."""
-    whole = frozenset(tag for tag in tags if fold(tag) == _WHOLE)
-    cores = frozenset(tag for tag in tags if is_core_tag(tag))
-    return whole, cores, tags - whole - cores
-
-
-def is_core_tag(tag: str) -> bool:
-    """Whether a tag requests cores, such as `8Processors` and `MultiProcessor`."""
-    folded = fold(tag)
-    return folded == _SEVERAL_CORES or (folded.endswith(_CORES) and folded.removesuffix(_CORES).isdecimal())
+    if asked.whole_node or tags.whole_node:
+        yield WHOLE_NODE, (asked.whole_node, tags.whole_node)
 
 
 #: Folded parameters from which each field of a pilot's offer is computed; see `queue_offer`.

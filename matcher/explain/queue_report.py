@@ -219,7 +219,7 @@ def _find_need(failure: UnmetCondition, here: QueueSet, queue: int) -> QueueNeed
         return None
     if "{number}" not in kind.need:
         return QueueNeed(text=kind.need.format(names=part.names))
-    number = rules.NEEDS[kind.rules[0]](part.isolated)
+    number = rules.NEEDS[kind.rule](part.isolated)
     # A job may demand several processors by a tag alone.
     return QueueNeed(text=kind.need, number=max(2, number) if kind is PROCESSORS else number)
 

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matcher import rules
 from matcher.index.requirement_class_index import ClassIndex, MaskCache
+from requirements.column_index import ColumnIndex, Items, SingleItem
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 
@@ -15,7 +17,7 @@ _FOLDED = st.sampled_from(["s1", "s2", "s3"])
 _SETS = st.frozensets(_NAMES, max_size=3)
 _OFFERS = st.none() | st.frozensets(_FOLDED, min_size=1, max_size=2)
 _BANS = st.frozensets(_FOLDED, max_size=1)
-_TAGS = st.frozensets(st.sampled_from(["GPU", "WholeNode", "MultiProcessor"]), max_size=2)
+_TAGS = st.frozensets(st.sampled_from(["GPU", "WholeNode", "MultiProcessor", "2Processors"]), max_size=2)
 _OFFERED_TAGS = st.frozensets(st.sampled_from(["gpu", "wholenode", "multiprocessor"]), max_size=3)
 _NUMBERS = st.integers(0, 3)
 _POOLS = st.frozensets(st.sampled_from("ab"), max_size=2)
@@ -117,6 +119,27 @@ def test_every_refusal_is_named(asked: RequirementClass, resource: Resource, poo
     assert set(rules.refusals(generous, resource, pools)) == set(refusals) - {"submit_pool"}
 
 
+@given(classes, resources, resources)
+def test_a_condition_reads_nothing_else_of_a_resource_than_its_row_states(
+    asked: RequirementClass, resource: Resource, other: Resource
+) -> None:
+    single = SingleItem(asked, rules.COLUMNS)
+    for each in rules.CONDITIONS:
+        names = {each.capacity, *each.reads} - {""}
+        if "offers_whole_node" in names:
+            names |= {"whole_node", "tags"}  # of which it is computed
+        changed = replace(other, **{name: getattr(resource, name) for name in names - {"offers_whole_node"}})
+        assert each.select(single, changed) == each.select(single, resource), each.name
+
+
+@pytest.mark.parametrize(
+    ("tag", "condition"), [("8Processors", "processors"), ("WholeNode", "whole_node"), ("fast", "tag")]
+)
+def test_a_missing_tag_is_refused_by_the_condition_whose_keyword_it_stands_for(tag: str, condition: str):
+    asked = RequirementClass(vo="lhcb", cpu_time=1, tags=frozenset({tag}))
+    assert rules.refusals(asked, Resource(cpu_time=1), ()) == (condition,)
+
+
 def test_all_refusals_are_told_and_not_only_the_first() -> None:
     asked = RequirementClass(
         vo="lhcb", cpu_time=100, sites=frozenset({"A"}), min_ram=4000, gpus=1, submit_pool="p"
@@ -151,12 +174,16 @@ def test_of_several_sites_one_has_to_be_wanted_and_not_banned() -> None:
 
 
 def test_a_full_cache_of_masks_keeps_those_that_were_stored_last():
-    cache, evaluated = MaskCache[int](16), list[int]()
+    cache, selected = MaskCache[int](16), list[int]()
+    nothing = ColumnIndex[RequirementClass](rules.COLUMNS)
 
-    def evaluate(key: int) -> int:
-        evaluated.append(key)
-        return 1 << key
+    def find(key: int) -> int:
+        def select(_: Items) -> int:
+            selected.append(key)
+            return 1 << key
+
+        return cache.find(key, nothing, select)
 
     for key in (*range(17), *range(2, 17)):
-        assert cache.find(key, evaluate, lambda _: False) == 1 << key
-    assert evaluated == list(range(17))
+        assert find(key) == 1 << key
+    assert selected == list(range(17))

@@ -1,0 +1,211 @@
+"""Items by what rules read of them, so that a rule is written once, for one item and for thousands.
+
+A rule combines sets of `Items` with `&` and `|`. A set is an integer with one bit per item (`bitset`); of a
+`SingleItem` it is 1 or 0. A `ColumnIndex` has a column for each thing that rules read, with the items that
+have each value, so that a rule is evaluated for distinct values, not for items.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Generic, TypeVar
+
+from requirements.bitset import mask_from
+
+Item = TypeVar("Item")
+#: The values of an item in a column: its names, or its one number.
+Values = Callable[[Item], Collection[Any]]
+
+
+class Column(Generic[Item]):
+    """The items that have each value; an item without values is free."""
+
+    def __init__(self, values: Values[Item], items: Mapping[int, Item]) -> None:
+        """Build the column of items by slot."""
+        slots: defaultdict[Any, list[int]] = defaultdict(list)
+        free: list[int] = []
+        for slot, item in items.items():
+            own = values(item)
+            for value in own:
+                slots[value].append(slot)
+            if not own:
+                free.append(slot)
+        self._values = values
+        self._ordered: tuple[list[float], list[int]] | None = None  # None: outdated
+        self.masks: dict[Any, int] = {value: mask_from(having) for value, having in slots.items()}
+        self.free = mask_from(free)
+
+    def write(self, slot: int, item: Item, *, add: bool) -> None:
+        """Add or remove an item."""
+        bit, values, self._ordered = 1 << slot, self._values(item), None
+        self.free = self.free | bit if add and not values else self.free & ~bit
+        for value in values:
+            having = self.masks.get(value, 0)
+            self.masks[value] = having | bit if add else having & ~bit
+            if not self.masks[value]:
+                del self.masks[value]
+
+    def having(self, values: Collection[Any]) -> int:
+        """The items that have at least one of these values."""
+        if isinstance(values, AbstractSet) and len(values) > len(self.masks):
+            values = self.masks.keys() & values
+        found = 0
+        for value in values:
+            found |= self.masks.get(value, 0)
+        return found
+
+    def up_to(self, number: float) -> int:
+        """The items whose number is not larger."""
+        return self._smallest(bisect_right(self._prefixes[0], number))
+
+    def below(self, number: float) -> int:
+        """The items whose number is smaller."""
+        return self._smallest(bisect_left(self._prefixes[0], number))
+
+    def _smallest(self, values: int) -> int:
+        return self._prefixes[1][values - 1] if values else 0
+
+    @property
+    def _prefixes(self) -> tuple[list[float], list[int]]:
+        """The numbers, sorted, and for each of them the items that have it or a smaller one."""
+        if self._ordered is None:
+            numbers: list[float] = sorted(self.masks)
+            masks: list[int] = []
+            for number in numbers:
+                masks.append(self.masks[number] | (masks[-1] if masks else 0))
+            self._ordered = numbers, masks
+        return self._ordered
+
+
+class Items(ABC):
+    """Some items, one or many; names are compared as they are."""
+
+    everything: int
+
+    @abstractmethod
+    def naming(self, column: str, names: Collection[Any]) -> int:
+        """Those that name at least one of these."""
+
+    @abstractmethod
+    def free(self, column: str) -> int:
+        """Those that name nothing."""
+
+    @abstractmethod
+    def names(self, column: str) -> AbstractSet[Any]:
+        """All names that some of them have."""
+
+    @abstractmethod
+    def needing(self, column: str, capacity: float) -> int:
+        """Those whose number is not larger."""
+
+    def accepting(self, column: str, offered: Collection[Any] | None) -> int:
+        """Those that name one of these, or nothing; all if anything is offered (None)."""
+        return self.everything if offered is None else self.free(column) | self.naming(column, offered)
+
+    def avoiding(self, column: str, names: Collection[Any]) -> int:
+        """Those that name none of these."""
+        return self.everything & ~self.naming(column, names) if names else self.everything
+
+    def content_with(self, column: str, offered: AbstractSet[Any] | None) -> int:
+        """Those that name nothing but these."""
+        return self.everything if offered is None else self.avoiding(column, self.names(column) - offered)
+
+
+class SingleItem(Items, Generic[Item]):
+    """One item: each set is 1 or 0."""
+
+    def __init__(self, item: Item, columns: Mapping[str, Values[Item]]) -> None:
+        self._item = item
+        self._columns = columns
+        self._known: dict[str, AbstractSet[Any]] = {}
+        self.everything = 1
+
+    def naming(self, column: str, names: Collection[Any]) -> int:
+        """1 if it names at least one of these."""
+        return int(any(name in names for name in self.names(column)))
+
+    def free(self, column: str) -> int:
+        """1 if it names nothing."""
+        return int(not self.names(column))
+
+    def names(self, column: str) -> AbstractSet[Any]:
+        """Its names."""
+        if column not in self._known:
+            values = self._columns[column](self._item)
+            self._known[column] = values if isinstance(values, AbstractSet) else frozenset(values)
+        return self._known[column]
+
+    def needing(self, column: str, capacity: float) -> int:
+        """1 if its number is not larger."""
+        [number] = self._columns[column](self._item)
+        return int(number <= capacity)
+
+
+class ColumnIndex(Items, Generic[Item]):
+    """Items by slot. A column is built when it is first read, and follows all changes from then on."""
+
+    def __init__(self, columns: Mapping[str, Values[Item]], items: Mapping[int, Item] | None = None) -> None:
+        """Index items.
+
+        Args:
+            columns: What rules read, by name.
+            items: By slot, the number of the item's bit.
+        """
+        self._sources = columns
+        self._columns: dict[Hashable, Column[Item]] = {}
+        self._groups: dict[Hashable, list[tuple[Item, int]]] = {}
+        self.items: dict[int, Item] = dict(items or {})
+        self.everything = mask_from(self.items)
+
+    def add(self, slot: int, item: Item) -> None:
+        """Add an item."""
+        self.items[slot] = item
+        self._write(slot, item, add=True)
+
+    def remove(self, slot: int) -> None:
+        """Remove an item; its slot may be used again."""
+        self._write(slot, self.items.pop(slot), add=False)
+
+    def _write(self, slot: int, item: Item, *, add: bool) -> None:
+        self.everything = self.everything & ~(1 << slot) | add << slot
+        self._groups.clear()
+        for column in self._columns.values():
+            column.write(slot, item, add=add)
+
+    def column(self, name: Hashable, values: Values[Item] | None = None) -> Column[Item]:
+        """A column; `values` is what it has of an item, if it is not among the columns of the index."""
+        found = self._columns.get(name)
+        if found is None:
+            found = Column(values or self._sources[name], self.items)  # type: ignore[index]
+            self._columns[name] = found
+        return found
+
+    def group(self, name: Hashable, value: Callable[[Item], Hashable]) -> list[tuple[Item, int]]:
+        """The items in groups of equal value, each with its first item; do not modify the list."""
+        found = self._groups.get(name)
+        if found is None:
+            masks = self.column(name, lambda item: (value(item),)).masks.values()
+            found = self._groups[name] = [(self.first(mask), mask) for mask in masks]
+        return found
+
+    def first(self, mask: int) -> Item:
+        """The first item of a nonempty set."""
+        return self.items[(mask & -mask).bit_length() - 1]
+
+    def naming(self, column: str, names: Collection[Any]) -> int:
+        """The items that name at least one of these."""
+        return self.column(column).having(names)
+
+    def free(self, column: str) -> int:
+        """The items that name nothing."""
+        return self.column(column).free
+
+    def names(self, column: str) -> AbstractSet[Any]:
+        """All names that some items have."""
+        return self.column(column).masks.keys()
+
+    def needing(self, column: str, capacity: float) -> int:
+        """The items whose number is not larger."""
+        return self.column(column).up_to(capacity)
