@@ -25,8 +25,9 @@ from sqlalchemy import Connection, Engine
 from agents import leader
 from agents.leader import Leadership
 from cs_config import gc_tuning
-from cs_config.classes.queue_class_index import EligibleSets, QueueClassIndex, RequirementQuestion
+from cs_config.classes.queue_class_index import QueueClassIndex
 from cs_config.classes.queue_classes import queue_classes as configured_classes
+from cs_config.classes.queue_columns import EligibleSets, RequirementQuestion
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration

@@ -1,12 +1,9 @@
-"""When a job and a resource fit: one condition a row. This is the specification.
+"""Rules of matching that take more than a line of the table (`matcher.conditions`), and that for owners.
 
-A row is written for sets of requirement classes (`Items`). Evaluated for a single class it is the check, for
-the index over all classes with waiting jobs the selection. A value that the resource does not state, or the
-class does not demand, is no condition. Source: DIRAC TaskQueueDB, with two errors corrected: one of several
-sites must be both wanted and not banned, and any banned value excludes.
+They select among requirement classes (`Items`), of which there may be one or thousands.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -15,46 +12,6 @@ from requirements.column_index import Items, SingleItem, Values
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Exclusion, Resource
 from requirements.values import fold
-
-#: Selects the classes that fulfil a condition.
-Rule = Callable[[Items, Resource], int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """A condition between requirement classes and a resource; `need` or `holds` may be absent."""
-
-    name: str
-    need: Callable[[RequirementClass], float] | None = None  #: must not be larger than `capacity`
-    capacity: str = ""  #: attribute of `Resource`; None there: not stated
-    holds: Rule | None = None
-    reads: tuple[str, ...] = ()  #: attributes of `Resource` that `holds` reads
-
-    def select(self, classes: Items, resource: Resource) -> int:
-        """The classes that fulfil it."""
-        found = self.select_by_need(classes, resource)
-        return found if self.holds is None else found & self.holds(classes, resource)
-
-    def select_by_need(self, classes: Items, resource: Resource) -> int:
-        """The classes that need no more than the resource has."""
-        capacity = getattr(resource, self.capacity) if self.need else None
-        return classes.everything if capacity is None else classes.needing(self.name, capacity)
-
-
-def refusals(asked: RequirementClass, resource: Resource, pools: Collection[str]) -> tuple[str, ...]:
-    """The names of all conditions that the resource and class fail; empty: the resource may run such jobs.
-
-    `pools` are the submit pools that may run at the resource's place.
-    """
-    single = SingleItem(asked, COLUMNS)
-    refused = [each.name for each in CONDITIONS if not each.select(single, resource)]
-    return (*refused, *(() if single.accepting("submit_pool", pools) else ("submit_pool",)))
-
-
-def fits(asked: RequirementClass, resource: Resource) -> bool:
-    """Whether the resource may run jobs of this class, apart from pools."""
-    single = SingleItem(asked, COLUMNS)
-    return all(each.select(single, resource) for each in CONDITIONS)
 
 
 def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: Resource) -> bool:
@@ -68,7 +25,7 @@ def owner_fits(asked: RequirementClass, owner: str, owner_group: str, resource: 
     if not shares and not _accepts(owner, resource.owners):
         return False
     own = {"owners": fold(owner), "owner_groups": fold(owner_group)}
-    single = SingleItem(asked, COLUMNS)
+    single = SingleItem(asked, NAMES)
     return not any(
         all(own[name] in values if name in own else single.naming(name, values) for name, values in each)
         for each in resource.excluded
@@ -132,7 +89,7 @@ def is_core_tag(tag: str) -> bool:
     )
 
 
-def _site(classes: Items, has: Resource) -> int:
+def select_by_site(classes: Items, has: Resource) -> int:
     """One of the resource's sites is both wanted and not banned."""
     found = classes.everything if has.sites is None else 0
     for site in has.sites or ():
@@ -140,7 +97,7 @@ def _site(classes: Items, has: Resource) -> int:
     return found
 
 
-def _input_data(classes: Items, has: Resource) -> int:
+def select_by_input_data(classes: Items, has: Resource) -> int:
     """Each input file has a replica near the resource."""
     near = has.near
     if near is None:
@@ -148,7 +105,7 @@ def _input_data(classes: Items, has: Resource) -> int:
     return classes.avoiding("replicas", [each for each in classes.names("replicas") if near.isdisjoint(each)])
 
 
-def _job_type(classes: Items, has: Resource) -> int:
+def select_by_job_type(classes: Items, has: Resource) -> int:
     """A resource that names no type accepts all types but those that only job managers handle."""
     found, others = classes.accepting("job_types", has.job_types), classes.everything
     for vo, types in sorted(has.managed_types, reverse=True) if has.job_types is None else ():
@@ -158,21 +115,23 @@ def _job_type(classes: Items, has: Resource) -> int:
     return found
 
 
-def _required_tag(classes: Items, has: Resource) -> int:
+def select_by_required_tags(classes: Items, has: Resource) -> int:
+    """The class has all tags that the resource requires."""
     found = classes.everything
     for tag in has.required_tags:
         found &= classes.naming("tags", (tag,))
     return found
 
 
-def _not_banned(classes: Items, has: Resource) -> int:
+def select_not_banned(classes: Items, has: Resource) -> int:
+    """The class names nothing that the resource bans."""
     found = classes.everything
     for name, banned in has.banned.items():
         found &= classes.avoiding(name, banned)
     return found
 
 
-def _not_excluded(classes: Items, has: Resource) -> int:
+def select_not_excluded(classes: Items, has: Resource) -> int:
     """No limit excludes it that reads no owner; the others are applied per task queue (`owner_fits`)."""
     found = classes.everything
     for each in has.excluded:
@@ -190,68 +149,8 @@ def _names_all(classes: Items, exclusion: Exclusion) -> int:
 
 
 _OWNERS = frozenset({"owners", "owner_groups"})
-
-#: The conditions, in the order in which people check them.
-CONDITIONS: Final[tuple[Condition, ...]] = (
-    Condition(name="vo", holds=lambda classes, has: classes.accepting("vo", has.vos), reads=("vos",)),
-    Condition(name="cpu_time", need=lambda asked: asked.cpu_time, capacity="cpu_time"),
-    Condition(name="site", holds=_site, reads=("sites",)),
-    Condition(name="input_data", holds=_input_data, reads=("near",)),
-    Condition(
-        name="grid_ce",
-        holds=lambda classes, has: classes.accepting("grid_ces", has.grid_ces),
-        reads=("grid_ces",),
-    ),
-    Condition(
-        name="platform",
-        holds=lambda classes, has: classes.accepting("platforms", has.platforms),
-        reads=("platforms",),
-    ),
-    Condition(name="job_type", holds=_job_type, reads=("managed_types", "job_types")),
-    Condition(
-        name="tag", holds=lambda classes, has: classes.content_with("plain_tags", has.tags), reads=("tags",)
-    ),
-    Condition(name="required_tag", holds=_required_tag, reads=("required_tags",)),
-    Condition(
-        name="banned",
-        holds=_not_banned,
-        reads=("banned_sites", "banned_grid_ces", "banned_platforms", "banned_job_types", "banned_tags"),
-    ),
-    Condition(name="ram", need=needed_ram, capacity="max_ram"),
-    Condition(
-        name="processors",
-        need=lambda asked: asked.processors_min,
-        capacity="processors",
-        holds=lambda classes, has: classes.content_with("core_tags", has.tags),
-        reads=("tags",),
-    ),
-    Condition(name="gpus", need=lambda asked: asked.gpus, capacity="gpus"),
-    Condition(
-        name="whole_node",
-        need=lambda asked: asked.whole_node,
-        capacity="offers_whole_node",
-        holds=lambda classes, has: classes.content_with("whole_node_tags", has.tags),
-        reads=("tags",),
-    ),
-    Condition(name="limits", holds=_not_excluded, reads=("excluded",)),
-)
-BY_NAME: Final = {each.name: each for each in CONDITIONS}
-#: The number that a class needs, by condition.
-NEEDS: Final = {each.name: each.need for each in CONDITIONS if each.need is not None}
-
-
-def capacities(resource: Resource) -> Mapping[str, float | None]:
-    """The resource's capacity for each of `NEEDS`; None: not stated."""
-    return {each.name: getattr(resource, each.capacity) for each in CONDITIONS if each.need is not None}
-
-
-def _number(need: Callable[[RequirementClass], float]) -> Values[RequirementClass]:
-    return lambda asked: (need(asked),)
-
-
-#: What the conditions read of a class: names, folded, and the numbers that it needs.
-COLUMNS: Final[Mapping[str, Values[RequirementClass]]] = {
-    **{name: _number(need) for name, need in NEEDS.items()},
+#: What the conditions read of a class by name; folded.
+NAMES: Final[Mapping[str, Values[RequirementClass]]] = {
     "vo": lambda asked: (fold(asked.vo),),
     "sites": lambda asked: fold_names(asked.sites),
     "banned_sites": lambda asked: fold_names(asked.banned_sites),

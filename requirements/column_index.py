@@ -1,8 +1,8 @@
 """Items by what rules read of them, so that a rule is written once, for one item and for thousands.
 
 A rule combines sets of `Items` with `&` and `|`. A set is an integer with one bit per item (`bitset`); of a
-`SingleItem` it is 1 or 0. A `ColumnIndex` has a column for each thing that rules read, with the items that
-have each value, so that a rule is evaluated for distinct values, not for items.
+`SingleItem` it is 1 or 0. A `ColumnIndex` has a column for each thing that is read, with the items that have
+each value, so that a rule is evaluated for distinct values, not for items.
 """
 
 from abc import ABC, abstractmethod
@@ -63,6 +63,10 @@ class Column(Generic[Item]):
     def below(self, number: float) -> int:
         """The items whose number is smaller."""
         return self._smallest(bisect_left(self._prefixes[0], number))
+
+    def list_ordered(self) -> list[int]:
+        """The items of each number, the smallest number first."""
+        return [self.masks[number] for number in self._prefixes[0]]
 
     def _smallest(self, values: int) -> int:
         return self._prefixes[1][values - 1] if values else 0
@@ -143,17 +147,11 @@ class SingleItem(Items, Generic[Item]):
         return int(number <= capacity)
 
 
-class ColumnIndex(Items, Generic[Item]):
+class ColumnIndex(Generic[Item]):
     """Items by slot. A column is built when it is first read, and follows all changes from then on."""
 
-    def __init__(self, columns: Mapping[str, Values[Item]], items: Mapping[int, Item] | None = None) -> None:
-        """Index items.
-
-        Args:
-            columns: What rules read, by name.
-            items: By slot, the number of the item's bit.
-        """
-        self._sources = columns
+    def __init__(self, items: Mapping[int, Item] | None = None) -> None:
+        """Index items by slot, the number of their bits."""
         self._columns: dict[Hashable, Column[Item]] = {}
         self._groups: dict[Hashable, list[tuple[Item, int]]] = {}
         self.items: dict[int, Item] = dict(items or {})
@@ -174,38 +172,49 @@ class ColumnIndex(Items, Generic[Item]):
         for column in self._columns.values():
             column.write(slot, item, add=add)
 
-    def column(self, name: Hashable, values: Values[Item] | None = None) -> Column[Item]:
-        """A column; `values` is what it has of an item, if it is not among the columns of the index."""
-        found = self._columns.get(name)
+    def column(self, key: Hashable, values: Values[Item]) -> Column[Item]:
+        """The column with this key; `values` is always the same for it."""
+        found = self._columns.get(key)
         if found is None:
-            found = Column(values or self._sources[name], self.items)  # type: ignore[index]
-            self._columns[name] = found
+            found = self._columns[key] = Column(values, self.items)
         return found
 
-    def group(self, name: Hashable, value: Callable[[Item], Hashable]) -> list[tuple[Item, int]]:
+    def group(self, key: Hashable, value: Callable[[Item], Hashable]) -> list[tuple[Item, int]]:
         """The items in groups of equal value, each with its first item; do not modify the list."""
-        found = self._groups.get(name)
+        found = self._groups.get(key)
         if found is None:
-            masks = self.column(name, lambda item: (value(item),)).masks.values()
-            found = self._groups[name] = [(self.first(mask), mask) for mask in masks]
+            masks = self.column(key, lambda item: (value(item),)).masks.values()
+            found = self._groups[key] = [(self.first(mask), mask) for mask in masks]
         return found
 
-    def first(self, mask: int) -> Item:
+    def first(self, items: int) -> Item:
         """The first item of a nonempty set."""
-        return self.items[(mask & -mask).bit_length() - 1]
+        return self.items[(items & -items).bit_length() - 1]
+
+
+class IndexedItems(ColumnIndex[Item], Items):
+    """Items that rules select by the values in named columns."""
+
+    def __init__(self, columns: Mapping[str, Values[Item]], items: Mapping[int, Item] | None = None) -> None:
+        """Index items by slot, with the columns that rules read."""
+        super().__init__(items)
+        self._named = columns
 
     def naming(self, column: str, names: Collection[Any]) -> int:
         """The items that name at least one of these."""
-        return self.column(column).having(names)
+        return self._find(column).having(names)
 
     def free(self, column: str) -> int:
         """The items that name nothing."""
-        return self.column(column).free
+        return self._find(column).free
 
     def names(self, column: str) -> AbstractSet[Any]:
         """All names that some items have."""
-        return self.column(column).masks.keys()
+        return self._find(column).masks.keys()
 
     def needing(self, column: str, capacity: float) -> int:
         """The items whose number is not larger."""
-        return self.column(column).up_to(capacity)
+        return self._find(column).up_to(capacity)
+
+    def _find(self, name: str) -> Column[Item]:
+        return self.column(name, self._named[name])

@@ -1,7 +1,7 @@
 """Requirement classes: the distinct sets of requirements used by matching.
 
 The owner is not part of a class. A class is immutable, so that a cached copy is never stale. Names keep the
-job's spelling; `matcher.rules` compares without case.
+job's spelling; `matcher.conditions` compares without case.
 
 A class is derived from what its jobs state and from the configured defaults of what they leave out
 (`taskqueue.task_queues.class_derivation`).

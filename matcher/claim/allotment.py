@@ -7,7 +7,7 @@ more.
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from matcher import rules
+from matcher import conditions, rules
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from taskqueue.leases.opening import Allotment
@@ -41,7 +41,7 @@ class SlotAllotment:
     """
 
     def __init__(self, resource: Resource) -> None:
-        capacities = rules.capacities(resource)
+        capacities = conditions.capacities(resource)
         self._resource = resource
         self._left = {name: capacities[name] for name in _SHARED}
         self._jobs: list[RequirementClass] = []
@@ -59,7 +59,7 @@ class SlotAllotment:
             return 0
         if asked.whole_node:
             return min(wanted, 0 if self._jobs else 1)
-        needs = {name: rules.NEEDS[name](asked) for name in _SHARED}
+        needs = {name: conditions.NEEDS[name](asked) for name in _SHARED}
         rooms = [left // needs[name] for name, left in self._left.items() if left is not None and needs[name]]
         return int(max(0, min([wanted, *rooms])))
 
@@ -68,7 +68,7 @@ class SlotAllotment:
         self._jobs += [asked] * jobs
         for name, left in self._left.items():
             if left is not None:
-                self._left[name] = left - jobs * rules.NEEDS[name](asked)
+                self._left[name] = left - jobs * conditions.NEEDS[name](asked)
 
     def allotments(self) -> list[Allotment]:
         """The allotment of each job in the order of taking; their sum never exceeds the resource."""

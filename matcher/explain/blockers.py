@@ -14,9 +14,9 @@ from cs_config.options.operations import options_for
 from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from cs_config.tree.inheritance import as_tuple
 from matcher import rules
 from matcher.explain import pilot_supply
-from matcher.explain.alternatives import list_items
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import place_policy, running_limits, throttle_standings, throttles
@@ -189,7 +189,7 @@ def _unknown(names: Collection[str], known: Collection[str]) -> Iterator[tuple[s
 def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
     """Unknown platforms. A queue that states none accepts such a job all the same."""
     offered = situation.survey.distinct("Platform", situation.survey.everything)
-    known = [str(name) for value, _ in offered for name in list_items(value)]
+    known = [str(name) for value, _ in offered for name in as_tuple(value)]
     for platform, others in situation.config.os_compatibility.items():
         known += [platform, *others]
     for name, meant in _unknown(situation.demand.asked.platforms, known):

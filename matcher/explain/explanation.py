@@ -14,11 +14,12 @@ from typing import Annotated
 from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
+from matcher import remedies
 from matcher.explain import alternatives
 from matcher.explain.alternatives import Alternative
 from matcher.explain.job_conditions import ClassCondition, JobDemand
-from matcher.explain.queue_columns import UnmetCondition
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.unmet_conditions import UnmetCondition
 from matcher.explain.work_budget import WorkBudget
 from requirements.classad import evaluation
 from requirements.values import format_value, lookup
@@ -156,7 +157,7 @@ class SuggestedChange:
     """A change that makes queues eligible."""
 
     text: str
-    effort: float  #: of the change: `rewrites.SPELLING`, …; of several together, their sum
+    effort: float  #: of the change: `remedies.SPELLING`, …; of several together, their sum
     gains: int  #: newly eligible queues, without those that are closed now, less those that are lost
     example: QueueAddress  #: one of them
     demand: JobDemand | None  #: the changed demand; None: an admin must change something
@@ -258,7 +259,7 @@ def _changes_by_admins(
         (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
         ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
     ):
-        if change := _build_suggestion(survey, text, gained, None, alternatives.BY_OTHERS):
+        if change := _build_suggestion(survey, text, gained, None, remedies.BY_OTHERS):
             yield change
 
 

@@ -13,12 +13,12 @@ from pydantic import Field
 
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher import rules
 from matcher.explain import job_conditions, queue_set
 from matcher.explain.explanation import FAULTY, MEANINGFUL, queues_failing_one
-from matcher.explain.job_conditions import PROCESSORS, AdmissionCondition, JobAds, RequirementCondition
-from matcher.explain.queue_columns import QueueView, UnmetCondition
+from matcher.explain.job_conditions import AdmissionCondition, JobAds, RequirementCondition
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.queue_views import QueueView
+from matcher.explain.unmet_conditions import UnmetCondition
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.record import Record
@@ -214,14 +214,13 @@ def _find_need(failure: UnmetCondition, here: QueueSet, queue: int) -> QueueNeed
         return _need_of_requirement(part, failure.wanted, here, here.queues[queue])
     if isinstance(part, AdmissionCondition):
         return QueueNeed(text=f"do without `{failure.wanted}`")
-    kind = part.kind
-    if kind.need is None:
+    change, need, asked = part.demand.change, part.condition.need, part.isolated
+    if change is None:
         return None
-    if "{number}" not in kind.need:
-        return QueueNeed(text=kind.need.format(names=part.names))
-    number = rules.NEEDS[kind.rule](part.isolated)
+    if need is None or "{number}" not in change:
+        return QueueNeed(text=change.format(names=part.demand.format_names(asked)))
     # A job may demand several processors by a tag alone.
-    return QueueNeed(text=kind.need, number=max(2, number) if kind is PROCESSORS else number)
+    return QueueNeed(text=change, number=max(2, need(asked)) if asked.tags else need(asked))
 
 
 def _need_of_requirement(

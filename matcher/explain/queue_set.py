@@ -10,25 +10,30 @@ from functools import cached_property, reduce
 from operator import or_
 
 from cs_config.cache import Cache, CacheByLength, derived
+from cs_config.classes.queue_columns import EligibleSets, QueueColumns
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.options.place_limits import ALL_SITES
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import job_conditions, queue_columns, work_budget
+from matcher.explain import job_conditions, queue_views, work_budget
 from matcher.explain.job_conditions import ClassCondition, JobCondition, JobDemand, RequirementCondition
-from matcher.explain.queue_columns import QueueColumns, QueueView, UnmetCondition, UnmetConditions
+from matcher.explain.queue_views import QueueView
+from matcher.explain.unmet_conditions import UnmetCondition, UnmetConditions
 from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
 from requirements.values import Value, exact, fold
 
-#: Cached results.
+#: Cached sets of addresses, and results of parts of requirements.
 _CACHED = 20_000
+_CACHED_PARTS = 1_000
+#: Names that every queue has implicitly.
+_GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
 
 
-class QueueSet:
+class QueueSet(QueueColumns[QueueView]):
     """Queues in the order of their addresses, including those that the VO may not use."""
 
     def __init__(
@@ -39,18 +44,22 @@ class QueueSet:
         admitted: int,
         options: VoOptions,
     ) -> None:
+        super().__init__(
+            dict(enumerate(queues)),
+            options.job_description.declarations,
+            stated=lambda queue: queue.plain,
+            implied=_GLUE,
+            cached=_CACHED_PARTS,
+        )
         self.queues = queues
         self.enabled = enabled
         self.admitted = admitted  #: queues open to the VO
         self.options = options  #: of the VO
-        self.declarations = declarations = options.job_description.declarations
         #: Queues whose pilots cannot request jobs, because of contradictory parameters.
         self.faulty = mask_from([number for number, queue in enumerate(queues) if queue.fault is not None])
         self.candidates = enabled & admitted & ~self.faulty  #: queues that the VO may use now
-        self.everything = (1 << len(queues)) - 1
-        self._columns = QueueColumns(queues)
-        self.failed = UnmetConditions(queues, self._columns, declarations)
-        self._fulfilling: CacheByLength[Hashable, int] = CacheByLength(lambda key, _: len(str(key)))
+        self.failed = UnmetConditions(self)
+        self._resolved: CacheByLength[Hashable, EligibleSets] = CacheByLength(lambda key, _: len(str(key)))
         self._addresses: Cache[int, frozenset[QueueAddress]] = Cache(_CACHED)
 
     def failures(self, demand: JobDemand) -> list[UnmetCondition]:
@@ -76,36 +85,24 @@ class QueueSet:
         """The work for those of these conditions whose results are not cached, as of `work_budget`."""
         work = 0
         for part in asked:
-            if part not in self.failed and self._fulfilling.find(part.key) is None:
+            if part not in self.failed and self._resolved.find(part.key) is None:
                 size = work_budget.CLASS if isinstance(part, ClassCondition) else len(str(part.key))
-                groups = self._columns.count_groups(part, self.declarations)
-                work += size * (1 + groups // work_budget.QUEUES)
+                work += size * (1 + self.failed.measure(part) // work_budget.QUEUES)
         return work
 
     def _fulfilled(self, part: JobCondition) -> int:
         """The queues that fulfil a condition. Reasons for failures of requirements are not computed here."""
         if not isinstance(part, RequirementCondition) or part in self.failed:
             return self.everything & ~reduce(or_, (each.queues for each in self.failed.find(part)), 0)
-        found = self._fulfilling.find(part.key)
-        if found is None:
-            found = 0
-            for number, mask in self._columns.group_by_values(self._names(part)):
-                queue = self.queues[number]
-                if evaluator.eligible(part.asked, queue.values, self.declarations, queue.nodes):
-                    found |= mask
-            self._fulfilling.store(part.key, found)
-        return found
+        return self._resolve(part).eligible
 
-    def _names(self, part: RequirementCondition) -> tuple[str, ...]:
-        return evaluator.parameters(part.asked, self.declarations)
-
-    def first(self, queues: int) -> QueueView:
-        """The first queue of a nonempty set."""
-        return self.queues[(queues & -queues).bit_length() - 1]
+    def _resolve(self, part: RequirementCondition) -> EligibleSets:
+        found = self._resolved.find(part.key)
+        return found or self._resolved.store(part.key, self.resolve(self.question(part.asked)))
 
     def members(self, queues: int) -> list[QueueView]:
         """The queues of a set."""
-        return [self.queues[number] for number in list_positions(queues)]
+        return [self.items[number] for number in list_positions(queues)]
 
     def addresses(self, queues: int) -> frozenset[QueueAddress]:
         """The addresses of a set, cached: many jobs are eligible for the same queues."""
@@ -114,7 +111,7 @@ class QueueSet:
     def within(self, scope: str) -> int:
         """The queues of a scope, `Site`, `Site/CE`, `Site/CE/Queue` or ALL_SITES; 0: it does not exist."""
         if scope == ALL_SITES:
-            return (1 << len(self.queues)) - 1
+            return self.everything
         place = tuple(scope.split("/"))
         start = bisect_left(self._places, place)
         end = bisect_left(self._places, (*place[:-1], place[-1] + "\0"), start)
@@ -132,11 +129,10 @@ class QueueSet:
 
     def is_unstated(self, field: str, queues: int) -> bool:
         """Whether none of these queues states a value for this field of `Resource`."""
-        unstated = 0
-        for queue, mask in self._columns.refused_by_resource((field,)):
-            if getattr(self.queues[queue].offered, field) is None:
-                unstated |= mask
-        return not queues & ~unstated
+        stated = self.column(
+            ("stated", field), lambda queue: () if getattr(queue.offered, field) is None else (True,)
+        )
+        return not queues & ~stated.free
 
     @cached_property
     def _places(self) -> list[tuple[str, ...]]:
@@ -146,7 +142,7 @@ class QueueSet:
     def distinct(self, name: str, queues: int) -> list[tuple[Value, int]]:
         """The values of a parameter among some queues, with the queues that have each."""
         found: dict[Hashable, tuple[Value, int]] = {}
-        for value, mask in self._columns.distinct(name):
+        for value, mask in self.list_values(name):
             if mask & queues:
                 first, seen = found.get(exact(value), (value, 0))
                 found[exact(value)] = first, seen | mask & queues
@@ -166,10 +162,8 @@ class QueueSet:
         """The queues where part of the demand can be decided only at the node."""
         found = 0
         for part in job_conditions.list_conditions(demand):
-            if isinstance(part, RequirementCondition) and self._columns.with_nodes(self._names(part)):
-                for number, mask in self._columns.group_by_values(self._names(part)):
-                    if self.residue(part.asked, self.queues[number]) is not None:
-                        found |= mask
+            if isinstance(part, RequirementCondition):
+                found |= self._resolve(part).undecided
         return found
 
     def residue(self, asked: Requirements, queue: QueueView) -> Requirements | None:
@@ -187,7 +181,7 @@ def some_queues(config: Configuration, vo: str, addresses: Sequence[QueueAddress
     """Some queues as a VO gets them."""
     addresses = sorted(addresses)
     return QueueSet(
-        queue_columns.queue_views(config, vo, addresses),
+        queue_views.build_views(config, vo, addresses),
         enabled=mask_from([n for n, address in enumerate(addresses) if config.enabled(address, vo)]),
         admitted=mask_from([n for n, address in enumerate(addresses) if config.admits(address, vo)]),
         options=options_for(config, vo),

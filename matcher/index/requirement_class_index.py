@@ -1,9 +1,9 @@
 """Bitmap index over the requirement classes with waiting jobs: which of them may a resource run?
 
-Evaluates the rows of `matcher.rules` for all classes at once. Selections are cached by what the pilots of one
-queue have in common; what changes from request to request (time, memory, cores left) is compared with sorted
-columns. A class without jobs keeps its bit for a while, because jobs of it are likely to return; new classes
-are evaluated one by one into cached selections.
+Evaluates the rows of `matcher.conditions` for all classes at once. Selections are cached by what the pilots
+of one queue have in common; what changes from request to request (time, memory, cores left) is compared with
+sorted columns. A class without jobs keeps its bit for a while, because jobs of it are likely to return; new
+classes are evaluated one by one into cached selections.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from cs_config.cache import evict
-from matcher import rules
+from matcher import conditions
 from requirements.bitset import list_positions
-from requirements.column_index import ColumnIndex, Items, SingleItem
+from requirements.column_index import IndexedItems, Items, SingleItem
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 
@@ -30,8 +30,8 @@ _CACHED_POOLS = 1_000
 #: Classes without jobs that keep their bits, in addition to as many as there are classes with jobs.
 _ABSENT = 1_000
 
-_LASTING = tuple(each for each in rules.CONDITIONS if each.holds is not None)
-_NEEDS = tuple(each for each in rules.CONDITIONS if each.need is not None)
+_LASTING = tuple(each for each in conditions.CONDITIONS if each.holds is not None)
+_NEEDS = tuple(each for each in conditions.CONDITIONS if each.need is not None)
 _read_lasting: Callable[[Resource], Hashable] = attrgetter(
     *sorted({name for each in _LASTING for name in each.reads})
 )
@@ -64,7 +64,7 @@ class MaskCache(Generic[_Key]):
             return mask
         if seen >= 0 and len(self._new) - seen <= _FEW:
             for slot, asked in self._new[seen:]:
-                mask |= select(SingleItem(asked, rules.COLUMNS)) << slot
+                mask |= select(SingleItem(asked, conditions.COLUMNS)) << slot
         else:
             mask = select(classes)
         if key not in self._results and len(self._results) >= self._most:
@@ -78,7 +78,7 @@ class ClassIndex:
 
     def __init__(self, *, most_absent: int = _ABSENT) -> None:
         self._most_absent = most_absent
-        self._classes = ColumnIndex[RequirementClass](rules.COLUMNS)
+        self._classes = IndexedItems[RequirementClass](conditions.COLUMNS)
         self._slots: dict[int, int] = {}  # by class id
         self._class_in: dict[int, int] = {}  # class id by slot
         self._free_slots: list[int] = []

@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateView
 
-from cs_config.classes.queue_class_index import EligibleSets
+from cs_config.classes.queue_columns import EligibleSets
 from cs_config.versions.tables import metadata
 from requirements.bitset import mask_from
 from requirements.states import FINAL, JobStatus

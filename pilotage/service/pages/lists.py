@@ -133,9 +133,9 @@ def _list_conditions(asked: RequirementClass) -> Sequence[str]:
     """The requirements of a task queue other than its pool's."""
     conditions = job_conditions.list_conditions(JobDemand(asked=asked))
     return [
-        f"{each.kind.requirement}: {each.wanted}"
+        f"{each.demand.keyword}: {each.wanted}"
         for each in conditions
-        if isinstance(each, ClassCondition) and any(each.asked)
+        if isinstance(each, ClassCondition) and any(each.values)
     ]
 
 

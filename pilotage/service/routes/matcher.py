@@ -19,7 +19,7 @@ from cs_config.cache import Cache
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher import rules
+from matcher import conditions
 from matcher.cache import NoMatch
 from matcher.claim import matcher as matching
 from matcher.claim.claim_thread import ClaimWorker
@@ -398,7 +398,7 @@ def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> Demand
 
 def _demanded(task_queue: TaskQueue, waiting: int) -> DemandedTaskQueue:
     required = task_queue.requirement_class
-    needs = {name: int(need(required)) for name, need in rules.NEEDS.items()}
+    needs = {name: int(need(required)) for name, need in conditions.NEEDS.items()}
     return DemandedTaskQueue(
         task_queue=task_queue.task_queue_id,
         submit_pool=required.submit_pool,

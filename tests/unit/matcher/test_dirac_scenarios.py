@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from matcher import rules
+from matcher import conditions, rules
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request
 from requirements.errors import InvalidResource
@@ -62,7 +62,7 @@ def _served(scenario: Mapping[str, Any]) -> Iterator[int]:
     found = set(index.classes(index.mask(resource, frozenset())))
     for job_id, job in jobs.items():
         asked = _class_of(job)
-        fits = not rules.refusals(asked, resource, frozenset())
+        fits = not conditions.refusals(asked, resource, frozenset())
         assert fits == (job_id in found), "index and rules differ"
         owner, group = job.get("Owner", "userName"), job.get("OwnerGroup", "myGroup")
         if fits and rules.owner_fits(asked, owner, group, resource):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.bitset import list_positions
-from requirements.column_index import ColumnIndex, Items, SingleItem
+from requirements.column_index import IndexedItems, Items, SingleItem
 
 Item = tuple[frozenset[str], int]
 
@@ -16,9 +16,9 @@ _COLUMNS = {"names": lambda item: item[0], "size": lambda item: (item[1],)}
 
 
 @st.composite
-def _indexes(draw: st.DrawFn) -> ColumnIndex[Item]:
+def _indexes(draw: st.DrawFn) -> IndexedItems[Item]:
     """Items that came and went while columns were read, or before."""
-    index = ColumnIndex[Item](_COLUMNS, dict(enumerate(draw(st.lists(_ITEMS, max_size=5)))))
+    index = IndexedItems[Item](_COLUMNS, dict(enumerate(draw(st.lists(_ITEMS, max_size=5)))))
     for slot, item in draw(st.lists(st.tuples(st.integers(0, 70), st.none() | _ITEMS), max_size=12)):
         if slot in index.items:
             index.remove(slot)
@@ -29,19 +29,19 @@ def _indexes(draw: st.DrawFn) -> ColumnIndex[Item]:
     return index
 
 
-def _read_all(index: ColumnIndex[Item]) -> None:
+def _read_all(index: IndexedItems[Item]) -> None:
     index.accepting("names", {"a"})
     index.needing("size", 1)
     index.group("both", lambda item: item)
 
 
-def _find_one_by_one(index: ColumnIndex[Item], holds: Callable[[Item], object]) -> set[int]:
+def _find_one_by_one(index: IndexedItems[Item], holds: Callable[[Item], object]) -> set[int]:
     return {slot for slot, item in index.items.items() if holds(item)}
 
 
 @given(_indexes(), _NAMES, st.integers(-1, 4))
 def test_a_rule_selects_of_many_items_those_that_it_selects_one_by_one(
-    index: ColumnIndex[Item], names: frozenset[str], number: int
+    index: IndexedItems[Item], names: frozenset[str], number: int
 ) -> None:
     def select(items: Items) -> Iterator[int]:
         yield items.naming("names", names)
@@ -60,21 +60,21 @@ def test_a_rule_selects_of_many_items_those_that_it_selects_one_by_one(
 
 @given(_indexes(), _NAMES, st.integers(-1, 4))
 def test_names_and_numbers_mean_what_they_say(
-    index: ColumnIndex[Item], names: frozenset[str], number: int
+    index: IndexedItems[Item], names: frozenset[str], number: int
 ) -> None:
     for selected, holds in (
         (index.accepting("names", names), lambda item: not item[0] or item[0] & names),
         (index.avoiding("names", names), lambda item: not item[0] & names),
         (index.content_with("names", names), lambda item: item[0] <= names),
         (index.needing("size", number), lambda item: item[1] <= number),
-        (index.column("size").below(number), lambda item: item[1] < number),
+        (index.column("size", _COLUMNS["size"]).below(number), lambda item: item[1] < number),
     ):
         assert set(list_positions(selected)) == _find_one_by_one(index, holds)
     assert index.names("names") == {name for item in index.items.values() for name in item[0]}
 
 
 @given(_indexes())
-def test_groups_hold_every_item_once_beside_its_equals(index: ColumnIndex[Item]) -> None:
+def test_groups_hold_every_item_once_beside_its_equals(index: IndexedItems[Item]) -> None:
     groups = index.group("both", lambda item: item)
     for first, mask in groups:
         assert set(list_positions(mask)) == _find_one_by_one(index, lambda item, first=first: item == first)

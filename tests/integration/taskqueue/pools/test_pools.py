@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, event, select, text
 
-from cs_config.classes.queue_class_index import EligibleSets
 from cs_config.classes.queue_classes import QueueClass
+from cs_config.classes.queue_columns import EligibleSets
 from cs_config.tree.address import QueueAddress
 from requirements.bitset import mask_from
 from requirements.states import JobStatus

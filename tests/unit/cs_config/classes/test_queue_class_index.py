@@ -6,14 +6,9 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cs_config.classes.queue_class_index import (
-    EligibleSets,
-    QueueClassIndex,
-    RequirementPart,
-    RequirementQuestion,
-    number_classes,
-)
+from cs_config.classes.queue_class_index import QueueClassIndex, number_classes
 from cs_config.classes.queue_classes import QueueClass, digest
+from cs_config.classes.queue_columns import EligibleSets, RequirementPart, RequirementQuestion
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression

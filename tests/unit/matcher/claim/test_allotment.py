@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from matcher import rules
+from matcher import conditions, rules
 from matcher.claim.allotment import SlotAllotment, read_size
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
@@ -59,7 +59,7 @@ def test_what_is_given_together_is_never_more_than_there_is(
 ) -> None:
     filling, jobs = SlotAllotment(resource), []
     for asked, number in wanted:
-        if not rules.refusals(asked, resource, ()):
+        if not conditions.refusals(asked, resource, ()):
             given = filling.most(asked, number)
             assert given or filling.full or jobs, "alone it fits"
             filling.take(asked, given)
@@ -159,7 +159,7 @@ def test_what_a_single_job_gets_depends_on_its_size_alone(
         ANY, tags=frozenset({"x"}), cpu_time=9, **dict(zip(fields, read_size(asked), strict=True))
     )
     node = replace(NODE, processors=processors, max_ram=max_ram)
-    assume(rules.fits(asked, node))
+    assume(conditions.fits(asked, node))
     both = []
     for each in (asked, other):
         filling = SlotAllotment(node)

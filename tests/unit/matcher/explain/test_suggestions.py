@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from cs_config import validate
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
-from matcher import rules
+from matcher import conditions
 from matcher.explain import explanation, job_conditions, queue_set
 from matcher.explain.explanation import explain, queues_failing_one
 from matcher.explain.job_conditions import JobDemand
 from requirements import evaluator
 from requirements.classad.expression import Expression
+from requirements.column_index import SingleItem
 from requirements.record import Record
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
@@ -100,7 +101,7 @@ def eligible_by_the_rules(config: Configuration, demand: JobDemand) -> set[str]:
         str(queue.address)
         for queue in whole.queues
         if config.usable(queue.address, "cms")
-        and not rules.refusals(demand.asked, queue.resource, ())
+        and not conditions.refusals(demand.asked, queue.resource, ())
         and (
             demand.requirements is None
             or evaluator.eligible(demand.requirements, queue.values, whole.declarations)
@@ -179,9 +180,9 @@ def test_all_parts_together_are_the_rules(
     taken_apart = [
         part
         for part in job_conditions.list_conditions(JobDemand(asked=asked))
-        if job_conditions.is_refused(part.kind, part.isolated, resource)  # type: ignore[arg-type]
+        if not part.condition.select(SingleItem(part.isolated, conditions.COLUMNS), resource)
     ]
-    assert bool(taken_apart) == bool(rules.refusals(asked, resource, ()))
+    assert bool(taken_apart) == bool(conditions.refusals(asked, resource, ()))
 
 
 def test_two_mistakes_are_mended_together():

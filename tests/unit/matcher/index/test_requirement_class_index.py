@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matcher import rules
+from matcher import conditions
 from matcher.index.requirement_class_index import ClassIndex, MaskCache
-from requirements.column_index import ColumnIndex, Items, SingleItem
+from requirements.column_index import IndexedItems, Items, SingleItem
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 
@@ -106,25 +106,27 @@ def test_the_index_finds_what_the_rules_allow(
 def _compare(
     index: ClassIndex, known: dict[int, RequirementClass], resource: Resource, pools: frozenset[str]
 ) -> None:
-    expected = {class_id for class_id, each in known.items() if not rules.refusals(each, resource, pools)}
+    expected = {
+        class_id for class_id, each in known.items() if not conditions.refusals(each, resource, pools)
+    }
     assert set(index.classes(index.mask(resource, pools))) == expected
     assert set(index.classes(index.mask(resource, pools))) == expected, "the second time from memory"
 
 
 @given(classes, resources, _POOLS)
 def test_every_refusal_is_named(asked: RequirementClass, resource: Resource, pools: frozenset[str]) -> None:
-    refusals = rules.refusals(asked, resource, pools)
+    refusals = conditions.refusals(asked, resource, pools)
     assert len(set(refusals)) == len(refusals)
     generous = replace(asked, submit_pool=None)
-    assert set(rules.refusals(generous, resource, pools)) == set(refusals) - {"submit_pool"}
+    assert set(conditions.refusals(generous, resource, pools)) == set(refusals) - {"submit_pool"}
 
 
 @given(classes, resources, resources)
 def test_a_condition_reads_nothing_else_of_a_resource_than_its_row_states(
     asked: RequirementClass, resource: Resource, other: Resource
 ) -> None:
-    single = SingleItem(asked, rules.COLUMNS)
-    for each in rules.CONDITIONS:
+    single = SingleItem(asked, conditions.COLUMNS)
+    for each in conditions.CONDITIONS:
         names = {each.capacity, *each.reads} - {""}
         if "offers_whole_node" in names:
             names |= {"whole_node", "tags"}  # of which it is computed
@@ -137,7 +139,7 @@ def test_a_condition_reads_nothing_else_of_a_resource_than_its_row_states(
 )
 def test_a_missing_tag_is_refused_by_the_condition_whose_keyword_it_stands_for(tag: str, condition: str):
     asked = RequirementClass(vo="lhcb", cpu_time=1, tags=frozenset({tag}))
-    assert rules.refusals(asked, Resource(cpu_time=1), ()) == (condition,)
+    assert conditions.refusals(asked, Resource(cpu_time=1), ()) == (condition,)
 
 
 def test_all_refusals_are_told_and_not_only_the_first() -> None:
@@ -145,37 +147,37 @@ def test_all_refusals_are_told_and_not_only_the_first() -> None:
         vo="lhcb", cpu_time=100, sites=frozenset({"A"}), min_ram=4000, gpus=1, submit_pool="p"
     )
     resource = Resource(cpu_time=50, sites=frozenset({"b"}), max_ram=2000, vos=frozenset({"lhcb"}))
-    assert set(rules.refusals(asked, resource, ())) == {"cpu_time", "site", "ram", "gpus", "submit_pool"}
+    assert set(conditions.refusals(asked, resource, ())) == {"cpu_time", "site", "ram", "gpus", "submit_pool"}
 
 
 def test_types_of_job_managers_are_given_only_to_who_names_them() -> None:
     asked = RequirementClass(vo="lhcb", cpu_time=1, job_types=frozenset({"MonteCarlo"}))
     managed = frozenset({("", frozenset({"montecarlo"})), ("cms", frozenset[str]())})
     pilot = Resource(cpu_time=1, managed_types=managed)
-    assert rules.refusals(asked, pilot, ()) == ("job_type",)
-    assert rules.refusals(replace(asked, vo="cms"), pilot, ()) == ()
-    assert rules.refusals(replace(asked, job_types=frozenset({"Merge"})), pilot, ()) == ()
+    assert conditions.refusals(asked, pilot, ()) == ("job_type",)
+    assert conditions.refusals(replace(asked, vo="cms"), pilot, ()) == ()
+    assert conditions.refusals(replace(asked, job_types=frozenset({"Merge"})), pilot, ()) == ()
     gateway = replace(pilot, job_types=frozenset({"montecarlo", "generic"}))
-    assert rules.refusals(asked, gateway, ()) == ()
+    assert conditions.refusals(asked, gateway, ()) == ()
 
 
 def test_memory_per_core_counts_for_the_cores_that_a_job_must_have() -> None:
     asked = RequirementClass(vo="lhcb", cpu_time=1, min_ram_per_core=2000, processors_min=4)
-    assert "ram" in rules.refusals(asked, Resource(cpu_time=1, max_ram=7999), ())
-    assert "ram" not in rules.refusals(asked, Resource(cpu_time=1, max_ram=8000), ())
+    assert "ram" in conditions.refusals(asked, Resource(cpu_time=1, max_ram=7999), ())
+    assert "ram" not in conditions.refusals(asked, Resource(cpu_time=1, max_ram=8000), ())
     more = replace(asked, min_ram=500)
-    assert "ram" in rules.refusals(more, Resource(cpu_time=1, max_ram=8499), ())
-    assert "ram" not in rules.refusals(more, Resource(cpu_time=1, max_ram=8500), ())
+    assert "ram" in conditions.refusals(more, Resource(cpu_time=1, max_ram=8499), ())
+    assert "ram" not in conditions.refusals(more, Resource(cpu_time=1, max_ram=8500), ())
 
 
 def test_of_several_sites_one_has_to_be_wanted_and_not_banned() -> None:
     asked = RequirementClass(vo="lhcb", cpu_time=1, sites=frozenset({"S1"}), banned_sites=frozenset({"S1"}))
-    assert rules.refusals(asked, Resource(cpu_time=1, sites=frozenset({"s1", "s2"})), ()) == ("site",)
+    assert conditions.refusals(asked, Resource(cpu_time=1, sites=frozenset({"s1", "s2"})), ()) == ("site",)
 
 
 def test_a_full_cache_of_masks_keeps_those_that_were_stored_last():
     cache, selected = MaskCache[int](16), list[int]()
-    nothing = ColumnIndex[RequirementClass](rules.COLUMNS)
+    nothing = IndexedItems[RequirementClass](conditions.COLUMNS)
 
     def find(key: int) -> int:
         def select(_: Items) -> int:
