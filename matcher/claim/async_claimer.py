@@ -266,21 +266,20 @@ class AsyncClaimer:
         task_queue_id, request = claim.take.task_queue_id, ticket.prepared.request
         if outcome.claimed is not None:
             result = ClaimResult(claimed=(outcome.claimed,))
-            self._matcher.record_outcome(ticket.prepared, result)
+            self._matcher.record_outcome(ticket.prepared, gave=True)
             self._exclude(ticket)
             if not ticket.answer(matching.build_answer(request, result)):
                 self._worker.give_back(request, (outcome.claimed.lease,))
             return
         if outcome.refused:
             result = ClaimResult(refused=outcome.refused)
-            self._matcher.record_outcome(ticket.prepared, result)
             self._exclude(ticket)
             ticket.answer(matching.build_answer(request, result))
             return
         if outcome.refused is None and task_queue_id not in lane.shared:
             ticket.emptied.add(task_queue_id)
         if outcome.refused is not None:
-            self._matcher.record_outcome(ticket.prepared, ClaimResult())
+            self._matcher.record_outcome(ticket.prepared, gave=False)
             self._hand_over(ticket)
         elif len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
             self._hand_over(ticket)

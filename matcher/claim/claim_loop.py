@@ -42,7 +42,6 @@ class ClaimRequest:
     holder: LeaseHolder
     drawn: CandidateOrder  #: matching task queues, in the order to try them
     admission: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
-    fitting: Sequence[TaskQueue] = ()  #: task queues that the place admits, if wait causes are to be recorded
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
     counted: bool = False  #: whether the place is known to have limits, bans or throttles
     limits: PlainLimits | None = None  #: of a counted place, if a statement may apply them by itself

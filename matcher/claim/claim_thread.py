@@ -137,8 +137,6 @@ class ClaimWorker:
             batch = retried + self._next(wait=_PAUSE if again else _IDLE, most=_BATCH - len(retried))
             self._batch_began = time.monotonic()
             again = left + self._serve_batch(batch)
-        with contextlib.suppress(*database.UNAVAILABLE):
-            self._matcher.write_down(at_end=True)
 
     def _serve_batch(self, batch: Sequence[PendingRequest]) -> list[PendingRequest]:
         """Serve a batch; return the requests to try again."""
@@ -147,7 +145,6 @@ class ClaimWorker:
             self._release_returned()  # before a repeated request gets them
             again = self._serve(_list_wanted(batch))
             self._release_returned()
-            self._matcher.write_down()
         except database.UNAVAILABLE as error:
             log.warning("the database is away or too busy: %s", error)
             _refuse_all(batch, error)

@@ -26,7 +26,6 @@ from matcher.claim.matching_task_queues import (
 )
 from matcher.claim.prepare import NODE, prepare
 from matcher.claim.snapshot import MatcherCache, Snapshot
-from matcher.claim.wait_causes import IDLE_PIECE, WaitCauseRecorder
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.limits import job_groups
@@ -75,7 +74,6 @@ class Matcher:
         self._random = random or Random()
         self._memory = MatcherCache()
         self._freshness = FeedFreshness()
-        self._recorder = WaitCauseRecorder()
         self._claims = BatchClaimer(engine)
         self.doubts = self._claims.doubts  #: claims with unknown outcome
         self._job_groups = job_groups.find_cache(engine)
@@ -93,7 +91,6 @@ class Matcher:
 
     def refresh(self) -> None:
         """Apply recent changes; for idle times."""
-        self._recorder.go_on(most=IDLE_PIECE)
         self._mark_empty()
         self._claims.follow_rules(self._config())
         since = self._freshness.begin()
@@ -127,17 +124,15 @@ class Matcher:
             return None
         view = self._build_snapshot(_NO_READING, memory, memory.places.age, now)
         try:
-            prepared = prepare(view, request, self._recorder)
+            prepared = prepare(view, request)
         except NeedsDatabase:
             return None
         return prepared if isinstance(prepared, ClaimRequest) and prepared.is_single else None
 
-    def record_outcome(self, prepared: ClaimRequest, result: ClaimResult) -> None:
-        """Record the outcome of a claim of a request from `prepare_in_memory`."""
-        if prepared.counted and not result.refused:  # by the pilot's slot
-            self._memory.open_places.record(prepared.place, gave=bool(result.claimed))
-        if prepared.fitting:
-            self._recorder.served([prepared], {id(prepared.request): result}, self.now())
+    def record_outcome(self, prepared: ClaimRequest, *, gave: bool) -> None:
+        """Record whether a claim at a place with limits got a job."""
+        if prepared.counted:
+            self._memory.open_places.record(prepared.place, gave=gave)
 
     def exclude(self, emptied: Collection[int]) -> None:
         """Exclude task queues that turned out empty until the feed is read again."""
@@ -162,7 +157,7 @@ class Matcher:
         now, since = self.now(), self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, now, since, fresh=fresh)
-            found = {id(request): prepare(view, request, self._recorder) for request in requests}
+            found = {id(request): prepare(view, request) for request in requests}
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
             places = {
@@ -171,13 +166,9 @@ class Matcher:
         prepared = [each for each in found.values() if isinstance(each, ClaimRequest)]
         # The claim uses the newest configuration.
         claimed = self._claims.claim(prepared, config=self._config(), now=now)
-        self._recorder.served(prepared, claimed, now)
         for each in prepared:
-            if each.counted:
-                gave = claimed[id(each.request)]
-                self._memory.open_places.record(
-                    each.place, gave=isinstance(gave, ClaimResult) and bool(gave.claimed)
-                )
+            result = claimed[id(each.request)]
+            self.record_outcome(each, gave=isinstance(result, ClaimResult) and bool(result.claimed))
         results = {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
@@ -242,10 +233,6 @@ class Matcher:
             with database.writing(self._engine) as conn:
                 task_queues.mark_empty(conn, aside, now=self.now())
 
-    def write_down(self, *, at_end: bool = False) -> None:
-        """Store wait causes, about once a minute; for the thread that calls `serve`."""
-        self._recorder.write_down(self._engine, self.now(), at_end=at_end)
-
     def get_submit_pools(
         self, vos: frozenset[str], queues: Collection[QueueAddress]
     ) -> Mapping[QueueAddress, Sequence[str]]:
@@ -270,7 +257,7 @@ class Matcher:
         Without node facts, including those that only some nodes of the queue may serve. At most
         `matching_task_queues.MOST`, those with the largest weights.
         """
-        with self._current_view() as view:
+        with self.current_view() as view:
             found = _find_served(view, presented, caller)
             if found is None:
                 return []
@@ -282,7 +269,7 @@ class Matcher:
         Where very many task queues wait, only for the first of the resources.
         """
         count = DemandCount()
-        with self._current_view() as view:
+        with self.current_view() as view:
             for each in resources:
                 try:
                     found = _find_served(view, each, caller)
@@ -294,7 +281,7 @@ class Matcher:
             return count.total(view.conn, self._config())
 
     @contextmanager
-    def _current_view(self) -> Iterator[Snapshot]:
+    def current_view(self) -> Iterator[Snapshot]:
         """A snapshot with all changes."""
         self._mark_empty()  # otherwise the snapshot would restore them
         self._claims.follow_rules(self._config())

@@ -9,7 +9,6 @@ from cs_config.tree.address import QueueAddress
 from matcher.cache import NoMatch
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.claim.snapshot import PreparedPlace, Snapshot
-from matcher.claim.wait_causes import WaitCauseRecorder
 from matcher.index import place_pools
 from matcher.index.place_pools import PlacePools
 from matcher.index.sampling import CandidateOrder
@@ -32,9 +31,7 @@ NOT_USABLE = "not_usable"
 NODE = "node"
 
 
-def prepare(
-    view: Snapshot, request: MatchRequest, recorder: WaitCauseRecorder
-) -> ClaimRequest | ClaimResult | PilotageError:
+def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult | PilotageError:
     """A request's candidates; a `ClaimResult` if it can be answered without a claim."""
     presented = request.presented
     here = _find_place(view, request)
@@ -46,12 +43,12 @@ def prepare(
     open_places = view.memory.open_places
     limits = open_places.limits.find(served.place, view.config) if counted else None
     if in_memory and counted and (is_banned or limits is None or served.place not in open_places):
-        raise NeedsDatabase  # before anything is recorded: the request is prepared again
+        raise NeedsDatabase
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
     fitting = view.candidates(served.pools, resource, job_id=presented.job_id)
     candidates, admission = view.admit(here.policy, fitting)
-    otherwise = _other_node_reason(view, presented, served, resource, recorder) if served.kept_back else None
+    otherwise = _other_node_reason(view, presented, served, resource) if served.kept_back else None
     if not candidates and otherwise is None:
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
@@ -59,15 +56,11 @@ def prepare(
     holder = _holder(view, request, here)
     if in_memory and admission is not None:
         raise NeedsDatabase
-    due = recorder.is_due((served.place, resource.vos), view.now, is_left=in_memory and counted)
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    reads = counted and (due or served.place not in open_places)
-    if in_memory and reads:
-        raise NeedsDatabase
+    reads = counted and served.place not in open_places
     gate = view.gate(served.place, vos=resource.named_vos) if reads else None
     if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
-        recorder.note_kept_out(refused, candidates, served.place, resource, view.now)
         return ClaimResult(refused=refused)
     if not candidates:
         return ClaimResult(refused=otherwise)
@@ -78,7 +71,6 @@ def prepare(
         holder=holder,
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
         admission=admission,
-        fitting=recorder.let_in(view, gate, candidates, served.place) if due else (),
         otherwise=otherwise,
         counted=counted,
         limits=limits,
@@ -135,17 +127,12 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
 
 
 def _other_node_reason(
-    view: Snapshot,
-    presented: StatedResource,
-    served: PlacePools,
-    resource: Resource,
-    recorder: WaitCauseRecorder,
+    view: Snapshot, presented: StatedResource, served: PlacePools, resource: Resource
 ) -> str | None:
     """`node` if waiting jobs fit only other nodes of the queue."""
     fitting = view.candidates(served.kept_back, resource, job_id=presented.job_id)
-    kept_back = [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
-    recorder.note_kept_out(NODE, kept_back, served.place, resource, view.now)
-    return NODE if kept_back else None
+    is_kept_back = any(each.requirement_class.submit_pool in served.kept_back for each in fitting)
+    return NODE if is_kept_back else None
 
 
 def _holder(view: Snapshot, request: MatchRequest, here: PreparedPlace) -> LeaseHolder:

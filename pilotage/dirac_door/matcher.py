@@ -57,6 +57,7 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
         times=TIMES,
     )
     answer = await routes.claim_jobs(call.parts, routes.RequestClient(call.request), wanted)
+    call.parts.wait_causes.count(wanted, answer)
     hand_over = database.retry_on_conflict(_hand_over)
     for match in answer.matches:
         routes.count_matches(call.parts, [match.vo], wanted.presented)

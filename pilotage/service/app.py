@@ -16,6 +16,7 @@ from fastapi.security import HTTPBearer
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
+from matcher import wait_causes
 from pilotage.service import error_handlers, openapi
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
@@ -163,17 +164,22 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
         except database.UNAVAILABLE as error:
             _log.warning("the database is unavailable; contacts of pilots are stored later: %s", error)
 
+    async def store_wait_causes() -> None:
+        await asyncio.to_thread(_store_wait_causes, parts)
+
     # In the event loop that answers requests: while it hangs, no heartbeat is received.
     actions = {
         refresh_tokens: _TOKEN_REFRESH,
         refresh_issuers: _ISSUER_REFRESH,
         record_uptime: uptime.EVERY,
         store_contacts: _CONTACTS,
+        store_wait_causes: wait_causes.EVERY,
     }
     watching = [asyncio.create_task(repeatedly(action, every=every)) for action, every in actions.items()]
     async with AsyncExitStack() as stack:
         stack.push_async_callback(parts.claims.close)  # whatever happens before
         stack.push_async_callback(store_contacts)
+        stack.push_async_callback(store_wait_causes)
         try:
             yield
         finally:
@@ -202,3 +208,12 @@ def _record_uptime(parts: Services, process: str) -> None:
     except database.UNAVAILABLE as error:
         parts.storage.note_failure(error)
         _log.warning("the database is unavailable; missing heartbeats do not count meanwhile: %s", error)
+
+
+def _store_wait_causes(parts: Services) -> None:
+    try:
+        parts.wait_causes.store()
+    except database.CommitsLost:
+        return  # as `_record_uptime`
+    except database.UNAVAILABLE as error:
+        _log.warning("the database is unavailable; causes of waiting are stored later: %s", error)

@@ -14,6 +14,7 @@ from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
+from matcher.wait_causes import WaitCauseRecorder
 from pilotage.service.advice import Advisor
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
@@ -98,6 +99,7 @@ class Services:
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
     claims: AsyncClaimer = field(init=False)
     places: PilotPlaces = field(init=False)
+    wait_causes: WaitCauseRecorder = field(init=False)
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
     work: WorkLimiter = field(init=False)
@@ -110,6 +112,7 @@ class Services:
     def __post_init__(self) -> None:
         direct = self.engine if self.direct_url is None else database.connect(self.direct_url)
         object.__setattr__(self, "claims", AsyncClaimer(direct, self.matcher, self.claimer))
+        object.__setattr__(self, "wait_causes", WaitCauseRecorder(self.engine, self.matcher))
         object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))

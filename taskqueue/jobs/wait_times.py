@@ -1,7 +1,7 @@
 """Time that jobs waited, by cause: computed from the job log, stored once when the job ends.
 
 The log gives the status at each time; the causes while a job was Waiting (limits, bans, throttles) are
-recorded for each task queue by the matchers, about a minute late. Stored wait times outlive the log.
+stored for each task queue once a minute, outside of claims. Stored wait times outlive the log.
 """
 
 from collections import Counter, defaultdict

@@ -225,6 +225,7 @@ class JobSearch:
 
     def _encode(self, answer: MatchResult) -> bytes:
         parts = self.parts
+        parts.wait_causes.count(self.wanted, answer)
         if answer.reason:
             return _refuse(parts, answer.reason, answer.warnings)
         if self.caller.role is Role.PILOT and any(each.vo not in self.caller.vos for each in answer.matches):

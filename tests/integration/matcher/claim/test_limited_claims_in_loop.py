@@ -16,6 +16,7 @@ from matcher.claim import matcher as matching
 from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
+from matcher.wait_causes import WaitCauseRecorder
 from taskqueue.db import database
 from taskqueue.jobs import wait_times
 from taskqueue.leases.reports import PayloadResult
@@ -115,19 +116,22 @@ def test_what_a_limit_keeps_out_is_recorded_while_its_place_stays_open(engine: E
     clock = list(times)
     config = _config("A.B.ch: {JobType: {MC: 12, Merge: 0}}")
     matcher = Matcher(engine, lambda: config, lambda: clock[0], random.Random(1))
+    causes = WaitCauseRecorder(engine, matcher)
     with claiming(engine, matcher) as process:
 
         async def work() -> None:
             for _ in times:
-                assert (await process.ask(_ask())).matches
+                answer = await process.ask(asked := _ask())
+                assert answer.matches
+                causes.count(asked, answer)
                 del clock[: len(clock) > 1]
 
         run(work, process)
-    matcher.write_down(at_end=True)
+    causes.store()
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, kept_out)
         found = wait_times.read_causes(conn, [task_queue], since=now - timedelta(days=1))[task_queue]
-    assert [(each.cause, each.since, each.until > times[-1]) for each in found] == [("limits", now, True)]
+    assert [(each.cause, each.since, each.until) for each in found] == [("limits", now, times[-1])]
 
 
 def _count_waiting_statements(engine: Engine) -> int:

@@ -1,7 +1,8 @@
-"""What kept jobs from pilots is noted by the matchers, written down, and told of the jobs."""
+"""What kept jobs from pilots is counted by place, stored for each minute, and told of the jobs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
@@ -10,8 +11,10 @@ from sqlalchemy import Engine, event
 
 from agents import wait_times
 from matcher.claim.claim_loop import ClaimResult
-from matcher.claim.matcher import Matcher
+from matcher.claim.matcher import Matcher, build_answer
 from matcher.limits import place_policy
+from matcher.request.match_request import MatchRequest, MatchResult
+from matcher.wait_causes import WaitCauseRecorder
 from requirements.states import JobStatus
 from taskqueue import retention
 from taskqueue.db import database
@@ -27,16 +30,35 @@ from tests.waiting import LONG
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {Merge: 0}}}}}}"
 
 
+@dataclass(frozen=True)
+class Process:
+    """A process that answers pilots."""
+
+    matcher: Matcher
+    causes: WaitCauseRecorder
+
+    def answer(self, request: MatchRequest) -> MatchResult:
+        [result] = self.matcher.serve([request])
+        assert isinstance(result, ClaimResult)
+        answer = build_answer(request, result)
+        self.causes.count(request, answer)
+        return answer
+
+
 class Hand:
     """Pilots that ask, and a clock."""
 
     def __init__(self, engine: Engine, now: datetime, options: str = "") -> None:
         self.engine, self.now = engine, now
         self.config = waiting.grid(waiting.GRID + options)
-        self.matcher = self.another()
+        self.process = self.another()
 
-    def another(self) -> Matcher:
-        return Matcher(self.engine, lambda: self.config, lambda: self.now, Random(1))
+    def another(self) -> Process:
+        matcher = Matcher(self.engine, lambda: self.config, lambda: self.now, Random(1))
+        return Process(matcher, WaitCauseRecorder(self.engine, matcher))
+
+    def store(self) -> None:
+        self.process.causes.store()
 
     def put(self, owner: str = "alice", *, job_type: str = "User") -> int:
         with database.writing(self.engine) as conn:
@@ -54,17 +76,15 @@ class Hand:
             log.append(conn, [stored_at])
         return job_id
 
-    def asks(self, seconds: float, *, matcher: Matcher | None = None) -> None:
+    def asks(self, seconds: float, *, process: Process | None = None) -> None:
         """A pilot asks every twenty seconds of so many."""
         end = self.now + timedelta(seconds=seconds)
         while self.now < end:
-            self.ask(matcher)
+            self.ask(process=process)
             self.now += timedelta(seconds=20)
 
-    def ask(self, matcher: Matcher | None = None) -> ClaimResult:
-        [look] = (matcher or self.matcher).serve([waiting.request(**waiting.at(LONG))])
-        assert isinstance(look, ClaimResult)
-        return look
+    def ask(self, *, process: Process | None = None, **stated: object) -> MatchResult:
+        return (process or self.process).answer(waiting.request(**waiting.at(LONG), **stated))
 
     def waited(self, job_id: int) -> dict[str, float]:
         with database.reading(self.engine) as conn:
@@ -96,13 +116,13 @@ def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: d
     hand = Hand(engine, now, LIMITS)
     job_id = hand.put(job_type="Merge")
     hand.asks(60)
-    hand.matcher.write_down()
+    hand.store()
     hand.asks(60)
-    hand.matcher.write_down()
+    hand.store()
     assert hand.waited(job_id) == {"limits": 120}
     assert len(hand.written(job_id)) == 1  # the second time of writing prolonged the first
     hand.now += timedelta(seconds=100)
-    assert hand.waited(job_id) == {"limits": 130, "a pilot": 90}
+    assert hand.waited(job_id) == {"limits": 120, "a pilot": 100}
     with database.writing(engine) as conn:
         control.kill_job(conn, job_id, source="test", now=hand.now)
     memory = wait_times.WaitTimesState()
@@ -111,7 +131,7 @@ def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: d
         assert jobs_wait_times.read_waits(conn, job_id) == {}  # a matcher may still have to write what it saw
     wait_times.cycle(engine, now=hand.now + timedelta(minutes=2), holder="test", memory=memory)
     with database.reading(engine) as conn:
-        assert jobs_wait_times.read_waits(conn, job_id) == {"limits": 130, "a pilot": 90, "optimizers": 0}
+        assert jobs_wait_times.read_waits(conn, job_id) == {"limits": 120, "a pilot": 100, "optimizers": 0}
 
 
 def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
@@ -120,7 +140,7 @@ def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
     hand.asks(60)
-    hand.matcher.write_down()
+    hand.store()
     assert hand.waited(job_id) == {"banned": 60}
 
 
@@ -131,24 +151,68 @@ def test_a_job_that_waits_while_others_are_handed_out_waits_for_its_turn(
     kept_out = hand.put("bob", job_type="Merge")
     ids = [hand.put() for _ in range(4)]
     hand.asks(60)
-    hand.matcher.write_down()
+    hand.store()
     assert hand.waited(ids[-1]) == {TURN_CAUSE: 60}
     assert hand.waited(kept_out) == {"limits": 60}
 
 
-def test_nothing_is_written_within_a_minute_nor_by_any_poll(engine: Engine, now: datetime) -> None:
+def test_no_request_writes_what_kept_its_jobs_away(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now, LIMITS)
     job_id = hand.put(job_type="Merge")
-    hand.matcher.refresh()
+    hand.process.matcher.refresh()
     with _statements(engine) as statements:
         for _ in range(5):
-            assert hand.ask().refused == place_policy.LIMITS
-            hand.matcher.write_down()
+            assert hand.ask().reason == place_policy.LIMITS
             hand.now += timedelta(seconds=10)
     assert not {"INSERT", "UPDATE", "DELETE"} & set(statements)
     assert hand.written(job_id) == []
-    hand.matcher.write_down(at_end=True)
-    assert [each.cause for each in hand.written(job_id)] == ["limits"]
+    hand.store()
+    assert [(each.cause, each.since, each.until) for each in hand.written(job_id)] == [
+        ("limits", now, hand.now)
+    ]
+    with _statements(engine) as statements:
+        hand.store()
+    assert statements == []
+
+
+@pytest.mark.parametrize("stated", [{"CPUTime": 1}, {"JobID": 1}], ids=["nothing-fits", "one-job-wanted"])
+def test_an_answer_that_says_nothing_of_waiting_jobs_is_not_counted(
+    engine: Engine, now: datetime, stated: dict[str, object]
+) -> None:
+    hand = Hand(engine, now)
+    job_id = hand.put()
+    with database.writing(engine) as conn:
+        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+    hand.ask(**stated)
+    hand.now += timedelta(seconds=60)
+    hand.store()
+    assert hand.written(job_id) == []
+
+
+def test_a_pilot_of_one_owner_does_not_stand_for_the_jobs_of_others(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now)
+    ids = {owner: hand.put(owner) for owner in ("alice", "bob")}
+    with database.writing(engine) as conn:
+        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+    hand.ask(Owner="alice")
+    hand.now += timedelta(seconds=60)
+    hand.store()
+    assert [bool(hand.written(ids[owner])) for owner in ids] == [True, False]
+    hand.ask(Owner="alice")
+    hand.ask(VO="lhcb")
+    hand.now += timedelta(seconds=60)
+    hand.store()
+    assert [len(hand.written(ids[owner])) for owner in ids] == [1, 1]
+
+
+def test_a_clock_that_is_set_back_leaves_one_minute(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.ask()
+    hand.now -= timedelta(days=1)
+    hand.store()
+    [found] = hand.written(job_id)
+    assert (found.since, found.until) == (hand.now - timedelta(seconds=60), hand.now)
 
 
 def test_what_could_not_be_written_is_written_the_next_time(
@@ -164,9 +228,9 @@ def test_what_could_not_be_written_is_written_the_next_time(
     with monkeypatch.context() as broken:
         broken.setattr(jobs_wait_times, "record_causes", fail)
         with pytest.raises(RuntimeError):
-            hand.matcher.write_down()
+            hand.store()
     assert hand.written(job_id) == []
-    hand.matcher.write_down()
+    hand.store()
     assert hand.waited(job_id) == {"limits": 60}
 
 
@@ -176,16 +240,14 @@ def test_what_several_matchers_saw_counts_once(engine: Engine, now: datetime) ->
     other = hand.another()
     for _ in range(2):
         hand.asks(20)
-        hand.asks(40, matcher=other)
-        hand.matcher.write_down()
-        other.write_down()
-    hand.matcher.write_down(at_end=True)
-    other.write_down(at_end=True)
+        hand.asks(40, process=other)
+        hand.store()
+        other.causes.store()
     assert hand.waited(job_id) == {"limits": 120}
     with database.writing(engine) as conn:
         seen = hand.written(job_id)
         jobs_wait_times.record_causes(conn, seen)
-    assert len(hand.written(job_id)) == len(seen) == 2
+    assert len(hand.written(job_id)) == len(seen) == 1
     assert hand.waited(job_id) == {"limits": 120}
 
 
@@ -193,7 +255,7 @@ def test_what_kept_jobs_from_pilots_goes_when_it_is_old(engine: Engine, now: dat
     hand = Hand(engine, now, LIMITS)
     job_id = hand.put(job_type="Merge")
     hand.asks(60)
-    hand.matcher.write_down()
+    hand.store()
     with database.writing(engine) as conn:
         assert retention.remove_old(conn, "wait_causes", before=hand.now, limit=10) == 0
         assert retention.remove_old(conn, "wait_causes", before=hand.now + timedelta(days=1), limit=10) == 1

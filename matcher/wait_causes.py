@@ -1,0 +1,137 @@
+"""Causes that keep waiting task queues from pilots: answers counted by place and cause, stored once a minute.
+
+A claim records nothing. Outside of claims each process finds once a minute which task queues fit the places
+that gave an answer, and stores its cause for that minute. A process that dies loses its last minute, which
+then counts as waiting for a pilot, as does everything beyond the bound of the memory.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from sqlalchemy import Engine
+
+from matcher.claim.matcher import Matcher
+from matcher.claim.prepare import NODE
+from matcher.claim.snapshot import Snapshot
+from matcher.index.place_pools import PlacePools
+from matcher.index.waiting import Candidates, iterate_candidates
+from matcher.limits.place_policy import LIMITS
+from matcher.request.match_request import MatchRequest, MatchResult
+from requirements.errors import PilotageError
+from requirements.resource import Resource
+from taskqueue.db import database
+from taskqueue.jobs import wait_times
+from taskqueue.jobs.wait_times import CAUSE_ORDER, TURN_CAUSE, WaitCause
+from taskqueue.task_queues.task_queues import TaskQueue
+
+#: Seconds between two writes.
+EVERY: Final = 60.0
+#: Places and causes in memory; task queues and causes of one minute.
+_MOST: Final = 20_000
+#: Wait causes written per transaction.
+_WRITTEN_AT_ONCE: Final = 500
+
+#: Place and VOs of a request, as stated and as bound by its token.
+_Place = tuple[object, ...]
+
+
+class WaitCauseRecorder:
+    """Answers of one process by place and cause; `store` is for one thread at a time."""
+
+    def __init__(self, engine: Engine, matcher: Matcher) -> None:
+        self._engine = engine
+        self._matcher = matcher
+        self._since = matcher.now()  #: of the answers
+        self._answered: dict[tuple[_Place, str], MatchRequest] = {}  #: the last request of each kind
+
+    def count(self, request: MatchRequest, answer: MatchResult) -> None:
+        """Count an answer; a reason that is not in `CAUSE_ORDER` says nothing of jobs that fit."""
+        cause = answer.reason or TURN_CAUSE
+        if cause not in CAUSE_ORDER or request.presented.job_id is not None:
+            return
+        stated, caller = request.presented, request.caller
+        place = stated.site, stated.ce, stated.queue, caller.queue, caller.vos, stated.resource.vos
+        if len(self._answered) < _MOST or (place, cause) in self._answered:
+            self._answered[place, cause] = request
+
+    def store(self) -> None:
+        """Store the causes since the last time; what could not be stored is stored the next time."""
+        now = self._matcher.now()
+        since = self._since if self._since < now else now - timedelta(seconds=EVERY)  # the clock was set back
+        if answered := dict(self._answered):
+            with self._matcher.current_view() as view:
+                found = find_causes(view, [(cause, request) for (_, cause), request in answered.items()])
+            self._write(found, since, now)
+        self._since = now
+        for key, request in answered.items():
+            if self._answered.get(key) is request:  # else the place gave the answer again meanwhile
+                del self._answered[key]
+
+    def _write(self, found: Mapping[str, set[int]], since: datetime, until: datetime) -> None:
+        causes = (
+            WaitCause(task_queue_id=each, cause=cause, since=since, until=until)
+            for cause in CAUSE_ORDER
+            for each in sorted(found.get(cause, ()))
+        )
+        left = islice(causes, _MOST)
+        while piece := list(islice(left, _WRITTEN_AT_ONCE)):
+            with database.writing(self._engine) as conn:
+                wait_times.record_causes(conn, piece)
+
+
+def find_causes(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:
+    """The task queues that each cause keeps from the pilots of some requests, each with its own answer."""
+    found: defaultdict[str, _HeldTaskQueues] = defaultdict(_HeldTaskQueues)
+    for cause, request in answered:
+        try:
+            served, resource = view.place(request.presented, request.caller, cache_key=request.cache_key)
+        except PilotageError:  # the configuration has changed meanwhile
+            continue
+        if served is not None:
+            for each, task_queues in _list_held(view, cause, served, resource):
+                found[each].add(task_queues)
+    return {cause: held.ids for cause, held in found.items()}
+
+
+@dataclass(slots=True)
+class _HeldTaskQueues:
+    """Task queues that one cause holds back."""
+
+    ids: set[int] = field(default_factory=set)
+    #: Classes that were listed: pilots of all places bring nearly the same thousands of classes.
+    classes: int = 0
+
+    def add(self, task_queues: Sequence[TaskQueue]) -> None:
+        """Add the task queues of one place."""
+        if isinstance(task_queues, Candidates) and task_queues.has_whole_classes:
+            mask = task_queues.mask()
+            new = task_queues.iterate_in(mask & ~self.classes)
+            self.classes |= mask
+        else:
+            new = iter(task_queues)
+        self.ids.update(each.task_queue_id for each in new)
+
+
+def _list_held(
+    view: Snapshot, cause: str, served: PlacePools, resource: Resource
+) -> Iterator[tuple[str, Sequence[TaskQueue]]]:
+    """Task queues that fit a place which gave such an answer, by what keeps them waiting there."""
+    if served.kept_back:
+        fitting = view.candidates(served.kept_back, resource)
+        yield NODE, [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
+    if cause == NODE:
+        return
+    candidates, _ = view.admitted(served.place, resource, view.candidates(served.pools, resource))
+    gate = view.gate(served.place, vos=resource.named_vos) if cause == TURN_CAUSE else None
+    if gate is None or gate.admits_all:
+        yield cause, candidates
+        return
+    fitting = list(iterate_candidates(candidates))
+    passing = gate.list_passing(view.conn, fitting, served.place)
+    ids = {each.task_queue_id for each in passing}
+    yield cause, passing
+    yield gate.refused or LIMITS, [each for each in fitting if each.task_queue_id not in ids]
