@@ -12,10 +12,10 @@ from typing import Final
 from sqlalchemy import Engine
 
 from agents import leader
+from taskqueue.accounting import traces, wait_times
+from taskqueue.accounting.traces import Span
+from taskqueue.accounting.wait_times import EndedJob
 from taskqueue.db import database
-from taskqueue.jobs import traces, wait_times
-from taskqueue.jobs.traces import Span
-from taskqueue.jobs.wait_times import EndedJob
 
 NAME: Final = "traces"
 #: Jobs per request to the collector, and requests per cycle.

@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 
 from agents import leader
 from agents.leader import Leadership
-from taskqueue.jobs import wait_times
-from taskqueue.jobs.wait_times import EndedJob
+from taskqueue.accounting import wait_times
+from taskqueue.accounting.wait_times import EndedJob
 
 NAME: Final = "waits"
 #: Jobs per transaction, and transactions per cycle.

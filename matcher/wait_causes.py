@@ -23,9 +23,9 @@ from matcher.limits.place_policy import LIMITS
 from matcher.request.match_request import MatchRequest, MatchResult
 from requirements.errors import PilotageError
 from requirements.resource import Resource
+from taskqueue.accounting import wait_times
+from taskqueue.accounting.wait_times import CAUSE_ORDER, TURN_CAUSE, WaitCause
 from taskqueue.db import database
-from taskqueue.jobs import wait_times
-from taskqueue.jobs.wait_times import CAUSE_ORDER, TURN_CAUSE, WaitCause
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Seconds between two writes.

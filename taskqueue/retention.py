@@ -32,9 +32,9 @@ from sqlalchemy import (
 
 from cs_config.versions.tables import config_imports, config_versions
 from requirements.states import FINAL, PILOT_ENDS, JobStatus
+from taskqueue.accounting import wait_times
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions as job_descriptions
-from taskqueue.jobs import wait_times
 from taskqueue.schema.tables import (
     attempts,
     blobs,

@@ -1,4 +1,4 @@
-"""Accounting: job counts, resource usage and wait times by hour, summed once from the job log.
+"""Reports on jobs: counts, resource usage and wait times by hour, depths of queues, traces of single jobs.
 
-Imports db, schema, jobs and the change feed of task_queues.
+They read the job log and the attempts, and stand above what they report on.
 """

@@ -19,12 +19,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, or_, select
 
 from requirements.states import FINAL, HELD, JobStatus
+from taskqueue.accounting import wait_times
 from taskqueue.accounting.log_reader import LogSpan, is_within
 from taskqueue.accounting.sums import USE, WAITS, truncate_to_hour
+from taskqueue.accounting.wait_times import WaitCause
 from taskqueue.db import sql
-from taskqueue.jobs import log, wait_times
+from taskqueue.jobs import log
 from taskqueue.jobs.log import LogEntry
-from taskqueue.jobs.wait_times import WaitCause
 from taskqueue.schema.tables import attempts, job_log, jobs
 
 #: Hour, VO, site, CE, queue, owner, owner group, and new status of the job: final, or Rescheduled.

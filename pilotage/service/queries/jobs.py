@@ -28,9 +28,10 @@ from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from requirements.states import FINAL, JobStatus
 from requirements.values import fold
+from taskqueue.accounting import wait_times
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound, RescheduleLimit
-from taskqueue.jobs import control, descriptions, jobs, log, search, wait_times
+from taskqueue.jobs import control, descriptions, jobs, log, search
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 from agents import traces, wait_times
 from agents.otlp import Collector
 from agents.traces import TracesResult, TracesState
+from taskqueue.accounting.wait_times import EndedJob
 from taskqueue.db import database
-from taskqueue.jobs.wait_times import EndedJob
 from tests import accounted
 from tests.http_servers import answering
 

@@ -17,11 +17,11 @@ from matcher.request.match_request import MatchRequest, MatchResult
 from matcher.wait_causes import WaitCauseRecorder
 from requirements.states import JobStatus
 from taskqueue import retention
+from taskqueue.accounting import wait_times as jobs_wait_times
+from taskqueue.accounting.wait_times import TURN_CAUSE, WaitCause
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
-from taskqueue.jobs import wait_times as jobs_wait_times
 from taskqueue.jobs.log import LogEntry
-from taskqueue.jobs.wait_times import TURN_CAUSE, WaitCause
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
 from tests import stored, waiting

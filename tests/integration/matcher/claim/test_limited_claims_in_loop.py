@@ -17,8 +17,8 @@ from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from matcher.wait_causes import WaitCauseRecorder
+from taskqueue.accounting import wait_times
 from taskqueue.db import database
-from taskqueue.jobs import wait_times
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes

@@ -10,11 +10,11 @@ from sqlalchemy import Connection, Engine, Table, func, select, update
 
 from agents import accounting
 from requirements.resource import Location
-from taskqueue.accounting import usage
+from taskqueue.accounting import usage, wait_times
 from taskqueue.accounting.usage import Usage
+from taskqueue.accounting.wait_times import WaitCause
 from taskqueue.db import database
-from taskqueue.jobs import control, wait_times
-from taskqueue.jobs.wait_times import WaitCause
+from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, accounted_waits, attempts, job_flows

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, Engine
 from agents import wait_times
 from requirements.states import JobStatus
 from taskqueue import retention
+from taskqueue.accounting import wait_times as jobs_wait_times
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log, search
-from taskqueue.jobs import wait_times as jobs_wait_times
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
 from tests import databases, stored, waiting

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.states import JobStatus
+from taskqueue.accounting.wait_times import CAUSE_ORDER, WaitCause, split_wait, sum_by_cause
 from taskqueue.jobs.log import LogEntry
-from taskqueue.jobs.wait_times import CAUSE_ORDER, WaitCause, split_wait, sum_by_cause
 
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
