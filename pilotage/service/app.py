@@ -16,7 +16,7 @@ from fastapi.security import HTTPBearer
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
-from matcher import wait_causes
+from matcher import wait_cause_recorder
 from pilotage.service import error_handlers, openapi
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
@@ -173,7 +173,7 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
         refresh_issuers: _ISSUER_REFRESH,
         record_uptime: uptime.EVERY,
         store_contacts: _CONTACTS,
-        store_wait_causes: wait_causes.EVERY,
+        store_wait_causes: wait_cause_recorder.EVERY,
     }
     watching = [asyncio.create_task(repeatedly(action, every=every)) for action, every in actions.items()]
     async with AsyncExitStack() as stack:

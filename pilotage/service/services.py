@@ -14,7 +14,7 @@ from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
-from matcher.wait_causes import WaitCauseRecorder
+from matcher.wait_cause_recorder import WaitCauseRecorder
 from pilotage.service.advice import Advisor
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces

@@ -22,11 +22,12 @@ from requirements.states import FINAL, HELD, JobStatus
 from taskqueue.accounting import wait_times
 from taskqueue.accounting.log_reader import LogSpan, is_within
 from taskqueue.accounting.sums import USE, WAITS, truncate_to_hour
-from taskqueue.accounting.wait_times import WaitCause
 from taskqueue.db import sql
 from taskqueue.jobs import log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.schema.tables import attempts, job_log, jobs
+from taskqueue.task_queues import wait_causes
+from taskqueue.task_queues.wait_causes import WaitCause
 
 #: Hour, VO, site, CE, queue, owner, owner group, and new status of the job: final, or Rescheduled.
 AccountingKey = tuple[datetime, str, str, str, str, str, str, str]
@@ -189,7 +190,7 @@ def count_waits(conn: Connection, span: LogSpan) -> None:
     ends = conn.execute(ENDS, span.bounds).all()
     found: defaultdict[tuple[Any, ...], float] = defaultdict(float)
     for end, history, causes in _join_histories(conn, ends, span):
-        for cause, seconds in wait_times.sum_by_cause(history, now=end.at, wait_causes=causes).items():
+        for cause, seconds in wait_times.sum_by_cause(history, now=end.at, causes=causes).items():
             if seconds:
                 found[*get_key(end, truncate_to_hour(end.at)), cause] += seconds
     WAITS.add(conn, {key: {"seconds": seconds} for key, seconds in found.items()})
@@ -204,7 +205,7 @@ def _join_histories(
     histories = _read_histories(conn, sorted({end.job_id for end in ends}), span)
     task_queue_ids = {end.task_queue_id for end in ends} - {None}
     since = min(history[0].at for history in histories.values())
-    causes = wait_times.read_causes(conn, task_queue_ids, since=since)
+    causes = wait_causes.read_causes(conn, task_queue_ids, since=since)
     for end in ends:
         yield end, histories[end.log_id], causes.get(end.task_queue_id, ())
 

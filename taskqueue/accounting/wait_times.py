@@ -9,91 +9,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import Connection, FromClause, Select, bindparam, delete, func, or_, select, union_all
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, Select, bindparam, delete, or_, select, union_all
 
 from requirements.states import FINAL, JobStatus
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkUpsert, DialectInsert
 from taskqueue.jobs import log
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.schema.tables import job_waits as job_waits_table
 from taskqueue.schema.tables import jobs
-from taskqueue.schema.tables import wait_causes as table
-
-#: A pilot that could run the job got other jobs first.
-TURN_CAUSE: Final = "its turn"
-#: All causes; of several at once the first counts. Where pilots that fit get jobs, the job only waits its
-#: turn, whatever is closed elsewhere. The others are the words in the answers to pilots.
-CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
-
-CAUSES_SINCE = select(table).where(
-    table.c.task_queue_id.in_(sql.IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
-)
-
-
-def _join_stored(seen: FromClause) -> Select[Any]:
-    """The seen intervals; one that continues stored ones begins when they do."""
-    stored = table.alias()
-    continues = (
-        select(func.min(stored.c.since))
-        .where(
-            stored.c.task_queue_id == seen.c.task_queue_id,
-            stored.c.cause == seen.c.cause,
-            stored.c.since <= seen.c.since,
-            stored.c.until >= seen.c.since,
-        )
-        .correlate(seen)
-        .scalar_subquery()
-    )
-    since = func.coalesce(continues, seen.c.since).label("since")
-    joined = select(seen.c.task_queue_id, seen.c.cause, since, seen.c.until).subquery()
-    key = (joined.c.task_queue_id, joined.c.cause, joined.c.since)
-    # Ordered, so that two matchers lock the rows in the same order.
-    return select(*key, func.max(joined.c.until)).group_by(*key).order_by(*key)
-
-
-def _extend_cause(insert: DialectInsert) -> Insert:
-    until = insert.excluded.until
-    return insert.on_conflict_do_update(
-        index_elements=["task_queue_id", "cause", "since"], set_={"until": until}, where=until > table.c.until
-    )
-
-
-RECORD_CAUSES = BulkUpsert(table, _join_stored, _extend_cause)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitCause:
-    """An interval in which a cause kept the jobs of a task queue from pilots."""
-
-    task_queue_id: int
-    cause: str  #: one of `CAUSE_ORDER`
-    since: datetime
-    until: datetime
-
-
-def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
-    """Store causes; one that continues a stored interval extends it.
-
-    Idempotent; several matchers may write about one task queue at once.
-    """
-    columns = {name: [getattr(each, name) for each in seen] for name in table.c.keys()}  # noqa: SIM118  (no dict)
-    RECORD_CAUSES.execute(conn, columns)
-
-
-def read_causes(
-    conn: Connection, task_queue_ids: Collection[int], *, since: datetime
-) -> Mapping[int, list[WaitCause]]:
-    """Causes of each task queue that lasted at that time or later, unordered."""
-    found: defaultdict[int, list[WaitCause]] = defaultdict(list)
-    for row in sql.read_batches(conn, CAUSES_SINCE, task_queue_ids, the_time=since):
-        found[row.task_queue_id].append(WaitCause(**row._asdict()))
-    return found
-
+from taskqueue.task_queues import wait_causes
+from taskqueue.task_queues.wait_causes import CAUSE_ORDER, WaitCause
 
 #: Minor status of waiting jobs without an eligible queue.
 _STUCK = "No eligible queue"
@@ -115,31 +43,31 @@ _CAUSES: Mapping[JobStatus, str] = {
 
 
 def sum_by_cause(
-    log: Sequence[LogEntry], *, now: datetime, wait_causes: Sequence[WaitCause] = ()
+    log: Sequence[LogEntry], *, now: datetime, causes: Sequence[WaitCause] = ()
 ) -> dict[str, float]:
     """Seconds by cause, from all changes of a job's status, in order; running is no waiting.
 
-    `now` ends the wait of a job that is not final; `wait_causes` are the causes stored for its task queue.
+    `now` ends the wait of a job that is not final; `causes` are the causes stored for its task queue.
     """
     spent: defaultdict[str, float] = defaultdict(float)
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]
     for entry, end in zip(log, ends, strict=True):
         cause = _get_cause(entry)
         if cause == _PILOT:
-            for hindered_by, seconds in split_wait(entry.at, end, wait_causes).items():
+            for hindered_by, seconds in split_wait(entry.at, end, causes).items():
                 spent[hindered_by] += seconds
         elif cause is not None:
             spent[cause] += max(0.0, (end - entry.at).total_seconds())
     return {cause: round(seconds, 3) for cause, seconds in sorted(spent.items(), key=lambda each: -each[1])}
 
 
-def split_wait(since: datetime, until: datetime, wait_causes: Iterable[WaitCause]) -> dict[str, float]:
+def split_wait(since: datetime, until: datetime, causes: Iterable[WaitCause]) -> dict[str, float]:
     """Split a wait into seconds by cause; the rest is waiting for a pilot.
 
     Of several causes at once the first in `CAUSE_ORDER` counts, so the parts sum to the whole.
     """
     changes: list[tuple[datetime, str, int]] = []
-    for each in wait_causes:
+    for each in causes:
         begins, ends = max(each.since, since), min(each.until, until)
         if begins < ends:
             changes += [(begins, each.cause, 1), (ends, each.cause, -1)]
@@ -249,12 +177,12 @@ def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
     # Since the first of the jobs came.
     since = min((entries[0].at for entries in logs.values()), default=None)
     task_queue_ids = {row.task_queue_id for row in ended} - {None}
-    seen = {} if since is None else read_causes(conn, task_queue_ids, since=since)
+    seen = {} if since is None else wait_causes.read_causes(conn, task_queue_ids, since=since)
     rows = [
         {"job_id": row.job_id, "cause": cause, "seconds": seconds, "ended_at": row.updated_at}
         for row in ended
         for cause, seconds in sum_by_cause(
-            logs[row.job_id], now=row.updated_at, wait_causes=seen.get(row.task_queue_id, ())
+            logs[row.job_id], now=row.updated_at, causes=seen.get(row.task_queue_id, ())
         ).items()
     ]
     if rows:
@@ -278,6 +206,6 @@ def sum_until_now(
         return read_waits(conn, job.job_id)
     seen: Sequence[WaitCause] = ()
     if job.task_queue_id is not None:
-        found = read_causes(conn, [job.task_queue_id], since=entries[0].at)
+        found = wait_causes.read_causes(conn, [job.task_queue_id], since=entries[0].at)
         seen = found.get(job.task_queue_id, ())
-    return sum_by_cause(entries, now=now, wait_causes=seen)
+    return sum_by_cause(entries, now=now, causes=seen)

@@ -311,12 +311,12 @@ task_queues = _table(
     sqlite_autoincrement=True,
 )
 
-#: Times at which a cause kept the jobs of a task queue from pilots, as seen by the matchers. No foreign key:
-#: a matcher may write about a task queue that has just been removed.
+#: Times at which a cause kept the jobs of a task queue from pilots, as the answers to pilots show. No foreign
+#: key: a process may write about a task queue that has just been removed.
 wait_causes = _table(
     "wait_causes",
     Column("task_queue_id", BigId, nullable=False),
-    Column("cause", String(16), nullable=False),  # one of wait_times.CAUSE_ORDER
+    Column("cause", String(16), nullable=False),  # one of wait_causes.CAUSE_ORDER
     Column("since", UtcTime, nullable=False),
     Column("until", UtcTime, nullable=False),
     PrimaryKeyConstraint("task_queue_id", "cause", "since"),

@@ -16,12 +16,12 @@ from matcher.claim import matcher as matching
 from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
-from matcher.wait_causes import WaitCauseRecorder
-from taskqueue.accounting import wait_times
+from matcher.wait_cause_recorder import WaitCauseRecorder
 from taskqueue.db import database
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes
+from taskqueue.task_queues import wait_causes
 from tests import reporting, scope_counters, stored, waiting
 from tests.claiming import ClaimingProcess, claiming, run
 from tests.waiting import ELSEWHERE, LONG, SHORT, at, request
@@ -130,7 +130,7 @@ def test_what_a_limit_keeps_out_is_recorded_while_its_place_stays_open(engine: E
     causes.store()
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, kept_out)
-        found = wait_times.read_causes(conn, [task_queue], since=now - timedelta(days=1))[task_queue]
+        found = wait_causes.read_causes(conn, [task_queue], since=now - timedelta(days=1))[task_queue]
     assert [(each.cause, each.since, each.until) for each in found] == [("limits", now, times[-1])]
 
 

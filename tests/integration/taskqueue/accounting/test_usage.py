@@ -10,14 +10,15 @@ from sqlalchemy import Connection, Engine, Table, func, select, update
 
 from agents import accounting
 from requirements.resource import Location
-from taskqueue.accounting import usage, wait_times
+from taskqueue.accounting import usage
 from taskqueue.accounting.usage import Usage
-from taskqueue.accounting.wait_times import WaitCause
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, accounted_waits, attempts, job_flows
+from taskqueue.task_queues import wait_causes
+from taskqueue.task_queues.wait_causes import WaitCause
 from tests import accounted, faults, reporting, waiting
 
 HOUR = timedelta(hours=1)
@@ -166,7 +167,7 @@ def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime
             since=now,
             until=now + 15 * MINUTE,
         )
-        wait_times.record_causes(conn, [kept])
+        wait_causes.record_causes(conn, [kept])
         leases = accounted.begin(conn, [job_id], now + 20 * MINUTE, place=PLACE)
         accounted.finish(conn, leases, now + HOUR)
     accounting.cycle(engine, now=now + HOUR + MINUTE, holder="test")

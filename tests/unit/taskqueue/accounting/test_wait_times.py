@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.states import JobStatus
-from taskqueue.accounting.wait_times import CAUSE_ORDER, WaitCause, split_wait, sum_by_cause
+from taskqueue.accounting.wait_times import split_wait, sum_by_cause
 from taskqueue.jobs.log import LogEntry
+from taskqueue.task_queues.wait_causes import CAUSE_ORDER, WaitCause
 
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -99,5 +100,5 @@ def test_only_the_wait_for_a_pilot_is_split():
         entry(50, JobStatus.RUNNING),
         entry(60, JobStatus.DONE),
     ]
-    spent = sum_by_cause(log, now=START + timedelta(days=1), wait_causes=[wait_cause("banned", 0, 30)])
+    spent = sum_by_cause(log, now=START + timedelta(days=1), causes=[wait_cause("banned", 0, 30)])
     assert spent == {"banned": 20, "a pilot": 10, "optimizers": 10, "start of the pilot's job": 10}

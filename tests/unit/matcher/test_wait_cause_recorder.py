@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from matcher import wait_causes
+from matcher import wait_cause_recorder
 from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import Snapshot
 from matcher.index.waiting import Candidates, IndexChanges, WaitingIndex
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
-from matcher.wait_causes import WaitCauseRecorder
+from matcher.wait_cause_recorder import WaitCauseRecorder
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Location, Resource, StatedResource
 from taskqueue.task_queues.change_feed import FeedPosition
@@ -29,7 +29,7 @@ def _request(site: str) -> MatchRequest:
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_causes, "_MOST", 3)
+    monkeypatch.setattr(wait_cause_recorder, "_MOST", 3)
     matcher = cast("Matcher", SimpleNamespace(now=lambda: NOW))
     recorder = WaitCauseRecorder(cast("Any", None), matcher)
     for number in range(10):
@@ -89,6 +89,8 @@ def test_a_class_is_listed_once_for_all_places_with_the_same_answer() -> None:
     waiting.apply(IndexChanges(position=FeedPosition(history=(), low=0, high=0), occupied=occupied))
     view = _View(waiting)
     answered = [("banned", _request(f"S{number}")) for number in range(50)]
-    found = wait_causes.find_causes(cast("Snapshot", view), [*answered, ("its turn", _request("S50"))])
+    found = wait_cause_recorder.find_causes(
+        cast("Snapshot", view), [*answered, ("its turn", _request("S50"))]
+    )
     assert found == {"banned": set(range(100)), "its turn": set(range(100))}
     assert view.listed == 200

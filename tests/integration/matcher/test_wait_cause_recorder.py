@@ -14,16 +14,17 @@ from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher, build_answer
 from matcher.limits import place_policy
 from matcher.request.match_request import MatchRequest, MatchResult
-from matcher.wait_causes import WaitCauseRecorder
+from matcher.wait_cause_recorder import WaitCauseRecorder
 from requirements.states import JobStatus
 from taskqueue import retention
 from taskqueue.accounting import wait_times as jobs_wait_times
-from taskqueue.accounting.wait_times import TURN_CAUSE, WaitCause
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
+from taskqueue.task_queues import wait_causes
+from taskqueue.task_queues.wait_causes import TURN_CAUSE, WaitCause
 from tests import stored, waiting
 from tests.waiting import LONG
 
@@ -96,7 +97,7 @@ class Hand:
     def written(self, job_id: int) -> list[WaitCause]:
         with database.reading(self.engine) as conn:
             task_queue = waiting.task_queue_of(conn, job_id)
-            found = jobs_wait_times.read_causes(conn, [task_queue], since=self.now - timedelta(days=1))
+            found = wait_causes.read_causes(conn, [task_queue], since=self.now - timedelta(days=1))
         return sorted(found.get(task_queue, ()), key=lambda each: each.since)
 
 
@@ -226,7 +227,7 @@ def test_what_could_not_be_written_is_written_the_next_time(
         raise RuntimeError("away")
 
     with monkeypatch.context() as broken:
-        broken.setattr(jobs_wait_times, "record_causes", fail)
+        broken.setattr(wait_causes, "record_causes", fail)
         with pytest.raises(RuntimeError):
             hand.store()
     assert hand.written(job_id) == []
@@ -246,7 +247,7 @@ def test_what_several_matchers_saw_counts_once(engine: Engine, now: datetime) ->
     assert hand.waited(job_id) == {"limits": 120}
     with database.writing(engine) as conn:
         seen = hand.written(job_id)
-        jobs_wait_times.record_causes(conn, seen)
+        wait_causes.record_causes(conn, seen)
     assert len(hand.written(job_id)) == len(seen) == 1
     assert hand.waited(job_id) == {"limits": 120}
 

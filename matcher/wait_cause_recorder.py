@@ -23,10 +23,10 @@ from matcher.limits.place_policy import LIMITS
 from matcher.request.match_request import MatchRequest, MatchResult
 from requirements.errors import PilotageError
 from requirements.resource import Resource
-from taskqueue.accounting import wait_times
-from taskqueue.accounting.wait_times import CAUSE_ORDER, TURN_CAUSE, WaitCause
 from taskqueue.db import database
+from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.task_queues import TaskQueue
+from taskqueue.task_queues.wait_causes import CAUSE_ORDER, TURN_CAUSE, WaitCause
 
 #: Seconds between two writes.
 EVERY: Final = 60.0
@@ -80,7 +80,7 @@ class WaitCauseRecorder:
         left = islice(causes, _MOST)
         while piece := list(islice(left, _WRITTEN_AT_ONCE)):
             with database.writing(self._engine) as conn:
-                wait_times.record_causes(conn, piece)
+                wait_causes.record_causes(conn, piece)
 
 
 def find_causes(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:

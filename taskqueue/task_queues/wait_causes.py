@@ -1,0 +1,84 @@
+"""Wait causes: intervals in which a cause kept the jobs of a task queue from pilots."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, FromClause, Select, bindparam, func, select
+from sqlalchemy.sql.dml import Insert
+
+from taskqueue.db import sql
+from taskqueue.db.sql import BulkUpsert, DialectInsert
+from taskqueue.schema.tables import wait_causes as table
+
+#: A pilot that could run the job got other jobs first.
+TURN_CAUSE: Final = "its turn"
+#: All causes; of several at once the first counts. Where pilots that fit get jobs, the job only waits its
+#: turn, whatever is closed elsewhere. The others are the words in the answers to pilots.
+CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
+
+CAUSES_SINCE = select(table).where(
+    table.c.task_queue_id.in_(sql.IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
+)
+
+
+def _join_stored(seen: FromClause) -> Select[Any]:
+    """The seen intervals; one that continues stored ones begins when they do."""
+    stored = table.alias()
+    continues = (
+        select(func.min(stored.c.since))
+        .where(
+            stored.c.task_queue_id == seen.c.task_queue_id,
+            stored.c.cause == seen.c.cause,
+            stored.c.since <= seen.c.since,
+            stored.c.until >= seen.c.since,
+        )
+        .correlate(seen)
+        .scalar_subquery()
+    )
+    since = func.coalesce(continues, seen.c.since).label("since")
+    joined = select(seen.c.task_queue_id, seen.c.cause, since, seen.c.until).subquery()
+    key = (joined.c.task_queue_id, joined.c.cause, joined.c.since)
+    # Ordered, so that two matchers lock the rows in the same order.
+    return select(*key, func.max(joined.c.until)).group_by(*key).order_by(*key)
+
+
+def _extend_cause(insert: DialectInsert) -> Insert:
+    until = insert.excluded.until
+    return insert.on_conflict_do_update(
+        index_elements=["task_queue_id", "cause", "since"], set_={"until": until}, where=until > table.c.until
+    )
+
+
+RECORD_CAUSES = BulkUpsert(table, _join_stored, _extend_cause)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitCause:
+    """An interval in which a cause kept the jobs of a task queue from pilots."""
+
+    task_queue_id: int
+    cause: str  #: one of `CAUSE_ORDER`
+    since: datetime
+    until: datetime
+
+
+def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
+    """Store causes; one that continues a stored interval extends it.
+
+    Idempotent; several matchers may write about one task queue at once.
+    """
+    columns = {name: [getattr(each, name) for each in seen] for name in table.c.keys()}  # noqa: SIM118  (no dict)
+    RECORD_CAUSES.execute(conn, columns)
+
+
+def read_causes(
+    conn: Connection, task_queue_ids: Collection[int], *, since: datetime
+) -> Mapping[int, list[WaitCause]]:
+    """Causes of each task queue that lasted at that time or later, unordered."""
+    found: defaultdict[int, list[WaitCause]] = defaultdict(list)
+    for row in sql.read_batches(conn, CAUSES_SINCE, task_queue_ids, the_time=since):
+        found[row.task_queue_id].append(WaitCause(**row._asdict()))
+    return found
