@@ -4,15 +4,14 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pilotage.service.auth import access, audit, callers
+from pilotage.service.auth import access, audit, callers, login_tokens
 from pilotage.service.auth.callers import Caller, Grant, Role
+from pilotage.service.auth.login_tokens import Purpose
 from pilotage.service.auth.tokens import BearerToken, sibling_session_of
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.services import Services
 from requirements.errors import NotAllowed
-from taskqueue import login_tokens
 from taskqueue.db import database
-from taskqueue.login_tokens import Purpose
 
 #: Roles of people. The others are programs, whose tokens are stored where others may find them.
 PEOPLE = frozenset({Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.OPERATOR})

@@ -13,12 +13,11 @@ import jwt
 from jwt.types import Options
 from sqlalchemy import Engine
 
-from pilotage.service.auth import callers, keys
+from pilotage.service.auth import callers, keys, login_tokens
 from pilotage.service.auth.callers import Caller, Grant
 from pilotage.service.auth.keys import KeyRing
 from pilotage.service.http_errors import ClockBehind, NotAuthenticated
 from requirements.errors import InvalidRequest
-from taskqueue import login_tokens
 from taskqueue.db import database
 
 ISSUER = "pilotage"

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, Field
 
-from pilotage.service.auth import access, audit, login_links, tokens
+from pilotage.service.auth import access, audit, login_links, login_tokens, tokens
 from pilotage.service.auth import callers as auth_callers
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Capability, Role
@@ -27,7 +27,6 @@ from pilotage.service.pages.page import OpenRoute, PageOf, PageRoute
 from pilotage.service.routing import PartsOf
 from pilotage.service.services import Services
 from requirements.errors import PilotageError
-from taskqueue import login_tokens
 from taskqueue.db import database
 
 router = APIRouter(route_class=OpenRoute)

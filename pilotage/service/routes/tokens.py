@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from cs_config.options.operations import options_for
-from pilotage.service.auth import access, audit, callers, login_links
+from pilotage.service.auth import access, audit, callers, login_links, login_tokens
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Grant, Role
 from pilotage.service.http_errors import NotAuthenticated, NotHeard, TooManyLogins
@@ -27,7 +27,6 @@ from pilotage.service.routing import (
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.states import PilotStatus
-from taskqueue import login_tokens
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, SecretUsed
 from taskqueue.leases import uptime

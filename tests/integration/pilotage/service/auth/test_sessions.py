@@ -9,14 +9,13 @@ import pytest
 from fastapi import Request
 
 from cs_config.options import bounds
-from pilotage.service.auth import access, callers, login_links
+from pilotage.service.auth import access, callers, login_links, login_tokens
 from pilotage.service.auth.callers import grant
+from pilotage.service.auth.login_tokens import Purpose
 from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.pages import sessions
 from pilotage.service.services import utc_now
-from taskqueue import login_tokens
 from taskqueue.db import database
-from taskqueue.login_tokens import Purpose
 from tests.running_service import Service
 
 

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import event
 
 from agents import accounting, leader
+from pilotage.service.auth import login_tokens
 from pilotage.service.routes import health
 from pilotage.service.services import utc_now
-from taskqueue import login_tokens
 from taskqueue.db import database
 from taskqueue.sites import scopes
 from tests import waiting
