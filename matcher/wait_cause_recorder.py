@@ -112,7 +112,7 @@ class _HeldTaskQueues:
             new = task_queues.iterate_in(mask & ~self.classes)
             self.classes |= mask
         else:
-            new = iter(task_queues)
+            new = iterate_candidates(task_queues)  # no request waits for a lock meanwhile
         self.ids.update(each.task_queue_id for each in new)
 
 
@@ -121,8 +121,8 @@ def _list_held(
 ) -> Iterator[tuple[str, Sequence[TaskQueue]]]:
     """Task queues that fit a place which gave such an answer, by what keeps them waiting there."""
     if served.kept_back:
-        fitting = view.candidates(served.kept_back, resource)
-        yield NODE, [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
+        others = iterate_candidates(view.candidates(served.kept_back, resource))
+        yield NODE, [each for each in others if each.requirement_class.submit_pool in served.kept_back]
     if cause == NODE:
         return
     candidates, _ = view.admitted(served.place, resource, view.candidates(served.pools, resource))
