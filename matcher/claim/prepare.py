@@ -1,6 +1,6 @@
 """Preparation of a request: a claim request, or an answer that needs no claim."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from cs_config.options import bounds
@@ -12,7 +12,7 @@ from matcher.claim.snapshot import PreparedPlace, Snapshot
 from matcher.index import place_pools
 from matcher.index.place_pools import PlacePools
 from matcher.index.sampling import CandidateOrder
-from matcher.index.waiting import draw_candidates, iterate_candidates
+from matcher.index.waiting import draw_candidates, iterate_candidates, split_into_pieces
 from matcher.limits import place_policy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
@@ -23,6 +23,7 @@ from taskqueue.db.database import NeedsDatabase, NoTransaction
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits
+from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: The queue is disabled, or not for the VOs of the pilot.
@@ -48,8 +49,10 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     changed = view.memory.waiting.changed
     fitting = view.candidates(served.pools, resource, job_id=presented.job_id)
     candidates, admission = view.admit(here.policy, fitting)
-    otherwise = _other_node_reason(view, presented, served, resource) if served.kept_back else None
-    if not candidates and otherwise is None:
+    # A request that gets no job from memory is prepared again: no reason is needed then.
+    has_others = bool(served.kept_back) and not in_memory
+    kept_back = _list_kept_back(view, presented, served, resource) if has_others else ()
+    if not candidates and not kept_back:
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
         return ClaimResult()
@@ -61,9 +64,9 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     reads = counted and served.place not in open_places
     gate = view.gate(served.place, vos=resource.named_vos) if reads else None
     if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
-        return ClaimResult(refused=refused)
+        return _give_reason(view, {refused: candidates, NODE: kept_back})
     if not candidates:
-        return ClaimResult(refused=otherwise)
+        return _give_reason(view, {NODE: kept_back})
     return ClaimRequest(
         request=request,
         resource=resource,
@@ -71,7 +74,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         holder=holder,
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
         admission=admission,
-        otherwise=otherwise,
+        otherwise=_give_reason(view, {NODE: kept_back}).refused,
         counted=counted,
         limits=limits,
         allotments=here.allotments,
@@ -126,13 +129,28 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
     return here
 
 
-def _other_node_reason(
+def _list_kept_back(
     view: Snapshot, presented: StatedResource, served: PlacePools, resource: Resource
-) -> str | None:
-    """`node` if waiting jobs fit only other nodes of the queue."""
+) -> Sequence[TaskQueue]:
+    """The task queues whose jobs fit only other nodes of the queue."""
     fitting = view.candidates(served.kept_back, resource, job_id=presented.job_id)
-    is_kept_back = any(each.requirement_class.submit_pool in served.kept_back for each in fitting)
-    return NODE if is_kept_back else None
+    return [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
+
+
+def _give_reason(view: Snapshot, kept_out: Mapping[str, Sequence[TaskQueue]]) -> ClaimResult:
+    """No job, for the first reason that keeps out a waiting one; `kept_out` has its task queues.
+
+    Without a reason if nothing waits: jobs may be gone while their task queues are still known.
+    """
+    emptied: set[int] = set()
+    for reason, known in kept_out.items():
+        for piece in split_into_pieces(iterate_candidates(known)):
+            ids = {each.task_queue_id for each in piece}
+            filled = task_queues.find_filled(view.conn, ids)
+            emptied |= ids - filled
+            if filled:
+                return ClaimResult(refused=reason, emptied=frozenset(emptied))
+    return ClaimResult(emptied=frozenset(emptied))
 
 
 def _holder(view: Snapshot, request: MatchRequest, here: PreparedPlace) -> LeaseHolder:

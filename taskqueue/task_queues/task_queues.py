@@ -251,7 +251,7 @@ def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: dateti
         if not locked:
             continue
         # Only a statement that begins after the lock was taken sees all jobs added before.
-        empty = locked - set(conn.execute(WITH_JOBS, {"ids": sorted(locked)}).scalars())
+        empty = locked - find_filled(conn, locked)
         _set_occupied(conn, empty, now, is_occupied=False)
 
 
@@ -263,6 +263,11 @@ def list_occupied(conn: Connection) -> list[TaskQueue]:
 def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
     """The task queues among these that are marked occupied."""
     return from_rows(sql.read_batches(conn, OCCUPIED_AMONG, task_queue_ids))
+
+
+def find_filled(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[int]:
+    """The task queues among these that have a waiting job, whatever their marks are."""
+    return frozenset(row.task_queue_id for row in sql.read_batches(conn, WITH_JOBS, task_queue_ids))
 
 
 def count_waiting(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, int]:

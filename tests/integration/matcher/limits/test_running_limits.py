@@ -119,6 +119,22 @@ def test_jobs_of_a_kind_run_up_to_the_limit_and_others_pass_them(
     assert (look.claimed, look.refused, look.in_other_hands) == ((), "limits", False)
 
 
+@pytest.mark.parametrize("closed", ["limits", "banned"])
+def test_a_closed_place_is_no_reason_if_nothing_waits(engine: Engine, now: datetime, closed: str) -> None:
+    ids = _put(engine, now, 3, job_type="MC")
+    matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 1}}}")
+    assert len(_ask(matcher, 9).claimed) == 1
+    if closed == "banned":
+        with database.writing(engine) as conn:
+            scopes.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+    assert _ask(matcher).refused == closed
+    with database.writing(engine) as conn:
+        for each in ids[1:]:
+            control.kill_job(conn, each, source="test", now=now)
+    look = _ask(matcher)
+    assert (look.claimed, look.refused, len(look.emptied)) == ((), None, 1)
+
+
 def test_what_ends_makes_room_and_what_is_killed_counts_until_it_has_ended(
     engine: Engine, now: datetime
 ) -> None:

@@ -24,6 +24,7 @@ from requirements.errors import InvalidResource, PilotageError
 from requirements.record import Declarations, parse_record
 from requirements.resource import Location
 from taskqueue.db import database
+from taskqueue.jobs import control
 from taskqueue.leases import assignment
 from taskqueue.pools import listing
 from taskqueue.sites import reservations
@@ -115,6 +116,18 @@ def test_a_job_goes_to_the_node_that_has_what_it_asks(grid: Grid) -> None:
     job = grid.submit({"OS": "el8"})
     assert grid.ask(at(MIXED), OS="el9") == "node"
     assert grid.ask(at(MIXED), OS="el8") == [job]
+
+
+def test_jobs_that_have_gone_need_no_other_node(grid: Grid) -> None:
+    job, other = grid.submit({"OS": "el8"}), grid.submit({"OS": "el8", "Fast": True})
+    for each in (job, other):
+        assert grid.ask(at(MIXED), OS="el9") == "node"
+        with database.writing(grid.engine) as conn:
+            control.kill_job(conn, each, source="test", now=grid.now)
+    assert grid.ask(at(MIXED), OS="el9") == "no_task_queue"
+    elsewhere = grid.submit({"OS": "el9", "MaxRAM": 2000})
+    assert grid.ask(at(MIXED), OS="el9") == [elsewhere]
+    assert grid.ask(at(MIXED), OS="el9") == "no_task_queue"
 
 
 def test_without_facts_nothing_is_given_that_they_decide(grid: Grid) -> None:
