@@ -32,11 +32,12 @@ from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import eligibility_cache
-from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
+from optimizers.chain.chain import WAITS_FOR_PILOT
 from optimizers.chain.eligibility_cache import Eligibility
 from requirements import canonical
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.pools.pools import MappingChange
 from taskqueue.pools.queue_class_store import RefreshState

@@ -18,7 +18,6 @@ from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from optimizers.chain import chain, enqueue, result_cache
 from optimizers.chain.chain import (
-    NO_ELIGIBLE_QUEUE,
     ChainContext,
     ChainResult,
     Done,
@@ -31,6 +30,7 @@ from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.task_queues import task_queues
 
 #: Time in which a process reads a new version of the configuration.

@@ -70,8 +70,6 @@ def make_context(config: Configuration, now: datetime) -> ChainContext:
 
 #: Minor status of a job that waits for a pilot, in DIRAC's terms.
 WAITS_FOR_PILOT = "Pilot Agent Submission"
-#: Minor status of a job that no queue of the configuration is eligible for.
-NO_ELIGIBLE_QUEUE = "No eligible queue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

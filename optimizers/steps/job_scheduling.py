@@ -13,7 +13,6 @@ from datetime import timedelta
 from cs_config.options import keywords
 from cs_config.tree.storage import find_common_sites
 from optimizers.chain.chain import (
-    NO_ELIGIBLE_QUEUE,
     ChainContext,
     Done,
     Failed,
@@ -28,6 +27,7 @@ from requirements import canonical
 from requirements.errors import did_you_mean, format_count
 from requirements.requirement_class import RequirementClass, exclude_names, names_without_any
 from requirements.values import fold
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
 
 

@@ -38,6 +38,7 @@ from taskqueue.jobs import placeholders, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.optimizer_queue import StatusUpdate
 from taskqueue.jobs.submission import DecidedState, DescribedJob, NewJob
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
 log = logging.getLogger(__name__)
@@ -336,7 +337,7 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         if state:
             counts[id(chain_result)] += 1
         pool = chain_result.candidate.pool if chain_result and chain_result.candidate else None
-        if pool and (state is None or state.update.minor_status == chain.NO_ELIGIBLE_QUEUE):
+        if pool and (state is None or state.update.minor_status == NO_ELIGIBLE_QUEUE):
             stuck.setdefault(pool.pool_id, job_id)
     results = {id(each): each for each in new.results if each}
     return Accepted(

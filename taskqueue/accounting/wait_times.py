@@ -18,13 +18,11 @@ from taskqueue.db import sql
 from taskqueue.jobs import log
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.schema.tables import job_waits as job_waits_table
 from taskqueue.schema.tables import jobs
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import CAUSE_ORDER, WaitCause
-
-#: Minor status of waiting jobs without an eligible queue.
-_STUCK = "No eligible queue"
 
 #: Cause of a waiting job while no other is known.
 _PILOT = "a pilot"
@@ -90,7 +88,7 @@ def _get_cause(entry: LogEntry) -> str | None:
     if entry.to_status in FINAL:
         return None
     if entry.to_status is JobStatus.WAITING:
-        return "no eligible queue" if entry.minor_status == _STUCK else _PILOT
+        return "no eligible queue" if entry.minor_status == NO_ELIGIBLE_QUEUE else _PILOT
     return _CAUSES.get(entry.to_status)
 
 

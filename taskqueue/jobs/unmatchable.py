@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection, bindparam, exists, func, select
 
@@ -14,6 +15,9 @@ from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.types import has_slot
+
+#: Minor status of waiting jobs without an eligible queue.
+NO_ELIGIBLE_QUEUE: Final = "No eligible queue"
 
 #: LIMIT, not EXISTS: nearly always the first classes match, so it must not become a join of all.
 _HAS_QUEUE = (
@@ -66,6 +70,11 @@ POOLS_WITH_STATUS = {
     for saying, has in _HAS_MINOR.items()
 }
 JOBS_WITH_STATUS = {saying: _IN_POOL.where(has) for saying, has in _HAS_MINOR.items()}
+_STUCK = (
+    select(jobs.c.job_id)
+    .join(pool_mappings, pool_mappings.c.pool_id == jobs.c.submit_pool)
+    .where(jobs.c.job_id.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value, _HAS_QUEUE.is_(None))
+)
 
 
 def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
@@ -128,6 +137,15 @@ def set_minor_status(
         from_states=frozenset({JobStatus.WAITING}),
     )
     return len(moved)
+
+
+def mark_stuck(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> None:
+    """Correct the minor status of those of the jobs that have come back to a pool without an eligible queue.
+
+    The pool agent corrects that of the jobs that wait while their pool loses its last queue.
+    """
+    stuck = [row.job_id for row in sql.read_batches(conn, _STUCK, job_ids)]
+    set_minor_status(conn, stuck, NO_ELIGIBLE_QUEUE, source=source, now=now)
 
 
 WITHOUT_QUEUE_BY_VO = WITHOUT_QUEUE.with_only_columns(pool_mappings.c.vo, func.count()).group_by(

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 from requirements.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.db import clock, sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
-from taskqueue.jobs import control, jobs, log, transitions
+from taskqueue.jobs import control, jobs, log, transitions, unmatchable
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.transitions import MovedJob
 from taskqueue.leases import attempts
@@ -250,6 +250,7 @@ def expire_leases(
     ids = _list_ids(moved)
     attempts.close_attempts(conn, found, closed_as="expired", now=now)
     task_queues.requeue(conn, ids, now=now)
+    unmatchable.mark_stuck(conn, ids, source=SOURCE, now=now)
     return ids
 
 

@@ -17,7 +17,7 @@ from requirements.errors import InvalidRequest, PilotageError
 from requirements.states import JobStatus, read_status
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, LeaseNotFound, OutputMissing, StaleLease
-from taskqueue.jobs import descriptions, log, transitions
+from taskqueue.jobs import descriptions, log, transitions, unmatchable
 from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
@@ -192,6 +192,7 @@ def _move(conn: Connection, move: Move, job_ids: Collection[int], now: datetime)
     )
     if move.status is JobStatus.WAITING:
         task_queues.requeue(conn, job_ids, now=now)
+        unmatchable.mark_stuck(conn, job_ids, source=SOURCE, now=now)
 
 
 def _note_stale(attempt: Attempt, job: JobState, kind: str, now: datetime) -> log.LogEntry:

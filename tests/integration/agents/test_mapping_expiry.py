@@ -9,8 +9,9 @@ from agents.pools import PoolResult
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.store import LiveConfiguration
 from optimizers.chain import batch
-from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
+from optimizers.chain.chain import WAITS_FOR_PILOT
 from taskqueue.db import database
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.tables import changes
 from tests import by_hand, stored

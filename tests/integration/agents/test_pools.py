@@ -13,14 +13,18 @@ from agents import pools as pool_agent
 from agents.pools import PoolResult
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
-from optimizers.chain.chain import NO_ELIGIBLE_QUEUE, WAITS_FOR_PILOT
+from optimizers.chain.chain import WAITS_FOR_PILOT
 from requirements.canonical import pool_id
 from requirements.record import Record
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
+from taskqueue.leases import expiry, reports
+from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.schema.tables import changes
-from tests import by_hand, stored
+from tests import by_hand, reporting, stored
+from tests import waiting as waiting_jobs
 from tests.submitted import GRID, grid, job, log_of, submit, waiting
 
 JOB = {"Executable": "a.sh"}
@@ -182,6 +186,30 @@ def test_jobs_say_at_once_that_they_lost_their_last_queue_and_that_they_have_one
         WAITS_FOR_PILOT,
     ]
     assert waiting(engine) == ids
+
+
+@pytest.mark.parametrize("came_back", [reports.RELEASED_BY_PILOT, expiry.NOT_STARTED])
+def test_a_job_that_comes_back_to_a_pool_without_queues_says_so(
+    engine: Engine, now: datetime, came_back: str
+) -> None:
+    ids, later = arrive(engine, grid(), now, 8000, 4000), now + HOUR
+    place = Location(site="A.B.ch", ce="ce", queue="big")
+    with database.writing(engine) as conn:
+        task_queues = [waiting_jobs.task_queue_of(conn, each) for each in ids]
+        claimed = waiting_jobs.claim(conn, task_queues, now, count=2, place=place)
+    assert [each.job_id for each in claimed] == ids
+    cycle(engine, changed(big=1000), now)
+    with database.writing(engine) as conn:
+        if came_back == reports.RELEASED_BY_PILOT:
+            for each in claimed:
+                reporting.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
+        else:
+            expiry.expire_leases(conn, silent_since={"lhcb": later}, now=later)
+    assert [job(engine, each).minor_status for each in ids] == [NO_ELIGIBLE_QUEUE, came_back]
+    assert [entry.minor_status for entry in log_of(engine, ids[0])][-2:] == [came_back, NO_ELIGIBLE_QUEUE]
+    assert waiting(engine) == ids
+    cycle(engine, grid(version=3), later)
+    assert job(engine, ids[0]).minor_status == WAITS_FOR_PILOT
 
 
 def test_a_job_that_is_stuck_becomes_free_when_the_configuration_is_mended(

@@ -10,7 +10,6 @@ from sqlalchemy import Connection, Engine, func, insert, select
 
 from optimizers.chain import batch, chain
 from optimizers.chain.chain import (
-    NO_ELIGIBLE_QUEUE,
     ChainContext,
     Done,
     Failed,
@@ -25,6 +24,7 @@ from requirements.canonical import pool_id
 from requirements.record import Record
 from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.pools.pools import pool_queues
 from taskqueue.schema.tables import (
