@@ -72,11 +72,6 @@ class Job:
     def open_attempt(self) -> Attempt | None:
         return next((each for each in self.attempts if each.is_open), None)
 
-    @property
-    def was_handed_back(self) -> bool:
-        """Whether it waits since its pilot released it or its lease ended: that is its minor status then."""
-        return bool(self.attempts) and not self.attempts[-1].was_taken_away
-
     def attribute(self, name: str) -> str:
         """What limits count: JobType, Owner, OwnerGroup, VO; without case."""
         return str(self.description.get(name, "")).lower()

@@ -237,7 +237,7 @@ class Machine:
 
     def _compare_job(self, job: Job, shown: dict[str, Any]) -> None:
         self._equal(f"status of job {job.id} {job.description}", shown["status"], job.status)
-        if job.status == "Waiting" and not job.was_handed_back:
+        if job.status == "Waiting":
             stuck = job.requirements is not None and not self.world.mapping(job)
             minor = shown["minor_status"]
             self._equal(f"minor status {minor!r} of {job.description}", minor == "No eligible queue", stuck)
@@ -458,14 +458,14 @@ class Machine:
         if candidates:
             said = f"request {resource} got nothing ({reason}) but{self._describe(candidates)}"
             raise Difference(f"{said}\n{self._state_of(self.world._queues_of(resource)[0])}")
-        nothing_fits = not self.world.fitting(resource)
+        fitting = self.world.fitting(resource)
         true = {
-            "no_task_queue": nothing_fits,
-            "not_usable": nothing_fits,
-            "node": self.world.has_node_attributes(resource),
+            "no_task_queue": not fitting,
+            "not_usable": not fitting,
+            "node": len(self.world.on_this_node(resource, fitting)) < len(fitting),
             "throttled": self.world.room(resource) <= 0,
-            "banned": resource["Site"] in self.world.banned,
-            "limits": self.world.has_full_limit(resource),
+            "banned": bool(fitting) and resource["Site"] in self.world.banned,
+            "limits": any(self.world.full(job, resource) for job in fitting),
         }
         if not true[reason]:
             queue = self.world._queues_of(resource)[0]

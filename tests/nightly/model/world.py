@@ -218,17 +218,6 @@ class World:
         concerned = [limit for limit in jobs.limits(self.tree, job.vo) if limit.concerns(job, queue)]
         return [limit for limit in concerned if self.used(limit) >= limit.amount]
 
-    def has_full_limit(self, resource: Resource) -> bool:
-        """Whether some limit there is full: also one of jobs whose emptied task queue is still known."""
-        queue = self._queues_of(resource)[0]
-        there = [each for each in jobs.limits(self.tree, resource["VO"]) if jobs.lies_in(queue, each.place)]
-        return any(self.used(limit) >= limit.amount for limit in there)
-
-    def has_node_attributes(self, resource: Resource) -> bool:
-        """Whether nodes differ there: jobs whose emptied task queue is still known may need others."""
-        values = configuration.effective(self.tree, self._queues_of(resource)[0], resource["VO"])
-        return any(isinstance(each, configuration.NodeValues) for each in values.values())
-
     def used(self, limit: Limit) -> int:
         """Jobs that are matched, running or stalled, and killed ones until they have ended; or matches."""
         if limit.is_delay:
