@@ -5,9 +5,10 @@ the GLUE table. Only values that the queue does not have already are written. A 
 restricts it in a way that the tree cannot represent.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from cs_config.editing import patch
 from cs_config.editing.patch import Edit
@@ -21,9 +22,16 @@ from cs_config.tree import admission, glue, inheritance, parameters
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
+from requirements.classad import classad_files
 from requirements.classad.classad_files import AdEntry
+from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import version_of
+from requirements.classad.syntax_tree import ListOf, Node, SourceText
 from requirements.errors import InvalidInput, Problem
 from requirements.values import Value, as_value, fold
+
+#: A number as people write it; programs also write 9.400000000000000E+00.
+_DECIMAL: Final = re.compile(r"\d+\.\d+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +254,7 @@ def _carry_over(
             plan.leave_out(entry, "not carried over: the tree has a section of this name")
         else:
             try:
-                held[entry.name] = as_value(entry.value, entry.name)
+                held[entry.name] = as_value(_read_versions(entry), entry.name)
             except InvalidInput:
                 if _is_read_as_value(entry.name):
                     plan.leave_out(entry, "not carried over: an expression, where the system reads a value")
@@ -258,6 +266,22 @@ def _carry_over(
     if names := _list_expressions(plan, expressions, ce_ads.list_expressions(known)):
         yield EXPRESSIONS, names
     yield from held.items()
+
+
+def _read_versions(entry: AdEntry) -> object:
+    """The value of an attribute; the numbers of a version as texts, as they are written."""
+    if not parameters.is_version(fold(entry.name)):
+        return entry.value
+    source = SourceText(text=entry.text, path=entry.name)
+    node = read_expression(source)
+    if isinstance(node, ListOf):
+        return [_read_version(item, source) for item in node.items]
+    return _read_version(node, source)
+
+
+def _read_version(node: Node, source: SourceText) -> object:
+    value, word = classad_files.value_of(node, source), source.text[node.start : node.end]
+    return word if isinstance(value, float) and _DECIMAL.fullmatch(word) else version_of(value)
 
 
 def _is_read_as_value(name: str) -> bool:

@@ -152,20 +152,20 @@ def read_value(name: str, text: str) -> Scalar | list[Scalar] | None:
     """The parsed value of an option; None if it is empty and therefore without effect."""
     if not text:
         return None
-    for value in _candidates(text):
+    for value in _candidates(name, text):
         seen = tuple(value) if isinstance(value, list) else value
         if parameters.find_fault(fold(name), seen) is None:  # always None for an unknown name
             return value
-    return next(_candidates(text))
+    return next(_candidates(name, text))
 
 
-def _candidates(text: str) -> Iterator[Scalar | list[Scalar]]:
+def _candidates(name: str, text: str) -> Iterator[Scalar | list[Scalar]]:
     if "," in text:
         items = [item.strip() for item in text.split(",") if item.strip()]
-        yield [_scalar(item) for item in items]
+        yield [_scalar(name, item) for item in items]
         yield list(items)
     else:
-        yield _scalar(text)
+        yield _scalar(name, text)
     if (flag := _FLAGS.get(text.lower())) is not None:
         yield flag
     yield text
@@ -175,10 +175,11 @@ def _candidates(text: str) -> Iterator[Scalar | list[Scalar]]:
         yield _resolve(text)
 
 
-def _scalar(text: str) -> Scalar:
-    """A value as in YAML; what a number would change, such as the version 9.10, stays a text."""
+def _scalar(name: str, text: str) -> Scalar:
+    """A value as in YAML; a version, and what a number would change, such as 1e3, stays a text."""
     found = _resolve(text)
-    return text if type(found) in (int, float) and repr(found) != text else found
+    is_text = isinstance(found, float) and parameters.is_version(fold(name))
+    return text if is_text or (type(found) in (int, float) and repr(found) != text) else found
 
 
 def _resolve(text: str) -> Scalar:
@@ -192,8 +193,11 @@ def _resolve(text: str) -> Scalar:
 def write_value(name: str, value: LeafValue) -> str | list[str] | None:
     """Format a value so that `read_value` restores it; None if it cannot be represented.
 
-    A list is written one item per line; a comma after a single item distinguishes a list from a text.
+    A list is written one item per line; a comma after a single item distinguishes a list from a text. The
+    number of a version is written as its shortest text, which is what it becomes.
     """
+    if parameters.is_version(fold(name)):
+        value = parameters.as_version(value)
     if isinstance(value, list):
         items = ["" if item is None else _text(item) for item in value]
         text: str | list[str] = [f"{items[0]},"] if len(items) == 1 else items

@@ -19,10 +19,12 @@ from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source import yaml_reader
 from cs_config.source.sections import to_plain
+from cs_config.source.yaml_reader import EventReader
+from cs_config.tree import parameters
 from cs_config.tree.address import NAME, QueueAddress
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
-from requirements.values import fold
+from requirements.values import Scalar, fold
 
 _HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
 #: The end of a gatekeeper, `ce.example.org ce.example.org:9619` or `https://ce.example.org:443/arex`.
@@ -30,6 +32,8 @@ _ENDPOINT: Final = re.compile(r"(?:^|[\s/])([\w.-]+:(\d+))(?:/\S*)?\s*$")
 #: Ports that need not be named.
 _USUAL_PORTS: Final = ("9619", "443")
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
+#: The section with the attributes of an entry.
+_ATTRIBUTES: Final = "attrs"
 #: The attribute that lists the allowed VOs.
 _VOS: Final = "GLIDEIN_Supported_VOs"
 
@@ -108,9 +112,19 @@ def _read_yaml(text: str, file: str) -> Iterator[FactoryEntry]:
                 yield _entry(site, host, name, entry)
 
 
+class _FactoryReader(EventReader):
+    """Keeps the words of attributes and versions that YAML reads as real numbers: 9.10 would be 9.1."""
+
+    def resolve_scalar(self, event: Any) -> Scalar | None:
+        """The value of a scalar, or the text of a real number that is meant as one."""
+        value, names = super().resolve_scalar(event), self.path.split("/")
+        is_text = _ATTRIBUTES in names or parameters.is_version(fold(names[-1]))
+        return str(event.value) if isinstance(value, float) and is_text else value
+
+
 def read_tree(text: str, file: str) -> dict[str, object]:
     """The tree of a text in YAML, or ConfigError."""
-    reading = yaml_reader.read_yaml(text, file)
+    reading = yaml_reader.read_yaml(text, file, _FactoryReader)
     if reading.problems:
         raise ConfigError(tuple(reading.problems))
     tree = to_plain(reading.root)
@@ -118,7 +132,7 @@ def read_tree(text: str, file: str) -> dict[str, object]:
 
 
 def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> FactoryEntry:
-    attributes = entry.get("attrs") or {}
+    attributes = entry.get(_ATTRIBUTES) or {}
     submit = entry.get("submit_attrs")
     queue = submit.get("+queue", "") if isinstance(submit, dict) else ""
     limits = dict(_sections(entry.get("limits"))).get("entry", {})

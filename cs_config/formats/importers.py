@@ -23,7 +23,7 @@ from cs_config.options.options import SHIPPED_JOB_TYPES
 from cs_config.source import diff, sections, yaml_writer
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Tree, as_list
-from cs_config.tree import address, admission, glue
+from cs_config.tree import address, admission, glue, parameters
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
 from requirements.values import fold
@@ -213,6 +213,15 @@ def require_one(files: Mapping[str, str], site: str | None) -> tuple[str, str]:
     return next(iter(files.items()))
 
 
+def keep_versions(section: dict[str, object]) -> None:
+    """Replace versions that were read as numbers, here and below, by their shortest texts."""
+    for name, entry in section.items():
+        if isinstance(entry, dict):
+            keep_versions(entry)
+        elif parameters.is_version(fold(name)):
+            section[name] = parameters.as_version(entry)
+
+
 def merge_import(
     config: Configuration,
     tree: dict[str, object],
@@ -226,6 +235,7 @@ def merge_import(
     Raises ConfigError if the result is wrong for a reason that is not in the tree, or if the tree restricts
     jobs in a way that cannot be imported.
     """
+    keep_versions(find_section(tree, address.SITES) or {})
     overlay = _Overlay(under=config.tree, tree=tree, notes=notes, file=file, places=places)
     overlay.drop_duplicates()
     for _ in range(_ROUNDS):

@@ -10,6 +10,7 @@ every value literally.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
@@ -199,13 +200,14 @@ class EventReader:
         if frame is not None and frame.section is not None and frame.name is None:
             self._name(frame, frame.section, self.share_word(event.value), event)
         elif frame is None:
-            self.refuse_top_value(self._resolved(event), event)
+            self.refuse_top_value(self.resolve_scalar(event), event)
         else:
-            self._add(frame, self._resolved(event))
+            self._add(frame, self.resolve_scalar(event))
         if "\0" in event.value:
             self.report("the character NUL is not allowed", event)
 
-    def _resolved(self, event: Any) -> Scalar | None:
+    def resolve_scalar(self, event: Any) -> Scalar | None:
+        """The value of a scalar; a problem, and None, if it looks like a number that readers differ on."""
         if not event.implicit[0]:  # quoted, or a block of text
             return self.share_word(str(event.value))
         try:
@@ -292,14 +294,16 @@ class EventReader:
 MAX_BYTES = 16 * 2**20
 
 
-def read_yaml(source: str | bytes, file: str) -> YamlReading:
+def read_yaml(
+    source: str | bytes, file: str, make_reader: Callable[[str], EventReader] = EventReader
+) -> YamlReading:
     """The sections of a text; with problems, everything else that could be read."""
     reading = YamlReading(file=file)
     text = _decode(source, reading)
     if text is None:
         return reading
     reading.text = text
-    reader = EventReader(file)
+    reader = make_reader(file)
     reader.read_tolerantly(text)
     reading.problems += reader.problems
     reading.root = next((each for each in reader.documents if isinstance(each, Section)), reading.root)

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
 from sys import intern
+from typing import Any
 
 from cs_config.options import bounds
 from cs_config.source.sections import Leaf, LineOrigins
 from cs_config.tree import admission
 from cs_config.tree.address import NAME, is_slip
 from cs_config.tree.inheritance import Parameter, as_tuple
+from requirements.classad.restrictions import version_of
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.values import Value, as_value, find_excess, fold, format_value
 
@@ -219,6 +221,16 @@ _NAMES = tuple(known.name for known in KNOWN)
 _OF_VERSIONS = ("version", "release")
 
 
+def is_version(folded: str) -> bool:
+    """Whether a parameter of this name is a version: a text, even if it looks like a number."""
+    return any(word in folded for word in _OF_VERSIONS)
+
+
+def as_version(value: Any) -> Any:
+    """A version, or a list of them, with each number as its shortest text."""
+    return list(map(version_of, value)) if isinstance(value, list) else version_of(value)
+
+
 def find_fault(folded: str, value: Value) -> str | None:
     """The problem of the value of a known parameter; None if it is valid, or the name is unknown."""
     known = _BY_FOLD.get(folded)
@@ -320,7 +332,7 @@ class ParameterReader:
 
     def _check_version(self, value: Value, path: str, folded: str, line: int) -> None:
         """Warn of a version that is written as a number: 9.10 would be 9.1."""
-        if not any(word in folded for word in _OF_VERSIONS):
+        if not is_version(folded):
             return
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float):

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 
 from sqlalchemy import Connection, Engine
 
@@ -29,6 +30,7 @@ from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter
+from requirements.canonical import Requirements
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
 from requirements.states import JobStatus
 from taskqueue import blobs
@@ -44,6 +46,10 @@ from taskqueue.task_queues.task_queues import TaskQueueKey
 log = logging.getLogger(__name__)
 
 
+#: Jobs whose requirements are listed with the result.
+_MOST_ASKED = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """Stored jobs of a submission."""
@@ -54,6 +60,8 @@ class Accepted:
     stuck: Mapping[str, int] = field(
         default_factory=dict
     )  #: pools without a known eligible queue, one job of each
+    #: Different requirements of the jobs with their VO, of very many the first.
+    asked: Sequence[tuple[str, Requirements]] = ()
     is_repeated: bool = False  #: they were stored before, under the same key
 
 
@@ -344,6 +352,7 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         job_ids=list(job_ids),
         due=by_status[JobStatus.RECEIVED],
         stuck=stuck,
+        asked=_list_requirements(new.checked),
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),
@@ -351,3 +360,13 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
             outcomes=batch.count_outcomes((results[key], count) for key, count in counts.items()),
         ),
     )
+
+
+def _list_requirements(checked: Sequence[CheckedJobs]) -> Sequence[tuple[str, Requirements]]:
+    found = (
+        (each.submitted.whose.vo, member.description.requirements)
+        for each in checked
+        for member in each.submitted.members
+        if member.description.requirements is not None
+    )
+    return tuple(dict.fromkeys(islice(found, _MOST_ASKED)))

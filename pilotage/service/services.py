@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import Engine
 
-from cs_config.cache import CountCache
+from cs_config.cache import Cache, CountCache
 from cs_config.options import bounds
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
@@ -95,6 +95,8 @@ class Services:
     waiting: CountCache[Sequence[WaitingClass]] = field(default_factory=lambda: CountCache(_waiting))
     summaries: CountCache[JobSummary] = field(default_factory=lambda: CountCache(_count_jobs))
     advisor: Advisor = field(default_factory=Advisor)
+    #: By VO: folded names of parameters that its waiting jobs compare as versions.
+    versions: Cache[str, frozenset[str]] = field(default_factory=lambda: Cache(1000))
     storage: StorageState = field(default_factory=StorageState)
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
     claims: AsyncClaimer = field(init=False)

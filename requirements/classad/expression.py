@@ -52,6 +52,7 @@ class AttributeComparison:
     attribute: str  #: as written, with its scope
     operator: str  #: with the attribute on the left
     value: Scalar
+    literal: TextSpan  #: place of the value
     whole: TextSpan
 
     @property
@@ -62,14 +63,14 @@ class AttributeComparison:
 
 def attributes(text: str) -> Iterator[tuple[str, TextSpan]]:
     """Yield every attribute in a condition, as written; nothing if the text cannot be parsed."""
-    for node in _nodes(text):
+    for node in parts(text):
         if isinstance(node, Attribute):
             yield ".".join(node.names), node
 
 
 def comparisons(text: str) -> Iterator[AttributeComparison]:
     """Yield every comparison of one attribute with one literal; nothing if the text cannot be parsed."""
-    for node in _nodes(text):
+    for node in parts(text):
         if isinstance(node, Chain) and len(node.rest) == 1:
             operator, right = node.rest[0]
             if operator in _COMPARING:
@@ -102,11 +103,16 @@ def _comparison(whole: Node, left: Node, operator: str, right: Node) -> Iterator
         left, right, operator = right, left, MIRRORED.get(operator, operator)
     if isinstance(left, Attribute) and isinstance(right, Literal) and isinstance(right.value, Scalar):
         yield AttributeComparison(
-            attribute=".".join(left.names), operator=operator, value=right.value, whole=whole
+            attribute=".".join(left.names),
+            operator=operator,
+            value=right.value,
+            literal=right,
+            whole=whole,
         )
 
 
-def _nodes(text: str) -> Iterator[Node]:
+def parts(text: str) -> Iterator[Node]:
+    """Yield every part of an expression; nothing if the text cannot be parsed."""
     try:
         node = read_expression(SourceText(text=text, path="Requirements"))
     except InvalidInput:

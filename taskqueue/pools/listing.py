@@ -64,6 +64,19 @@ JOBS = (
     .join_from(submit_pools, _statuses, true())
     .where(submit_pools.c.pool_id.in_(sql.IDS))
 )
+WAITING_EXPRESSIONS = (
+    select(submit_pools.c.original)
+    .where(
+        submit_pools.c.vo == bindparam("vo"),
+        submit_pools.c.original.startswith('{"expression"'),
+        func.lower(submit_pools.c.original).contains(bindparam("word")),
+        exists().where(
+            jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
+        ),
+    )
+    .order_by(submit_pools.c.last_used_at.desc())
+    .limit(bindparam("most"))
+)
 #: Limit of the jobs counted for each status, over all pools of one list.
 MAX_COUNTED_JOBS = 100_000
 
@@ -142,6 +155,14 @@ def contains_pool(conn: Connection, which: PoolFilter, pool_id: str) -> bool:
     """Whether a pool fulfils the conditions."""
     statement = select(table.c.pool_id).where(table.c.pool_id == pool_id, *which.clauses())
     return conn.execute(statement).first() is not None
+
+
+def list_waiting_expressions(conn: Connection, vo: str, *, word: str, most: int) -> list[str]:
+    """Requirements (JSON) of pools of a VO with waiting jobs that are expressions with a word, in any case.
+
+    `word` is in lower case. Of more than `most` those that were used last.
+    """
+    return list(conn.execute(WAITING_EXPRESSIONS, {"vo": vo, "word": word, "most": most}).scalars())
 
 
 def _has_vo(vos: Collection[str]) -> ColumnElement[bool]:

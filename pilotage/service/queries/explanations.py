@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from cs_config.cache import Cache
 from cs_config.options.operations import options_for
-from cs_config.tree import glue
+from cs_config.tree import glue, parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import (
@@ -35,6 +35,7 @@ from matcher.limits.job_groups import JobView
 from optimizers.description import description
 from optimizers.submit import checking
 from optimizers.submit.checking import DryRun
+from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Ownership
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
@@ -45,16 +46,18 @@ from pilotage.service.models.explain import (
     QueueExplanation,
 )
 from pilotage.service.services import Services
-from requirements import canonical
+from requirements import canonical, versions
 from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput, format_count
 from requirements.requirement_class import RequirementClass
+from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.jobs import Job
+from taskqueue.pools import listing as pools_listing
 from taskqueue.pools import pools
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
@@ -202,7 +205,47 @@ _MOST_WARNINGS = 3
 _STUCK: Cache[str, tuple[bool, str]] = Cache(1000)
 
 
-def warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
+#: Seconds for which the versions of waiting pools stay known.
+_KEPT = 60
+#: Pools of a VO whose expressions are searched for versions.
+_MOST_EXPRESSIONS = 1000
+
+
+def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
+    """Warnings of the jobs of a submission, which are stored."""
+    return [*_warn_of_unquoted_versions(parts, accepted.asked), *_warn_of_stuck_jobs(parts, accepted.stuck)]
+
+
+def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requirements]]) -> list[str]:
+    """Warnings of real numbers where a version is meant."""
+    if not (found := dict.fromkeys((vo, real) for vo, each in asked for real in versions.find_reals(each))):
+        return []
+    own = frozenset(name for _, each in asked for name in versions.compared_names(each))
+
+    def warn() -> list[str]:
+        wrong = (
+            f"Requirements/{name}: {real} is a number, as which 9.10 is 9.1; "
+            f'write versions in quotes: "{real}"'
+            for vo, (name, real) in found
+            if parameters.is_version(fold(name)) or fold(name) in own | _list_versions(parts, vo)
+        )
+        return list(islice(dict.fromkeys(wrong), _MOST_WARNINGS))
+
+    return parts.advisor.find("warn of unquoted versions in submitted jobs", warn)
+
+
+def _list_versions(parts: Services, vo: str) -> frozenset[str]:
+    """The folded names of parameters that waiting jobs of a VO compare as versions."""
+
+    def read() -> frozenset[str]:
+        with database.reading(parts.engine) as conn:
+            texts = pools_listing.list_waiting_expressions(conn, vo, word="version", most=_MOST_EXPRESSIONS)
+        return frozenset().union(*(versions.compared_names(canonical.from_json(each)) for each in texts))
+
+    return parts.versions.get(vo, read, int(parts.clock().timestamp()) // _KEPT)
+
+
+def _warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
     """Warnings of stored jobs that no queue is eligible for; `stuck` has one job of each pool in doubt."""
     if not stuck:
         return []

@@ -270,7 +270,7 @@ def submit(
     """
     key = _check_key(idempotency_key)
     accepted = jobs.submit(parts, caller, sources_of(body), key=key, sandbox=body.sandbox)
-    warnings = explanations.warn_of_stuck_jobs(parts, accepted.stuck)
+    warnings = explanations.warn_of_jobs(parts, accepted)
     return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
 
 
@@ -284,7 +284,7 @@ def resubmit(
     Repeating a request with the same `Idempotency-Key` returns the same id.
     """
     accepted = jobs.resubmit(parts, caller, job_id, key=_check_key(idempotency_key))
-    warnings = explanations.warn_of_stuck_jobs(parts, accepted.stuck)
+    warnings = explanations.warn_of_jobs(parts, accepted)
     return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
 
 

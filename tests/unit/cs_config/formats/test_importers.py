@@ -3,7 +3,8 @@
 import pytest
 
 from cs_config.errors import ConfigError
-from cs_config.formats import importers
+from cs_config.formats import dirac_text, importers
+from cs_config.tree import parameters
 from cs_config.versions.store import NOTHING
 
 TEXTS = {
@@ -33,10 +34,88 @@ def test_every_importer_merges_a_tree(name: str) -> None:
     assert found.proposal.after.values(queue, "")["MaxRAM"] == 4000
 
 
+@pytest.mark.parametrize("version", ["9.10", "9.4", 9, 9.4, ["9.10", 9.4]])
+def test_versions_are_exported_as_what_an_import_reads(version: object) -> None:
+    written = dirac_text.write_value("OSVersion", version)  # type: ignore[arg-type]
+    assert written is not None
+    text = ", ".join(written) if isinstance(written, list) else written
+    assert dirac_text.read_value("OSVersion", text) == parameters.as_version(version)
+
+
 @pytest.mark.parametrize("name", ["dirac", "osg"])
 def test_a_format_of_one_file_refuses_two(name: str) -> None:
     with pytest.raises(ConfigError, match="one file"):
         importers.load_importer(name)(NOTHING, {"a": TEXTS[name], "b": TEXTS[name]})
+
+
+#: A version of each format as its programs and people write it, with the name and value in the tree.
+VERSIONS = [
+    *(
+        ("classad", f'[ id = "ce1/q"; Site = "A"; info = [ OSVersion = {written}; ] ]', "OSVersion", kept)
+        for written, kept in (
+            ("9.10", "9.10"),
+            ("9.4", "9.4"),
+            ("9", 9),
+            ('"9.10"', "9.10"),
+            ("9.400000000000000E+00", "9.4"),
+            ("{ 9.10, 9.4 }", ("9.10", "9.4")),
+        )
+    ),
+    *(
+        (
+            "dirac",
+            TEXTS["dirac"].replace("MaxRAM = 4000", f"KernelRelease = {written}"),
+            "KernelRelease",
+            kept,
+        )
+        for written, kept in (("9.10", "9.10"), ("9.4", "9.4"), ("9", 9), ("9.10, 9.4", ("9.10", "9.4")))
+    ),
+    *(
+        (
+            "glue2",
+            f"""{TEXTS["glue2"]}GLUE2ComputingShareExecutionEnvironmentForeignKey: e
+
+dn: GLUE2ResourceID=e,GLUE2ServiceID=c,GLUE2DomainID=A,o=glue
+objectClass: GLUE2ExecutionEnvironment
+GLUE2ResourceID: e
+GLUE2ExecutionEnvironmentOSVersion: {written}
+""",
+            "OSVersion",
+            written,
+        )
+        for written in ("9.10", "9.4", "9", "9.10.1")
+    ),
+    *(
+        ("osg", TEXTS["osg"].replace("MaxRAM: 4000", f"OSVersion: {written}"), "OSVersion", kept)
+        for written, kept in (("9.10", "9.10"), ("9.4", "9.4"), ("9", 9), ("[9.10, 9.4]", ("9.10", "9.4")))
+    ),
+    *(
+        (
+            "osg",
+            f"A:\n  ce1:\n    q:\n      attrs: {{GLIDEIN_REQUIRED_OS: {{value: {written}}}}}\n",
+            "OS",
+            kept,
+        )
+        for written, kept in (("9.10", ("9.10",)), ("[9.10, rhel8]", ("9.10", "rhel8")))
+    ),
+    (
+        "osg",
+        """<glidein><entries><entry name="q" gatekeeper="ce1"><attrs>
+        <attr name="GLIDEIN_Site" value="A"/><attr name="GLIDEIN_REQUIRED_OS" value="9.10"/>
+        </attrs></entry></entries></glidein>""",
+        "OS",
+        ("9.10",),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "name", "kept"), VERSIONS)
+def test_versions_stay_texts_in_every_format(kind: str, text: str, name: str, kept: object) -> None:
+    propose = importers.load_importer(kind)
+    found = propose(NOTHING, {"file": text}, site="A" if kind == "glue2" else None)
+    [queue] = found.proposal.after.addresses
+    assert found.proposal.after.values(queue, "")[name] == kept
+    assert not [each for each in found.proposal.after.warnings if "quotes" in each.message]
 
 
 def test_an_unknown_format_names_those_that_are_installed() -> None:

@@ -1,0 +1,55 @@
+"""Versions in requirements: the parameters that are compared as versions, and numbers in their place.
+
+A version is a text: as a number 9.10 is 9.1, and older than 9.4.
+"""
+
+from collections.abc import Iterator
+
+from requirements.canonical import Requirements
+from requirements.classad import expression
+from requirements.classad.restrictions import is_version, parts_of
+from requirements.classad.syntax_tree import Attribute, Call, Literal, TextSpan
+from requirements.record import Record
+from requirements.values import fold
+
+
+def compared_names(requirements: Requirements) -> frozenset[str]:
+    """The folded names of parameters that version functions of an expression read."""
+    if isinstance(requirements, Record):
+        return frozenset()
+    return frozenset(fold(name) for call in _version_calls(requirements.text) for name in _names(call))
+
+
+def find_reals(requirements: Requirements) -> Iterator[tuple[str, str]]:
+    """Yield each parameter with each real number that it is compared with, as it is written.
+
+    Of a record, whose numbers are read already, as the shortest text.
+    """
+    if isinstance(requirements, Record):
+        for name, value in requirements.values:
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, float):
+                    yield name, repr(each)
+        return
+    text = requirements.text
+    for compared in expression.comparisons(text):
+        if isinstance(compared.value, float):
+            yield compared.name, _written(text, compared.literal)
+    for call in _version_calls(text):
+        for argument in call.arguments:
+            if isinstance(argument, Literal) and isinstance(argument.value, float):
+                yield from ((name, _written(text, argument)) for name in _names(call))
+
+
+def _version_calls(text: str) -> Iterator[Call]:
+    return (part for part in expression.parts(text) if isinstance(part, Call) and is_version(part))
+
+
+def _names(call: Call) -> Iterator[str]:
+    for part in parts_of(call):
+        if isinstance(part, Attribute):
+            yield expression.unscoped_name(".".join(part.names))
+
+
+def _written(text: str, place: TextSpan) -> str:
+    return text[place.start : place.end]

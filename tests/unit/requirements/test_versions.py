@@ -1,0 +1,50 @@
+"""Versions in requirements: what is compared as one, and numbers in its place."""
+
+import pytest
+
+from requirements import versions
+from requirements.classad.expression import Expression
+from requirements.record import Record
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('versionGE(other.OSVersion, "9.10")', {"osversion"}),
+        ('version_in_range(Kernel, "4.1", "5") || other.OSVersion > 9.1', {"kernel"}),
+        ('VersionLT(ifThenElse(other.A is undefined, "0", other.B), TARGET.C)', {"a", "b", "c"}),
+        ('other.OSVersion == "9.10"', set()),
+        ("versionGE(", set()),
+    ],
+)
+def test_names_that_version_functions_read(text: str, names: set[str]) -> None:
+    assert versions.compared_names(Expression(text=text)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("other.OSVersion == 9.10", [("OSVersion", "9.10")]),
+        (
+            "9.10 <= OSVersion && member(8.10, other.OSVersion)",
+            [("OSVersion", "9.10"), ("OSVersion", "8.10")],
+        ),
+        ("versionGE(other.Kernel, 5.10)", [("Kernel", "5.10")]),
+        ('versionGE(other.Kernel, "5.10") && other.Memory > 2000', []),
+        ("other.Kernel == 5 || other.Kernel ==", []),
+    ],
+)
+def test_reals_in_expressions_as_they_are_written(text: str, found: list[tuple[str, str]]) -> None:
+    assert list(versions.find_reals(Expression(text=text))) == found
+
+
+def test_reals_in_records() -> None:
+    record = Record(
+        values=(("OSVersion", (9.4, "9.10", 8.1)), ("Memory", 2000), ("Kernel", 5.1), ("GPU", True))
+    )
+    assert list(versions.find_reals(record)) == [
+        ("OSVersion", "9.4"),
+        ("OSVersion", "8.1"),
+        ("Kernel", "5.1"),
+    ]
+    assert versions.compared_names(record) == frozenset()
