@@ -16,6 +16,8 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 TOKEN = "the.pilots.token"
+#: Of the pilot with the stamp `abc`, which tells the service of its end.
+STAMPED_TOKEN = "head.eyJzdGFtcCI6ICJhYmMifQ.signature"
 SECRET = "the-secret-of-a-pilot"
 QUEUE = "LCG.Test.org/ce01/long"
 
@@ -177,7 +179,7 @@ class LeaseServer:
         said = body if path.endswith("/output") else json.loads(body or b"{}")
         self.requests.append((method, path, said))
         shown = headers.get("Authorization", "").removeprefix("Bearer ")
-        if shown != (SECRET if path.endswith("/token") else TOKEN):
+        if shown not in ((SECRET,) if path.endswith("/token") else (TOKEN, STAMPED_TOKEN)):
             raise Refusal(401, "not_authenticated")
         for ending, (refusal, left) in self._refuse.items():
             if path.endswith(ending) and left != 0:

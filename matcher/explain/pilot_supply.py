@@ -1,17 +1,24 @@
-"""What keeps pilots from queues, as directors report it: pauses, used-up places, no director, bad nodes."""
+"""What keeps pilots from queues, as directors report it: pauses, used-up places, no director, bad nodes.
+
+Nodes without isolation are among them even where pilots run jobs there, since users should know.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
 from requirements.errors import format_count
-from taskqueue.pilots import nodes
+from taskqueue.pilots import isolation, nodes
+from taskqueue.pilots.isolation import IsolationGap
 from taskqueue.sites import processes
 from taskqueue.sites.processes import QueueState, SiteProcess
 
 #: Texts of one kind.
 _MOST_NAMED = 3
+#: Ends of pilots that count as recent.
+_LATELY: Final = timedelta(hours=1)
 
 
 def list_obstacles(
@@ -31,6 +38,9 @@ def list_obstacles(
         yield from _name_some([_describe_full(each, state) for each, state in full], "further queue is full")
     if directors and not found and all(each.lists_all_queues for each in directors):
         yield f"no director of {vo} at work ({_join_names(directors)}) sends pilots to an eligible queue"
+    gaps = isolation.list_gaps(conn, vo, sites, since=now - _LATELY)
+    wanted = [each for each in gaps if is_wanted(str(each.queue))]
+    yield from _name_some([_describe_gap(vo, each) for each in wanted], "further queue is without isolation")
     excluded = [each for each in nodes.list_excluded(conn, vos=[vo], now=now) if each.site in sites]
     yield from _name_some(
         [
@@ -39,6 +49,20 @@ def list_obstacles(
             for each in excluded
         ],
         "further node is excluded",
+    )
+
+
+def _describe_gap(vo: str, gap: IsolationGap) -> str:
+    node = f", such as {gap.node}," if gap.node else ""
+    pilots = f"{gap.pilots} of {format_count(gap.of, 'pilot')} of {vo} that ended at {gap.queue} lately"
+    if not gap.kind:
+        return (
+            f"{pilots} ran jobs without isolation, so that they could read files of each other's: "
+            f"the nodes{node} have no user namespaces"
+        )
+    lack = "have no user namespaces" if gap.kind == "userns" else "do not allow that"
+    return (
+        f"{pilots} got no job: they have to isolate jobs (--isolation={gap.kind}), and the nodes{node} {lack}"
     )
 
 

@@ -28,6 +28,7 @@ from pilotage.fabric.pilot.errors import (
     Ending,
     HostTrouble,
     NodeExcluded,
+    NotPossibleHere,
 )
 from pilotage.fabric.pilot.job_agent import JobAgent, PilotControl
 from pilotage.fabric.pilot.node import discovery, linux
@@ -50,6 +51,8 @@ T = TypeVar("T")
 _TWIN = "secret_used"
 #: In the log and the reason of the end of a pilot.
 NOT_ISOLATED = "jobs are not isolated on this host"
+#: Why it got no job, in a word: this with the kind of isolation that its host does not allow.
+NO_ISOLATION = "no_isolation_"
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 #: Lines and characters of the log that are kept for the service, and seconds between two sendings.
 _LOG_LINES, _LOG_CHARACTERS, _LOG_EVERY = 400, 16_000, 300.0
@@ -156,7 +159,8 @@ class Pilot:
         self._credential = credential
         self._tail = tail
         self._claims: Mapping[str, object] = {}  #: claims of the token, once there is one
-        self._why_empty: str | None = None  #: the service's last reason, if it sent no job
+        #: Why it got no job, in a word: the last reason of the service, or its own.
+        self._why_empty: str | None = None
         self._slot = settings.slot
         self._life: float | None = None  #: seconds until the token expires, if it can be renewed
 
@@ -192,7 +196,11 @@ class Pilot:
     def _isolate(self) -> None:
         """Find the isolation that works on this host, before the first request."""
         care = self._settings.care
-        found = isolation.find_working(care.isolation, below=care.work_dir, own=self._environment)
+        try:
+            found = isolation.find_working(care.isolation, below=care.work_dir, own=self._environment)
+        except NotPossibleHere:
+            self._why_empty = f"{NO_ISOLATION}{care.isolation.kind}"
+            raise
         if found.missing:
             log.warning("%s: %s", NOT_ISOLATED, found.missing)
         self._settings = replace(self._settings, care=replace(care, isolation=found))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric import bundle
-from tests.lease_server import TOKEN, LeaseServer
+from taskqueue.pilots import isolation
+from tests.lease_server import STAMPED_TOKEN, TOKEN, LeaseServer
 from tests.namespaces import userns
 from tests.pilot_process import (
     PilotProcess,
@@ -228,22 +229,34 @@ def test_where_it_cannot_be_had_no_job_is_asked_for(server: LeaseServer, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("message", "status"), [("Operation not permitted", "Done"), ("No space left on device", "Waiting")]
+    ("kind", "message", "status", "why_empty"),
+    [
+        ("strongest", "Operation not permitted", "Done", None),
+        ("strongest", "No space left on device", "Waiting", None),
+        ("userns", "Operation not permitted", "Waiting", f"{isolation.NO_ISOLATION}userns"),
+        ("userns", "No space left on device", "Waiting", None),
+    ],
 )
 def test_the_strongest_is_none_only_where_namespaces_are_not_possible(
-    server: LeaseServer, tmp_path: Path, message: str, status: str
+    server: LeaseServer, tmp_path: Path, kind: str, message: str, status: str, why_empty: str | None
 ) -> None:
-    """A failure that passes, which another payload may bring about, opens nothing."""
+    """A failure that passes, which another payload may bring about, opens nothing.
+
+    The service learns where namespaces are not possible.
+    """
     tools = tmp_path / "bin"
     tools.mkdir()
     program(tools / "unshare", f"echo 'unshare: unshare failed: {message}' >&2; exit 1")
     job = server.add({"Executable": "true"})
-    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    wishes = {"environment": {"PATH": f"{tools}:{os.environ['PATH']}"}, "token": STAMPED_TOKEN}
 
-    ended = run(server.url, tmp_path / "work", "--isolation", "strongest", environment=environment)
+    ended = run(server.url, tmp_path / "work", "--isolation", kind, **wishes)
 
     assert job.status == status
-    assert ("jobs are not isolated on this host: " in ended["log"]) == (status == "Done")
+    assert (f"{isolation.NOT_ISOLATED}: " in ended["log"]) == (status == "Done")
+    end = server.pilot_status
+    assert (isolation.NOT_ISOLATED in end["reason"]) == (status == "Done")
+    assert (end.get("empty_reason"), end.get("host_trouble", False)) == (why_empty, status == "Waiting")
 
 
 @userns

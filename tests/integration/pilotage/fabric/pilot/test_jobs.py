@@ -1,6 +1,5 @@
 """What a pilot does with its jobs: real payloads, a service in the test."""
 
-import base64
 import io
 import os
 import tarfile
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lease_server import QUEUE, TOKEN, LeaseServer, Refusal
+from tests.lease_server import QUEUE, STAMPED_TOKEN, TOKEN, LeaseServer, Refusal
 from tests.pilot_process import PilotProcess, files_of, run, sandbox
 
 
@@ -302,11 +301,7 @@ def test_a_pilot_ends_when_it_was_idle_for_long(server: LeaseServer, tmp_path: P
 
 
 def test_a_pilot_tells_the_service_of_its_end(server: LeaseServer, tmp_path: Path) -> None:
-    payload = base64.urlsafe_b64encode(b'{"stamp": "abc"}').decode().rstrip("=")
-    token = f"head.{payload}.signature"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.lease_server.TOKEN", token)
-        run(server.url, tmp_path, token=token)
+    run(server.url, tmp_path, token=STAMPED_TOKEN)
 
     assert server.pilot_status["stamp"] == "abc"
     assert server.pilot_status["status"] == "Done"

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pilotage.service.services import utc_now
+from taskqueue.pilots import isolation
 from tests.running_service import Service
 
 LONG, SHORT, OTHER = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short", "LCG.B.org/ce2/all"
@@ -142,13 +143,22 @@ def test_pilots_are_counted_by_queue_with_why_they_were_empty_and_what_their_que
     assert f'pilotage_queue_quality{{queue="{LONG}",vo="cms"}} 0.0' in text
 
 
-def report_end(service: Service, number: int, *, node: str = "n1", host_trouble: bool = True) -> None:
+def report_end(
+    service: Service,
+    number: int,
+    *,
+    node: str = "n1",
+    host_trouble: bool = True,
+    status: str = "Failed",
+    reason: str = "no space left",
+    **more: str,
+) -> None:
     """A pilot that tells its node and ends."""
     stamp = f"north.any.{number}"
     pilot = service.client(send(service, stamp, LONG))
     pilot.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": [LONG]})  # where it landed
     assert pilot.post(f"/api/v1/pilots/{stamp}/node", json={"node": node}).status_code == 200
-    news = {"status": "Failed", "reason": "no space left", "host_trouble": host_trouble}
+    news = {"status": status, "reason": reason, "host_trouble": host_trouble, **more}
     assert pilot.post(f"/api/v1/pilots/{stamp}/status", json=news).status_code == 200
 
 
@@ -200,6 +210,37 @@ def test_a_node_is_excluded_after_three_pilots_in_a_row_ended_because_of_it(serv
     assert ask_for_node(service, "north.any.9", "n2")["excluded_until"] is None
     shown = service.operator().get("/api/v1/pilots/north.any.0").json()
     assert (shown["node"], shown["host_trouble"]) == ("n1", True)
+
+
+def test_nodes_that_cannot_isolate_jobs_are_explained(service: Service):
+    user = service.user()
+    [job_id] = user.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
+
+    def explained() -> list[str]:
+        of_job = user.get(f"/api/v1/jobs/{job_id}/explain").json()["now"]
+        found = [each for each in of_job if "isolat" in each]
+        queue = service.operator().get(f"/api/v1/resources/queues/{LONG}/explain").json()["now"]
+        assert [each for each in queue if "isolat" in each] == found
+        return found
+
+    assert explained() == []
+    missing = f"it runs no more; {isolation.NOT_ISOLATED}: --isolation userns does not work here"
+    report_end(service, 0, host_trouble=False, status="Done", reason=missing)
+    report_end(service, 1, node="n2", empty_reason=f"{isolation.NO_ISOLATION}userns", reason="secret")
+    report_end(service, 2, node="n3")
+    late = {"reports": [{"stamp": "north.any.1", "status": "Failed", "reason": "its job ended"}]}
+    service.as_role("director", vo="cms").post("/api/v1/pilots/statuses", json=late).raise_for_status()
+
+    [open_gap, closed_gap] = explained()
+
+    assert open_gap == (
+        f"1 of 3 pilots of cms that ended at {LONG} lately ran jobs without isolation, so that they could "
+        "read files of each other's: the nodes, such as n1, have no user namespaces"
+    )
+    assert closed_gap == (
+        f"1 of 3 pilots of cms that ended at {LONG} lately got no job: they have to isolate jobs "
+        "(--isolation=userns), and the nodes, such as n2, have no user namespaces"
+    )
 
 
 def test_pilots_that_die_before_they_start_count_for_their_node(service: Service):
