@@ -114,11 +114,13 @@ class QueueColumns(ColumnIndex[Queue]):
     def question(self, requirements: Requirements) -> RequirementQuestion:
         """Split requirements into parts; valid for every index with the same names and declarations."""
         names = evaluator.parameters(requirements, self.declarations)
-        parts = (
-            [self._entry(each) for each in evaluator.parts(requirements) if isinstance(each, Record)]
-            if isinstance(requirements, Record)
-            else [_operands(each) for each in evaluator.operands(requirements, self.present)]
-        )
+        groups = evaluator.operands(requirements, self.present)
+        if isinstance(requirements, Record):
+            parts = [self._whole(each, ("record", repr(each))) for each in evaluator.parts(requirements)]
+        elif len(groups) == 1:  # faster than operand by operand
+            parts = [self._whole(requirements, ("expression", groups[0].key))]
+        else:
+            parts = [_operands(each) for each in groups]
         return RequirementQuestion(whole=requirements, names=frozenset(map(fold, names)), parts=tuple(parts))
 
     def resolve(self, question: RequirementQuestion) -> EligibleSets:
@@ -155,12 +157,12 @@ class QueueColumns(ColumnIndex[Queue]):
             known = self._results.store(part.key, (part, found))
         return known[1]
 
-    def _entry(self, entry: Record) -> RequirementPart:
+    def _whole(self, requirements: Requirements, key: Hashable) -> RequirementPart:
         declarations = self.declarations
         return RequirementPart(
-            key=("record", repr(entry.values)),
-            names=tuple(map(fold, evaluator.parameters(entry, declarations))),
-            holds=lambda values: evaluator.eligible(entry, values, declarations),
+            key=key,
+            names=tuple(map(fold, evaluator.parameters(requirements, declarations))),
+            holds=lambda values: evaluator.eligible(requirements, values, declarations),
         )
 
     def _comparable_value(self, queue: Queue, name: str) -> Hashable:

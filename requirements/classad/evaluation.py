@@ -77,10 +77,10 @@ class Program:
     @staticmethod
     def values_of(
         programs: Iterable["Program"], names: Iterable[str], resource: Mapping[str, Value]
-    ) -> list[object]:
+    ) -> Iterator[object]:
         """Evaluate several programs for a resource of which only `names` matter; its ad is built once."""
         values = _read_values(names, resource)
-        return [each._evaluate(values) for each in programs]  # noqa: SLF001  # its own class
+        return (each._evaluate(values) for each in programs)  # noqa: SLF001  # its own class
 
     def values(
         self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
