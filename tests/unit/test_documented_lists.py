@@ -10,6 +10,7 @@ from benchmarks.__main__ import BENCHMARKS
 from pilotage.service import pages
 from pilotage.service.pages import page
 from taskqueue.schema.tables import metadata
+from tests import conditions_table
 
 PROJECT = Path(__file__).parents[2]
 OPERATOR = PROJECT / "docs" / "operator"
@@ -46,6 +47,12 @@ def test_every_benchmark_has_a_section() -> None:
     text = (OPERATOR / "performance.md").read_text()
     assert re.findall(r"<!-- bench: (\w+) -->", text)[:2] == ["machine", "targets"]
     assert set(re.findall(r"<!-- bench: (\w+) -->", text)[2:]) == BENCHMARKS.keys()
+
+
+def test_the_table_of_matching_conditions_is_that_of_the_matcher() -> None:
+    page = conditions_table.PAGE.read_text()
+    assert conditions_table.render() in page, "python -m tests.conditions_table"
+    assert conditions_table.fill(page) == page
 
 
 def test_tables_with_settings_are_listed_with_those_that_have_the_same() -> None:

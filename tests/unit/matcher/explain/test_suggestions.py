@@ -12,6 +12,9 @@ from matcher import conditions
 from matcher.explain import explanation, job_conditions, queue_set
 from matcher.explain.explanation import explain, queues_failing_one
 from matcher.explain.job_conditions import JobDemand
+from matcher.explain.work_budget import WorkBudget
+from matcher.index.requirement_class_index import ClassIndex
+from matcher.preview.shifts import VersionComparison
 from requirements import evaluator
 from requirements.classad.expression import Expression
 from requirements.column_index import SingleItem
@@ -115,6 +118,30 @@ def test_the_survey_says_what_the_rules_and_the_evaluator_say(config: Configurat
     eligible = whole.eligible(demand)
     found = {str(queue.address) for number, queue in enumerate(whole.queues) if eligible >> number & 1}
     assert found == eligible_by_the_rules(config, demand)
+
+
+@given(trees(), st.lists(classes, min_size=1, max_size=4))
+def test_check_index_explanation_and_preview_select_the_same_queues(
+    config: Configuration, asked: list[RequirementClass]
+):
+    whole, index = queue_set.some_queues(config, "cms", config.addresses), ClassIndex()
+    for class_id, each in enumerate(asked):
+        index.add(class_id, each)
+    usable = [queue for queue in whole.queues if config.usable(queue.address, "cms")]
+    indexed = [
+        (queue.address, class_id)
+        for queue in usable
+        for class_id in index.classes(index.mask(queue.resource, frozenset()))
+    ]
+    added = frozenset(config.addresses)
+    preview = VersionComparison(validate.parse("{}"), config, "cms", added, WorkBudget())
+    for class_id, each in enumerate(asked):
+        demand = JobDemand(asked=each)
+        checked = {queue.address for queue in usable if conditions.fits(each, queue.resource)}
+        assert {address for address, found in indexed if found == class_id} == checked
+        assert whole.addresses(whole.eligible(demand)) == checked
+        shift = preview.compute_shift(list(job_conditions.list_conditions(demand)))
+        assert (set() if shift is None else shift.gained) == checked
 
 
 @given(trees(), demands)
