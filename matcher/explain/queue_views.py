@@ -1,10 +1,9 @@
 """Queues as one VO gets them, with what a pilot there offers."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
-from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
@@ -12,6 +11,7 @@ from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
 from cs_config.tree.storage import list_near
+from matcher.conditions import CONDITIONS
 from matcher.request import queue_offer
 from matcher.request.match_request import LARGEST
 from requirements.errors import InvalidResource
@@ -19,8 +19,9 @@ from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttribute
 from requirements.resource import Resource
 from requirements.values import Value, exact, fold, lookup
 
+_CAPACITIES = {each.capacity for each in CONDITIONS} & {each.name for each in fields(Resource)}
 #: Offer of a queue with contradictory parameters: only the contradiction itself is reported.
-_ANYTHING = Resource(cpu_time=LARGEST, tags=None, gpus=bounds.GPUS, whole_node=True)
+_ANYTHING = Resource(tags=None, **dict.fromkeys(_CAPACITIES, LARGEST))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ A class keeps what its jobs state, so that it can be derived again after a chang
 """
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -18,13 +19,18 @@ from requirements.requirement_class import (
     round_to_segment,
 )
 
+#: Attributes that description and class have under the same name, with the default of the class.
+_SAME: Final[Mapping[str, Any]] = {
+    each.name: each.default
+    for each in fields(RequirementClass)
+    if each.name in keywords.BY_ATTRIBUTE and each.default is not MISSING
+}
 #: Attributes of a description that decide its class, each with the value where neither it nor the
 #: configuration states one.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("sites", "banned_sites", "grid_ces", "platforms", "tags"), ()),
+    **_SAME,
     **dict.fromkeys(("processors", "min_processors", "max_processors")),
-    **dict.fromkeys(("min_ram_mb", "max_ram_mb", "min_ram_per_core_mb", "gpus"), 0),
-    "whole_node": False,
+    **dict.fromkeys(("min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"), 0),
     "job_type": "",
     "cpu_time": 0,
 }
@@ -54,23 +60,25 @@ def derive_class(
     named, banned = (names_without_any(names) for names in (asked.sites, asked.banned_sites))
     sites = exclude_names(named, banned)
     cores = read_processors(asked)
+    read: dict[str, Any] = {
+        "cpu_time": round_to_segment(asked.cpu_time, segments),
+        "sites": sites or named,
+        "banned_sites": frozenset() if sites else banned,
+        "grid_ces": names_without_any(asked.grid_ces),
+        "platforms": names_without_any(asked.platforms),
+        "job_types": frozenset({asked.job_type} - {""}),
+        # The same set as in `stated`, if nothing is added: there may be very many tags.
+        "tags": frozenset(asked.tags) | cores.tags if cores.tags else frozenset(asked.tags),
+        "min_ram": asked.min_ram_mb,
+        "max_ram": asked.max_ram_mb or None,
+        "min_ram_per_core": asked.min_ram_per_core_mb,
+        "processors_min": cores.minimum,
+        "processors_max": cores.maximum,
+        "whole_node": cores.whole_node,
+    }
     return RequirementClass(
         vo=vo,
-        cpu_time=round_to_segment(asked.cpu_time, segments),
-        sites=sites or named,
-        banned_sites=frozenset() if sites else banned,
-        grid_ces=names_without_any(asked.grid_ces),
-        platforms=names_without_any(asked.platforms),
-        job_types=frozenset({asked.job_type} - {""}),
-        # The same set as in `stated`, if nothing is added: there may be very many tags.
-        tags=frozenset(asked.tags) | cores.tags if cores.tags else frozenset(asked.tags),
-        min_ram=asked.min_ram_mb,
-        max_ram=asked.max_ram_mb or None,
-        min_ram_per_core=asked.min_ram_per_core_mb,
-        processors_min=cores.minimum,
-        processors_max=cores.maximum,
-        whole_node=cores.whole_node,
-        gpus=asked.gpus,
+        **{name: getattr(asked, name) for name in _SAME} | read,
         replicas=replicas,
         submit_pool=submit_pool,
         stated=tuple(sorted(kept.items())),
