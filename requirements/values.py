@@ -3,7 +3,8 @@
 import math
 import re
 import unicodedata
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import cast
 
 from requirements.errors import InvalidInput, Problem
 
@@ -57,17 +58,17 @@ def as_value(raw: object, path: str) -> Value:
         InvalidInput: Another type, or a number that not every program can represent.
     """
     if not isinstance(raw, list | tuple):
-        return _as_scalar(raw, path)
-    items: list[Scalar] = []
-    problems: list[Problem] = []
-    for position, item in enumerate(raw):
-        try:
-            items.append(_as_scalar(item, f"{path}[{position}]"))
-        except InvalidInput as error:
-            problems.extend(error.problems)
+        if fault := _fault(raw):
+            raise InvalidInput([Problem(path=path, message=fault)])
+        return cast(Scalar, raw)
+    problems = [
+        Problem(path=f"{path}[{position}]", message=fault)
+        for position, item in enumerate(raw)
+        if (fault := _fault(item))
+    ]
     if problems:
         raise InvalidInput(problems)
-    return tuple(items)
+    return tuple(raw)
 
 
 def as_short_value(raw: object, path: str) -> Value:
@@ -78,11 +79,14 @@ def as_short_value(raw: object, path: str) -> Value:
     return value
 
 
-def _as_scalar(raw: object, path: str) -> Scalar:
-    if isinstance(raw, bool | int | float | str):
-        if fault := _fault(raw):
-            raise InvalidInput([Problem(path=path, message=fault)])
-        return raw
+def _fault(raw: object) -> str | None:
+    """Return why `raw` is no scalar value; None: it is."""
+    if isinstance(raw, str):
+        return text_fault(raw)
+    if isinstance(raw, bool):
+        return None
+    if isinstance(raw, int | float):
+        return _number_fault(raw)
     if raw is None:
         seen = "no value"
     elif isinstance(raw, dict):
@@ -92,12 +96,10 @@ def _as_scalar(raw: object, path: str) -> Scalar:
     else:
         seen = f"{raw} ({type(raw).__name__}; as text it needs quotes)"
     allowed = "text, a number, a boolean or a list of these"
-    raise InvalidInput([Problem(path=path, message=f"{seen}, allowed is {allowed}")])
+    return f"{seen}, allowed is {allowed}"
 
 
-def _fault(scalar: Scalar) -> str | None:
-    if isinstance(scalar, str):
-        return text_fault(scalar)
+def _number_fault(scalar: int | float) -> str | None:  # noqa: PYI041  # `float` alone hides the integers
     if isinstance(scalar, int) and abs(scalar) > MAX_INTEGER:
         # Python refuses to write out integers of thousands of digits.
         seen = str(scalar) if scalar.bit_length() < 128 else f"an integer of {scalar.bit_length()} bits"
@@ -133,7 +135,7 @@ def find_excess(value: Value) -> str | None:
         return None
     if excess := _excess(len(value), "items", MAX_ITEMS):
         return excess
-    sizes = [len(item) if isinstance(item, str) else 0 for item in value]
+    sizes = [len(item) for item in value if isinstance(item, str)]
     longest = _excess(max(sizes, default=0), "characters in one item", MAX_TEXT)
     return longest or _excess(sum(sizes), "characters in all items", MAX_LIST)
 
@@ -207,6 +209,18 @@ def lookup(resource: Mapping[str, Value], name: str) -> Value | None:
         return resource[name]
     folded = fold(name)
     return next((value for other, value in resource.items() if fold(other) == folded), None)
+
+
+def lookup_each(resource: Mapping[str, Value], names: Iterable[str]) -> Iterator[tuple[str, Value | None]]:
+    """Look up several names, folding those of the resource only once."""
+    folded: dict[str, Value] | None = None
+    for name in names:
+        if name in resource:
+            yield name, resource[name]
+            continue
+        if folded is None:
+            folded = {fold(other): resource[other] for other in reversed(list(resource))}
+        yield name, folded.get(fold(name))
 
 
 def format_value(value: Value) -> str:

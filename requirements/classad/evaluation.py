@@ -41,7 +41,7 @@ from requirements.classad.syntax_tree import (
 from requirements.classad.work import LargestSizes, Size, WorkLimit
 from requirements.errors import InvalidInput
 from requirements.record import Reason, ReasonKind
-from requirements.values import Value, as_value, find_excess, fold, format_value, lookup, to_nfc
+from requirements.values import Value, as_value, find_excess, fold, format_value, lookup, lookup_each, to_nfc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +69,23 @@ class Program:
     tree: Any  #: the library's ExprTree
     computed: tuple[_Computed, ...]  #: in order of dependency
     limits: tuple[WorkLimit, ...]  #: of its work; beyond one of them its value is Error
+    shares: Mapping[str, int]  #: work of reading each name, by `attribute_key`; a value beyond it is Error
 
     def value(self, resource: Mapping[str, Value]) -> object:
         """Evaluate for a resource: a Python value, or `classad2.Value`."""
-        return self._evaluate(_read_values(self.names, resource))
+        return self._evaluate(_read_values(self.names, resource, self.shares))
 
     @staticmethod
     def values_of(
         programs: Iterable["Program"], names: Iterable[str], resource: Mapping[str, Value]
     ) -> Iterator[object]:
-        """Evaluate several programs for a resource of which only `names` matter; its ad is built once."""
-        values = _read_values(names, resource)
-        return (each._evaluate(values) for each in programs)  # noqa: SLF001  # its own class
+        """Evaluate operands of one expression for a resource of which only `names` matter.
+
+        Its ad is built once.
+        """
+        operands = tuple(programs)
+        values = _read_values(names, resource, operands[0].shares if operands else {})
+        return (each._evaluate(values) for each in operands)  # noqa: SLF001  # its own class
 
     def values(
         self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
@@ -89,7 +94,7 @@ class Program:
 
         The resource has fixed parameters only, without the names in `options`.
         """
-        values = _read_values(self.names, resource)
+        values = _read_values(self.names, resource, self.shares)
         for combination in itertools.product(*options.values()):
             for name, has in zip(options, combination, strict=True):
                 values.put(name, has)
@@ -97,7 +102,7 @@ class Program:
 
     def find_excess(self, resource: Mapping[str, Value]) -> str | None:
         """Return why the expression is not evaluated for a resource; None: it is."""
-        sizes = _read_values(self.names, resource).sizes if self.limits else {}
+        sizes = _read_values(self.names, resource, self.shares).sizes if self.limits else {}
         return next((each.describe(sizes) for each in self.limits if each.is_exceeded(sizes)), None)
 
     def _evaluate(self, values: "_ReadValues") -> object:
@@ -129,18 +134,19 @@ def largest_work(
 
 
 def work_of_text(text: str, sizes: LargestSizes) -> int:
-    """Return an upper bound of the work of one evaluation of an expression; 0 if it cannot be parsed."""
+    """Return an upper bound of the work of one evaluation, without reading; 0 if it cannot be parsed."""
     try:
         node = read_expression(SourceText(text=text, path="Requirements"))
     except InvalidInput:
         return 0
-    return sizes.units(work.count_work(node))
+    return sizes.evaluation_units(work.count_work(node))
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadValues:
     """Values of a resource, as the library reads them."""
 
+    shares: Mapping[str, int]  #: work of reading each name that is allowed, by `attribute_key`
     ad: Any = field(default_factory=classad2.ClassAd)
     sizes: dict[str, Size] = field(default_factory=dict)
 
@@ -150,26 +156,45 @@ class _ReadValues:
         self.sizes.pop(key, None)
         if has is None:
             self.ad.pop(key, None)
-        elif find_excess(has) is not None:
+            return
+        size, excess = _measure(has, self.shares.get(key))
+        if excess:
             self.ad[key] = classad2.Value.Error
         else:
-            # `as_value` again: the library crashes the process on text that is not valid Unicode.
-            value = _library_text(as_value(has, name))
-            if (size := work.measure(value)) is not None:
+            if size is not None:
                 self.sizes[key] = size
-            self.ad[key] = value
+            # `as_value` again: the library crashes the process on text that is not valid Unicode.
+            self.ad[key] = _library_text(as_value(has, name))
 
 
-def _read_values(names: Iterable[str], resource: Mapping[str, Value]) -> _ReadValues:
-    found = _ReadValues()
-    for name in names:
-        found.put(name, lookup(resource, name))
+def _measure(value: Value, share: int | None) -> tuple[Size | None, str | None]:
+    """Return the size of a value, and why it is not read; None: it is.
+
+    Without a share any work of reading is allowed. Of a list with too many items none is looked at.
+    """
+    size = work.measure_least(value)
+    if excess := _find_excess(size, share) or find_excess(value):
+        return size, excess
+    size = work.measure(value)
+    return size, _find_excess(size, share)
+
+
+def _find_excess(size: Size | None, share: int | None) -> str | None:
+    return None if size is None or share is None else size.find_excess(share)
+
+
+def _read_values(
+    names: Iterable[str], resource: Mapping[str, Value], shares: Mapping[str, int]
+) -> _ReadValues:
+    found = _ReadValues(shares=shares)
+    for name, has in lookup_each(resource, names):
+        found.put(name, has)
     return found
 
 
 def _library_text(value: Value) -> object:
     if isinstance(value, tuple):
-        return [_library_text(item) for item in value]
+        return [to_nfc(item) if isinstance(item, str) and not item.isascii() else item for item in value]
     return to_nfc(value) if isinstance(value, str) else value
 
 
@@ -207,15 +232,17 @@ def _compile_operands(node: Node, text: str) -> Program:
     operands = tuple(conjuncts(node))
     limits = work.limits(operands)
     parts: tuple[Program, ...] = ()
+    whole = _build_program(node, text, limits)
     if len(operands) > 1:
-        parts = tuple(_operand(part, text, limit) for part, limit in zip(operands, limits, strict=True))
-    return _build_program(node, text, limits, parts)
+        parts = tuple(_operand(part, whole, limit) for part, limit in zip(operands, limits, strict=True))
+    return replace(whole, parts=parts)
 
 
-def _operand(node: Node, text: str, limit: WorkLimit | None) -> Program:
+def _operand(node: Node, whole: Program, limit: WorkLimit | None) -> Program:
     """Compile one operand of `&&`, where a number counts as true or false."""
     counted = Chain(level=AND, first=Literal(value=True), rest=(("&&", node),))
-    return _build_program(counted, text[node.start : node.end], (limit,))
+    operand = _build_program(counted, whole.text[node.start : node.end], (limit,))
+    return replace(operand, shares={name: whole.shares[name] for name in operand.shares})
 
 
 def conjuncts(node: Node) -> Iterator[Node]:
@@ -232,18 +259,17 @@ def compile_node(node: Node) -> Program:
     return _build_program(node, "", work.limits(tuple(conjuncts(node))))
 
 
-def _build_program(
-    node: Node, text: str, limits: tuple[WorkLimit | None, ...], parts: tuple[Program, ...] = ()
-) -> Program:
+def _build_program(node: Node, text: str, limits: tuple[WorkLimit | None, ...]) -> Program:
     names = resource_names(node)
     computed = _Computation(prefix=_free_prefix(names))
     return Program(
         text=text,
         names=tuple(names.values()),
-        parts=parts,
+        parts=(),
         tree=classad2.ExprTree(render(node, computed.replace)),
         computed=tuple(computed.found),
         limits=tuple(limit for limit in limits if limit is not None),
+        shares=work.reading_shares(node),
     )
 
 
@@ -293,19 +319,27 @@ ABSENT = "is absent"
 
 
 def format_values(
-    values: Mapping[str, Value | None], program: Program, resource: Mapping[str, Value]
+    program: Program, resource: Mapping[str, Value], spelled: Mapping[str, str] | None = None
 ) -> str | None:
-    """Format the values that an expression reads, and the reason if it is not evaluated; None: neither."""
-    formatted = [format_attribute(name, value) for name, value in values.items()]
+    """Format the values that an expression reads, and the reason if it is not evaluated; None: neither.
+
+    `spelled` has names of the expression as they are shown, if they are others.
+    """
+    formatted = [
+        format_attribute(
+            spelled[name] if spelled else name, lookup(resource, name), program.shares[attribute_key(name)]
+        )
+        for name in program.names
+    ]
     excess = program.find_excess(resource)
     return "; ".join((excess, *formatted) if excess else formatted) or None
 
 
-def format_attribute(name: str, value: Value | None) -> str:
-    """Format one value that an expression reads."""
+def format_attribute(name: str, value: Value | None, share: int | None = None) -> str:
+    """Format one value that an expression reads, or why it does not: beyond its share of the reading."""
     if value is None:
         return f"{name} {ABSENT}"
-    excess = find_excess(value)
+    excess = find_excess(value) or _measure(value, share)[1]
     return f"{name} {excess}" if excess else f"{name} = {format_value(value)}"
 
 
@@ -331,13 +365,16 @@ class Operands:
     @property
     def key(self) -> Hashable:
         """Cache key, equal for operands that are true of the same resources."""
-        shares = (tuple(limit.allowed for limit in each.limits) for each in self.programs.values())
-        return self.is_whole, tuple(zip(self.programs, shares, strict=True))
+        allowed = (
+            (*(limit.allowed for limit in each.limits), *each.shares.values())
+            for each in self.programs.values()
+        )
+        return self.is_whole, tuple(zip(self.programs, allowed, strict=True))
 
     def has(self, text: str, resource: Mapping[str, Value]) -> str | None:
         """Format the resource's values of the attributes of an operand; None: it has no attributes."""
         program = self.programs[text]
-        return format_values({name: lookup(resource, name) for name in program.names}, program, resource)
+        return format_values(program, resource)
 
 
 def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[Reason, ...]:

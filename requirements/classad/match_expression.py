@@ -75,8 +75,7 @@ class TwoSided:
     def has(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> str:
         """Format the values of both sides for the names in the expression."""
         seen = self._visible_value(own, other)
-        values = {self.spelled[name]: seen.get(name) for name in self.compiled.names}
-        return classad_compiled.format_values(values, self.compiled, seen) or ""
+        return classad_compiled.format_values(self.compiled, seen, self.spelled) or ""
 
     def _visible_value(self, own: Mapping[str, Value], other: Mapping[str, Value]) -> dict[str, Value]:
         found = {}

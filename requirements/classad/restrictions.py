@@ -101,7 +101,8 @@ def compiled(pattern: str, options: str) -> Any:
 def matches(pattern: Any, subject: object) -> object:
     """Evaluate `regexp(pattern, subject)`: a boolean, or the library's undefined or Error."""
     if isinstance(subject, str):
-        return pattern.search(subject) is not None if len(subject) <= MAX_TEXT else _ERROR
+        # As bytes: of texts the library counts characters up to the match.
+        return pattern.search(subject.encode()) is not None if len(subject) <= MAX_TEXT else _ERROR
     return _UNDEFINED if subject is _UNDEFINED else _ERROR
 
 

@@ -1,6 +1,7 @@
 """The work of an evaluation is bounded before it begins, by the tree and the sizes of the values."""
 
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
 
 import classad2
 import pytest
@@ -12,7 +13,7 @@ from requirements.classad.evaluation import compile_node, read
 from requirements.classad.expression import parse_expression
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import check, is_regexp, parts_of
-from requirements.classad.syntax_tree import Call, Node, SourceText
+from requirements.classad.syntax_tree import AND, Attribute, Call, Chain, ListOf, Node, SourceText
 from requirements.errors import InvalidInput
 from requirements.evaluator import decide_at_queue, eligible
 from requirements.nodes import partial_evaluation
@@ -64,42 +65,56 @@ def expression(text: str) -> Node:
     return node
 
 
-def length(part: Node, resource: Mapping[str, Value]) -> int:
+def call(function: str, part: Node, resource: Mapping[str, Value], shares: Mapping[str, int]) -> object:
+    """The value of a function of a part, where names have the shares of the whole."""
+    program = compile_node(Call(name=function, arguments=(part,)))
+    return program._evaluate(evaluation._read_values(program.names, resource, shares))
+
+
+def length(part: Node, resource: Mapping[str, Value], shares: Mapping[str, int]) -> int:
     """Bytes of a part's value as text, by the library; 0 if it is no text."""
-    value = compile_node(Call(name="string", arguments=(part,))).value(resource)
+    value = call("string", part, resource, shares)
     return len(value.encode()) if isinstance(value, str) else 0
 
 
 def least_work(node: Node, resource: Mapping[str, Value]) -> int:
     """The work of all functions by the texts that the library really gives them."""
     weights = work._BUILDING | work._READING
+    shares = work.reading_shares(node)
     done = 0
     for part in parts_of(node):
-        if isinstance(part, Call) and not is_regexp(part):
-            weight = weights.get(part.name.lower(), 0)
-            done += weight and weight * sum(length(each, resource) for each in part.arguments)
+        if isinstance(part, Call) and not is_regexp(part) and (weight := weights.get(part.name.lower())):
+            is_converted = part.name.lower() in work._WRITERS
+            texts = [
+                each
+                for each in part.arguments
+                if is_converted or call("isString", each, resource, shares) is True
+            ]
+            done += weight * sum(length(each, resource, shares) for each in texts)
     return done
 
 
-def sizes(resource: Mapping[str, Value]) -> work.Sizes:
-    return evaluation._read_values(resource, resource).sizes
+def sizes(node: Node, resource: Mapping[str, Value]) -> work.Sizes:
+    program = compile_node(node)
+    return evaluation._read_values(program.names, resource, program.shares).sizes
 
 
 @given(EXPRESSIONS, RESOURCES)
 def test_no_evaluation_works_more_than_was_counted_for_it(text: str, resource: dict[str, Value]) -> None:
     node = expression(text)
-    counted = work.count_work(node).units(sizes(resource))
+    counted = work.count_work(node).units(sizes(node, resource))
     if counted <= work.MAX_WORK:
         assert least_work(node, resource) <= counted
 
 
 @given(EXPRESSIONS, RESOURCES)
 def test_what_would_work_too_much_is_an_error_and_says_so(text: str, resource: dict[str, Value]) -> None:
-    program = compile_node(expression(text))
+    node = expression(text)
+    program = compile_node(node)
     if (reason := program.find_excess(resource)) is not None:
         assert program.value(resource) is classad2.Value.Error
         assert reason.startswith("the texts that it reads and builds are too long")
-    if work.count_work(expression(text)).units(sizes(resource)) > work.MAX_WORK:
+    if work.count_work(node).units(sizes(node, resource)) > work.MAX_WORK:
         assert reason is not None
 
 
@@ -112,10 +127,96 @@ def test_the_bytes_of_a_text_are_at_most_those_that_were_counted(
     text: str, resource: dict[str, Value]
 ) -> None:
     node = expression(text)
-    if work.count_work(node).units(sizes(resource)) <= work.MAX_WORK:
+    read = sizes(node, resource)
+    if work.count_work(node).units(read) <= work.MAX_WORK:
         counter = work._Counter(only_length=True)
         counter.add(node, 1, work._ESCAPED)
-        assert length(node, resource) <= counter.found.value(sizes(resource))
+        assert length(node, resource, work.reading_shares(node)) <= counter.found.value(read)
+
+
+@given(VALUES)
+@example("\U0001d160" * MAX_TEXT)
+@example(("\u0390\u0301", "e\u0301\u0316") * 99)
+def test_values_have_at_most_the_bytes_that_were_measured_before_they_are_read(value: Value) -> None:
+    measured = work.measure(value)
+    texts = [each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, str)]
+    really = sum(len(unicodedata.normalize("NFC", each).encode()) for each in texts)
+    assert really <= (measured.bytes if measured else 0)
+
+
+#: Lists about as long as one name, or one of several, may have.
+LISTS = st.integers(0, MAX_ITEMS).map(lambda count: ("x",) * count)
+
+
+@given(EXPRESSIONS, RESOURCES | st.fixed_dictionaries({"A": LISTS, "B": LISTS, "C": LISTS}))
+def test_reading_all_values_takes_no_more_than_is_allowed(text: str, resource: dict[str, Value]) -> None:
+    read = sizes(expression(text), resource)
+    names = work._READ_NAME * len(work.reading_shares(expression(text)))
+    assert names + sum(size.reading for size in read.values()) <= work.MAX_READING
+
+
+@given(st.integers(1, 5000), st.integers(0, 20))
+def test_the_shares_of_many_names_are_no_more_than_the_whole(compared: int, listed: int) -> None:
+    names = ListOf(items=tuple(Attribute(names=(f"l{number}",)) for number in range(listed)))
+    node = Chain(
+        level=AND,
+        first=Call(name="size", arguments=(names,)),
+        rest=tuple(("&&", Attribute(names=(f"x{number}",))) for number in range(compared)),
+    )
+    shares = work.reading_shares(node)
+    assert len(shares) == compared + listed
+    names = work._READ_NAME * len(shares)
+    assert sum(shares.values()) + names <= max(work.MAX_READING, names)
+
+
+class UnreadList(tuple[str, ...]):
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("an item was looked at")
+
+
+def test_items_of_a_list_with_too_many_are_not_even_measured() -> None:
+    values: dict[str, Value] = {f"L{number}": UnreadList(["x"] * MAX_ITEMS) for number in range(3)}
+    assert not evaluation.is_true('member("x", L0) || member("x", L1) || member("x", L2)', values)
+
+
+def test_many_long_lists_are_not_copied_for_one_evaluation() -> None:
+    tags = tuple(f"VO-cms-software-{number:05}" for number in range(MAX_ITEMS // 2))
+    resource = {f"L{number}": tags for number in range(60)}
+    text = " || ".join(f'member("x", {name})' for name in resource)
+    assert compile_node(expression(text)).value(resource) is classad2.Value.Error
+    [reason] = evaluation.failing_parts(text, resource)
+    assert reason.has is not None
+    assert reason.has.startswith("L0 is too long beside what else is read: ")
+    assert evaluation.is_true('member("VO-cms-software-00007", L0)', resource)
+    both = 'member("VO-cms-software-00007", L0) && L1 > 3'
+    assert [each.wanted for each in evaluation.failing_parts(both, resource)] == ["L1 > 3"]
+
+
+@given(st.lists(LISTS, min_size=1, max_size=9))
+def test_an_operand_reads_alone_what_it_reads_within_the_whole(lists: list[tuple[str, ...]]) -> None:
+    resource = {f"L{number}": value for number, value in enumerate(lists)}
+    text = " && ".join(f"isList({name})" for name in resource)
+    failing = evaluation.failing_parts(text, resource)
+    assert evaluation.is_true(text, resource) is not bool(failing)
+    groups = evaluation.group_operands(text, frozenset(map(str.lower, resource)))
+    assert any(any(each.failing(resource)) for each in groups) is bool(failing)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'regexp("^el[89]", F) && regexp("Xeon.*(Gold|Platinum) [0-9]{4}", F)',
+        'size(toLower(F)) > 0 && stringListMember("x", F) isnt error',
+        'regexpMember("^VO-cms-.*-[0-9]{3,5}$", Tags) && regexpMember("^VO-.*[13579]$", Tags) && size(F) > 5',
+    ],
+)
+def test_usual_expressions_read_long_values(text: str) -> None:
+    tags = tuple(f"VO-cms-software-{number:05}" for number in range(1300))
+    operands = compile_node(expression(text))
+    assert operands.find_excess({"F": LONG, "Tags": tags}) is None
+    assert operands.value({"F": LONG, "Tags": tags}) in (True, False)
 
 
 #: Operands whose work differs: none of `heavy` times.
