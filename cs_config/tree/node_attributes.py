@@ -100,6 +100,7 @@ def _attribute(
     for option in found.options(name) or ():
         if option is not None:
             parameters.check_length(option, path, entry.line)
+            parameters.check_version(option, path, fold(name), entry.line)
     return None if faults else found
 
 

@@ -327,10 +327,10 @@ class ParameterReader:
                 return None
         else:
             self.check_length(value, path, leaf.line)
-            self._check_version(value, path, folded, leaf.line)
+            self.check_version(value, path, folded, leaf.line)
         return value
 
-    def _check_version(self, value: Value, path: str, folded: str, line: int) -> None:
+    def check_version(self, value: Value, path: str, folded: str, line: int) -> None:
         """Warn of a version that is written as a number: 9.10 would be 9.1."""
         if not is_version(folded):
             return

@@ -329,5 +329,15 @@ def test_unquoted_versions_are_reported() -> None:
     for written in ("OSVersion: 9.10", "KernelRelease: [9.10, '9.4']", "VOs: {lhcb: {OSVersion: 9.10}}"):
         [warning] = validate.parse(queue.format(written)).warnings
         assert warning.message == "9.1 is a number, as which 9.10 is 9.1; write versions in quotes"
-    for written in ("OSVersion: '9.10'", "OSVersion: 9", "OSVersion: 9.4.1", "Factor: 9.10"):
+    nodes = "NodeAttributes: {{OSVersion: {}}}".format
+    found = validate.parse(queue.format(nodes("[9.10, 9.4]"))).warnings
+    assert [each.message.partition(" is")[0] for each in found] == ["9.1", "9.4"]
+    right = (
+        "OSVersion: '9.10'",
+        "OSVersion: 9",
+        "OSVersion: 9.4.1",
+        "Factor: 9.10",
+        nodes("['9.10', '9.4']"),
+    )
+    for written in right:
         assert validate.parse(queue.format(written)).warnings == ()
