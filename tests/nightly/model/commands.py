@@ -52,6 +52,7 @@ NODE_ATTRIBUTES: dict[str, list[Any]] = {
     "Memory": [[1000, 2000], "unknown", None],
     "Level": [[1, 5], "unknown", None],
     "Flag": [[True, False], "unknown", None],
+    "Disk": [[100, 200], [100, 200, None], "unknown", "unknown"],
 }
 VO_LISTS = (["alpha", "hasty"], ["Beta", "ALPHA"], ["beta", "Hasty"], ["ALPHA", "beta", "hasty"])
 POLICIES = {
@@ -381,7 +382,9 @@ class Drawing:
         chance = self._random.random()
         if chance < 0.3:
             return {}
-        if chance < 0.6:
+        if chance < 0.45:
+            return {"Requirements": self._of_nodes(self._one((1, 2)))}
+        if chance < 0.65:
             expression = self._leaf() if self._maybe(0.3) else self._expression(self._one((1, 2, 3)))
             return {"Requirements": expression}
         names = self._random.sample(sorted(REQUIRED), self._one([1, 1, 1, 2, 3]))
@@ -394,6 +397,16 @@ class Drawing:
             return self._safe_leaf()
         parts = {"and": 2, "or": 2, "not": 1, "if": 3}[kind]
         return [kind, *(self._expression(depth - 1) for _ in range(parts))]
+
+    def _of_nodes(self, depth: int) -> list[Any]:
+        """A condition on nodes, which is never Error: the disk is a number wherever it is known."""
+        if depth:
+            return [self._one(("or", "or", "and")), self._of_nodes(depth - 1), self._of_nodes(0)]
+        name = self._one(("Disk", "Disk", "Disk", "OS", "Flag", "Level"))
+        if name == "Disk":
+            return [self._one((">=", ">")), name, self._one((50, 100, 150.5, 200, 1000))]
+        values = {"OS": ["el8", "el9"], "Flag": [True], "Level": [1, 5]}
+        return ["=?=", name, self._one(values[name])]
 
     def _safe_leaf(self) -> list[Any]:
         """A comparison that is never Error: only for these §4 promises that an order does not matter."""
@@ -454,7 +467,7 @@ class Drawing:
         if self._maybe(0.15):
             resource |= {"WholeNode": True, "NumberOfProcessors": 8}
         if self._maybe(0.6):
-            facts = {"OS": ["el8", "el9"], "Memory": [1000, 2000], "Level": [1, 5]}
+            facts = {"OS": ["el8", "el9"], "Memory": [1000, 2000], "Level": [1, 5], "Disk": [100, 200]}
             resource["NodeFacts"] = {n: self._one(v) for n, v in facts.items() if self._maybe(0.7)}
         return resource
 

@@ -17,25 +17,28 @@ FORWARDINGS: dict[str, dict[str, Any]] = {
     "HTCondor": {
         "Memory": {"min": "TotalMemory", "max": "TotalMemory", "unit": "MB", "in": "kB"},
         "OS": {"equal": "OpSys", "values": _SYSTEMS},
+        "Disk": {"min": "Disk", "max": "Disk", "unit": "MB"},
         "Level": {"min": "Level", "max": "Level"},
         "Flag": {"feature": "HasFlag"},
     },
     "Slurm": {
         "Memory": {"min": "mem", "unit": "MB"},
+        "Disk": {"min": "tmp", "unit": "MB"},
         "OS": {"features": _SYSTEMS},
         "Level": {"min": "level"},
         "Flag": {"feature": "flagged"},
     },
 }
+_MAPPED = {"memory", "disk", "os", "level", "flag"}
 
 
 def is_mappable(node: Mapping[str, Any]) -> bool:
     """Whether the mappings are true of a node: it has numbers, a text and a boolean, or none."""
-    kinds = {"memory": (int, float), "level": (int, float), "os": str, "flag": bool}
+    kinds = {"os": (str,), "flag": (bool,)}
     return all(
-        value is None or (isinstance(value, kinds[name]) and (name == "flag" or not isinstance(value, bool)))
+        value is None or type(value) in kinds.get(name, (int, float))
         for name, value in node.items()
-        if name in kinds
+        if name in _MAPPED
     )
 
 
@@ -52,9 +55,10 @@ def _system(node: Mapping[str, Any]) -> str | None:
 
 
 def _condor_takes(node: Mapping[str, Any], arguments: Sequence[str]) -> bool:
-    memory = node.get("memory")
+    memory, disk = node.get("memory"), node.get("disk")
     values = {
-        "TotalMemory": memory and memory * 1024,
+        "TotalMemory": memory and memory * 1024,  # in kB
+        "Disk": disk and disk * 1024,
         "OpSys": _system(node),
         "Level": node.get("level"),
         "HasFlag": node.get("flag"),
@@ -69,14 +73,17 @@ def _condor_takes(node: Mapping[str, Any], arguments: Sequence[str]) -> bool:
     return True
 
 
+#: What options of Slurm, and a generic resource, ask at least.
+_NUMBERS = {"--mem": "memory", "--tmp": "disk", "level": "level"}
+
+
 def _slurm_takes(node: Mapping[str, Any], argument: str) -> bool:
     option, _, value = argument.partition("=")
-    if option == "--mem":
-        return bool(node.get("memory") is not None and float(value.removesuffix("M")) <= node["memory"])
     if option == "--gres":
-        word, _, least = value.partition(":")
-        assert word == "level", argument
-        return bool(node.get("level") is not None and float(least) <= node["level"])
+        option, _, value = value.partition(":")
+    if option in _NUMBERS:
+        has = node.get(_NUMBERS[option])
+        return has is not None and float(value.removesuffix("M")) <= has
     assert option == "--constraint", argument
     features = {_system(node), "flagged" if node.get("flag") is True else None}
     parts = [part.strip("()").split("|") for part in re.split(r"&(?![^(]*\))", value)]

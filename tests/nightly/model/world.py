@@ -30,6 +30,7 @@ class World:
     banned: set[str] = field(default_factory=set)
     advertised: dict[str, dict[str, Any]] = field(default_factory=dict)  #: by place
     delayed: dict[Limit, int] = field(default_factory=dict)  #: matches that each matching delay has admitted
+    _known: list[tuple[Tree, dict[tuple[str, str], Parameters]]] = field(default_factory=list)
 
     # ------------------------------------------------------------------ configuration
 
@@ -76,6 +77,17 @@ class World:
             node = node[part]
         return True
 
+    def values(self, queue: str, vo: str, tree: Tree | None = None) -> Parameters:
+        """The effective parameters of a queue; kept for the trees in use."""
+        tree = self.tree if tree is None else tree
+        known = next((found for each, found in self._known if each is tree), None)
+        if known is None:
+            known = {}
+            self._known = [*self._known[-1:], (tree, known)]
+        if (queue, vo) not in known:
+            known[queue, vo] = configuration.effective(tree, queue, vo)
+        return known[queue, vo]
+
     def mapping(self, job: Job, tree: Tree | None = None) -> set[str]:
         """§1 "Mapping": the queues of a job's pool, by a configuration."""
         tree = self.tree if tree is None else tree
@@ -83,9 +95,7 @@ class World:
             queue
             for queue in configuration.queues(tree)
             if configuration.usable(tree, queue, job.vo)
-            and configuration.eligible(
-                job.requirements, configuration.effective(tree, queue, job.vo), tree, job.vo
-            )
+            and configuration.eligible(job.requirements, self.values(queue, job.vo, tree), tree, job.vo)
         }
 
     def suitable_queues(
@@ -98,7 +108,7 @@ class World:
 
     def _suits(self, description: Description, queue: str, tree: Tree) -> bool:
         vo = description["VO"]
-        values = configuration.effective(tree, queue, vo)
+        values = self.values(queue, vo, tree)
         return (
             jobs.fits(description, jobs.offer_of_queue(values, queue))
             and configuration.eligible(description.get("Requirements"), values, tree, vo)
@@ -109,7 +119,7 @@ class World:
         self, requirements: Any, vo: str, queue: str, arguments: Sequence[str], *, sufficient: bool = False
     ) -> dict[str, Any] | None:
         """A node that fulfils the requirements, but not the flags, or the reverse; None: there is none."""
-        values = configuration.effective(self.tree, queue, vo)
+        values = self.values(queue, vo)
         for node in configuration.nodes_of(requirements, values, self.tree, vo):
             if flags.is_mappable(node):
                 fits = configuration.eligible_at(node, requirements, values, self.tree, vo)
@@ -131,7 +141,7 @@ class World:
         }
         found: Counter[str] = Counter(dict.fromkeys([*jobs.CONDITIONS, *record], 0))
         for queue in queues:
-            values = configuration.effective(self.tree, queue, vo)
+            values = self.values(queue, vo)
             offer = jobs.offer_of_queue(values, queue)
             for name, holds in jobs.CONDITIONS.items():  # of tags each for itself
                 lacking = len(jobs.tags_lacking(description, offer)) if name == "Tags" and tags else 1
@@ -170,7 +180,7 @@ class World:
         return [queue for queue in configuration.queues(self.tree) if jobs.lies_in(queue, place)]
 
     def _may_run(self, job: Job, queue: str, facts: Mapping[str, Any] | None = None) -> bool:
-        values = configuration.effective(self.tree, queue, job.vo)
+        values = self.values(queue, job.vo)
         here = values if facts is None else configuration.with_facts(values, facts)
         return self.admits(values, job.description) and configuration.eligible(
             job.requirements, here, self.tree, job.vo, surely=facts is not None
