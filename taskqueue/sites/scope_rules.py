@@ -43,6 +43,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import installation, matching_delays, scope_returns
+from taskqueue.schema.tables import reservations as reservations_table
 from taskqueue.schema.tables import scope_rules as table
 from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import reservations, scopes
@@ -121,9 +122,16 @@ AT_SITES = ALL.where(table.c.scope.in_(select(scopes_table.c.scope).where(scopes
 CLOSED = ALL.where(table.c.opened.is_(False))
 READ = select(table).where(table.c.scope.in_(sql.IDS)).order_by(table.c.rule_id)
 _RETURNED = func.sum(scope_returns.c.number).label("number")
+#: Else an advertisement has removed or acknowledged the returned reservation, and `n` is without it already.
+_IS_COUNTED = exists().where(
+    reservations_table.c.scope == scope_returns.c.scope,
+    reservations_table.c.job_id == scope_returns.c.job_id,
+    reservations_table.c.epoch == scope_returns.c.epoch,
+    reservations_table.c.seen.is_(False),
+)
 PENDING = (
     select(scope_returns.c.scope, scope_returns.c.rule_id, _RETURNED)
-    .where(scope_returns.c.scope.in_(sql.IDS))
+    .where(scope_returns.c.scope.in_(sql.IDS), or_(scope_returns.c.rule_id != RESERVATION, _IS_COUNTED))
     .group_by(scope_returns.c.scope, scope_returns.c.rule_id)
 )
 _HAS_RULES = exists().where(table.c.scope == scopes_table.c.scope)

@@ -564,15 +564,35 @@ def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: dat
     assert scope_counters.agree(engine)
 
 
+def test_a_listing_does_not_take_off_twice_what_an_advertisement_has_acknowledged(
+    engine: Engine, now: datetime
+) -> None:
+    """A pilot hands its job back, and the site advertises before the next claim there."""
+    _put(engine, now, 20)
+    matcher = _matcher(engine, now, _config("{}", throttled=True))
+    matcher.refresh()
+    _advertise(engine, now, 0)
+    [taken] = _ask(matcher).claimed
+    with database.writing(engine) as conn:
+        reporting.release(conn, taken.lease, reason="", max_rescheduling=3, now=now)
+    _advertise(engine, now, 6)
+    with database.reading(engine) as conn:
+        [rule] = rules.read_rules(conn, [SITE.lower()])
+    assert rule.n == 0
+    asked = waiting.request(**waiting.at(LONG))
+    assert not matcher.get_matching_task_queues(asked.presented, asked.caller)
+
+
+def _advertise(engine: Engine, now: datetime, submitting: int) -> None:
+    with database.writing(engine) as conn:
+        said = {"CurrentSubmittingJobs": submitting}
+        as_of = create_watermark(conn, SITE)
+        assert accept_advertisement(conn, SITE, Advertisement(attributes=said, as_of=as_of), now=now)
+
+
 def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine, now: datetime) -> None:
     _put(engine, now, 20)
     matcher = _matcher(engine, now, _config("{}", throttled=True))
-
-    def advertise(submitting: int) -> None:
-        with database.writing(engine) as conn:
-            said = {"CurrentSubmittingJobs": submitting}
-            as_of = create_watermark(conn, SITE)
-            assert accept_advertisement(conn, SITE, Advertisement(attributes=said, as_of=as_of), now=now)
 
     def agree() -> bool:
         with database.reading(engine) as conn:
@@ -581,7 +601,7 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
         return rule.n <= there
 
     matcher.refresh()
-    advertise(0)
+    _advertise(engine, now, 0)
     first = list(_ask(matcher, count=4).claimed)
     assert len(first) == 4
     with database.writing(engine) as conn:
@@ -590,13 +610,13 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
     assert len(_ask(matcher, count=9).claimed) == 3
     assert _ask(matcher).refused == "throttled"
     assert agree()
-    advertise(1)
+    _advertise(engine, now, 1)
     assert _ask(matcher).refused == "throttled"
     with database.writing(engine) as conn:
         reporting.start(conn, first[2].lease, lease_time=LEASE, now=now)
         control.reschedule_job(conn, first[2].job_id, source="test", now=now, maximum=9)
     assert _ask(matcher).refused == "throttled", "it may still run"
-    advertise(1)
+    _advertise(engine, now, 1)
     assert len(_ask(matcher, count=9).claimed) == 1
     assert agree()
     with database.reading(engine) as conn:
