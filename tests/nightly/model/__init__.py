@@ -28,5 +28,6 @@ wrong submissions (400, nothing stored).
 
 Left out, since the documents do not determine it: throttles that are added where jobs were taken away,
 requests without a queue where places inside have limits, temporary changes on top of temporary ones, the
-reservation of a started job whose pilot was lost (until the next advertisement, or for `RunOnTime`).
+reservation of a started job whose pilot was lost (until the next advertisement, or for `RunOnTime`), facts of
+nodes that their queue does not declare possible, pilots that measured only some of them.
 """

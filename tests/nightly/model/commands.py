@@ -48,11 +48,19 @@ DECLARATIONS: dict[str, list[dict[str, Any]]] = {
     "OS": [{"type": "list", "match": "all"}, {"resource": "Platform", "type": "list"}],
 }
 NODE_ATTRIBUTES: dict[str, list[Any]] = {
-    "OS": [["el8", "el9"], ["el7", None], "unknown", None],
+    "OS": [["el8", "el9"], ["el8", "el9", None], "unknown", None],
     "Memory": [[1000, 2000], "unknown", None],
     "Level": [[1, 5], "unknown", None],
     "Flag": [[True, False], "unknown", None],
     "Disk": [[100, 200], [100, 200, None], "unknown", "unknown"],
+}
+#: What pilots measure: all of it, or nothing.
+FACTS = {
+    "OS": ["el8", "el9"],
+    "Memory": [1000, 2000],
+    "Level": [1, 5],
+    "Disk": [100, 200],
+    "Flag": [True, False],
 }
 VO_LISTS = (["alpha", "hasty"], ["Beta", "ALPHA"], ["beta", "Hasty"], ["ALPHA", "beta", "hasty"])
 POLICIES = {
@@ -86,7 +94,7 @@ WEIGHTS = {
     "edit": 20,
     "request": 42,
     "list": 6,
-    "near": 6,
+    "near": 4,
     "explain": 10,
     "imagine": 4,
     "finish": 5,
@@ -197,7 +205,7 @@ class Drawing:
 
     def _limited(self) -> tuple[str, str]:
         return self._one(
-            [("JobType", "MC"), ("JobType", "mc"), ("Owner", "ada"), ("OwnerGroup", "alpha_prod")]
+            [("JobType", "MC"), ("JobType", "MC"), ("Owner", "ada"), ("OwnerGroup", "alpha_prod")]
         )
 
     def _limits(self) -> dict[str, Any]:
@@ -234,7 +242,8 @@ class Drawing:
         edit = getattr(self, f"_edit_{kind}")()
         if self._maybe(0.25):
             other = self._edit_value()
-            if not set(other["set"]) & set(edit.get("set", {})):
+            edited = [*edit.get("set", {}), *edit.get("remove", [])]
+            if not any(f"{path}/".startswith(f"{each}/") for path in other["set"] for each in edited):
                 edit = {**edit, "set": {**edit.get("set", {}), **other["set"]}}
         return {"edit": edit, **self._service(), "whole": self._maybe(0.2)}
 
@@ -298,6 +307,7 @@ class Drawing:
             + [f"Operations/{scope}/JobScheduling/" for scope in ("Defaults", "alpha", "beta")]
         )
         at = f"{site}/" if place.startswith("Operations") else ""
+        value = value.lower() if place.endswith("/CEs/ce/") else value
         path = f"{place}RunningLimit/{at}{attribute}/{value}"
         return {"remove": [path]} if self._maybe(0.2) else {"set": {path: self._one((0, 1, 1, 2, 2, 3))}}
 
@@ -364,7 +374,7 @@ class Drawing:
             "GPUs": [1, 2],
             "WholeNode": [True],
         }
-        chosen = self._random.sample(sorted(options), self._one([0, 0, 1, 1, 2, 3]))
+        chosen = self._random.sample(sorted(options), self._one([0, 0, 0, 1, 1, 2, 3]))
         drawn = {name: self._one(options[name]) for name in chosen}
         if "Site" in drawn:
             drawn.pop("BannedSites", None)  # a contradiction is another matter
@@ -399,14 +409,19 @@ class Drawing:
         return [kind, *(self._expression(depth - 1) for _ in range(parts))]
 
     def _of_nodes(self, depth: int) -> list[Any]:
-        """A condition on nodes, which is never Error: the disk is a number wherever it is known."""
+        """What some nodes may fulfil, and is never Error: the disk is a number wherever it is known."""
+        if depth and self._maybe(0.3):
+            return ["and", self._of_nodes(depth - 1), self._disk()]
         if depth:
-            return [self._one(("or", "or", "and")), self._of_nodes(depth - 1), self._of_nodes(0)]
-        name = self._one(("Disk", "Disk", "Disk", "OS", "Flag", "Level"))
+            return ["or", self._of_nodes(depth - 1), self._of_nodes(0)]
+        name = self._one(("Disk", "OS", "Flag", "Level"))
         if name == "Disk":
-            return [self._one((">=", ">")), name, self._one((50, 100, 150.5, 200, 1000))]
+            return self._disk()
         values = {"OS": ["el8", "el9"], "Flag": [True], "Level": [1, 5]}
         return ["=?=", name, self._one(values[name])]
+
+    def _disk(self) -> list[Any]:
+        return [self._one((">=", ">")), "Disk", self._one((50, 100, 150.5, 200, 1000))]
 
     def _safe_leaf(self) -> list[Any]:
         """A comparison that is never Error: only for these §4 promises that an order does not matter."""
@@ -466,9 +481,8 @@ class Drawing:
             resource["Tag"] = ["ta", "tb"]
         if self._maybe(0.15):
             resource |= {"WholeNode": True, "NumberOfProcessors": 8}
-        if self._maybe(0.6):
-            facts = {"OS": ["el8", "el9"], "Memory": [1000, 2000], "Level": [1, 5], "Disk": [100, 200]}
-            resource["NodeFacts"] = {n: self._one(v) for n, v in facts.items() if self._maybe(0.7)}
+        if self._maybe(0.7):
+            resource["NodeFacts"] = {name: self._one(values) for name, values in FACTS.items()}
         return resource
 
     def _list(self) -> dict[str, Any]:
@@ -481,8 +495,8 @@ class Drawing:
         return {
             "resource": self._resource(),
             "aim": self._number() if self._maybe(0.8) else None,
-            "near": self._number() if self._maybe(0.3) else None,
-            "submits": self._maybe(0.15),
+            "near": self._number() if self._maybe(0.2) else None,
+            "submits": self._maybe(0.1),
             "count": self._one([1, 1, 2, 3, 4]),
             **self._service(),
             "started": self._maybe(0.6),

@@ -155,8 +155,9 @@ def near(description: Description, resource: Resource) -> list[Resource]:
     more = [*configuration.as_list(resource["Tag"]), "td"]
     found: list[Resource] = []
     for less in (0, 1):
-        found.append({"CPUTime": cpu_time(description) - less})
-        if tags or less:
+        if "CPUTime" in description:
+            found.append({"CPUTime": cpu_time(description) - less})
+        if tags:
             found += [{"Tag": tags[less:]}, {"RequiredTag": [*tags, *["td"][:less]], "Tag": more}]
         if "JobType" in description:
             found.append({"JobType": ["Other"] if less else ["Other", description["JobType"].upper()]})

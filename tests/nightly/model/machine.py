@@ -314,8 +314,9 @@ class Machine:
 
     def do_near(self, resource: Resource, number: int, *, service: int) -> None:
         """List for pilots that offer just enough for a job that waits, and for some that offer too little."""
-        for each in self._near(resource, number):
-            self.do_list(each, service=service)
+        for job in self._waiting():
+            for each in self._near(job, resource, number):
+                self.do_list(each, service=service)
 
     def do_list(self, resource: Resource, *, service: int) -> None:
         """getMatchingTaskQueues: exactly the jobs that the resource may have now."""
@@ -332,7 +333,10 @@ class Machine:
             flux = {job.id for job in self.world.jobs if job.in_flux}
             seen = {number for each in answer.body["task_queues"] for number in each["job_ids"]} - flux
             ours = {job.id for job in self.world.jobs}
-            self._equal(f"listing for {resource}{self._describe(seen ^ wanted)}", seen & ours, wanted)
+            if seen & ours != wanted:
+                where = self._state_of(self.world._queues_of(resource)[0])
+                what = f"listing for {resource}{self._describe(seen ^ wanted)}; {where}"
+                self._equal(what, seen & ours, wanted)
 
         self._eventually(compare)
 
@@ -365,7 +369,8 @@ class Machine:
     ) -> None:
         """A pilot asks: it gets jobs that it may have, and nothing only where there is none."""
         if near is not None:
-            resource = self._pick(self._near(resource, near), near // 11) or resource
+            found = [each for job in self._waiting() for each in self._near(job, resource, near)]
+            resource = self._pick(found, near) or resource
         elif aim is not None:
             resource = self._generous(resource, aim)
         if submits:
@@ -391,15 +396,15 @@ class Machine:
                 return each
         return resource
 
-    def _near(self, resource: Resource, number: int) -> list[Resource]:
-        """Pilots where a job that waits may run: each offers much, but just enough, or too little, once."""
-        waiting = [job for job in self._distinct(self.world.jobs) if job.vo != "hasty" and not job.in_flux]
-        needs = [job for job in waiting for _ in job.description]  # rather one that needs more
-        job = self._pick(needs, number)
-        queues = sorted(self.world.mapping(job)) if job is not None else []
-        if not queues:
+    def _waiting(self) -> list[Job]:
+        """Jobs for which pilots ask, one of each description."""
+        return [job for job in self._distinct(self.world.jobs) if job.vo != "hasty" and not job.in_flux]
+
+    def _near(self, job: Job, resource: Resource, number: int) -> list[Resource]:
+        """Pilots where a job may run: each offers much, but just enough, or too little, of a need."""
+        queue = self._pick(sorted(self.world.mapping(job)), number)
+        if queue is None:
             return []
-        queue = queues[number // 7 % len(queues)]
         place = dict(zip(("Site", "GridCE", "Queue"), queue.split("/"), strict=True))
         facts = {"NodeFacts": resource["NodeFacts"]} if "NodeFacts" in resource else {}
         generous = {**place, "VO": job.vo, **GENEROUS, "WholeNode": True, **facts}
