@@ -209,7 +209,7 @@ def parse_record(
     """
     if is_accepted:
         declarations = Declarations()
-    problems = list(_name_problems(raw, path))
+    problems = list(_name_problems(raw, path, is_accepted=is_accepted))
     if problems:
         raise InvalidInput(problems)
     values: list[tuple[str, Value]] = []
@@ -225,13 +225,15 @@ def parse_record(
     return record
 
 
-def _name_problems(raw: Mapping[str, object], path: str) -> Iterator[Problem]:
+def _name_problems(raw: Mapping[str, object], path: str, *, is_accepted: bool) -> Iterator[Problem]:
     if not raw:
         yield Problem(path=path, message="is empty; leave it out")
     spelled: dict[str, str] = {}
     for name in raw:
         if fault := text_fault(name) or (None if name.strip() else "a name is empty"):
             yield Problem(path=path, message=fault)
+        elif not is_accepted and (excess := find_excess(name)):
+            yield Problem(path=path, message=f"a name {excess}")
         elif (other := spelled.setdefault(fold(name), name)) != name:
             yield Problem(path=f"{path}/{name}", message=f"named twice, the other time as {other}")
 

@@ -70,6 +70,12 @@ def test_values_that_are_too_long_are_refused_unless_they_were_accepted_before(
     assert stored.values == (("CPUModel", tuple(value) if isinstance(value, list) else value),)
 
 
+def test_a_name_that_is_too_long_is_refused_unless_it_was_accepted_before() -> None:
+    long = {"x" * 4097: "x"}
+    assert problems(long) == ["Requirements: a name has 4097 characters, allowed are 4096"]
+    assert parse_record(long, DECLARED, is_accepted=True).values
+
+
 def test_values_out_of_bounds_are_refused() -> None:
     assert problems({"Memory": -1}) == ["Requirements/Memory: -1 is too small, allowed is at least 0"]
     assert problems({"Memory": "2e6"}) == [
