@@ -118,7 +118,7 @@ class Items(ABC):
 
 
 class SingleItem(Items, Generic[Item]):
-    """One item: each set is 1 or 0."""
+    """One item: each set is 1 or 0. An index of one would take twice as long to report on a queue."""
 
     def __init__(self, item: Item, columns: Mapping[str, Values[Item]]) -> None:
         self._item = item
