@@ -17,9 +17,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.request import node_checks
 from requirements import evaluator
-from requirements.canonical import Requirements
-from requirements.nodes.flags import NO_FLAGS, NodeFlags, compile_flags
-from requirements.record import Declarations
+from requirements.nodes.flags import NodeFlags, compile_flags
 from taskqueue.pools import pools
 from taskqueue.pools.listing import MappedPool
 
@@ -40,9 +38,8 @@ class PilotGroups:
     """Flags of pools, cached for one version of the configuration."""
 
     def __init__(self) -> None:
-        #: By queue class and pool; not checked whether they are sufficient, as directors need not know.
+        #: By queue class and pool.
         self._known: Cache[tuple[str, str], NodeFlags] = Cache(_CACHED)
-        self._checked: Cache[tuple[str, str], NodeFlags] = Cache(_CACHED)
 
     def find_groups(
         self, conn: Connection, config: Configuration, mapped: Mapping[QueueAddress, Collection[MappedPool]]
@@ -55,7 +52,7 @@ class PilotGroups:
             for each in of_queue
             if each.undecided and (here := find_class(config, each.vo, address)) is not None
         }
-        known = self._find(conn, config, undecided, is_checked=False)
+        known = self._find(conn, config, undecided)
         return {address: _group(config, address, of_queue, known) for address, of_queue in mapped.items()}
 
     def find_sufficient(
@@ -72,7 +69,7 @@ class PilotGroups:
             if (here := find_class(config, vo, address)) is not None
             for each in ids
         }
-        known = self._find(conn, config, undecided, is_checked=True)
+        known = self._find(conn, config, undecided)
         return {
             pool_id: found.arguments
             for (_, pool_id), found in known.items()
@@ -84,12 +81,9 @@ class PilotGroups:
         conn: Connection,
         config: Configuration,
         undecided: Mapping[tuple[str, str], tuple[QueueClass, str]],
-        *,
-        is_checked: bool,
     ) -> Mapping[tuple[str, str], NodeFlags | None]:
         """The flags of pools, by queue class and pool, from each class with the VO; None: no such pool."""
-        cache = self._checked if is_checked else self._known
-        known = {key: cache.find(key, config.version) for key in undecided}
+        known = {key: self._known.find(key, config.version) for key in undecided}
         texts = pools.read_originals(
             conn, {pool_id for (_, pool_id), found in known.items() if found is None}
         )
@@ -97,8 +91,9 @@ class PilotGroups:
             if known[key] is None and key[1] in texts:
                 declarations = options_for(config, vo).job_description.declarations
                 requirements = node_checks.parse_stored(texts[key[1]])
-                found = _flags(requirements, here, declarations, is_checked=is_checked)
-                known[key] = cache.store(key, found, config.version)
+                decision = evaluator.decide_at_queue(requirements, here.values, declarations, here.nodes)
+                found = compile_flags(decision, here.forwarding)
+                known[key] = self._known.store(key, found, config.version)
         return known
 
 
@@ -114,12 +109,3 @@ def _group(
         found = None if here is None else known.get((here.digest, each.pool_id))
         groups[found.arguments if found else ()].append(each.pool_id)
     return tuple(PilotGroup(flags=group, pools=tuple(sorted(groups[group]))) for group in sorted(groups))
-
-
-def _flags(
-    requirements: Requirements, here: QueueClass, declarations: Declarations, *, is_checked: bool
-) -> NodeFlags:
-    standing = evaluator.decide_at_queue(requirements, here.values, declarations, here.nodes)
-    if not standing.eligible:
-        return NO_FLAGS
-    return compile_flags(standing.residue, here.nodes, declarations, here.forwarding, is_checked=is_checked)

@@ -6,9 +6,9 @@ from requirements.canonical import Requirements
 from requirements.classad import evaluation
 from requirements.classad.evaluation import Operands
 from requirements.classad.expression import Expression
-from requirements.nodes import residual
+from requirements.nodes import resolution
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
-from requirements.nodes.residual import QueueDecision
+from requirements.nodes.resolution import QueueDecision
 from requirements.record import (
     Declaration,
     Declarations,
@@ -21,11 +21,11 @@ from requirements.record import (
     kind_of,
     mismatch,
 )
-from requirements.values import Value, deduplicate, find_excess, format_value, lookup, normal
+from requirements.values import Value, deduplicate, find_excess, fold, format_value, lookup, normal
 
 __all__ = [
     *("QueueDecision", "Reason", "ReasonKind", "decide_at_queue", "eligible", "failing"),
-    *("format_requirement", "operands", "parameters", "parts", "replace_operand"),
+    *("format_requirement", "list_undecided", "operands", "parameters", "parts", "replace_operand"),
 ]
 
 
@@ -44,7 +44,7 @@ def failing(
     if isinstance(requirements, Record):
         return tuple(_record_reasons(requirements, known, declarations, nodes))
     if nodes:
-        return residual.failing_parts(requirements.text, known, nodes)
+        return resolution.failing_parts(requirements.text, known, nodes)
     return evaluation.failing_parts(requirements.text, known)
 
 
@@ -62,7 +62,7 @@ def eligible(
         known = nodes.without_these(resource) if nodes else resource
         return next(_record_reasons(requirements, known, declarations, nodes), None) is None
     if nodes:
-        return residual.residual(requirements.text, resource, nodes).eligible
+        return resolution.resolve(requirements, resource, declarations, nodes).eligible
     return evaluation.is_true(requirements.text, resource)
 
 
@@ -75,14 +75,12 @@ def decide_at_queue(
     """Decide requirements at a queue, and return what is left to the facts of its nodes.
 
     For all facts that the nodes may have: the requirements are fulfilled by queue and facts together
-    (`node_attributes.merge_facts`) if and only if the queue is eligible and the residue, if any, is fulfilled
-    by them.
+    (`node_attributes.merge_facts`) only if the queue is eligible, and if nothing is undecided.
     """
-    if isinstance(requirements, Expression):
-        return residual.residual(requirements.text, resource, nodes)
-    if not eligible(requirements, resource, declarations, nodes):
+    is_record = isinstance(requirements, Record)
+    if is_record and not eligible(requirements, resource, declarations, nodes):
         return QueueDecision(eligible=False)
-    return QueueDecision(eligible=True, residue=residual.residual_record(requirements, declarations, nodes))
+    return resolution.resolve(requirements, resource, declarations, nodes)
 
 
 def parts(requirements: Requirements) -> tuple[Requirements, ...]:
@@ -135,6 +133,18 @@ def parameters(requirements: Requirements, declarations: Declarations) -> tuple[
     return evaluation.names(requirements.text)
 
 
+def list_undecided(decision: QueueDecision, declarations: Declarations) -> frozenset[str]:
+    """Return the folded parameters on which nodes decide at a queue."""
+    found: set[str] = set()
+    for part in decision.undecided:
+        relevant = part.relevant
+        if relevant and all(each.attribute == fold(each.name) for each in relevant):
+            found.update(fold(each.name) for each in relevant)
+        else:
+            found.update(fold(name) for each in part.requirements for name in parameters(each, declarations))
+    return frozenset(found)
+
+
 def _record_reasons(
     record: Record, resource: Mapping[str, Value], declarations: Declarations, nodes: NodeAttributes
 ) -> Iterator[Reason]:
@@ -152,12 +162,11 @@ def _record_reasons(
                 has=None if has is None else _format_present(wanted, has, kind),
                 kind=kind,
             )
-    for name, wanted, kind in residual.impossible(record, declarations, nodes):
-        declaration = declarations.get(name)
+    for entry, kind in resolution.list_impossible(record, declarations, nodes):
         yield Reason(
-            requirement=name,
-            wanted=_format_wanted(wanted, declaration),
-            has=nodes.describe(compared_parameter(name, declaration)),
+            requirement=entry.name,
+            wanted=_format_wanted(entry.wanted, entry.declaration),
+            has=nodes.describe(compared_parameter(entry.name, entry.declaration)),
             kind=kind,
         )
 

@@ -146,7 +146,7 @@ class QueueColumns(ColumnIndex[Queue]):
                     question.whole, first.values, self.declarations, first.nodes
                 )
                 eligible |= alike if found.eligible else 0
-                undecided |= alike if found.residue is not None else 0
+                undecided |= alike if found.undecided else 0
         return EligibleSets(eligible=eligible, undecided=undecided)
 
     def _fulfilling(self, part: RequirementPart) -> int:

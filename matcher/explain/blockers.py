@@ -251,11 +251,12 @@ def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
     if not undecided:
         return
     example = undecided[0]
-    left = survey.residue(asked, example)
+    decision = survey.decide(asked, example)
+    deciding = evaluator.list_undecided(decision, survey.declarations) - example.nodes.advertised
     names = ", ".join(
         name
-        for name in (evaluator.parameters(left, survey.declarations) if left else ())
-        if fold(name) not in example.nodes.advertised
+        for name in evaluator.parameters(asked, survey.declarations)
+        if name in example.nodes and fold(name) in deciding
     )
     yield (
         f"{len(undecided)} of the {situation.eligible.bit_count()} eligible queues decide only at the "

@@ -24,6 +24,7 @@ from matcher.explain.unmet_conditions import UnmetCondition, UnmetConditions
 from requirements import evaluator
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
+from requirements.nodes.resolution import QueueDecision
 from requirements.values import Value, exact, fold
 
 #: Cached sets of addresses, and results of parts of requirements.
@@ -166,9 +167,9 @@ class QueueSet(QueueColumns[QueueView]):
                 found |= self._resolve(part).undecided
         return found
 
-    def residue(self, asked: Requirements, queue: QueueView) -> Requirements | None:
-        """The rest of the requirements that the nodes of a queue decide; None: nothing."""
-        return evaluator.decide_at_queue(asked, queue.values, self.declarations, queue.nodes).residue
+    def decide(self, asked: Requirements, queue: QueueView) -> QueueDecision:
+        """The decision about requirements at a queue, before its nodes are known."""
+        return evaluator.decide_at_queue(asked, queue.values, self.declarations, queue.nodes)
 
 
 @derived

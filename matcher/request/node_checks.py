@@ -111,5 +111,5 @@ def decide(
         return NodeStanding.FULFILLED if fulfilled else NodeStanding.REFUSED
     standing = evaluator.decide_at_queue(requirements, resource, declarations, open_)
     if standing.eligible:
-        return NodeStanding.FULFILLED if standing.residue is None else NodeStanding.OPEN
+        return NodeStanding.OPEN if standing.undecided else NodeStanding.FULFILLED
     return NodeStanding.REFUSED

@@ -88,16 +88,21 @@ class Program:
         return (each._evaluate(values) for each in operands)  # noqa: SLF001  # its own class
 
     def values(
-        self, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
+        self, resource: Mapping[str, Value], options: Mapping[str, Sequence[object]]
     ) -> Iterator[object]:
         """Evaluate for each combination of the options (None: absent); those of the last name change first.
 
-        The resource has fixed parameters only, without the names in `options`.
+        The resource has fixed parameters only, without the names in `options`. An option may be the library's
+        Error.
         """
         values = _read_values(self.names, resource, self.shares)
-        for combination in itertools.product(*options.values()):
-            for name, has in zip(options, combination, strict=True):
-                values.put(name, has)
+        readings = [[values.read(name, has) for has in allowed] for name, allowed in options.items()]
+        before: tuple[_Reading | None, ...] = (None,) * len(readings)
+        for combination in itertools.product(*readings):
+            for last, reading in zip(before, combination, strict=True):
+                if reading is not last:
+                    values.set(reading)
+            before = combination
             yield self._evaluate(values)
 
     def find_excess(self, resource: Mapping[str, Value]) -> str | None:
@@ -122,17 +127,6 @@ class Program:
                 ad.pop(part.name, None)
 
 
-def largest_work(
-    node: Node, resource: Mapping[str, Value], options: Mapping[str, Sequence[Value | None]]
-) -> int:
-    """Return the work of one evaluation of a part, for those of the options that cause the most."""
-    sizes = LargestSizes()
-    for name in resource_names(node).values():
-        for value in options.get(name) or (lookup(resource, name),):
-            sizes.add(name, value)
-    return sizes.units(work.count_work(node))
-
-
 def work_of_text(text: str, sizes: LargestSizes) -> int:
     """Return an upper bound of the work of one evaluation, without reading; 0 if it cannot be parsed."""
     try:
@@ -140,6 +134,15 @@ def work_of_text(text: str, sizes: LargestSizes) -> int:
     except InvalidInput:
         return 0
     return sizes.evaluation_units(work.count_work(node))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """One value, as the library reads it; None: absent."""
+
+    key: str
+    value: object
+    size: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,21 +153,27 @@ class _ReadValues:
     ad: Any = field(default_factory=classad2.ClassAd)
     sizes: dict[str, Size] = field(default_factory=dict)
 
-    def put(self, name: str, has: Value | None) -> None:
-        """Set a value; None: absent. One that is too long is Error."""
+    def read(self, name: str, has: Any) -> _Reading:
+        """Convert a value; None: absent. One that is too long is Error."""
         key = attribute_key(name)
-        self.sizes.pop(key, None)
-        if has is None:
-            self.ad.pop(key, None)
-            return
+        if has is None or has is classad2.Value.Error:
+            return _Reading(key=key, value=has)
         size, excess = _measure(has, self.shares.get(key))
         if excess:
-            self.ad[key] = classad2.Value.Error
+            return _Reading(key=key, value=classad2.Value.Error)
+        # `as_value` again: the library crashes the process on text that is not valid Unicode.
+        return _Reading(key=key, value=_library_text(as_value(has, name)), size=size)
+
+    def set(self, reading: _Reading) -> None:
+        """Set a value, or remove it."""
+        if reading.size is None:
+            self.sizes.pop(reading.key, None)
         else:
-            if size is not None:
-                self.sizes[key] = size
-            # `as_value` again: the library crashes the process on text that is not valid Unicode.
-            self.ad[key] = _library_text(as_value(has, name))
+            self.sizes[reading.key] = reading.size
+        if reading.value is None:
+            self.ad.pop(reading.key, None)
+        else:
+            self.ad[reading.key] = reading.value
 
 
 def _measure(value: Value, share: int | None) -> tuple[Size | None, str | None]:
@@ -188,7 +197,7 @@ def _read_values(
 ) -> _ReadValues:
     found = _ReadValues(shares=shares)
     for name, has in lookup_each(resource, names):
-        found.put(name, has)
+        found.set(found.read(name, has))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Render statements about nodes in a site's batch system language, as arguments of its submit command."""
+"""Statements about nodes in a site's batch system language, rendered as arguments of its submit command."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from requirements.nodes.lrms_vocabulary import ConditionForm, OptionForm, Vocabulary
-from requirements.nodes.necessary_condition import Alternative, AtLeast, AtMost, Lacks, OneOf, Statement
-from requirements.nodes.node_attributes import NodeAttributes, Option
-from requirements.nodes.site_mapping import Meaning, SiteMapping
-from requirements.values import as_number
 
-_STRICT = {ConditionForm.ABOVE: ConditionForm.MIN, ConditionForm.BELOW: ConditionForm.MAX}
+#: The form with equality of each bound without it.
+NOT_STRICT = {ConditionForm.ABOVE: ConditionForm.MIN, ConditionForm.BELOW: ConditionForm.MAX}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +23,7 @@ class Term:
     @property
     def place(self) -> tuple[str, str]:
         """Key of statements about the same thing."""
-        return _STRICT.get(self.form, self.form), self.word
+        return NOT_STRICT.get(self.form, self.form), self.word
 
     def implies(self, other: "Term") -> bool:
         """Whether another statement with the same key holds wherever this one does."""
@@ -56,112 +53,6 @@ def find_place(term: Term, vocabulary: Vocabulary) -> str | None:
     ):
         return "items"
     return "joined" if vocabulary.joined and term.form in vocabulary.joined.forms else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renderer:
-    """Renders statements for one queue."""
-
-    mapping: SiteMapping
-    nodes: NodeAttributes
-
-    def render(self, alternative: Alternative) -> Iterator[Term]:
-        """Yield the terms that can be expressed for a conjunction."""
-        for statement in alternative:
-            meaning = self.mapping.find(statement.name)
-            if meaning is not None:
-                yield from self._render_statement(statement, meaning)
-
-    def _render_statement(self, statement: Statement, meaning: Meaning) -> Iterator[Term]:
-        match statement:
-            case AtLeast(value=value, strict=strict):
-                yield from self._bound(
-                    ConditionForm.ABOVE if strict else ConditionForm.MIN, value, meaning.minimum, meaning
-                )
-            case AtMost(value=value, strict=strict):
-                yield from self._bound(
-                    ConditionForm.BELOW if strict else ConditionForm.MAX, value, meaning.maximum, meaning
-                )
-            case OneOf(options=options):
-                yield from self._hull(options, meaning)
-                yield from _features(options, meaning)
-                if not statement.among:
-                    yield from _texts(options, meaning, self.mapping.vocabulary)
-            case Lacks(value=value):
-                text, feature = meaning.text(value, self.mapping.vocabulary), meaning.feature(value)
-                if meaning.equal and text and not statement.among:
-                    yield Term(form=ConditionForm.NOT_EQUAL, word=meaning.equal, texts=frozenset({text}))
-                if feature:
-                    yield Term(form=ConditionForm.NO_FEATURE, texts=frozenset({feature}))
-
-    def _hull(self, options: Sequence[Option], meaning: Meaning) -> Iterator[Term]:
-        """Bound numbers by the smallest and the largest option, unless all nodes are within these bounds."""
-        hull, whole = _range_of(options), _range_of(self.nodes.options(meaning.name) or ())
-        if hull is None:
-            return
-        if whole is None or hull[0] > whole[0]:
-            yield from self._bound(ConditionForm.MIN, hull[0], meaning.minimum, meaning)
-        if whole is None or hull[1] < whole[1]:
-            yield from self._bound(ConditionForm.MAX, hull[1], meaning.maximum, meaning)
-
-    def _bound(self, form: ConditionForm, value: float, word: str | None, meaning: Meaning) -> Iterator[Term]:
-        """Convert a bound to the word's unit, rounded to the weaker side if necessary; 0 is left out.
-
-        A zero requests nothing or, as in Slurm's `--mem=0`, everything.
-        """
-        if word is None:
-            return
-        vocabulary = self.mapping.vocabulary
-        exact = Fraction(value) * meaning.factor(word)
-        least = form in (ConditionForm.MIN, ConditionForm.ABOVE)
-        whole = Fraction(math.floor(exact) if least else math.ceil(exact))
-        if not find_place(Term(form=form, word=word), vocabulary):
-            form = _STRICT.get(form, form)
-        if (number := exact if vocabulary.fractions else whole) > 0:
-            yield Term(form=form, word=word, number=number)
-
-
-def _range_of(options: Sequence[Option]) -> tuple[float, float] | None:
-    """Return bounds that hold for every node with one of the options; None: they are not numbers."""
-    ranges = [each for option in options if (each := _range(option)) is not None]
-    if not ranges or len(ranges) < len(options):
-        return None
-    return min(high for _, high in ranges), max(low for low, _ in ranges)
-
-
-def _range(option: Option) -> tuple[float, float] | None:
-    items = option if isinstance(option, tuple) else (option,)
-    numbers = [number for item in items if item is not None and _is_number(number := as_number(item))]
-    return (min(numbers), max(numbers)) if numbers and len(numbers) == len(items) else None  # type: ignore[return-value]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _features(options: Sequence[Option], meaning: Meaning) -> Iterator[Term]:
-    features = [_feature(option, meaning) for option in options]
-    if all(features):
-        yield Term(form=ConditionForm.FEATURE, texts=frozenset(each for each in features if each))
-
-
-def _texts(options: Sequence[Option], meaning: Meaning, vocabulary: Vocabulary) -> Iterator[Term]:
-    if meaning.equal is None:
-        return
-    texts = [
-        None if option is None or isinstance(option, tuple) else meaning.text(option, vocabulary)
-        for option in options
-    ]
-    if all(texts):
-        term = frozenset(each for each in texts if each)
-        yield Term(form=ConditionForm.EQUAL, word=meaning.equal, texts=term)
-
-
-def _feature(option: Option, meaning: Meaning) -> str | None:
-    """Return a feature of every node with the option: that of any of its values."""
-    items = option if isinstance(option, tuple) else (option,)
-    found = (meaning.feature(item) for item in items if item is not None)
-    return next((feature for feature in found if feature), None)
 
 
 #: Characters of one argument.

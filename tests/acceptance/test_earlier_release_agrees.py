@@ -75,7 +75,8 @@ class Drawing:
         job: dict[str, Any] = {"Executable": "x"}
         draw = self.dice.random
         if draw() < 0.9:
-            job["Requirements"] = self.record() if draw() < 0.5 else self.condition(2)
+            names = self.dice.sample([*self.numbers, *self.texts], len(self.numbers) + len(self.texts))
+            job["Requirements"] = self.record() if draw() < 0.5 else self.condition(2, names)
         for name, values in (
             ("CPUTime", (600, 80_000, 90_000, 500_000)),
             ("Site", ("LCG.Mixed.org", "OSG.CERN.ch", "ANY", ["OSG.MIT.us", "OSG.CERN.ch"])),
@@ -102,19 +103,20 @@ class Drawing:
     def value(self, name: str) -> Any:
         return self.dice.choice(self.numbers.get(name) or self.texts[name])
 
-    def condition(self, depth: int) -> str:
+    def condition(self, depth: int, names: list[str]) -> str:
+        """Each name once: of two comparisons of one, this release sees where no value fulfils both."""
         draw = self.dice.random()
         if depth == 0 or draw < 0.3:
-            return self.comparison()
+            return self.comparison(names.pop())
         if draw < 0.4:
-            return f"!({self.condition(depth - 1)})"
+            return f"!({self.condition(depth - 1, names)})"
         if draw < 0.5:
-            parts = (self.condition(depth - 1) for _ in range(3))
+            parts = (self.condition(depth - 1, names) for _ in range(3))
             return "({} ? {} : {})".format(*parts)
-        return f"({self.condition(depth - 1)} {self.dice.choice(('&&', '||'))} {self.condition(depth - 1)})"
+        parts = [self.condition(depth - 1, names) for _ in range(2)]
+        return f"({self.dice.choice((' && ', ' || ')).join(parts)})"
 
-    def comparison(self) -> str:
-        name = self.dice.choice([*self.numbers, *self.texts])
+    def comparison(self, name: str) -> str:
         operator = self.dice.choice(("==", "!=", "<", "<=", ">", ">=", "=?=", "=!="))
         written = json.dumps(self.value(name))
         match self.dice.randrange(12):

@@ -90,7 +90,7 @@ def _expected(index: QueueClassIndex, requirements: Requirements) -> EligibleSet
     for slot, each in index.classes.items():
         standing = evaluator.decide_at_queue(requirements, each.values, DECLARATIONS, each.nodes)
         eligible |= standing.eligible << slot
-        undecided |= (standing.residue is not None) << slot
+        undecided |= bool(standing.undecided) << slot
     return EligibleSets(eligible=eligible, undecided=undecided)
 
 

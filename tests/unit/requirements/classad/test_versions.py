@@ -3,9 +3,12 @@
 import pytest
 
 from requirements.classad.evaluation import read
+from requirements.classad.expression import Expression
 from requirements.classad.syntax_tree import SourceText
+from requirements.evaluator import decide_at_queue
 from requirements.nodes.node_attributes import parse_node_attributes
-from requirements.nodes.residual import residual
+from requirements.nodes.resolution import QueueDecision
+from requirements.record import Declarations
 from requirements.values import Value
 
 
@@ -39,5 +42,9 @@ def test_versions_are_compared_as_texts(text: str, value: Value, wanted: object)
 
 def test_versions_of_nodes_are_compared_as_texts() -> None:
     nodes = parse_node_attributes({"V": [9.4, 9.5]})
-    assert residual('versionGE(other.V, "9.5")', {}, nodes).residue is not None
-    assert not residual('versionGE(other.V, "9.6")', {}, nodes).eligible
+
+    def decide(text: str) -> QueueDecision:
+        return decide_at_queue(Expression(text=text), {}, Declarations(), nodes)
+
+    assert decide('versionGE(other.V, "9.5")').undecided
+    assert not decide('versionGE(other.V, "9.6")').eligible

@@ -25,8 +25,8 @@ COMMANDS = re.findall(r"^\*\*.*\*\*: `(\w+) (.*)`$", TEXT, re.MULTILINE)
 
 def said(vocabulary: str, requirements: str) -> tuple[str, ...]:
     expression = parse_expression(requirements)
-    residue = evaluator.decide_at_queue(expression, {}, Declarations(), NODES).residue
-    return compile_flags(residue, NODES, Declarations(), parse_mapping(MAPPINGS[vocabulary])).arguments
+    decision = evaluator.decide_at_queue(expression, {}, Declarations(), NODES)
+    return compile_flags(decision, parse_mapping(MAPPINGS[vocabulary])).arguments
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -43,7 +43,8 @@ def test_each_batch_system_has_an_example_with_the_flags_that_follow(vocabulary:
 def test_the_vocabulary_of_a_site_has_the_flags_that_follow() -> None:
     [own] = [each for each in FORWARDINGS if not isinstance(each["Vocabulary"], str)]
     expression = parse_expression('other.Memory >= 4000 && other.OS == "el9"')
-    found = compile_flags(expression, NODES, Declarations(), parse_mapping(own)).arguments
+    decision = evaluator.decide_at_queue(expression, {}, Declarations(), NODES)
+    found = compile_flags(decision, parse_mapping(own)).arguments
     assert f"`nqsub {' '.join(found)}`" in TEXT
     assert (
         yaml.safe_load(re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)[-1])["dialect"]["vocabulary"]
