@@ -1,7 +1,7 @@
 """Parse texts in the ClassAd language: job descriptions (JDL), resource ads, and files with several ads.
 
-The text is scanned and parsed here, so that errors have a position and no literal is misread; then the
-ClassAd library has to accept it as well.
+Our own parser reads the text, so that errors have a position and no literal is misread; then the ClassAd
+library has to accept the expressions in it as well.
 
 A file has ads in the new syntax (`[ a = 1; … ]`) or the old (one attribute per line).
 """
@@ -10,12 +10,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import classad2
 
 from requirements.classad.lexer import TokenKind, scan
 from requirements.classad.parser import read_ad, read_ads
-from requirements.classad.restrictions import check_height
+from requirements.classad.restrictions import MAX_HEIGHT, TOO_HIGH, height
 from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, SourceText, Special, Unary, render
 from requirements.errors import Problem
 from requirements.values import fold
@@ -78,12 +79,22 @@ def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attri
 
 
 def check(ad: Ad, source: SourceText) -> None:
-    """Refuse an ad that HTCondor's library cannot read."""
-    check_height(ad, source)
+    """Refuse an ad with expressions that HTCondor's library cannot read."""
+    for _, node in ad.entries:
+        is_plain = isinstance(node, ListOf) and all(isinstance(each, Literal) for each in node.items)
+        if not is_plain and not isinstance(node, Literal) and (fault := _fault(node)):
+            raise source.fault(node.start, fault)
+
+
+@lru_cache(maxsize=1024)
+def _fault(node: Node) -> str | None:
+    if height(node) >= MAX_HEIGHT:
+        return TOO_HIGH
     try:
-        classad2.ClassAd(render(ad))
-    except classad2.ClassAdException as error:
-        raise source.fault(ad.start, "HTCondor's ClassAd library cannot read this") from error
+        classad2.ExprTree(render(node))
+    except classad2.ClassAdException:
+        return "HTCondor's ClassAd library cannot read this"
+    return None
 
 
 def value_of(node: Node, source: SourceText) -> object:

@@ -194,12 +194,12 @@ _MEANT = {"and": "&&", "or": "||", "not": "!", "=": "=="}
 class Cursor:
     """Current token and nesting depth."""
 
-    def __init__(self, source: SourceText) -> None:
+    def __init__(self, source: SourceText, start: int = 0, depth: int = 0) -> None:
         self.source = source
-        self._tokens = scan(source)
+        self._tokens = scan(source, start)
         self.token = next(self._tokens)
         self.ended = 0  #: end of the previous token
-        self._depth = 0
+        self.depth = depth
 
     def next(self) -> ClassAdToken:
         """Return the current token and move to the next."""
@@ -245,11 +245,11 @@ class Cursor:
     @contextmanager
     def deeper(self) -> Iterator[None]:
         """Enter one nesting level."""
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
             raise self.too_deep(self.token.start)
         yield
-        self._depth -= 1
+        self.depth -= 1
 
     def too_deep(self, start: int) -> InvalidInput:
         """Return the error for excessive nesting, to be raised by the caller."""

@@ -1,4 +1,8 @@
-"""Parser for ClassAds: tokens to trees, with errors that give the position."""
+"""Parser for ClassAds: tokens to trees, with errors that give the position.
+
+Of an ad the names and the plain values, which are nearly all, are read as they are written; the rest is
+expressions.
+"""
 
 import re
 from dataclasses import replace
@@ -12,7 +16,6 @@ from requirements.classad.syntax_tree import (
     MOST_IN_AD,
     MOST_IN_EXPRESSION,
     PRECEDENCE,
-    TEXTS,
     Ad,
     Attribute,
     AttributeSelection,
@@ -39,7 +42,11 @@ _WORDS: dict[str, Scalar | Special] = {
     "error": Special.ERROR,
 }
 _SPELLED = {"is": "=?=", "isnt": "=!="}
-_PLAIN_TEXT = re.compile('"([^"]*)"')
+#: A text without escapes or a whole number, and a list of these, which may be thousands. Without possessive
+#: quantifiers: inside a repeated group those of Python 3.11.0 to 3.11.4 match what they should not.
+_ITEM = re.compile(r'"(?P<text>[^"\\]*)"|(?P<number>0|[1-9][0-9]{0,14})(?![0-9A-Za-z_.])')
+_ONE = re.sub(r"\?P<\w+>", "?:", _ITEM.pattern)
+_LIST = re.compile(rf"\{{\s*(?:{_ONE})(?:\s*,\s*(?:{_ONE}))*\s*\}}")
 _NO_NUMBERS = frozenset({"inf", "infinity", "nan"})
 #: Characters of a text whose tree is cached, at up to 100 bytes each, and number of these trees.
 SHORT: Final = 1000
@@ -69,10 +76,21 @@ def _find_tree(text: str) -> Node | None:
 def _parse(source: SourceText) -> Node:
     check_volume(source, MOST_IN_EXPRESSION)
     reader = _Reader(source)
-    node = reader.expression()
+    node = reader.whole_expression()
     reader.expect_end()
-    _check_depth(node, reader)
     return node
+
+
+#: Blanks and comments. Nothing follows what repeats, so that no text takes long.
+_BETWEEN = r"(?:\A|\n)[ \t\r\v\f]*\#[^\n]*|[ \t\r\v\f]+|\n|//[^\n]*|/\*.*?\*/"
+_GAP, _GAPS, _AFTER_AD = (re.compile(f"(?:{_BETWEEN}{more})*", re.DOTALL) for more in ("", "|;", "|[;,]"))
+#: A name as nearly all are, and the sign behind it.
+_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)[ \t\r\n\v\f]*=(?!=|[?!]=)")
+#: Values that mean what is written.
+_PLAIN = re.compile(rf"{_ITEM.pattern}|{_LIST.pattern}")
+#: Another value without brackets, comments and escapes.
+_SIMPLE = re.compile(r"""(?:[^;\[\]"'\\/#]+|"[^"\\]*")+""")
+_BLANKS = " \t\r\n\v\f"
 
 
 def read_ad(source: SourceText) -> Ad:
@@ -81,34 +99,105 @@ def read_ad(source: SourceText) -> Ad:
     Names at the top may have dots (`Parameters.Input`), unlike in ClassAds proper.
     """
     check_volume(source, MOST_IN_AD)
-    reader = _Reader(source)
-    if reader.is_at("["):
-        ad = reader.ad(dotted=True)
-        while reader.take(";"):
-            pass
+    source.check_characters()
+    if source.text.startswith("[", start := _skip(_GAP, source, 0)):
+        ad = _read_brackets(source, start)
+        end = _skip(_GAPS, source, ad.end)
+    elif start < len(source.text):
+        entries, end = _read_entries(source, start, "")
+        ad = Ad(entries=entries, start=start, end=end)
     else:
-        ad = reader.bare_ad()
-    reader.expect_end()
-    _check_depth(ad, reader)
+        raise source.fault(start, "there is nothing to read")
+    if end < len(source.text):
+        raise _Reader(source, end).unexpected("the end")
     return ad
 
 
 def read_ads(source: SourceText) -> tuple[Ad, ...]:
     """Parse any number of ads in brackets, one after the other or in a list."""
-    reader = _Reader(source)
-    in_list = reader.take("{")
+    start = _skip(_GAP, source, 0)
+    in_list = source.text.startswith("{", start)
+    end = _skip(_GAP, source, start + in_list)
     found: list[Ad] = []
-    while reader.is_at("["):
-        found.append(reader.ad(dotted=True))
-        while reader.take(";") or reader.take(","):
-            pass
+    while source.text.startswith("[", end):
+        found.append(_read_brackets(source, end))
+        end = _skip(_AFTER_AD, source, found[-1].end)
+    reader = _Reader(source, end)
     if in_list:
         reader.expect("}", "or an ad")
     if not reader.is_at_end():
         raise reader.unexpected("an ad")
-    for ad in found:
-        _check_depth(ad, reader)
     return tuple(found)
+
+
+def _skip(gap: re.Pattern[str], source: SourceText, start: int) -> int:
+    found = gap.match(source.text, start)
+    return found.end() if found else start
+
+
+def _read_brackets(source: SourceText, start: int, depth: int = 1, *, is_inner: bool = False) -> Ad:
+    entries, end = _read_entries(source, start + 1, "]", depth, is_inner=is_inner)
+    if end == len(source.text):
+        raise source.fault(end, "the end where ] should stand")
+    return Ad(entries=entries, start=start, end=end + 1)
+
+
+def _read_entries(
+    source: SourceText, at: int, closing: str, depth: int = 0, *, is_inner: bool = False
+) -> tuple[tuple[tuple[str, Node], ...], int]:
+    """Read names and values up to the closing bracket, or the end of the text; with its position."""
+    text = source.text
+    entries: dict[str, tuple[str, Node]] = {}
+    while (start := _skip(_GAPS, source, at)) < len(text) and text[start] != closing:
+        usual = _NAME.match(text, start)
+        if usual and KEYWORDS.isdisjoint(usual[1].lower().split(".")) and not (is_inner and "." in usual[1]):
+            name, at = usual[1], _skip(_GAP, source, usual.end())
+        else:
+            reader = _Reader(source, start)
+            name, at = reader.entry_name(dotted=not is_inner), reader.token.start
+        if (first := entries.get(fold(name))) is not None:
+            raise source.fault(start, f"{name} is named twice, the first time as {first[0]}")
+        found = _find_value(source, at, closing)
+        if found is None:
+            reader = _Reader(source, at, depth)
+            found = reader.whole_expression(), reader.token.start
+            if not (reader.is_at(";") or reader.is_at_end() or reader.is_at(closing)):
+                raise reader.unexpected(f"a semicolon after the value of {name}")
+        entries[fold(name)] = name, found[0]
+        at = found[1]
+    return tuple(entries.values()), start
+
+
+def _find_value(source: SourceText, start: int, closing: str) -> tuple[Node, int] | None:
+    """Find a value that needs no parser, or whose tree is cached; with the position of the sign behind it."""
+    for form in (_PLAIN, _SIMPLE):
+        if (found := form.match(source.text, start)) is None:
+            continue
+        written = found[0].rstrip(_BLANKS)
+        end = start + len(written)
+        after = _skip(_GAP, source, end)
+        if source.text[after : after + 1] not in ("", ";", closing):
+            continue
+        if form is _SIMPLE:
+            tree = _find_tree(written) if len(written) <= SHORT else None
+            # The positions of its parts are those in its own text: of use only in a list.
+            if tree is None or isinstance(tree, ListOf):
+                return None
+            return replace(tree, start=start, end=end), after
+        items = _list_items(source, start, end)
+        return ListOf(items=items, start=start, end=end) if written[0] == "{" else items[0], after
+    return None
+
+
+def _list_items(source: SourceText, start: int, end: int) -> tuple[Literal, ...]:
+    return tuple(
+        Literal(
+            value=int(each["number"]) if each["text"] is None else each["text"],
+            start=each.start(),
+            end=each.end(),
+        )
+        for each in _ITEM.finditer(source.text, start, end)
+    )
 
 
 def _check_depth(node: Node, reader: Cursor) -> None:
@@ -122,47 +211,26 @@ def _check_depth(node: Node, reader: Cursor) -> None:
 
 
 class _Reader(Cursor):
-    def bare_ad(self) -> Ad:
-        if self.is_at_end():
-            raise self.source.fault(self.token.start, "there is nothing to read")
-        start = self.token.start
-        entries = self._entries(None, dotted=True)
-        return Ad(entries=entries, start=start, end=self.ended)
-
-    def ad(self, *, dotted: bool = False) -> Ad:
-        start = self.expect("[")
+    def _ad(self) -> Ad:
         with self.deeper():
-            entries = self._entries("]", dotted=dotted)
-        self.expect("]")
-        return Ad(entries=entries, start=start, end=self.ended)
+            ad = _read_brackets(self.source, self.token.start, self.depth, is_inner=True)
+        self.move_to(ad.end)
+        return ad
 
-    def _entries(self, closing: str | None, *, dotted: bool) -> tuple[tuple[str, Node], ...]:
-        entries: list[tuple[str, Node]] = []
-        spelled: dict[str, str] = {}
-        while True:
-            while self.take(";"):
-                pass
-            if self._ends(closing):
-                return tuple(entries)
-            start = self.token.start
-            name = self._entry_name(dotted=dotted)
-            if (first := spelled.get(fold(name))) is not None:
-                raise self.source.fault(start, f"{name} is named twice, the first time as {first}")
-            spelled[fold(name)] = name
-            self.expect("=", f"after the name {name}")
-            entries.append((name, self.expression()))
-            if not (self.is_at(";") or self._ends(closing)):
-                raise self.unexpected(f"a semicolon after the value of {name}")
-
-    def _ends(self, closing: str | None) -> bool:
-        """Whether an ad ends here: with its bracket or with the text."""
-        return self.is_at_end() or (closing is not None and self.is_at(closing))
-
-    def _entry_name(self, *, dotted: bool) -> str:
+    def entry_name(self, *, dotted: bool) -> str:
+        """Parse the name of an entry and the sign behind it."""
         names = [self._name("a name")]
         while dotted and self.take("."):
             names.append(self._name("a name after the dot"))
-        return ".".join(names)
+        name = ".".join(names)
+        self.expect("=", f"after the name {name}")
+        return name
+
+    def whole_expression(self) -> Node:
+        """Parse an expression that is no part of another one."""
+        node = self.expression()
+        _check_depth(node, self)
+        return node
 
     def expression(self, lowest: int = 0) -> Node:
         """Parse operands and the operators between them that bind at least as tightly as `lowest`."""
@@ -259,25 +327,23 @@ class _Reader(Cursor):
             case "(":
                 return self._parenthesis()
             case "{":
-                items = self._texts() or self._items("{", "}")
+                items = self._plain_items() or self._items("{", "}")
                 return ListOf(items=items, start=token.start, end=self.ended)
             case "[":
-                return self.ad()
+                return self._ad()
             case ".":
                 self.next()
                 name = self._name("a name after the dot")
                 return Attribute(names=(name,), absolute=True, start=token.start, end=self.ended)
         raise self.unexpected("a value")
 
-    def _texts(self) -> tuple[Node, ...]:
-        """Parse a list of plain texts in one step; empty if it is another list."""
-        found = TEXTS.match(self.source.text, self.token.start)
+    def _plain_items(self) -> tuple[Node, ...]:
+        """Parse a list of plain values in one step; empty if it is another list."""
+        found = _LIST.match(self.source.text, self.token.start)
         if found is None:
             return ()
-        texts = _PLAIN_TEXT.finditer(self.source.text, found.start(), found.end())
-        items = tuple(Literal(value=each[1], start=each.start(), end=each.end()) for each in texts)
         self.move_to(found.end())
-        return items
+        return _list_items(self.source, *found.span())
 
     def _text(self) -> Literal:
         """Parse a text; adjacent texts are concatenated."""

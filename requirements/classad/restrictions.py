@@ -243,13 +243,7 @@ def _number(node: Node) -> float | None:
 #: Levels of an evaluation before the library fails: measured, and checked by a test. A sum of some
 #: hundred thousand terms overruns its stack while it is parsed.
 MAX_HEIGHT = 401
-
-
-def check_height(node: Node, source: SourceText) -> None:
-    """Refuse a tree that is too deep for the library."""
-    if height(node) > MAX_HEIGHT:
-        message = "too many operations inside each other; parentheses around parts of it, or member(), help"
-        raise source.fault(node.start, message)
+TOO_HIGH = "too many operations inside each other; parentheses around parts of it, or member(), help"
 
 
 def height(node: Node) -> int:
@@ -335,7 +329,8 @@ def check(node: Node, source: SourceText) -> None:
         raise InvalidInput(problems)
     if len([part for part in parts_of(node) if is_regexp(part)]) > MAX_PATTERNS:
         raise source.fault(node.start, f"more than {MAX_PATTERNS} regular expressions; a|b is one")
-    check_height(node, source)
+    if height(node) > MAX_HEIGHT:
+        raise source.fault(node.start, TOO_HIGH)
 
 
 def parts_of(node: Node) -> Iterator[Node]:

@@ -72,9 +72,6 @@ class SourceText:
         return ("…" if first > start else "") + cut + ("…" if last < end else "")
 
 
-#: A list of plain texts, such as thousands of file names, is parsed in one step. Without possessive
-#: quantifiers: inside a repeated group those of Python 3.11.0 to 3.11.4 match what they should not.
-TEXTS = re.compile(r'\{\s*"[^"\\]*"(?:\s*,\s*"[^"\\]*")*\s*\}')
 #: Unterminated comments and texts extend to the end, so that no part is scanned twice.
 _WORD = re.compile(
     r"""(?://[^\n]*+|/\*(?:.*?\*/|.*+)|\s++)

@@ -75,6 +75,15 @@ def test_a_computing_elements_ad_is_read() -> None:
     assert info["AuthorizationCheck"].text.endswith("GlueCEAccessControlBaseRule)")
 
 
+@pytest.mark.parametrize("_time", ["first", "again"])
+def test_parts_of_lists_keep_their_place_also_when_the_value_was_read_before(_time: str) -> None:
+    ad = parse_ad('A = {1, "b"};\n  B = ({other.X, 2});\n C = -other.X + 1 ;', "job.jdl")
+    assert ad == {"A": [1, "b"], "B": [Unevaluated("other.X"), 2], "C": Unevaluated("-other.X + 1")}
+    b: Any = ad["B"]
+    c: Any = ad["C"]
+    assert [(each.line, each.column) for each in (b[0], c)] == [(2, 9), (3, 6)]
+
+
 def test_an_expression_stays_as_it_is_written_and_knows_its_place() -> None:
     ad = parse_ad('A = 1;\n  Requirements = (other.X > 3) /* a */ &&\n other.Y == "b;]" ;', "job.jdl")
     expression = ad["Requirements"]
