@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_pascal
 
+from cs_config import errors
 from cs_config.options import bounds, keywords, place_limits
 from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
@@ -168,9 +169,9 @@ class JobDescriptionOptions(Options):
         return at_least if high is None else min(at_least, high)
 
     def _find_bounds(self, keyword: Keyword) -> tuple[float | None, float | None]:
-        configured = self.declared_by_name.get(fold(keyword.name), DeclaredName())
-        low = keyword.minimum if configured.min is None else configured.min
-        return low, keyword.maximum if configured.max is None else configured.max
+        configured = self.declared_by_name.get(fold(keyword.name))
+        low, high = (configured.min, configured.max) if configured else (None, None)
+        return keyword.minimum if low is None else low, keyword.maximum if high is None else high
 
     def contradictions(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Contradictions between several keywords, by attribute, as pairs of keyword and message."""
@@ -213,6 +214,19 @@ class JobDescriptionOptions(Options):
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
         found = (*self.contradictions(read), *self.excesses(read))
         yield from ((spelled.get(name, name), message) for name, message in found)
+
+    @cached_property
+    def default_values(self) -> Mapping[str, object]:
+        """Default values by attribute of a description; ConfigError for an invalid one."""
+        found: dict[str, object] = {}
+        for name, default in self.defaults.items():
+            if keyword := keywords.find_keyword(name):
+                try:
+                    found[keyword.attribute] = keyword.read(default)
+                except UnfitValueError as unfit:
+                    path = f"Operations/JobDescription/{name}/default"
+                    raise errors.one_problem(path, str(unfit)) from None
+        return found
 
     @cached_property
     def filled_in(self) -> Mapping[str, object]:

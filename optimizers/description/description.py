@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final
 
-from cs_config import errors as config_errors
 from cs_config.options import keywords
 from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
 from cs_config.options.options import VoOptions
@@ -24,7 +23,7 @@ from requirements.values import as_value, attribute_value, fold
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 #: Key of an expression in JSON: `{"expression": "…"}`.
-_EXPRESSION = "expression"
+EXPRESSION: Final = "expression"
 #: Columns of the job, determined separately from the description.
 _OWNERSHIP = frozenset({"owner", "owner_group", "vo"})
 #: Attributes for which 0 means not stated.
@@ -65,7 +64,7 @@ def refers_to_own(raw: Mapping[str, object]) -> bool:
 def list_expressions(raw: Mapping[str, object]) -> list[str]:
     """The texts of Requirements and Rank of a parsed description that are expressions, not records."""
     found = [value for name, value in raw.items() if fold(name) in _EVALUATED]
-    texts = [value[_EXPRESSION] if _is_expression(value) else value for value in found]  # type: ignore[index]
+    texts = [value[EXPRESSION] if _is_expression(value) else value for value in found]  # type: ignore[index]
     return [
         each.text if isinstance(each, Unevaluated) else each
         for each in texts
@@ -75,21 +74,14 @@ def list_expressions(raw: Mapping[str, object]) -> list[str]:
 
 def expression(value: object) -> object:
     """Convert a value to an expression where one is required: a text is the expression's source."""
-    text = value[_EXPRESSION] if _is_expression(value) else value  # type: ignore[index]
+    text = value[EXPRESSION] if _is_expression(value) else value  # type: ignore[index]
     return Unevaluated(text) if isinstance(text, str) else value
-
-
-def as_record(value: object) -> object:
-    """Convert an expression with a percent sign to its form in JSON, in which placeholders are filled."""
-    if isinstance(value, Unevaluated) and "%" in value.text:
-        return {_EXPRESSION: value.text}
-    return value
 
 
 def further_value(value: object, name: str) -> object:
     """Check the value of a keyword that only the configuration defines, a value or an expression."""
     if _is_expression(value):
-        value = Unevaluated(str(value[_EXPRESSION]))  # type: ignore[index]
+        value = Unevaluated(str(value[EXPRESSION]))  # type: ignore[index]
     if isinstance(value, Unevaluated):
         place = SourceText(text=value.text, path=name, file=value.file, line=value.line, column=value.column)
         read_expression(place)
@@ -99,7 +91,7 @@ def further_value(value: object, name: str) -> object:
 
 
 def _is_expression(value: object) -> bool:
-    return isinstance(value, Mapping) and list(value) == [_EXPRESSION] and isinstance(value[_EXPRESSION], str)
+    return isinstance(value, Mapping) and list(value) == [EXPRESSION] and isinstance(value[EXPRESSION], str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +199,12 @@ def parse_description(
     stated: dict[str, Any] = {}
     for name, value in raw.items():
         stated.update(reader.keyword(name, value))
-        if reader.is_full:
+        if len(reader.problems) >= MOST_PROBLEMS:
             break
     extra = reader.unknown_to_us(raw)
     own = own_attributes(_OWN_DEFAULTS | stated, {**extra, **reader.evaluated})
-    defaults = reader.defaults() if with_defaults else {"cpu_time": 0}
-    values = defaults | stated | reader.expressions(own)
+    defaults = operations.job_description.default_values if with_defaults else {"cpu_time": 0}
+    values: dict[str, Any] = {**defaults, **stated, **reader.expressions(own)}
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
@@ -285,7 +277,7 @@ def stored_body(description: JobDescription) -> dict[str, object]:
     if description.rank is not None:
         stated["Rank"] = description.rank.original_text
     return stated | {
-        name: {_EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
+        name: {EXPRESSION: value.text} if isinstance(value, Unevaluated) else value
         for name, value in description.extra.items()
     }
 
@@ -298,29 +290,22 @@ class _Reader:
     is_accepted: bool  #: the options judged it before
     evaluated: dict[str, object] = field(default_factory=dict)  #: name to expression
 
-    def defaults(self) -> dict[str, Any]:
-        """Return the configured values of keywords that are left out."""
-        found: dict[str, Any] = {}
-        for name, default in self.operations.job_description.defaults.items():
-            if keyword := keywords.find_keyword(name):
-                try:
-                    found[keyword.attribute] = keyword.read(default)
-                except UnfitValueError as unfit:
-                    path = f"Operations/JobDescription/{name}/default"
-                    raise config_errors.one_problem(path, str(unfit)) from None
-        return found
-
     def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
         self.problems.append(Problem(path=name, message=message, suggestion=suggestion))
 
     def keyword(self, name: str, value: object) -> dict[str, object]:
         """Return attribute and value of one keyword; empty if it is unknown or invalid."""
-        if fold(name) in _EVALUATED:
-            if self._once(_EVALUATED[fold(name)], name):
-                self.evaluated[name] = expression(value)
+        attribute = _EVALUATED.get(fold(name))
+        keyword = None if attribute else keywords.find_keyword(name)
+        if keyword is not None:
+            attribute = keyword.attribute
+        if attribute is None:
             return {}
-        keyword = keywords.find_keyword(name)
-        if keyword is None or not self._once(keyword.attribute, name):
+        if (other := self.spelled.setdefault(attribute, name)) != name:
+            self.problem(name, f"named twice, the other time as {other}")
+            return {}
+        if keyword is None:
+            self.evaluated[name] = expression(value)
             return {}
         try:
             read = keyword.read(value)
@@ -343,7 +328,7 @@ class _Reader:
                 continue
             if fold(name) not in known and not self.is_accepted:
                 self._unknown(name)
-                if self.is_full:
+                if len(self.problems) >= MOST_PROBLEMS:
                     break
                 continue
             try:
@@ -367,17 +352,6 @@ class _Reader:
         names = (*keywords.NAMES, *options.extra)
         message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"
         self.problem(name, message, did_you_mean(name, names) if len(self.problems) < MOST_HINTS else None)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the maximum number of problems is reached."""
-        return len(self.problems) >= MOST_PROBLEMS
-
-    def _once(self, attribute: str, name: str) -> bool:
-        other = self.spelled.setdefault(attribute, name)
-        if other != name:
-            self.problem(name, f"named twice, the other time as {other}")
-        return other == name
 
     def expressions(self, own: Own) -> dict[str, object]:
         """Return Requirements and Rank, unless they are invalid."""

@@ -14,7 +14,6 @@ from itertools import groupby
 from typing import Any
 
 from cs_config.options import keywords
-from cs_config.options.keywords import Keyword
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
@@ -23,9 +22,8 @@ from optimizers.description import jdl
 from optimizers.description.description import JobDescription
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.classad.classad_files import Unevaluated
-from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob, Problem
-from requirements.values import MAX_INTEGER, Scalar, as_number, fold, normal_number, text_fault
+from requirements.values import MAX_INTEGER, as_number, fold, normal_number, text_fault
 from taskqueue.jobs import placeholders
 
 _LISTS = "parameters"
@@ -79,7 +77,7 @@ def volume(raw: Mapping[str, object]) -> Volume:
         return Volume(jobs=1, expressions=frozenset(read))
     sizes = {name: _measure(column) for name, column in columns.items()}
     jobs = max(each.jobs for each in sizes.values())
-    sizes.setdefault("n", _ColumnSize.of_numbers(jobs))
+    sizes.setdefault("n", _measure(jobs))
     template = without_parameters(raw)
     fixed, uses = placeholders.count_places(template)
     filled = [(number, sizes[name]) for name, number in uses.items() if name in sizes]
@@ -144,11 +142,6 @@ class _ColumnSize:
     longest: int  #: characters of the longest
     values: int  #: with the items of those that are lists
 
-    @classmethod
-    def of_numbers(cls, jobs: int) -> "_ColumnSize":
-        """That of formatted numbers."""
-        return cls(jobs=jobs, characters=jobs * _MOST_DIGITS, longest=_MOST_DIGITS, values=jobs)
-
 
 def _measure(column: object) -> _ColumnSize:
     if isinstance(column, list | tuple):
@@ -159,7 +152,8 @@ def _measure(column: object) -> _ColumnSize:
         )
     number = as_number(column) if isinstance(column, str | int | float) else None
     is_count = isinstance(number, int | float) and not isinstance(number, bool) and number > 0
-    return _ColumnSize.of_numbers(int(min(number, MAX_INTEGER)) if is_count else 0)  # type: ignore[type-var, arg-type]
+    jobs = int(min(number, MAX_INTEGER)) if is_count else 0  # type: ignore[type-var, arg-type]
+    return _ColumnSize(jobs=jobs, characters=jobs * _MOST_DIGITS, longest=_MOST_DIGITS, values=jobs)
 
 
 def _count_characters(value: object) -> int:
@@ -174,10 +168,15 @@ def is_parametric(raw: Mapping[str, object]) -> bool:
 
 
 def without_parameters(raw: Mapping[str, object]) -> dict[str, object]:
-    """Return the description that all members share, with its placeholders, also those in expressions."""
+    """Return the description that all members share, with its placeholders.
+
+    An expression of another keyword with a percent sign has its form in JSON, where placeholders are filled.
+    """
     shared = ((name, value) for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS})
     return {
-        name: descriptions.as_record(value) if keywords.find_keyword(name) is None else value
+        name: {descriptions.EXPRESSION: value.text}
+        if isinstance(value, Unevaluated) and "%" in value.text and keywords.find_keyword(name) is None
+        else value
         for name, value in shared
     }
 
@@ -191,7 +190,10 @@ def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberVal
     """
     reader = _Reader(most=most, problems=[])
     columns = {name: reader.column(name, raw) for name in reader.names(raw)}
-    reader.check_lengths(columns)
+    lengths = {name: len(column) for name, column in columns.items() if column}
+    if len(set(lengths.values())) > 1:  # it would be unclear which values belong together
+        shown = ", ".join(f"{name} has {length}" for name, length in sorted(lengths.items()))
+        reader.problem("Parameters", f"all need the same number of values, but {shown}")
     if reader.problems:
         raise InvalidJob(reader.problems)
     count = max(map(len, columns.values()))
@@ -220,9 +222,9 @@ class _Reader:
         for keyword, head, name in split:
             if head in _NUMBERS and name not in names:
                 suffix = "" if name == "s" else f".{name}"
-                self._problem(keyword, f"has no effect without Parameters{suffix}")
+                self.problem(keyword, f"has no effect without Parameters{suffix}")
         for name in {name for name in names if names.count(name) > 1}:
-            self._problem("Parameters", f"{name} is named twice")
+            self.problem("Parameters", f"{name} is named twice")
         return sorted(set(names))
 
     def column(self, name: str, raw: Mapping[str, object]) -> Sequence[MemberValue]:
@@ -235,9 +237,7 @@ class _Reader:
             return self._values(keyword, value)
         count = self._number(keyword, value)
         if not isinstance(count, int) or count < 1:
-            self._problem(
-                keyword, f"{_format_seen(value)}, allowed is a list or a number of jobs, at least 1"
-            )
+            self.problem(keyword, f"{_format_seen(value)}, allowed is a list or a number of jobs, at least 1")
             return []
         if count > self.most:
             return self._too_many(keyword, count)
@@ -248,41 +248,35 @@ class _Reader:
         start, step, factor = numbers.values()
         return list(self._progression(keyword, count, start=start, step=step, factor=factor))
 
-    def check_lengths(self, columns: Mapping[str, Sequence[MemberValue]]) -> None:
-        """Refuse columns of different lengths: it would be unclear which values belong together."""
-        lengths = {name: len(column) for name, column in columns.items() if column}
-        if len(set(lengths.values())) > 1:
-            shown = ", ".join(f"{name} has {length}" for name, length in sorted(lengths.items()))
-            self._problem("Parameters", f"all need the same number of values, but {shown}")
-
     def _values(self, keyword: str, values: list[object] | tuple[object, ...]) -> Sequence[MemberValue]:
         if not values:
-            self._problem(keyword, "the list is empty, so there would be no job")
+            self.problem(keyword, "the list is empty, so there would be no job")
         if len(values) > self.most:
             return self._too_many(keyword, len(values))
-        return [self._value(f"{keyword}[{place}]", value) for place, value in enumerate(values)]
-
-    def _value(self, path: str, value: object) -> MemberValue:
-        if isinstance(value, list | tuple):
-            return [self._text(f"{path}[{place}]", item) for place, item in enumerate(value)]
-        return self._text(path, value)
+        named = [(f"{keyword}[{place}]", value) for place, value in enumerate(values)]
+        return [
+            [self._text(f"{path}[{place}]", item) for place, item in enumerate(value)]
+            if isinstance(value, list | tuple)
+            else self._text(path, value)
+            for path, value in named
+        ]
 
     def _text(self, path: str, value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            self._problem(path, f"{_format_seen(value)}, allowed is a text, a number, or a list of these")
+            self.problem(path, f"{_format_seen(value)}, allowed is a text, a number, or a list of these")
             return ""
-        shown = _format_text(value)
-        if isinstance(value, float) and float(shown) != value:
-            shown = repr(value)  # as stated: only the steps of a progression are rounded
+        shown = str(value)  # as stated: only the steps of a progression are rounded
+        if isinstance(value, float) and float(short := f"{value:.12g}") == value:
+            shown = short
         if fault := text_fault(shown):
-            self._problem(path, fault)
+            self.problem(path, fault)
         return shown
 
     def _number(self, keyword: str, value: object) -> int | float:
         if isinstance(value, str):
             value = as_number(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self._problem(keyword, f"{_format_seen(value)} is not a number")
+            self.problem(keyword, f"{_format_seen(value)} is not a number")
             return 0
         return normal_number(value)
 
@@ -292,25 +286,22 @@ class _Reader:
         value = start
         for _ in range(count):
             if not abs(value) <= MAX_INTEGER:
-                self._problem(keyword, "its values grow beyond what every program can hold")
+                self.problem(keyword, "its values grow beyond what every program can hold")
                 return
-            yield _format_text(normal_number(value))
+            number = normal_number(value)
+            yield f"{number:.12g}" if isinstance(number, float) else str(number)
             value = value * factor + step
 
     def _too_many(self, keyword: str, count: int) -> list[str]:
-        self._problem(keyword, f"{count} jobs are too many, allowed are {self.most} (MaxParametricJobs)")
+        self.problem(keyword, f"{count} jobs are too many, allowed are {self.most} (MaxParametricJobs)")
         return []
 
-    def _problem(self, path: str, message: str) -> None:
+    def problem(self, path: str, message: str) -> None:
         self.problems.append(Problem(path=path, message=message))
 
 
 def _format_seen(value: object) -> str:
     return value.text if isinstance(value, Unevaluated) else repr(value)
-
-
-def _format_text(value: Scalar) -> str:
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,9 +340,21 @@ def template_members(
         yield from (JobMember(description=same, parameters=values) for values in expanded)
         return
     model = _read_member(template, expanded[0], options)
-    varied = _varied(template)
+    found = choose_varied(template)
+    # Those with placeholders; if they also affect other keywords, each job is read as a whole.
+    varied = {
+        keyword.name: (keyword, value)
+        for name, value in found.items()
+        if found is not template and (keyword := keywords.find_keyword(name))
+    }
+    with_places = {name: value for name, (_, value) in varied.items()}
     for values in expanded:
-        own = None if varied is None else _own_values(model, varied, values, options)
+        own: Mapping[str, object] | None = None
+        if varied:
+            filled = placeholders.fill_placeholders(with_places, values)
+            own = descriptions.read_own(
+                model, [(keyword, filled[name]) for name, (keyword, _) in varied.items()], options
+            )
         description = model if own is not None else _read_member(template, values, options)
         yield JobMember(description=description, own=own or {}, parameters=values)
 
@@ -359,7 +362,8 @@ def template_members(
 def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) -> bool:
     """Whether the body, filled with the values of each member, equals the description of that member."""
     first = members[0]
-    rest = {name: value for name, value in body.items() if name not in _names(first)}
+    own = frozenset(keywords.BY_ATTRIBUTE[attribute].name for attribute in first.own)
+    rest = {name: value for name, value in body.items() if name not in own}
     if has_place(rest) or any(
         each.description is not first.description or each.own.keys() != first.own.keys() for each in members
     ):
@@ -368,34 +372,10 @@ def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) ->
             for each in members
         )
     read = descriptions.stored_body(first.description)
-    if rest != {name: value for name, value in read.items() if name not in _names(first)}:
+    if rest != {name: value for name, value in read.items() if name not in own}:
         return False
     varied = {name: value for name, value in body.items() if name not in rest}
     return all(placeholders.fill_placeholders(varied, each.parameters) == each.own_body for each in members)
-
-
-def _names(member: JobMember) -> frozenset[str]:
-    """Keywords for which the member has its own value."""
-    return frozenset(keywords.BY_ATTRIBUTE[attribute].name for attribute in member.own)
-
-
-def _varied(template: Mapping[str, object]) -> list[tuple[Keyword, object]] | None:
-    """Return the keywords with placeholders; None: they also affect other keywords."""
-    found = choose_varied(template)
-    if found is template:
-        return None
-    return [(keyword, value) for name, value in found.items() if (keyword := keywords.find_keyword(name))]
-
-
-def _own_values(
-    model: JobDescription,
-    varied: Sequence[tuple[Keyword, object]],
-    values: MemberValues,
-    options: VoOptions,
-) -> Mapping[str, object] | None:
-    """Return a member's own values by attribute; None: one is invalid."""
-    filled = placeholders.fill_placeholders({keyword.name: value for keyword, value in varied}, values)
-    return descriptions.read_own(model, [(each, filled[each.name]) for each, _ in varied], options)
 
 
 def _read_member(template: Mapping[str, object], values: MemberValues, options: VoOptions) -> JobDescription:
@@ -415,34 +395,25 @@ def _read_member(template: Mapping[str, object], values: MemberValues, options: 
 _REFERENCE = re.compile(r"(?:SB:)?sha256:(?P<digest>[0-9a-f]{64})", re.IGNORECASE)
 
 
-def _digest_of(reference: str) -> str | None:
-    """Return the digest in `sha256:<64 hexadecimal digits>`; None for any other text."""
-    found = _REFERENCE.fullmatch(reference.strip())
-    return found["digest"].lower() if found else None
-
-
-def _sandbox_digest(description: JobDescription, sent_along: str | None) -> str | None:
+def _find_archive(description: JobDescription, sent_along: str | None) -> str | None:
     """Return the digest of a job's archive: the one it names, else `sent_along`, that of the submission."""
-    named = [digest for entry in description.input_sandbox if (digest := _digest_of(entry))]
-    return named[0] if named else _digest_of(sent_along or "")
-
-
-def _sandbox_problems(description: JobDescription, sent_along: str | None) -> Iterator[str]:
-    """Yield messages about problems of the input sandbox."""
-    if sent_along and _digest_of(sent_along) is None:
-        yield f"{sent_along!r} is not a sandbox reference, which is sha256: and 64 hexadecimal digits"
-        return
-    named = [entry for entry in description.input_sandbox if _digest_of(entry)]
-    if len(named) > 1:
-        yield "names more than one archive"
-    if named or sent_along:
-        return
+    sent = _REFERENCE.fullmatch((sent_along or "").strip())
+    named = [found for entry in description.input_sandbox if (found := _REFERENCE.fullmatch(entry.strip()))]
     files = [entry for entry in description.input_sandbox if not entry.upper().startswith("LFN:")]
-    if files:
-        yield (
+    wrong = ""
+    if sent_along and sent is None:
+        wrong = f"{sent_along!r} is not a sandbox reference, which is sha256: and 64 hexadecimal digits"
+    elif len(named) > 1:
+        wrong = "names more than one archive"
+    elif files and not named and not sent_along:
+        wrong = (
             f"{', '.join(files[:3])}: not uploaded; send an archive to /sandboxes and name its reference, "
             "or use `pilotage job submit`"
         )
+    if wrong:
+        raise InvalidJob([Problem(path="InputSandbox", message=wrong)])
+    archive = named[0] if named else sent
+    return archive["digest"].lower() if archive else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,48 +434,39 @@ def expand_description(
 
     `archive` is the sandbox of the whole submission. InvalidJob has the problems of the first invalid job.
     """
-    whose = _ownership(raw, submitter, config)
+    try:
+        whose = resolve_ownership(raw, submitter, config)
+    except InvalidJob as invalid:
+        raise InvalidJob([*invalid.problems, *_other_problems(raw, config)]) from None
     options = options_for(config, whose.vo)
     template = without_parameters(raw)
     members = list(_expand_members(raw, template, options))
+    archives: dict[int, str | None] = {}  # by the description that jobs have in common
     for member in members:
-        if wrong := list(_sandbox_problems(member.description, archive)):
-            raise InvalidJob([Problem(path="InputSandbox", message=message) for message in wrong])
+        if id(member.description) not in archives:
+            archives[id(member.description)] = _find_archive(member.description, archive)
         if unfit := list(descriptions.grid_job_problems(member.description, member.arguments, options)):
             raise InvalidJob(unfit)
     shared = [
-        (body, groupby(some, key=lambda each: _stored_with(each, archive)))
+        (body, groupby(some, key=lambda each: (archives[id(each.description)], each.description.rank)))
         for body, some in _bundles(template, members, options)
     ]
     return [
         SharedDescription(
-            body=body,
-            sandbox=sandbox,
-            whose=whose,
-            members=list(alike),
-            is_own=len(shared) > 1,
+            body=body, sandbox=sandbox, whose=whose, members=list(alike), is_own=len(shared) > 1
         )
         for body, groups in shared
         for (sandbox, _), alike in groups
     ]
 
 
-def _stored_with(member: JobMember, archive: str | None) -> tuple[str | None, Expression | None]:
-    """Sandbox and rank of a job, which are stored with the description that jobs share."""
-    return _sandbox_digest(member.description, archive), member.description.rank
-
-
-def _ownership(raw: Mapping[str, object], submitter: Submitter, config: Configuration) -> Ownership:
-    """Determine the owner of the jobs; if that fails, report other problems of the description as well."""
-    try:
-        return resolve_ownership(raw, submitter, config)
-    except InvalidJob as invalid_owner:
-        problems = list(invalid_owner.problems)
+def _other_problems(raw: Mapping[str, object], config: Configuration) -> Sequence[Problem]:
+    """Those of a description whose owner is unknown."""
     try:
         list(_expand_members(raw, without_parameters(raw), options_for(config, None)))
     except InvalidJob as invalid:
-        problems += invalid.problems
-    raise InvalidJob(problems)
+        return invalid.problems
+    return ()
 
 
 def _expand_members(
@@ -530,10 +492,9 @@ def _bundles(
         shared = descriptions.stored_body(descriptions.parse_description(template, options))
     except InvalidJob:
         shared = {}
-    if not _have_lists(members) and is_same_for_all(shared, members):
+    have_lists = any(
+        isinstance(value, list) for each in members for value in (each.parameters or {}).values()
+    )
+    if not have_lists and is_same_for_all(shared, members):
         return [(shared, members)]
     return [(descriptions.stored_body(each.whole), [replace(each, parameters=None)]) for each in members]
-
-
-def _have_lists(members: Sequence[JobMember]) -> bool:
-    return any(isinstance(value, list) for each in members for value in (each.parameters or {}).values())

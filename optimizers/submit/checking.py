@@ -180,22 +180,20 @@ class _Checking:
             try:
                 with self._collecting(each.index, each.path):
                     if text not in alike:
-                        alike[text] = each.text.matched or list(self._expanded(each))
-                        self._check_jobs(alike[text])
+                        alike[text] = each.text.matched or [
+                            CheckedJobs(source=text, path=each.path, submitted=submitted)
+                            for raw in each.text.raws
+                            for submitted in parametric.expand_description(
+                                raw, self.submitter, self.config, self.sandbox
+                            )
+                        ]
+                        if self.check_job is not None:
+                            for member in (each for made in alike[text] for each in made.submitted.members):
+                                self.check_job(member.whole)
                     checked += alike[text]
             except NotAllowed as refused:
                 raise NotAllowed(f"{each.path}{refused}") from None
         return checked
-
-    def _expanded(self, each: _Placed) -> Iterator[CheckedJobs]:
-        for raw in each.text.raws:
-            for submitted in parametric.expand_description(raw, self.submitter, self.config, self.sandbox):
-                yield CheckedJobs(source=each.text.text, path=each.path, submitted=submitted)
-
-    def _check_jobs(self, made: Sequence[CheckedJobs]) -> None:
-        if self.check_job is not None:
-            for member in (member for each in made for member in each.submitted.members):
-                self.check_job(member.whole)
 
     def check_work(self, checked: Sequence[CheckedJobs]) -> None:
         """Refuse several expressions that together read or build too long texts at one queue or another."""

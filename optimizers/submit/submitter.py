@@ -34,8 +34,12 @@ def resolve_ownership(raw: Mapping[str, object], submitter: Submitter, config: C
 
     Raises NotAllowed if another one does; InvalidJob without VO or owner, and for an unknown VO.
     """
-    named = {name: _find_value(raw, name) for name in ("VO", "Owner", "OwnerGroup")}
-    if not submitter.operator:
+    named = dict.fromkeys(("VO", "Owner", "OwnerGroup"), "")
+    for spelled, value in raw.items():  # wrong types are left to `parse_description`
+        keyword = keywords.find_keyword(spelled)
+        if keyword and keyword.name in named and isinstance(value, str):
+            named[keyword.name] = named[keyword.name] or value.strip()
+    if not submitter.operator and any(named.values()):
         _require_own(named, submitter)
     known = config.registry.groups.get(named["OwnerGroup"])
     vo = fold(named["VO"] or (known.vo if known and known.vo else "") or submitter.vo)
@@ -77,13 +81,6 @@ def _unknown(vo: str, config: Configuration) -> Iterator[Problem]:
     if config.vos and vo not in config.vos:
         message = f"{vo!r:.80} is not in the configuration"
         yield Problem(path="VO", message=message, suggestion=did_you_mean(vo, config.vos))
-
-
-def _find_value(raw: Mapping[str, object], name: str) -> str:
-    """Return the value of a keyword in any spelling; wrong types are left to `parse_description`."""
-    wanted = keywords.find_keyword(name)
-    values = (value for spelled, value in raw.items() if keywords.find_keyword(spelled) is wanted)
-    return next((value.strip() for value in values if isinstance(value, str)), "")
 
 
 def _same(name: str, value: str, own: str) -> bool:
