@@ -79,11 +79,13 @@ class RequirementClass:
 
     def to_json(self) -> str:
         """Definition in canonical form."""
-        return json.dumps(
-            {name: _as_json(value) for name, value in self._items()},
-            sort_keys=True,
-            separators=(",", ":"),
-        )
+        # Defaults are left out, so that a new kind of requirement does not change existing digests.
+        stated = {
+            each.name: _as_json(value)
+            for each in fields(self)
+            if each.compare and (value := getattr(self, each.name)) != each.default
+        }
+        return json.dumps(stated, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "RequirementClass | None":
@@ -102,14 +104,6 @@ class RequirementClass:
             read = ((name, _from_json(value)) for name, value in stated)
             found["stated"] = tuple((name, known.get(value, value)) for name, value in read)
         return cls(**found)
-
-    def _items(self) -> list[tuple[str, object]]:
-        # Defaults are left out, so that a new kind of requirement does not change existing digests.
-        return [
-            (each.name, getattr(self, each.name))
-            for each in fields(self)
-            if each.compare and getattr(self, each.name) != each.default
-        ]
 
 
 def _as_json(value: object) -> object:
@@ -171,24 +165,23 @@ def read_processors(asked: Any) -> Processors:
     Source: DIRAC: n cores are the tags `nProcessors` and `MultiProcessor`, a range with more than one is
     `MultiProcessor`, a whole node `WholeNode` and `MultiProcessor`. Tags without numbers mean the same.
     """
-    low, high = _range(asked)
+    numbers = (asked.processors, asked.min_processors, asked.max_processors)
+    states_numbers = any(each is not None for each in numbers)
+    whole_node = asked.whole_node or fold(_WHOLE) in map(fold, asked.tags)
+    low, high = 1, None if whole_node else 1
+    if asked.processors is not None:
+        low = high = asked.processors
+    elif states_numbers:
+        low, high = asked.min_processors or 1, asked.max_processors
+    elif named := [int(found[1]) for tag in asked.tags if (found := _NUMBER.fullmatch(fold(tag)))]:
+        low = high = max(named)
     tags = {_WHOLE, _MANY} if asked.whole_node else set()
-    if _states_numbers(asked) or asked.whole_node:
+    if states_numbers or asked.whole_node:
         if high is None or high > 1:
             tags.add(_MANY)
         if low == high and low > 1:
             tags.add(f"{low}Processors")
-    return Processors(minimum=low, maximum=high, whole_node=_whole_node(asked), tags=frozenset(tags))
-
-
-def _range(asked: Any) -> tuple[int, int | None]:
-    if asked.processors is not None:
-        return asked.processors, asked.processors
-    if _states_numbers(asked):
-        return asked.min_processors or 1, asked.max_processors
-    if named := [int(found[1]) for tag in asked.tags if (found := _NUMBER.fullmatch(fold(tag)))]:
-        return max(named), max(named)
-    return 1, None if _whole_node(asked) else 1
+    return Processors(minimum=low, maximum=high, whole_node=whole_node, tags=frozenset(tags))
 
 
 def count_tagged_cores(tag: str) -> int:
@@ -197,11 +190,3 @@ def count_tagged_cores(tag: str) -> int:
         return 2
     found = _NUMBER.fullmatch(fold(tag))
     return int(found[1]) if found else 1
-
-
-def _states_numbers(asked: Any) -> bool:
-    return any(each is not None for each in (asked.processors, asked.min_processors, asked.max_processors))
-
-
-def _whole_node(asked: Any) -> bool:
-    return asked.whole_node or fold(_WHOLE) in map(fold, asked.tags)

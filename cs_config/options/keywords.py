@@ -321,8 +321,3 @@ def as_json(keyword: Keyword, value: object) -> object:
     if keyword.attribute in ("environment", "foreign") and isinstance(value, tuple):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
-
-
-def without_particulars(body: Mapping[str, object]) -> dict[str, object]:
-    """A stored description without the keywords that are individual to each job."""
-    return {name: value for name, value in body.items() if name not in PARTICULAR}

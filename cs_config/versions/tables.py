@@ -36,7 +36,10 @@ class UtcTime(TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ValueError(f"{value!r} has no time zone")
-        utc = _convert_to_utc(value)
+        try:
+            utc = value.astimezone(UTC)
+        except OverflowError:  # beyond the calendar there: its first or last
+            utc = _FIRST if value.year == MINYEAR else _LAST
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002  (SQLAlchemy names it)
@@ -44,14 +47,6 @@ class UtcTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def _convert_to_utc(value: datetime) -> datetime:
-    """The time in UTC; of one that is beyond the calendar there, the calendar's first or last."""
-    try:
-        return value.astimezone(UTC)
-    except OverflowError:
-        return _FIRST if value.year == MINYEAR else _LAST
 
 
 class CompressedText(TypeDecorator[str]):

@@ -188,7 +188,8 @@ def _description_key(body: str, vo: str, *, shared: bool) -> tuple[str, str] | N
 def _read_body(body: str) -> str:
     """Return the part of a description that determines the result; all of it if that cannot be separated."""
     try:
-        asked = json.dumps(keywords.without_particulars(json.loads(body)))
+        stated = json.loads(body).items()
+        asked = json.dumps({name: value for name, value in stated if name not in keywords.PARTICULAR})
     except (ValueError, AttributeError):
         return body
     # An expression with `MY.X` may depend on keywords that jobs do not share.

@@ -63,13 +63,8 @@ def refers_to_own(raw: Mapping[str, object]) -> bool:
 
 def list_expressions(raw: Mapping[str, object]) -> list[str]:
     """The texts of Requirements and Rank of a parsed description that are expressions, not records."""
-    found = [value for name, value in raw.items() if fold(name) in _EVALUATED]
-    texts = [value[EXPRESSION] if _is_expression(value) else value for value in found]  # type: ignore[index]
-    return [
-        each.text if isinstance(each, Unevaluated) else each
-        for each in texts
-        if isinstance(each, str | Unevaluated)
-    ]
+    found = [expression(value) for name, value in raw.items() if fold(name) in _EVALUATED]
+    return [each.text for each in found if isinstance(each, Unevaluated)]
 
 
 def expression(value: object) -> object:

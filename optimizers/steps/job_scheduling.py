@@ -56,12 +56,6 @@ class ChosenSites:
     sites: frozenset[str]  #: empty: all but the banned ones
     with_data: frozenset[str]  #: those of them near its input data; empty: it has none
 
-    @property
-    def format(self) -> str:
-        """Displayed as the job's site until it is matched, in DIRAC's terms."""
-        sites = self.with_data or self.sites
-        return "ANY" if not sites else next(iter(sites)) if len(sites) == 1 else "Multiple"
-
 
 def _refuse(reason: str, asked: JobDescription) -> Failed | Hold:
     """Fail a job for its sites; hold it if a default of the configuration takes part."""
@@ -120,21 +114,19 @@ def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
     """
     if candidate.description.requirements is not None and candidate.pool is None:
         return Hold(reason="it has Requirements, but no optimizer has set a pool for them")
-    if delay := _delay(candidate, context):
+    delays = context.operations(candidate.vo).job_scheduling.reschedule_delays
+    if candidate.reschedules and candidate.held_by != STEP_NAME and delays:
+        delay = timedelta(seconds=delays[min(candidate.reschedules, len(delays)) - 1])
         times = format_count(candidate.reschedules, "time")
         return Hold(reason=f"rescheduled {times}, continues after a delay", delay=delay)
     chosen = choose_sites(candidate, context)
     if isinstance(chosen, Failed | Hold):
         return chosen
     asked = derive_requirement_class(candidate, context)
-    return Done(candidate=replace(candidate, requirement_class=asked, site=chosen.format))
-
-
-def _delay(candidate: JobContext, context: ChainContext) -> timedelta | None:
-    delays = context.operations(candidate.vo).job_scheduling.reschedule_delays
-    if not candidate.reschedules or candidate.held_by == STEP_NAME or not delays:
-        return None
-    return timedelta(seconds=delays[min(candidate.reschedules, len(delays)) - 1])
+    sites = chosen.with_data or chosen.sites
+    # Displayed as the job's site until it is matched, in DIRAC's terms.
+    site = "ANY" if not sites else next(iter(sites)) if len(sites) == 1 else "Multiple"
+    return Done(candidate=replace(candidate, requirement_class=asked, site=site))
 
 
 def derive_requirement_class(candidate: JobContext, context: ChainContext) -> RequirementClass:

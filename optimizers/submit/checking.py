@@ -126,7 +126,7 @@ class _Checking:
                 if is_new:
                     alike[text] = _read(matcher, source, text, path)
                 found.append(_Placed(index=index, path=path, text=alike[text]))
-            if self.is_full:
+            if len(self.problems) >= MOST_PROBLEMS:
                 break
             if is_new and isinstance(source, str) and (text not in alike or alike[text].matched is None):
                 tokens += jdl.count_tokens(text)
@@ -174,7 +174,7 @@ class _Checking:
         checked: list[CheckedJobs] = []
         alike: dict[str, list[CheckedJobs]] = {}
         for each in texts:
-            if self.is_full:
+            if len(self.problems) >= MOST_PROBLEMS:
                 break
             text = each.text.text
             try:
@@ -214,11 +214,6 @@ class _Checking:
                 f"{percent} % of what is allowed in one submission; send several"
             )
             raise InvalidJob([Problem(path="jobs", message=message)])
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the maximum number of problems is reached."""
-        return len(self.problems) >= MOST_PROBLEMS
 
     @contextmanager
     def _collecting(self, index: int, path: str) -> Iterator[None]:

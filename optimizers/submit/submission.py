@@ -20,7 +20,6 @@ from sqlalchemy import Connection, Engine
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
-from cs_config.options.options import LimitOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain, enqueue, result_cache
 from optimizers.chain.batch import BatchResult
@@ -89,7 +88,8 @@ def submit(
 
     def require_room(declared: Mapping[tuple[str, str], int]) -> None:
         with database.reading(engine) as conn:
-            _require_room(conn, config, declared, now)
+            limits = {vo: options_for(config, vo).limits for vo, _ in declared}
+            submission.check_quota(conn, declared, limits, now=now)
 
     new: _NewJobs | InvalidJob | QuotaExceeded
     try:
@@ -189,24 +189,14 @@ def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: 
 def _store(conn: Connection, new: _NewJobs) -> Accepted:
     now = new.context.now
     _check_sandboxes(conn, new.checked, now)
-    _require_room(conn, new.context.config, _count_new_jobs(new.checked), now, stored_next=True)
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in new.checked:
+        counts[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)
+    limits = {vo: new.context.operations(vo).limits for vo, _ in counts}
+    submission.check_quota(conn, counts, limits, now=now, stored_next=True)
     states = _lock_places(conn, new)
     job_ids = submission.store_jobs(conn, new.descriptions, new.jobs, decided=states, now=now)
     return _build_result(new, states, job_ids)
-
-
-def _require_room(
-    conn: Connection,
-    config: Configuration,
-    new: Mapping[tuple[str, str], int],
-    now: datetime,
-    *,
-    stored_next: bool = False,
-) -> None:
-    def limits(vo: str) -> LimitOptions:
-        return options_for(config, vo).limits
-
-    submission.check_quota(conn, new, limits, now=now, stored_next=stored_next)
 
 
 def _digest(sources: Sequence[Source], sandbox: str | None) -> str:
@@ -231,13 +221,6 @@ def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: date
     ]
     if problems:
         raise InvalidJob(problems)
-
-
-def _count_new_jobs(checked: Sequence[CheckedJobs]) -> Counter[tuple[str, str]]:
-    new: Counter[tuple[str, str]] = Counter()
-    for each in checked:
-        new[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)
-    return new
 
 
 def _group_descriptions(
@@ -300,7 +283,11 @@ def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
 
 def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
     """Return the state of each job, None: for the optimizers; locks their pools and task queues."""
-    results = _drop_outdated_failures(conn, new)
+    results = new.results
+    failed = [isinstance(each.outcome, Failed) if each else False for each in results]
+    if any(failed) and batch.is_outdated(conn, new.context):
+        # Failures by an old configuration are left to the optimizers, which have the current one by then.
+        results = [None if fails else each for each, fails in zip(results, failed, strict=True)]
     distinct = {id(each): each for each in results if each}.values()
     candidates = [candidate for each in distinct if (candidate := each.candidate)]
     has_queue = enqueue.lock_resolved_pools(conn, candidates, new.context)
@@ -324,15 +311,6 @@ def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
         DecidedState(update=update, task_queue_id=task_queue_ids.get(index)) if update else None
         for index, update in enumerate(updates)
     ]
-
-
-def _drop_outdated_failures(conn: Connection, new: _NewJobs) -> Sequence[ChainResult | None]:
-    """Leave failures by an old configuration to the optimizers, which have the current one by then."""
-    if not any(each and isinstance(each.outcome, Failed) for each in new.results):
-        return new.results
-    if not batch.is_outdated(conn, new.context):
-        return new.results
-    return [None if each and isinstance(each.outcome, Failed) else each for each in new.results]
 
 
 def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:

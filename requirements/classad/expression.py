@@ -7,6 +7,7 @@ matchmaking.
 Find and replace single conditions of an expression: another name, another value.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -40,6 +41,8 @@ from requirements.classad.syntax_tree import (
 from requirements.errors import InvalidInput
 from requirements.values import Scalar, as_value, fold
 
+#: In every text with `MY.X` or `self.X`, also where the name is quoted.
+_MAY_OWN = re.compile("my|self|'", re.IGNORECASE)
 _SCOPES = frozenset({"other", "target", "my", "self"})
 _COMPARING = frozenset({*MIRRORED, "==", "=?=", "is"})
 _MEMBER = frozenset({"member", "identicalmember", "stringlistmember", "stringlistimember"})
@@ -173,7 +176,7 @@ def parse_expression(
     if len(text) > MAX_SIZE:
         raise source.fault(0, f"{len(text)} characters, allowed are {MAX_SIZE}")
     evaluated = text
-    if own is not None and any(map(_is_own, parts_of(read_expression(source)))):
+    if own is not None and _MAY_OWN.search(text) and any(map(_is_own, parts_of(read_expression(source)))):
         evaluated = _Resolution(own=own).text(source, (path,))
     if evaluated == text:
         evaluation.read(source)

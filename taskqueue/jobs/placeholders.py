@@ -32,18 +32,18 @@ def fill_placeholders(body: Mapping[str, object], parameters: Parameters | None)
 
 def fill_value(value: object, parameters: Parameters) -> object:
     """A value of a description with the placeholders in it filled."""
-    if isinstance(value, str):
-        return _fill_whole(value, parameters) if "%" in value else value
+    if isinstance(value, str) and "%" in value:
+        whole = _PLACEHOLDER.fullmatch(value)
+        return fill_text(value, parameters) if whole is None else parameters.get(_get_name(whole), value)
     if isinstance(value, Mapping):
         return {name: fill_value(item, parameters) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [filled for item in value for filled in _fill_item(item, parameters)]
+        items: list[object] = []
+        for item in value:
+            filled = fill_value(item, parameters)
+            items += filled if isinstance(item, str) and isinstance(filled, list) else [filled]
+        return items
     return value
-
-
-def _fill_item(item: object, parameters: Parameters) -> list[object]:
-    filled = fill_value(item, parameters)
-    return filled if isinstance(item, str) and isinstance(filled, list) else [filled]
 
 
 def has_job_id(text: str) -> bool:
@@ -72,11 +72,6 @@ def put_job_id(value: object, job_id: int) -> object:
     if isinstance(value, list | tuple):
         return [put_job_id(item, job_id) for item in value]
     return value
-
-
-def _fill_whole(text: str, parameters: Parameters) -> object:
-    whole = _PLACEHOLDER.fullmatch(text)
-    return fill_text(text, parameters) if whole is None else parameters.get(_get_name(whole), text)
 
 
 def count_places(value: object) -> tuple[int, Counter[str]]:

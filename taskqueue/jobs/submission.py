@@ -6,7 +6,7 @@ key waits in `reserve_key` until that transaction ends, and gets the same ids.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
@@ -232,14 +232,14 @@ _CACHED_COUNTS: WeakKeyDictionary[Engine, Cache[_QuotaHolder, _CachedCount]] = W
 def check_quota(
     conn: Connection,
     new: Mapping[tuple[str, str], int],
-    limits: Callable[[str], LimitOptions],
+    limits: Mapping[str, LimitOptions],
     *,
     now: datetime,
     stored_next: bool = False,
 ) -> None:
     """Reject jobs beyond the limits of their owners and VOs with QuotaExceeded.
 
-    `new` has the number of jobs by VO and owner, `limits` returns the limits of a VO. `stored_next`: the
+    `new` has the number of jobs by VO and owner, `limits` those of each VO. `stored_next`: the
     transaction stores the jobs; others that store jobs of holders near their limits wait for its end.
     """
     for holder, jobs_of_holder, most in _list_quotas(new, limits):
@@ -253,15 +253,15 @@ def check_quota(
 
 
 def _list_quotas(
-    new: Mapping[tuple[str, str], int], limits: Callable[[str], LimitOptions]
+    new: Mapping[tuple[str, str], int], limits: Mapping[str, LimitOptions]
 ) -> Iterator[tuple[_QuotaHolder, int, int]]:
     """Holders with their new jobs and limits; in one order for all transactions, which lock them."""
     of_vo: Counter[str] = Counter()
     for (vo, owner), jobs_of_owner in sorted(new.items()):
         of_vo[vo] += jobs_of_owner
-        yield (vo, owner), jobs_of_owner, limits(vo).waiting_jobs_per_owner
+        yield (vo, owner), jobs_of_owner, limits[vo].waiting_jobs_per_owner
     for vo, jobs_of_vo in sorted(of_vo.items()):
-        yield (vo, None), jobs_of_vo, limits(vo).waiting_jobs_per_vo
+        yield (vo, None), jobs_of_vo, limits[vo].waiting_jobs_per_vo
 
 
 def _reserve_room(conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:

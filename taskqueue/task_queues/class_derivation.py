@@ -52,7 +52,13 @@ def derive_class(
 
     Attributes that are not in `CLASSIFIED` are ignored. A job that excludes all its sites fits nowhere.
     """
-    kept = {name: _keep(name, value) for name, value in stated.items() if name in CLASSIFIED}
+    kept: dict[str, Any] = {
+        name: frozenset(value) if isinstance(value, list | tuple) else value
+        for name, value in stated.items()
+        if name in CLASSIFIED
+    }
+    if PRIORITY in kept:
+        kept[PRIORITY] = True
     segments = options.job_scheduling.cpu_segments
     if "cpu_time" in kept:  # not the job's own: jobs of nearly the same length share a class, as in DIRAC
         kept["cpu_time"] = round_to_segment(kept["cpu_time"], segments)
@@ -101,9 +107,3 @@ def fill_in(stated: Mapping[str, Any], options: VoOptions) -> SimpleNamespace:
         keywords.BY_NAME[name].attribute: value for name, value in options.job_description.filled_in.items()
     }
     return SimpleNamespace(**{**_ATTRIBUTES, **defaults, **stated})
-
-
-def _keep(name: str, value: Any) -> Any:
-    if name == PRIORITY:
-        return True
-    return frozenset(value) if isinstance(value, list | tuple) else value

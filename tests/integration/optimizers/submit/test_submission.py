@@ -237,7 +237,7 @@ def test_far_from_the_limits_submissions_do_not_wait_for_each_other(
     limits = LimitOptions.model_validate(stated)
     with database.writing(engine) as one, database.writing(engine) as other:
         for conn in (one, other):  # the second would wait forever
-            submission.check_quota(conn, new, lambda _: limits, now=now, stored_next=True)
+            submission.check_quota(conn, new, {"lhcb": limits}, now=now, stored_next=True)
     engine.dispose()
 
 
@@ -250,7 +250,7 @@ def test_one_owner_stores_only_so_much_at_once_that_the_limit_holds(
     new, limits = {("lhcb", "ann"): 1}, LimitOptions.model_validate({})
 
     def reserve(conn: Connection) -> None:
-        submission.check_quota(conn, new, lambda _: limits, now=now, stored_next=True)
+        submission.check_quota(conn, new, {"lhcb": limits}, now=now, stored_next=True)
 
     with ThreadPoolExecutor(1) as threads, database.writing(engine) as third:
         with database.writing(engine) as one, database.writing(engine) as other:
@@ -315,7 +315,7 @@ def test_counts_of_few_owners_are_kept(
         stored.job_ids(conn, now, 3)
         limits = LimitOptions.model_validate({"WaitingJobsPerOwner": 2, "WaitingJobsPerVO": 2})
         for number in range(5):
-            submission.check_quota(conn, {("cms", f"ann{number}"): 1}, lambda _: limits, now=now)
+            submission.check_quota(conn, {("cms", f"ann{number}"): 1}, {"cms": limits}, now=now)
         assert len(submission._CACHED_COUNTS[engine].items()) == 3
     engine.dispose()
 
