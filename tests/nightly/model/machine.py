@@ -402,12 +402,22 @@ class Machine:
 
     def _near(self, job: Job, resource: Resource, number: int) -> list[Resource]:
         """Pilots where a job may run: each offers much, but just enough, or too little, of a need."""
-        queue = self._pick(sorted(self.world.mapping(job)), number)
-        if queue is None:
+        queues = sorted(self.world.mapping(job))
+        if not queues:
             return []
-        place = dict(zip(("Site", "GridCE", "Queue"), queue.split("/"), strict=True))
+        start = number % len(queues)
         facts = {"NodeFacts": resource["NodeFacts"]} if "NodeFacts" in resource else {}
-        generous = {**place, "VO": job.vo, **GENEROUS, "WholeNode": True, **facts}
+        aimed = [
+            {
+                **dict(zip(("Site", "GridCE", "Queue"), queue.split("/"), strict=True)),
+                "VO": job.vo,
+                **GENEROUS,
+                "WholeNode": True,
+                **facts,
+            }
+            for queue in queues[start:] + queues[:start]
+        ]
+        generous = next((each for each in aimed if job in self._candidates(each)), aimed[0])
         return jobs.near(job.description, generous)
 
     def _request(self, resource: Resource, count: int, service: int) -> list[Attempt]:
