@@ -264,20 +264,23 @@ def _on_sqlite(column: ColumnElement[Any]) -> ColumnElement[bool]:
     return column.in_(select(func.json_each(bindparam("ids", type_=_JsonList)).table_valued("value").c.value))
 
 
-class IdListStatement(Generic[_Statement]):
-    """A statement with the condition that an id is in the list `ids`, in the forms of both databases."""
+class _DialectForms(Generic[_Statement]):
+    """The forms of a statement for the two databases."""
+
+    _forms: Mapping[str, _Statement]
+
+    def to_statement(self, conn: Connection) -> _Statement:
+        """The form for this connection's database."""
+        return self._forms[conn.dialect.name]
+
+
+class IdListStatement(_DialectForms[_Statement]):
+    """A statement with the condition that an id is in the bind `ids`, which takes a list."""
 
     def __init__(
         self, column: ColumnElement[Any], build: Callable[[ColumnElement[bool]], _Statement]
     ) -> None:
-        self._forms: Mapping[str, _Statement] = {
-            "postgresql": build(_on_postgresql(column)),
-            "sqlite": build(_on_sqlite(column)),
-        }
-
-    def to_statement(self, conn: Connection) -> _Statement:
-        """The form for this connection's database; its bind `ids` takes a list."""
-        return self._forms[conn.dialect.name]
+        self._forms = {"postgresql": build(_on_postgresql(column)), "sqlite": build(_on_sqlite(column))}
 
 
 class _JsonTimes(TypeDecorator[Mapping[str, datetime]]):
@@ -305,18 +308,11 @@ def _times_on_sqlite(name: str) -> FromClause:
     return select(given.c.key, given.c.value.label("time")).cte(name)
 
 
-class PerKeyStatement(Generic[_T]):
-    """A query that compares with a time for each key, such as a VO, in the forms of both databases."""
+class PerKeyStatement(_DialectForms[Select[_T]], Generic[_T]):
+    """A query that compares with a time for each key, such as a VO; its binds take mappings of these."""
 
     def __init__(self, build: Callable[[TimesByKey], Select[_T]]) -> None:
-        self._forms: Mapping[str, Select[_T]] = {
-            "postgresql": build(_times_on_postgresql),
-            "sqlite": build(_times_on_sqlite),
-        }
-
-    def to_statement(self, conn: Connection) -> Select[_T]:
-        """The form for this connection's database; its binds take mappings of keys to times."""
-        return self._forms[conn.dialect.name]
+        self._forms = {"postgresql": build(_times_on_postgresql), "sqlite": build(_times_on_sqlite)}
 
 
 #: SQLite's record of the highest id that a table ever had.
@@ -374,15 +370,11 @@ def _select_ids(table: Table) -> Select[int]:
     return select(func.nextval(literal(sequence).op("::")(text("regclass")))).select_from(numbers)
 
 
-class Upsert:
-    """An INSERT … ON CONFLICT in the forms of both databases."""
+class Upsert(_DialectForms[Insert]):
+    """An INSERT … ON CONFLICT."""
 
     def __init__(self, table: Table, build: Callable[[DialectInsert], Insert]) -> None:
         self._forms = {name: build(insert(table)) for name, insert in _INSERTS.items()}
-
-    def to_statement(self, conn: Connection) -> Insert:
-        """The form for this connection's database."""
-        return self._forms[conn.dialect.name]
 
 
 def insert_or_skip(table: Table, *returning: str) -> Upsert:
