@@ -201,4 +201,7 @@ def describe_job(job_id: int, body: str, parameters: str | None) -> str:
     if is_plain and body.startswith('{"') and '"JobID"' not in body:
         return f'{body[:-1]},"JobID":{job_id}}}'
     filled = placeholders.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
+    text = json.dumps(filled | {"JobID": job_id})
+    if not placeholders.has_job_id(text):
+        return text
     return json.dumps(placeholders.fill_job_id(filled, job_id) | {"JobID": job_id})
