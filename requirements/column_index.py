@@ -58,27 +58,26 @@ class Column(Generic[Item]):
 
     def up_to(self, number: float) -> int:
         """The items whose number is not larger."""
-        return self._smallest(bisect_right(self._prefixes[0], number))
+        numbers, masks = self._prefixes
+        return masks[bisect_right(numbers, number)]
 
     def below(self, number: float) -> int:
         """The items whose number is smaller."""
-        return self._smallest(bisect_left(self._prefixes[0], number))
+        numbers, masks = self._prefixes
+        return masks[bisect_left(numbers, number)]
 
     def list_ordered(self) -> list[int]:
         """The items of each number, the smallest number first."""
         return [self.masks[number] for number in self._prefixes[0]]
 
-    def _smallest(self, values: int) -> int:
-        return self._prefixes[1][values - 1] if values else 0
-
     @property
     def _prefixes(self) -> tuple[list[float], list[int]]:
-        """The numbers, sorted, and for each of them the items that have it or a smaller one."""
+        """The numbers, sorted, and the items with one of the first 0, 1, 2 … of them."""
         if self._ordered is None:
             numbers: list[float] = sorted(self.masks)
-            masks: list[int] = []
+            masks = [0]
             for number in numbers:
-                masks.append(self.masks[number] | (masks[-1] if masks else 0))
+                masks.append(masks[-1] | self.masks[number])
             self._ordered = numbers, masks
         return self._ordered
 
