@@ -8,7 +8,7 @@ are rows (`taskqueue.sites.scope_rules`), so that they hold for every process, w
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
@@ -290,29 +290,19 @@ def _list_counting(
     ]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class PlacePolicies:
     """The policies of all places of one claim transaction."""
 
-    def __init__(
-        self,
-        standing: Mapping[str, ThrottleStanding],
-        conditions: Mapping[str, Sequence[PlaceCondition]],
-        banned: Collection[str],
-        kinds: JobGroupCache,
-        busy: Collection[str] = (),
-        returned: Mapping[int, int] | None = None,
-        inside: Sequence[StoredRule] = (),
-        rules: Sequence[StoredRule] = (),
-    ) -> None:
-        self._rules = rules
-        self._kinds = kinds
-        self._standing = standing
-        self._conditions = conditions
-        self._banned = banned
-        self._busy_scopes = frozenset(busy)
-        self._inside = inside  # rules that may hold inside places that are stated without their queue
-        self._policies: list[PlacePolicy] = []
-        self._returned = returned or {}  # see `LockedRules.returned`
+    rules: Sequence[StoredRule]
+    standing: Mapping[str, ThrottleStanding]  #: by scope, as the next
+    conditions: Mapping[str, Sequence[PlaceCondition]]
+    banned: Collection[str]  #: sites
+    kinds: JobGroupCache
+    busy_scopes: frozenset[str]  #: locked by another transaction, or with rules that cannot be read
+    returned: Mapping[int, int]  #: see `LockedRules.returned`
+    inside: Sequence[StoredRule]  #: rules that may hold inside places that are stated without their queue
+    _policies: list[PlacePolicy] = field(default_factory=list)
 
     def is_busy(self, place: Location, vos: Collection[str]) -> bool:
         """Whether nothing may be taken there now for these VOs.
@@ -321,12 +311,12 @@ class PlacePolicies:
         which of them would count the job is unknown.
         """
         if place.queue:
-            return not self._busy_scopes.isdisjoint(_scopes_of_place(place))
-        if not place.site and self._banned:
+            return not self.busy_scopes.isdisjoint(_scopes_of_place(place))
+        if not place.site and self.banned:
             return True
         inside = _prefix_of_places(place)
-        return not self._busy_scopes.isdisjoint(_scopes_of_place(place)) or any(
-            _is_inside(rule.scope, inside) and compiled_rules.may_count(rule, vos) for rule in self._inside
+        return not self.busy_scopes.isdisjoint(_scopes_of_place(place)) or any(
+            _is_inside(rule.scope, inside) and compiled_rules.may_count(rule, vos) for rule in self.inside
         )
 
     def policy_at(
@@ -334,13 +324,13 @@ class PlacePolicies:
     ) -> PlacePolicy | None:
         """The policy of a place for jobs of some VOs (empty: unknown); None: it has no conditions."""
         names = _scopes_of_place(place)
-        standing = [self._standing[name] for name in names if name in self._standing]
-        conditions = [each for name in names for each in self._conditions.get(name, ())]
-        banned = fold(place.site) in self._banned
+        standing = [self.standing[name] for name in names if name in self.standing]
+        conditions = [each for name in names for each in self.conditions.get(name, ())]
+        banned = fold(place.site) in self.banned
         if not (standing or conditions or banned or admission):
             return None
         policy = PlacePolicy(
-            standing, conditions, banned=banned, admission=admission, kinds=self._kinds, vos=vos
+            standing, conditions, banned=banned, admission=admission, kinds=self.kinds, vos=vos
         )
         self._policies.append(policy)
         return policy
@@ -348,9 +338,9 @@ class PlacePolicies:
     def find_plain_limits(self, place: Location) -> PlainLimits | None:
         """The running limits of a queue if there is nothing else, neither ramps, delays nor throttles."""
         of_scope = {
-            name: [each for each in self._rules if each.scope == name] for name in _scopes_of_place(place)
+            name: [each for each in self.rules if each.scope == name] for name in _scopes_of_place(place)
         }
-        conditions = [each for name in of_scope for each in self._conditions.get(name, ())]
+        conditions = [each for name in of_scope for each in self.conditions.get(name, ())]
         limits = [each for each in conditions if isinstance(each, RunningLimitState) and each.bucket is None]
         if not place.queue or len(limits) < sum(map(len, of_scope.values())):
             return None
@@ -359,8 +349,10 @@ class PlacePolicies:
 
     def write(self, conn: Connection) -> None:
         """Store counters, reservations and delay buckets; the attempts must exist already."""
+        if not self.rules:
+            return
         reservations.create_reservations(conn, chain(*(policy.reserved for policy in self._policies)))
-        conditions = list(chain(*self._conditions.values()))
+        conditions = list(chain(*self.conditions.values()))
         buckets = (each if isinstance(each, DelayBucket) else each.bucket for each in conditions)
         changed = (
             (each.key, BucketLevel(tokens=each.tokens, at=each.at))
@@ -368,13 +360,13 @@ class PlacePolicies:
             if each is not None and each.changed
         )
         scope_rules.store_levels(conn, changed)
-        counts = dict(self._returned)
+        counts = dict(self.returned)
         counts |= {
             each.rule_id: each.there
             for each in conditions
             if isinstance(each, RunningLimitState) and each.changed
         }
-        counts |= {each.rule_id: each.reserved for each in self._standing.values() if each.changed}
+        counts |= {each.rule_id: each.reserved for each in self.standing.values() if each.changed}
         scope_rules.store_counts(conn, counts)
 
 
@@ -467,12 +459,21 @@ def _build_policies(
     limits = [
         (each, compiled_rules.read_place_rule(each)) for each in known if each.kind is not RuleKind.THROTTLE
     ]
-    buckets = running_limits.read_buckets(conn, [rule for _, rule in limits], now)
+    buckets = running_limits.read_buckets(conn, [rule for _, rule in limits], now) if limits else {}
     conditions: defaultdict[str, list[PlaceCondition]] = defaultdict(list)
     for stored, rule in limits:
         conditions[stored.scope].append(_build_condition(stored, rule, buckets.get(rule)))
     kinds = job_groups.find_cache(conn.engine)
-    return PlacePolicies(standing, conditions, banned, kinds, busy, returned, inside, rules)
+    return PlacePolicies(
+        rules=rules,
+        standing=standing,
+        conditions=conditions,
+        banned=banned,
+        kinds=kinds,
+        busy_scopes=frozenset(busy),
+        returned=returned or {},
+        inside=inside,
+    )
 
 
 def _build_condition(stored: StoredRule, rule: PlaceRule, bucket: DelayBucket | None) -> PlaceCondition:
@@ -490,9 +491,12 @@ def _build_condition(stored: StoredRule, rule: PlaceRule, bucket: DelayBucket | 
     )
 
 
+@lru_cache(maxsize=10_000)
 def _scopes_of_place(place: Location) -> tuple[str, ...]:
     """The folded scopes that contain a place, each once, all sites together first."""
-    return _fold_scopes(place.site, place.ce, place.queue)
+    name = fold("/".join(part for part in (place.site, place.ce, place.queue) if part))
+    enclosing = scopes.list_enclosing(name) if place.site else ()
+    return tuple(dict.fromkeys((scopes.GRID, *enclosing)))
 
 
 def _prefix_of_places(place: Location) -> str:
@@ -503,10 +507,3 @@ def _prefix_of_places(place: Location) -> str:
 def _is_inside(scope: str, prefix: str) -> bool:
     """Whether a folded scope is inside the place of a prefix; all sites together are inside none."""
     return scope != scopes.GRID and scope.startswith(prefix)
-
-
-@lru_cache(maxsize=10_000)
-def _fold_scopes(site: str, ce: str, queue: str) -> tuple[str, ...]:
-    place = fold("/".join(part for part in (site, ce, queue) if part))
-    enclosing = scopes.list_enclosing(place) if site else ()
-    return tuple(dict.fromkeys((scopes.GRID, *enclosing)))

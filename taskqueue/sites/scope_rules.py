@@ -273,7 +273,7 @@ def lock_rules(conn: Connection, names: Collection[str], *, wait: bool) -> Locke
         found = {row.name: row for row in every}
         returned = [(row.name, *each) for row in every for each in row.returned or ()]
         rows = [row for row in every if row.rule_id is not None]
-    more = _sum_returns(conn, returned)
+    more = _sum_returns(conn, returned) if returned else Counter()
     rules = [_rule_from_row(row, more=more[row.scope, _get_return_id(row)]) for row in rows]
     return LockedRules(
         scopes={name: scopes.build_scope(row) for name, row in found.items() if row.scope is not None},
