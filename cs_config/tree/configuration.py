@@ -116,7 +116,7 @@ class Configuration:
 
     def require(self, address: QueueAddress) -> QueueAddress:
         """The address of an existing queue; QueueNotFound suggests the most similar one."""
-        if not self.knows(address):
+        if address not in self.levels:
             raise QueueNotFound(str(address), self.suggest(str(address)))
         return address
 

@@ -123,7 +123,8 @@ def is_usable(levels: Sequence[Level], vo: str) -> bool:
 
 def is_enabled(levels: Sequence[Level], vo: str) -> bool:
     """Whether all levels are enabled: `Enabled: false` at any level disables everything below."""
-    return not any(_is_off(level.settings(vo).get("enabled")) for level in levels)
+    stated = [level.settings(vo).get("enabled") for level in levels]
+    return not any(each is not None and each.value is False for each in stated)
 
 
 def admits_vo(levels: Sequence[Level], vo: str) -> bool:
@@ -134,10 +135,6 @@ def admits_vo(levels: Sequence[Level], vo: str) -> bool:
     lists = [settings["vo"] for level in levels if "vo" in (settings := level.settings(vo))]
     allowed = lists[-1] if lists else None
     return allowed is None or vo in {fold(str(name)) for name in as_tuple(allowed.value)}
-
-
-def _is_off(parameter: Parameter | None) -> bool:
-    return parameter is not None and parameter.value is False
 
 
 def list_attributes(parameters: Iterable[Parameter]) -> NodeAttributes:

@@ -74,7 +74,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         holder=holder,
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
         admission=admission,
-        otherwise=_give_reason(view, {NODE: kept_back}).refused,
+        otherwise=_give_reason(view, {NODE: kept_back}).refused if kept_back else None,
         counted=counted,
         limits=limits,
         allotments=here.allotments,
@@ -90,27 +90,29 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
         return here
     view.memory.lookups["miss"] += 1
     try:
-        view.require_one_place(presented, request.caller)
+        if presented.several:
+            view.require_one_place(presented, request.caller)
         served, resource = view.place(presented, request.caller, cache_key=request.cache_key)
     except PilotageError as error:
         return error
     if served is None:
         return ClaimResult(refused=NOT_USABLE)
-    within = place_policy.list_scopes_below(view.config, served.place, resource.named_vos)
-    if not served.place.site:
-        within += tuple(sorted(view.banned))
-    if within:
-        return place_pools.inexact_place_error(served.place, within[0])
+    place = served.place
+    if not place.queue:
+        within = place_policy.list_scopes_below(view.config, place, resource.named_vos)
+        if not place.site:
+            within += tuple(sorted(view.banned))
+        if within:
+            return place_pools.inexact_place_error(place, within[0])
     vos = request.caller.vos
     options = options_for(view.config, min(vos) if len(vos) == 1 else None)
-    place = served.place
     queue = QueueAddress(site=place.site, ce=place.ce, queue=place.queue) if place.queue else None
     most = None if queue is None else view.slot_bounds(queue, vos).processors
     here = PreparedPlace(
         served=served,
         resource=resource,
-        policy=view.memory.admission_policies.policy_at(view.config, served.place, resource.named_vos),
-        counted=place_policy.counts_jobs(view.config, served.place),
+        policy=view.memory.admission_policies.policy_at(view.config, place, resource.named_vos),
+        counted=place_policy.counts_jobs(view.config, place),
         lease_time=timedelta(seconds=options.leases.time),
         lease_times={
             vo: timedelta(seconds=time)
@@ -123,7 +125,7 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
         ),
     )
     # Bans may change at any moment, and so what several places mean, or none.
-    is_one = bool(served.place.site) and not presented.several
+    is_one = bool(place.site) and not presented.several
     if request.cache_key is not None and served.lasting and is_one:
         known.store(request.cache_key, here, generation)
     return here

@@ -262,20 +262,15 @@ def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configu
     vos = caller.vos if resource.vos is None else caller.vos & resource.vos
     if not vos and resource.vos:
         raise NotServed(f"this token has no rights for the VO {', '.join(sorted(resource.vos))}")
+    # Needed only with owners: groups whose members accept each other's jobs.
+    groups = {} if resource.owners is None or resource.owner_groups is None else config.registry.groups
     return replace(
         resource,
         vos=vos,
         near=None if resource.sites is None else list_near(config, resource.sites),
         platforms=None if resource.platforms is None else config.list_runnable_platforms(resource.platforms),
         managed_types=managed_types(config) if resource.job_types is None else frozenset(),
-        sharing_groups=_sharing_groups(config, resource),
-    )
-
-
-def _sharing_groups(config: Configuration, resource: Resource) -> frozenset[str]:
-    """The stated groups whose members accept each other's jobs; needed only with owners."""
-    if resource.owners is None or resource.owner_groups is None:
-        return frozenset()
-    return frozenset(
-        fold(name) for name, group in config.registry.groups.items() if _JOB_SHARING in group.properties
+        sharing_groups=frozenset(
+            fold(name) for name, group in groups.items() if _JOB_SHARING in group.properties
+        ),
     )

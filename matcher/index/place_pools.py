@@ -247,16 +247,13 @@ class PlaceCache:
                 if len(self._cached) >= _CACHED:
                     evict(self._cached, _CACHED)
                     self._forget_sets()
-                pools, kept_back = self._shared(served.pools), self._shared(served.kept_back)
+                # One instance of a set and of its ids, to save memory: a queue may serve a thousand pools.
+                pools, kept_back = (
+                    self._sets.get(ids) or self._sets.setdefault(ids, frozenset(map(sys.intern, ids)))
+                    for ids in (served.pools, served.kept_back)
+                )
                 served = self._cached[key] = replace(served, pools=pools, kept_back=kept_back)
             return served
-
-    def _shared(self, pools: frozenset[str]) -> frozenset[str]:
-        """The shared instance of a set and of its ids, to save memory: a queue may serve a thousand pools."""
-        known = self._sets.get(pools)
-        if known is None:
-            known = self._sets[pools] = frozenset(map(sys.intern, pools))
-        return known
 
 
 def _read_advertised(
@@ -300,23 +297,19 @@ def find_stated_queue(presented: StatedResource, config: Configuration) -> Queue
     if missing:
         message = f"{presented.queue} is stated without {' and '.join(missing)}; a queue is Site/CE/Queue"
         raise InvalidResource([Problem(path="Queue", message=message)])
-    return find_queue(f"{presented.site}/{presented.ce}/{presented.queue}", config)
+    return config.require(QueueAddress(site=presented.site, ce=presented.ce, queue=presented.queue))
 
 
 def respell_place(presented: StatedResource, config: Configuration) -> StatedResource:
     """Replace the stated place by the configuration's spelling, by which bans and limits are looked up."""
-    names = (presented.site, presented.ce, presented.queue)
-    site, ce, queue = (_respell(names[: end + 1], config) for end in range(len(names)))
-    return replace(presented, site=site, ce=ce, queue=queue)
-
-
-def _respell(names: tuple[str, ...], config: Configuration) -> str:
-    """The last of the names from the site down, unchanged if unknown."""
-    key = tuple(map(fold, names))
-    known = running_limits.tree_spellings(config).get(key) or running_limits.scopes_with_rules(config).get(
-        key
-    )
-    return known.rpartition("/")[2] if known else names[-1]
+    tree = running_limits.tree_spellings(config)
+    names = [presented.site, presented.ce, presented.queue]
+    folded = tuple(map(fold, names))
+    for last in range(len(names)):
+        key = folded[: last + 1]
+        if known := tree.get(key) or running_limits.scopes_with_rules(config).get(key):
+            names[last] = known.rpartition("/")[2]
+    return replace(presented, site=names[0], ce=names[1], queue=names[2])
 
 
 def usable_vos(vos: frozenset[str], presented: StatedResource, config: Configuration) -> frozenset[str]:
@@ -344,8 +337,6 @@ def require_one_place(
     Sites that are unknown to the configuration, without limits and bans, may be listed together, as in DIRAC,
     while no site at all has limits or bans.
     """
-    if not presented.several:
-        return
     named = presented.resource.sites or frozenset()
     limited = map(scopes.parse_site, running_limits.scopes_counting(config, vos))
     if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
@@ -360,15 +351,6 @@ def inexact_place_error(place: Location, scope: str) -> InvalidResource:
     missing = [name for name, stated in line[: scope.count("/") + 1] if not stated]
     message = f"is not stated; {scope} counts its jobs or is banned, so state {' and '.join(missing)}"
     return InvalidResource([Problem(path=missing[0], message=message)])
-
-
-def find_queue(text: str, config: Configuration) -> QueueAddress:
-    """The queue of this name, written `Site/CE/Queue`; it must exist."""
-    try:
-        address = QueueAddress.parse(text)
-    except InvalidRequest as error:
-        raise QueueNotFound(text, config.suggest(text)) from error
-    return config.require(address)
 
 
 def find_queues(
