@@ -43,6 +43,8 @@ class SlotAllotment:
     def __init__(self, resource: Resource) -> None:
         capacities = conditions.capacities(resource)
         self._resource = resource
+        is_bounded = resource.processors is not None or resource.max_ram is not None
+        self._is_shared = is_bounded or resource.gpus > 0
         self._left = {name: capacities[name] for name in _SHARED}
         self._jobs: list[RequirementClass] = []
 
@@ -82,11 +84,6 @@ class SlotAllotment:
             Allotment(processors=number, ram_mb=ram, gpus=asked.gpus)
             for asked, number, ram in zip(self._jobs, cores, memory, strict=True)
         ]
-
-    @property
-    def _is_shared(self) -> bool:
-        stated = self._resource
-        return stated.processors is not None or stated.max_ram is not None or stated.gpus > 0
 
     @property
     def _is_given_whole(self) -> bool:

@@ -232,8 +232,10 @@ _PASSES = 3
 class _LockedClaim(Protocol):
     """Claims for some requests in one transaction, under the locks of their places."""
 
-    def __call__(self, some: Sequence[ClaimRequest], *, wait: bool) -> dict[int, ClaimResult]:
-        """Results by the `id()` of their requests; `wait` for locked places."""
+    def __call__(
+        self, conn: Connection, requests: Sequence[ClaimRequest], *, now: datetime, wait: bool
+    ) -> dict[int, ClaimResult]:
+        """Results by position in the list; `wait` for locked places."""
 
 
 #: Results by the `id()` of their requests.
@@ -247,7 +249,7 @@ class BatchClaimer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._server = AutocommitRunner(engine)
-        self._rules = RuleFollower(engine)
+        self.rules = RuleFollower(engine)  #: to bring up to date before requests are prepared
         self._passed: Counter[Location] = Counter()  # claims in a row that found a place locked
         self.doubts = InDoubtClaims()  #: claims with unknown outcome
 
@@ -284,7 +286,7 @@ class BatchClaimer:
 
     def _way(self, prepared: ClaimRequest, config: Configuration) -> _Step:
         """The step for a request; batches are not possible on SQLite."""
-        if not prepared.is_single or self._engine.dialect.name == "sqlite":
+        if self._engine.dialect.name == "sqlite" or not prepared.is_single:
             return self._step_by_step
         return (
             self._claim_limited
@@ -292,18 +294,11 @@ class BatchClaimer:
             else self._claim_unlimited
         )
 
-    def follow_rules(self, config: Configuration) -> None:
-        """Bring the rules of places up to date, before requests are prepared; see `RuleFollower.follow`."""
-        self._rules.follow(config)
-
     def _claim_limited(
         self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
-        def claim(some: Sequence[ClaimRequest], *, wait: bool) -> dict[int, ClaimResult]:
-            return self._in_transaction(some, lambda conn: claim_limited(conn, some, now=now, wait=wait))
-
         try:
-            return self._claim_locked(requests, claim)
+            return self._claim_locked(requests, claim_limited, now)
         except DBAPIError as error:
             if database.is_unavailable(error):
                 raise
@@ -321,25 +316,19 @@ class BatchClaimer:
     def _step_by_step(
         self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
     ) -> dict[int, ClaimResult]:
-        def claim(some: Sequence[ClaimRequest], *, wait: bool) -> dict[int, ClaimResult]:
-            return self._in_transaction(
-                some, lambda conn: dict(enumerate(claim_loop.claim_all(conn, some, now=now, wait=wait)))
-            )
-
-        found = self._claim_locked(requests, claim)
-        return {id(each.request): each.complete(found[id(each.request)]) for each in requests}
+        return self._claim_locked(requests, claim_loop.claim_all, now)
 
     def _claim_locked(
-        self, requests: Sequence[ClaimRequest], claim: "_LockedClaim"
+        self, requests: Sequence[ClaimRequest], claim: _LockedClaim, now: datetime
     ) -> dict[int, ClaimResult]:
         """Claim where scopes are locked: all free ones together, then one that was passed over too often."""
         overdue = next((each.place for each in requests if self._passed[each.place] >= _PASSES), None)
         free = [each for each in requests if each.place != overdue]
-        found = claim(free, wait=False) if free else {}
+        found = self._in_transaction(free, claim, now, wait=False) if free else {}
         if overdue is not None:
             late = [each for each in requests if each.place == overdue]
             try:
-                found |= claim(late, wait=True)
+                found |= self._in_transaction(late, claim, now, wait=True)
             except OperationalError as error:
                 if not database.is_lock_timeout(error):
                     raise
@@ -352,12 +341,12 @@ class BatchClaimer:
         return found
 
     def _in_transaction(
-        self, requests: Sequence[ClaimRequest], claim: Callable[[Connection], dict[int, ClaimResult]]
+        self, requests: Sequence[ClaimRequest], claim: _LockedClaim, now: datetime, *, wait: bool
     ) -> dict[int, ClaimResult]:
-        """Claim in one transaction; if its commit is not confirmed, the claims are in doubt."""
+        """Results by the `id()` of their requests; claims whose commit is not confirmed are in doubt."""
         maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
         with self.doubts.about(maybe), database.writing(self._engine) as conn:
-            results = claim(conn)
+            results = claim(conn, requests, now=now, wait=wait)
             maybe += (
                 (requests[number].request, tuple(each.lease for each in result.claimed))
                 for number, result in results.items()

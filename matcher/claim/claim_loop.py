@@ -85,11 +85,6 @@ class ClaimRequest:
             has_pool=task_queue.requirement_class.submit_pool is not None,
         )
 
-    def complete(self, result: "ClaimResult") -> "ClaimResult":
-        """Add the default reason to a result without jobs and reason."""
-        silent = not result.claimed and result.refused is None and not result.in_other_hands
-        return replace(result, refused=self.otherwise) if silent else result
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimResult:
@@ -149,23 +144,15 @@ class _Claim:
         """How many jobs of a task queue may be taken at once."""
         return self.filling.most(task_queue.requirement_class, self.admitted)
 
-    @property
-    def tried(self) -> Sequence[TaskQueue]:
-        """Task queues tried directly, without a query whether they have jobs."""
-        return self.prepared.drawn.tried
-
     def rest(self) -> Iterator[list[TaskQueue]]:
         """The untried task queues whose jobs still fit, in pieces, while more jobs may be taken."""
-        for some in split_into_pieces(filter(self._fits, self.prepared.drawn.rest())):
+        for some in split_into_pieces(filter(self.fits, self.prepared.drawn.order)):
             yield some
             if self.missing <= 0 or not self.admitted:
                 return
 
-    def next(self) -> TaskQueue | None:
-        """The next task queue to try; None: all were tried."""
-        return self.prepared.drawn.next(self._fits)
-
-    def _fits(self, task_queue: TaskQueue) -> bool:
+    def fits(self, task_queue: TaskQueue) -> bool:
+        """Whether a job of the task queue fits in what is left."""
         return bool(self.filling.most(task_queue.requirement_class, 1))
 
     def add(self, task_queue: TaskQueue, taken: Sequence[TakenRow]) -> None:
@@ -190,20 +177,20 @@ class _Claim:
 
 def claim_all(
     conn: Connection, requests: Sequence[ClaimRequest], *, now: datetime, wait: bool = False
-) -> list[ClaimResult]:
+) -> dict[int, ClaimResult]:
     """Take jobs for all requests and open their attempts, in the caller's transaction.
 
-    A request that another process answered meanwhile gets that answer. One whose place is locked by another
-    transaction gets nothing now, or is waited for (`wait`), which raises OperationalError after a moment.
+    The results are by position in the list. A request that another process answered meanwhile gets that
+    answer. One whose place is locked by another transaction gets nothing now, or is waited for (`wait`),
+    which raises OperationalError after a moment.
     """
     policies = place_policy.lock_policies(conn, {prepared.place for prepared in requests}, now, wait=wait)
     keys = {
         number: key for number, each in enumerate(requests) if (key := request_key(each.request)) is not None
     }
-    new = attempts.reserve_keys(conn, keys.values(), now=now)
-    held = read_earlier_answers(
-        conn, [requests[each].request for each, key in keys.items() if key not in new], lock=True
-    )
+    new = attempts.reserve_keys(conn, keys.values(), now=now) if keys else frozenset()
+    repeated = [requests[number].request for number, key in keys.items() if key not in new]
+    held = read_earlier_answers(conn, repeated, lock=True) if repeated else {}
     claims = [
         _Claim(
             prepared=prepared,
@@ -226,11 +213,9 @@ def claim_all(
     _take(conn, [each for each in new_claims if each.gate is None and not each.chooses], now)
     results = _hand_over(conn, claims, now)
     policies.write(conn)
-    results = [
-        ClaimResult(claimed=held[keys[number]]) if keys.get(number) in held else result
-        for number, result in enumerate(results)
-    ]
-    _store_answers(conn, keys, new, results, now)
+    results |= {number: ClaimResult(claimed=held[key]) for number, key in keys.items() if key in held}
+    if keys:
+        _store_answers(conn, keys, new, results, now)
     return results
 
 
@@ -238,7 +223,7 @@ def _read_rooms(conn: Connection, requests: Sequence[ClaimRequest], now: datetim
     """How much room the pilot of each request has; of several requests of one pilot the first one gets it."""
     holders = [each.holder for each in requests]
     limits = {each.stamp: each.slot for each in holders if each.stamp is not None and each.slot is not None}
-    rooms = slots.read_rooms(conn, limits, now=now)
+    rooms = slots.read_rooms(conn, limits, now=now) if limits else {}
     found: list[SlotRoom | None] = []
     for each in holders:
         found.append(rooms.get(each.stamp) if each.stamp in limits else None)
@@ -283,7 +268,8 @@ def _take(conn: Connection, claims: Sequence[_Claim], now: datetime) -> None:
         tries = [
             (each, found)
             for each in claims
-            if each.missing > 0 and len(each.tried) < _DIRECT_TRIES and (found := each.next()) is not None
+            if each.missing > 0 and len(each.prepared.drawn.tried) < _DIRECT_TRIES
+            if (found := each.prepared.drawn.next(each.fits)) is not None
         ]
         batch = [each.prepared.build_take(found, each.most(found)) for each, found in tries]
         for (each, found), taken in zip(tries, assignment.take_batch(conn, batch, now=now), strict=True):
@@ -296,7 +282,8 @@ def _take(conn: Connection, claims: Sequence[_Claim], now: datetime) -> None:
 def _search(conn: Connection, claim: _Claim, now: datetime) -> None:
     """Take from those untried task queues that have jobs, and record why if nothing was taken."""
     place = claim.prepared.place
-    tried, had, full = _ids(claim.tried), set[int](), list[TaskQueue]()
+    first, had, full = _ids(claim.prepared.drawn.tried), set[int](), list[TaskQueue]()
+    tried = list(first)
     for some in claim.rest():
         left = assignment.find_nonempty(conn, _ids(some), place=place)
         tried += _ids(some)
@@ -306,7 +293,6 @@ def _search(conn: Connection, claim: _Claim, now: datetime) -> None:
             worth = claim.gate.list_passing(conn, worth, place)
         _take_from(conn, claim, worth, now)
         full += worth
-    first = _ids(claim.tried)
     still = (
         assignment.find_nonempty(conn, first + _ids(full), place=place)
         if claim.missing > 0
@@ -363,25 +349,27 @@ def _choices(conn: Connection, claim: _Claim, task_queue: TaskQueue) -> Iterator
     return (job for job in jobs if gate is None or gate.admits(job))
 
 
-def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> list[ClaimResult]:
+def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> dict[int, ClaimResult]:
     given = [each for claim in claims for each in claim.claimed_jobs()]
     claimed = iter(leases_claim.open_attempts(conn, given, now=now))
-    return [
-        ClaimResult(
+    results: dict[int, ClaimResult] = {}
+    for number, claim in enumerate(claims):
+        refused, in_other_hands = claim.refused, claim.in_other_hands or claim.must_wait
+        is_silent = refused is None and not claim.taken and not in_other_hands
+        results[number] = ClaimResult(
             claimed=tuple(islice(claimed, len(claim.taken))),
             emptied=claim.emptied,
-            in_other_hands=claim.in_other_hands or claim.must_wait,
-            refused=claim.refused,
+            in_other_hands=in_other_hands,
+            refused=claim.prepared.otherwise if is_silent else refused,
         )
-        for claim in claims
-    ]
+    return results
 
 
 def _store_answers(
     conn: Connection,
     keys: Mapping[int, RequestKey],
     new: frozenset[RequestKey],
-    results: Sequence[ClaimResult],
+    results: Mapping[int, ClaimResult],
     now: datetime,
 ) -> None:
     """Store the answers by key; an answer without jobs is not worth a row."""

@@ -92,7 +92,7 @@ class Matcher:
     def refresh(self) -> None:
         """Apply recent changes; for idle times."""
         self._mark_empty()
-        self._claims.follow_rules(self._config())
+        self._claims.rules.follow(self._config())
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
             self._follow(conn, self.now(), since)
@@ -102,7 +102,12 @@ class Matcher:
 
         A request without candidates in the updated index causes no write.
         """
-        first = _find_duplicates(batch)
+        numbers: dict[object, int] = {}
+        # For each request the position of the first one with the same key.
+        first = [
+            numbers.setdefault(claim_loop.request_key(request) or number, number)
+            for number, request in enumerate(batch)
+        ]
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
         was_fresh = time.monotonic() - self._memory.bans.at < _FRESH
         found = self._claim_jobs(unique, fresh=was_fresh)
@@ -116,13 +121,12 @@ class Matcher:
         Contacts no database, for the event loop. The index may lag: the claim states all conditions again,
         and a request that finds no job there is served as any other.
         """
-        memory, now = self._memory, self.now()
         presented = request.presented
         if request.count != 1 or presented.job_id is not None or presented.submits:
             return None
-        if time.monotonic() - memory.bans.at >= _RECENT:
+        view = self._view(_NO_READING, self.now(), None)
+        if time.monotonic() - view.memory.bans.at >= _RECENT:
             return None
-        view = self._build_snapshot(_NO_READING, memory, memory.places.age, now)
         try:
             prepared = prepare(view, request)
         except NeedsDatabase:
@@ -153,10 +157,10 @@ class Matcher:
         """One result per request; `fresh`: the snapshot of a moment ago is good enough."""
         if not fresh:
             self._mark_empty()
-        self._claims.follow_rules(self._config())
-        now, since = self.now(), self._freshness.begin()
+        self._claims.rules.follow(self._config())
+        now, since = self.now(), None if fresh else self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
-            view = self._view(reading, now, since, fresh=fresh)
+            view = self._view(reading, now, since)
             found = {id(request): prepare(view, request) for request in requests}
             if not fresh:
                 found |= _read_earlier_answers(view, requests, found)
@@ -172,7 +176,7 @@ class Matcher:
         results = {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
-        return results | self._add_flags(results, requests, places)
+        return results | self._add_flags(results, requests, places) if places else results
 
     def _add_flags(
         self, results: Results, requests: Sequence[MatchRequest], places: Mapping[int, PlacePools | None]
@@ -284,7 +288,7 @@ class Matcher:
     def current_view(self) -> Iterator[Snapshot]:
         """A snapshot with all changes."""
         self._mark_empty()  # otherwise the snapshot would restore them
-        self._claims.follow_rules(self._config())
+        self._claims.rules.follow(self._config())
         since = self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             yield self._view(reading, self.now(), since)
@@ -302,20 +306,13 @@ class Matcher:
         self.is_loaded = True
         return memory, age
 
-    def _view(
-        self, reading: LazyTransaction, now: datetime, since: FeedRead, *, fresh: bool = False
-    ) -> Snapshot:
-        """A snapshot, current or of a moment ago; the transaction must begin after `since`."""
+    def _view(self, reading: LazyTransaction, now: datetime, since: FeedRead | None) -> Snapshot:
+        """A snapshot of a moment ago, or with all changes if the transaction begins after `since`."""
         memory, age = self._memory, self._memory.places.age
-        if not fresh:
+        if since is not None:
             memory, age = self._follow(reading.conn, now, since)
-        return self._build_snapshot(reading, memory, age, now)
-
-    def _build_snapshot(
-        self, reading: LazyTransaction, memory: MatcherCache, age: int, now: datetime
-    ) -> Snapshot:
         config = self._given().at_moment(now)
-        self._job_groups.follow(config)
+        self._job_groups.config = config
         return Snapshot(
             reading=reading,
             memory=memory,
@@ -348,15 +345,6 @@ def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller)
     candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
     gate = view.gate(place, admission, vos=resource.named_vos)
     return MatchedPlace(candidates=candidates, place=place, gate=gate)
-
-
-def _find_duplicates(batch: Sequence[MatchRequest]) -> list[int]:
-    """For each request the position of the first one with the same key."""
-    seen: dict[object, int] = {}
-    return [
-        seen.setdefault(claim_loop.request_key(request) or number, number)
-        for number, request in enumerate(batch)
-    ]
 
 
 def _read_earlier_answers(

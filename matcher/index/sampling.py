@@ -13,6 +13,7 @@ Source of the tree: P. M. Fenwick, A new data structure for cumulative frequency
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
 from random import Random
@@ -72,44 +73,35 @@ LEAST = 1e-9
 _FEW = 4
 
 
+@dataclass(slots=True, eq=False)
 class CandidateOrder:
     """Task queues in the order in which one request tries them."""
 
-    def __init__(self, order: Iterator[TaskQueue]) -> None:
-        self._order = order
-        self.tried: list[TaskQueue] = []
+    order: Iterator[TaskQueue]  #: those that are untried; can be iterated once
+    tried: list[TaskQueue] = field(default_factory=list)
 
     def next(self, fits: Callable[[TaskQueue], bool] | None = None) -> TaskQueue | None:
         """The next task queue that fits (None: any does), recorded as tried; None: none is left."""
-        found = next(filter(fits, self._order), None)
+        found = next(filter(fits, self.order), None)
         if found is not None:
             self.tried.append(found)
         return found
 
-    def rest(self) -> Iterator[TaskQueue]:
-        """The untried task queues; can be iterated once."""
-        return self._order
-
     def reset(self) -> None:
         """Start again with those already tried, for example after a rollback."""
-        self._order = chain(self.tried, self._order)
+        self.order = chain(self.tried, self.order)
         self.tried = []
 
 
+@dataclass(frozen=True, eq=False)
 class CumulativeWeights:
-    """Task queues with cached weights for repeated draws."""
+    """Task queues for repeated draws by weight."""
 
-    def __init__(self, task_queues: Sequence[TaskQueue]) -> None:
-        self.task_queues = task_queues
-
-    def draw(self, random: Random) -> TaskQueue | None:
-        """A random task queue by weight; None: there are none."""
-        if not self.task_queues:
-            return None
-        return random.choices(self.task_queues, cum_weights=self._cumulative)[0]
+    task_queues: Sequence[TaskQueue]
 
     @cached_property
-    def _cumulative(self) -> list[float]:
+    def cumulative(self) -> list[float]:
+        """The sums of their weights, computed at the first draw."""
         return list(accumulate(_compute_weights(self.task_queues)))
 
 

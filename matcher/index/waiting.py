@@ -105,7 +105,9 @@ class WaitingIndex:
     def _find_weights(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
         return self._weights.get(
             (resource, pools),
-            lambda: CumulativeWeights(list(self.list_in_classes(self.mask(resource, pools), resource))),
+            lambda: CumulativeWeights(
+                list(self.list_in_classes(self._index.mask(resource, pools), resource))
+            ),
         )
 
     def mask(self, resource: Resource, pools: frozenset[str]) -> int:
@@ -114,9 +116,10 @@ class WaitingIndex:
 
     def list_in_classes(self, mask: int, resource: Resource) -> Iterator[TaskQueue]:
         """The task queues of the classes in a bitmap whose owner the resource accepts."""
+        is_open = rules.accepts_all_owners(resource)
         for class_id in self._index.classes(mask):
             for each in list(self._of_class[class_id].values()) if class_id in self._of_class else ():
-                if _owner_fits(each, resource):
+                if is_open or _owner_fits(each, resource):
                     yield each
 
     def draw(self, resource: Resource, pools: frozenset[str], random: Random) -> TaskQueue | None:
@@ -130,7 +133,10 @@ class WaitingIndex:
             )
             if found is not None:
                 return found
-        return self._find_weights(resource, pools).draw(random)
+        known = self._find_weights(resource, pools)
+        if not known.task_queues:
+            return None
+        return random.choices(known.task_queues, cum_weights=known.cumulative)[0]
 
     def _update_weights(self, weights: Mapping[int, float]) -> None:
         for task_queue_id, weight in weights.items():

@@ -145,10 +145,6 @@ class JobGroupCache:
         self._ads: Cache[JobKind, Mapping[str, Value]] = Cache(_CACHED)  #: by configuration
         self.config: Configuration | None = None  #: whose defaults the groups have; None: not known yet
 
-    def follow(self, config: Configuration) -> None:
-        """Use the defaults of this version of the configuration from here on."""
-        self.config = config
-
     def waiting_in(
         self, conn: Connection, task_queue_id: int
     ) -> tuple[Sequence[tuple[JobKind, Mapping[str, Value]]], bool]:
@@ -179,7 +175,7 @@ _CACHES: WeakKeyDictionary[Engine, JobGroupCache] = WeakKeyDictionary()
 
 def find_cache(engine: Engine) -> JobGroupCache:
     """The cache of a database."""
-    return _CACHES.setdefault(engine, JobGroupCache())
+    return _CACHES.get(engine) or _CACHES.setdefault(engine, JobGroupCache())
 
 
 def reads_owner_only(asks: Collection[str]) -> bool:

@@ -169,7 +169,7 @@ def claim_inside(
     if requests[0].is_single:
         found = batch_claim.claim_limited(conn, requests, now=now)
     else:
-        found = dict(enumerate(claim_loop.claim_all(conn, requests, now=now)))
+        found = claim_loop.claim_all(conn, requests, now=now)
     return {id(requests[number].request): result for number, result in found.items()}
 
 
