@@ -309,4 +309,12 @@ def _strip(answer: Any) -> Any:
             for name, value in answer.items()
             if not name.endswith("_at") and name != "changes"
         }
-    return list(map(_strip, answer)) if isinstance(answer, list) else answer
+    if isinstance(answer, list):
+        # 1.0.0 also left to the node what all nodes fulfil.
+        told = (
+            each
+            for each in answer
+            if "decide only at the node" not in (each if isinstance(each, str) else "")
+        )
+        return list(map(_strip, told))
+    return answer
