@@ -115,9 +115,11 @@ def job_scheduling(candidate: JobContext, context: ChainContext) -> Outcome:
     if candidate.description.requirements is not None and candidate.pool is None:
         return Hold(reason="it has Requirements, but no optimizer has set a pool for them")
     delays = context.operations(candidate.vo).job_scheduling.reschedule_delays
-    if candidate.reschedules and candidate.held_by != STEP_NAME and delays:
-        delay = timedelta(seconds=delays[min(candidate.reschedules, len(delays)) - 1])
+    waits = candidate.reschedules and candidate.held_by != STEP_NAME and delays
+    # 0: it goes on at once. A held job without a time of its own would be looked at much later.
+    if seconds := delays[min(candidate.reschedules, len(delays)) - 1] if waits else 0:
         times = format_count(candidate.reschedules, "time")
+        delay = timedelta(seconds=seconds)
         return Hold(reason=f"rescheduled {times}, continues after a delay", delay=delay)
     chosen = choose_sites(candidate, context)
     if isinstance(chosen, Failed | Hold):

@@ -206,6 +206,14 @@ def test_a_rescheduled_job_waits_longer_each_time(
     assert outcome.delay == timedelta(seconds=seconds)
 
 
+def test_a_rescheduled_job_without_a_delay_goes_on_at_once(
+    candidate_of: Make, context_of: MakeContext
+) -> None:
+    context = context_of("Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0, 60]}}}")
+    assert isinstance(job_scheduling(candidate_of(context, reschedules=1), context), Done)
+    assert isinstance(job_scheduling(candidate_of(context, reschedules=2), context), Hold)
+
+
 def test_a_delay_is_waited_for_once(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of()
     waited = candidate_of(context, reschedules=2, held_by="JobScheduling")
