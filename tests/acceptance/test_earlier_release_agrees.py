@@ -71,12 +71,13 @@ class Drawing:
     numbers: Mapping[str, Sequence[float]]
     texts: Mapping[str, Sequence[str]]
 
+    repeats_names: bool  #: within one expression
+
     def description(self) -> dict[str, Any]:
         job: dict[str, Any] = {"Executable": "x"}
         draw = self.dice.random
         if draw() < 0.9:
-            names = self.dice.sample([*self.numbers, *self.texts], len(self.numbers) + len(self.texts))
-            job["Requirements"] = self.record() if draw() < 0.5 else self.condition(2, names)
+            job["Requirements"] = self.record() if draw() < 0.5 else self.condition(2, self.names())
         for name, values in (
             ("CPUTime", (600, 80_000, 90_000, 500_000)),
             ("Site", ("LCG.Mixed.org", "OSG.CERN.ch", "ANY", ["OSG.MIT.us", "OSG.CERN.ch"])),
@@ -103,11 +104,17 @@ class Drawing:
     def value(self, name: str) -> Any:
         return self.dice.choice(self.numbers.get(name) or self.texts[name])
 
-    def condition(self, depth: int, names: list[str]) -> str:
-        """Each name once: of two comparisons of one, this release sees where no value fulfils both."""
+    def names(self) -> Iterator[str]:
+        all_names = [*self.numbers, *self.texts]
+        if self.repeats_names:
+            while True:
+                yield self.dice.choice(all_names)
+        yield from self.dice.sample(all_names, len(all_names))
+
+    def condition(self, depth: int, names: Iterator[str]) -> str:
         draw = self.dice.random()
         if depth == 0 or draw < 0.3:
-            return self.comparison(names.pop())
+            return self.comparison(next(names))
         if draw < 0.4:
             return f"!({self.condition(depth - 1, names)})"
         if draw < 0.5:
@@ -131,13 +138,27 @@ class Drawing:
         return f"{self.dice.choice(('other.', 'TARGET.', ''))}{name} {operator} {written}"
 
 
-def draw_descriptions(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
+def draw_descriptions(
+    grid: Mapping[str, Any], number: int, *, repeat_names: bool = False
+) -> list[dict[str, Any]]:
     values: dict[str, set[Any]] = {}
     _collect(grid["Resources"]["Sites"], values)
     found = {name: sorted(values[name])[:: max(1, len(values[name]) // 12)] for name in (*NUMBERS, *TEXTS)}
     numbers = {name: found[name] for name in NUMBERS} | OTHER_NUMBERS
-    drawing = Drawing(random.Random(1), numbers, {name: found[name] for name in TEXTS})
-    return [drawing.description() for _ in range(DESCRIPTIONS)]
+    texts = {name: found[name] for name in TEXTS}
+    drawing = Drawing(random.Random(1), numbers, texts, repeats_names=repeat_names)
+    return [drawing.description() for _ in range(number)]
+
+
+def list_queues_with_unknown(grid: Mapping[str, Any]) -> set[str]:
+    """The queues where something of the nodes is unknown."""
+    return {
+        f"{site}/{ce}/{queue}"
+        for site, at_site in grid["Resources"]["Sites"].items()
+        for ce, at_ce in at_site["CEs"].items()
+        for queue, values in at_ce["Queues"].items()
+        if "unknown" in values.get("NodeAttributes", {}).values()
+    }
 
 
 def _collect(node: Any, values: dict[str, set[Any]]) -> None:
@@ -247,12 +268,7 @@ def _start(stack: ExitStack, home: Path, grid: Mapping[str, Any], environment: M
 def test_jobs_pools_and_explanations_are_those_of_the_earlier_release(
     services: dict[str, Service], grid: Mapping[str, Any]
 ) -> None:
-    descriptions = draw_descriptions(grid)
-    accepted = {release: _submit_all(service, descriptions) for release, service in services.items()}
-    assert accepted[THIS] == accepted[EARLIER]
-    for service in services.values():
-        wait_until(service.is_decided)
-
+    _submit_all(services, draw_descriptions(grid, DESCRIPTIONS))
     jobs = _ask_both(services, lambda service: {job["job_id"]: job for job in service.list_all("jobs")})
     _compare(jobs)
     _compare(
@@ -262,6 +278,22 @@ def test_jobs_pools_and_explanations_are_those_of_the_earlier_release(
     _compare(_ask_both(services, lambda service: {each: service.explain(f"jobs/{each}") for each in some}))
     queues = [f"resources/queues/{queue}" for queue in QUEUES]
     _compare(_ask_both(services, lambda service: {each: service.explain(each) for each in queues}))
+
+
+def test_two_comparisons_of_one_attribute_exclude_only_queues_where_it_is_unknown(
+    services: dict[str, Service], grid: Mapping[str, Any]
+) -> None:
+    """1.0.0 judged them apart; it never excluded a queue for it that is eligible."""
+    _submit_all(services, draw_descriptions(grid, DESCRIPTIONS // 5, repeat_names=True))
+
+    queues = _ask_both(
+        services, lambda service: {pool["pool_id"]: set(pool["queues"]) for pool in service.list_all("pools")}
+    )
+    assert queues[THIS].keys() == queues[EARLIER].keys()
+    unknown = list_queues_with_unknown(grid)
+    for pool, eligible in queues[THIS].items():
+        assert eligible <= queues[EARLIER][pool]
+        assert queues[EARLIER][pool] - eligible <= unknown
 
 
 @pytest.mark.parametrize(
@@ -286,11 +318,16 @@ def _ask_both(
     return {release: ask(service) for release, service in services.items()}
 
 
-def _submit_all(service: Service, descriptions: Sequence[Mapping[str, Any]]) -> list[Any]:
-    answers = []
+def _submit_all(services: Mapping[str, Service], descriptions: Sequence[Mapping[str, Any]]) -> None:
+    """Submit to each release, which accept and refuse the same, and wait until all jobs are decided."""
+    answers: dict[str, list[Any]] = {release: [] for release in services}
     for number, first in enumerate(range(0, len(descriptions), BATCH)):
-        answers += service.submit(VOS[number % len(VOS)], descriptions[first : first + BATCH])
-    return answers
+        for release, service in services.items():
+            batch = descriptions[first : first + BATCH]
+            answers[release] += service.submit(VOS[number % len(VOS)], batch)
+    assert answers[THIS] == answers[EARLIER]
+    for service in services.values():
+        wait_until(service.is_decided)
 
 
 def _compare(answers: Mapping[str, Mapping[Any, Any]]) -> None:

@@ -61,8 +61,9 @@ _CHANGES = (
     ),
     (
         "taskqueue/task_queues/class_derivation.py",
-        "        gpus=asked.gpus,\n",
-        f'        gpus=asked.gpus,\n        later_need=int(asked.job_type == "{DEMANDING}"),\n',
+        '        "whole_node": cores.whole_node,\n',
+        '        "whole_node": cores.whole_node,\n'
+        f'        "later_need": int(asked.job_type == "{DEMANDING}"),\n',
     ),
     ("cs_config/classes/queue_classes.py", "ALGORITHM: Final = 2", "ALGORITHM: Final = 3"),
     (
