@@ -62,8 +62,10 @@ _CHANGES = (
     (
         "taskqueue/task_queues/class_derivation.py",
         '        "whole_node": cores.whole_node,\n',
-        '        "whole_node": cores.whole_node,\n'
-        f'        "later_need": int(asked.job_type == "{DEMANDING}"),\n',
+        f'''\
+        "later_need": int(asked.job_type == "{DEMANDING}"),
+        "whole_node": cores.whole_node,
+''',
     ),
     ("cs_config/classes/queue_classes.py", "ALGORITHM: Final = 2", "ALGORITHM: Final = 3"),
     (
