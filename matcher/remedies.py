@@ -13,7 +13,7 @@ from requirements import requirement_class
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
-from requirements.values import fold
+from requirements.values import fold, format_value, normal_number
 
 #: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
 #: between `NEARER` and `OTHER`, by the share of the old value that is given up.
@@ -94,7 +94,7 @@ def lower_number(attribute: str) -> Remedy:
         wanted = getattr(refusal.asked, attribute)
         for number in smaller_steps(getattr(queue.offered, attribute) for queue in refusal.winnable):
             text = _lower(refusal, attribute, wanted, number)
-            yield nearness(wanted, number), text, {attribute: int(number)}
+            yield nearness(wanted, number), text, {attribute: normal_number(number)}
 
     return find
 
@@ -117,7 +117,7 @@ def lower_ram(refusal: Refusal) -> Remedies:
 
 
 def _lower(refusal: Refusal, attribute: str, old: float, new: float) -> str:
-    return f"lower {refusal.spell(attribute)} from {old} to {new:.0f}"
+    return f"lower {refusal.spell(attribute)} from {format_value(old)} to {format_value(new)}"
 
 
 #: The numbers of cores that a job may state.

@@ -1,5 +1,8 @@
 """Requirement classes as values."""
 
+from dataclasses import Field, fields, replace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,3 +59,19 @@ def test_a_class_with_a_requirement_of_a_later_release_is_left_to_its_processes(
         later = f'{{"vo": "lhcb", "cpu_time": {cpu_time}, "quantum_bits": 3}}'
         assert RequirementClass.from_json(later) is None
     assert caplog.text.count("jobs that require quantum_bits") == 1
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        each
+        for each in fields(RequirementClass)
+        if each.name not in {"vo", "stated", "replicas", "submit_pool", "processors_max", "derived_with"}
+    ],
+    ids=lambda each: each.name,
+)
+def test_what_a_class_requires_is_among_its_statements(field: Field[Any]) -> None:
+    plain = RequirementClass(vo="lhcb", cpu_time=1)
+    values = {bool: True, frozenset: frozenset({"a"}), int: 7, type(None): 7}
+    value = next(value for kind, value in values.items() if type(getattr(plain, field.name)) is kind)
+    assert replace(plain, **{field.name: value}).statements != plain.statements

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matcher.conditions import CONDITIONS
 from matcher.request import match_request, queue_offer
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
+from requirements.values import fold
 
 parameters = st.fixed_dictionaries(
     {"MaxRAMPerCore": st.integers(1, 10_000)},  # else a pilot offers what it finds on its node
@@ -65,3 +67,8 @@ def test_minutes_of_the_batch_queue_limit_cpu_time(values: dict[str, int], secon
 )
 def test_memory_of_each_core_makes_that_of_the_slot(values: dict[str, int], megabytes: int) -> None:
     assert queue_offer.build_resource(values).max_ram == megabytes
+
+
+def test_offers_are_told_apart_by_each_parameter_that_a_condition_reads() -> None:
+    of_offers = {fold(name) for row in CONDITIONS for name in row.parameters} - {"se"}  # a site's
+    assert of_offers <= set(queue_offer.READ)
