@@ -35,7 +35,7 @@ _MOST: Final = 20_000
 #: Wait causes written per transaction.
 _WRITTEN_AT_ONCE: Final = 500
 
-#: Place and VOs of a request, as stated and as bound by its token.
+#: Place and VOs of a request, and the queue that its token is bound to.
 _Place = tuple[object, ...]
 
 
@@ -54,7 +54,10 @@ class WaitCauseRecorder:
         if cause not in CAUSE_ORDER or request.presented.job_id is not None:
             return
         stated, caller = request.presented, request.caller
-        place = stated.site, stated.ce, stated.queue, caller.queue, caller.vos, stated.resource.vos
+        named = stated.resource.vos
+        # Of the VOs that it names only the caller's: with invented ones a pilot would fill the memory.
+        vos = caller.vos if named is None else caller.vos & named
+        place = stated.site, stated.ce, stated.queue, caller.queue, vos
         if len(self._answered) < _MOST or (place, cause) in self._answered:
             self._answered[place, cause] = request
 
@@ -69,7 +72,7 @@ class WaitCauseRecorder:
         self._since = now
         for key, request in answered.items():
             if self._answered.get(key) is request:  # else the place gave the answer again meanwhile
-                del self._answered[key]
+                self._answered.pop(key, None)
 
     def _write(self, found: Mapping[str, set[int]], since: datetime, until: datetime) -> None:
         causes = (

@@ -23,7 +23,6 @@ from taskqueue.db.database import NeedsDatabase, NoTransaction
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits
-from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: The queue is disabled, or not for the VOs of the pilot.
@@ -148,7 +147,7 @@ def _give_reason(view: Snapshot, kept_out: Mapping[str, Sequence[TaskQueue]]) ->
     for reason, known in kept_out.items():
         for piece in split_into_pieces(iterate_candidates(known)):
             ids = {each.task_queue_id for each in piece}
-            filled = task_queues.find_filled(view.conn, ids)
+            filled = view.find_filled(ids)
             emptied |= ids - filled
             if filled:
                 return ClaimResult(refused=reason, emptied=frozenset(emptied))

@@ -123,6 +123,8 @@ class Snapshot:
     #: Banned sites, folded, read once per batch, because the most frequent answer must stay cheap.
     banned: frozenset[str]
     versions: MappingVersions = field(default_factory=dict)  #: read once per batch
+    #: By task queue, whether it has a waiting job: read once per batch, as idle pilots ask for the same ones.
+    filled: dict[int, bool] = field(default_factory=dict)
 
     @property
     def conn(self) -> Connection:
@@ -201,6 +203,13 @@ class Snapshot:
             return found
         its = task_queues.find_by_job(self.conn, job_id)
         return [each for each in found if each.task_queue_id == its]
+
+    def find_filled(self, task_queue_ids: Collection[int]) -> frozenset[int]:
+        """The task queues among these that have a waiting job."""
+        if new := [each for each in task_queue_ids if each not in self.filled]:
+            filled = task_queues.find_filled(self.conn, new)
+            self.filled.update((each, each in filled) for each in new)
+        return frozenset(each for each in task_queue_ids if self.filled[each])
 
     def admitted(
         self, place: Location, resource: Resource, candidates: Sequence[TaskQueue]

@@ -15,7 +15,7 @@ from functools import lru_cache
 import classad2
 
 from requirements.classad.lexer import TokenKind, scan
-from requirements.classad.parser import read_ad, read_ads
+from requirements.classad.parser import SHORT, read_ad, read_ads
 from requirements.classad.restrictions import MAX_HEIGHT, TOO_HIGH, height
 from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, SourceText, Special, Unary, render
 from requirements.errors import Problem
@@ -82,11 +82,19 @@ def check(ad: Ad, source: SourceText) -> None:
     """Refuse an ad with expressions that HTCondor's library cannot read."""
     for _, node in ad.entries:
         is_plain = isinstance(node, ListOf) and all(isinstance(each, Literal) for each in node.items)
-        if not is_plain and not isinstance(node, Literal) and (fault := _fault(node)):
+        if is_plain or isinstance(node, Literal):
+            continue
+        # The cache keeps the trees: only those of short texts.
+        is_short = node.end - node.start <= SHORT
+        if fault := _find_fault(node) if is_short else _fault(node):
             raise source.fault(node.start, fault)
 
 
 @lru_cache(maxsize=1024)
+def _find_fault(node: Node) -> str | None:
+    return _fault(node)
+
+
 def _fault(node: Node) -> str | None:
     if height(node) >= MAX_HEIGHT:
         return TOO_HIGH

@@ -1,5 +1,6 @@
 """The memory of answers by place and cause."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from threading import Lock
@@ -36,6 +37,17 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         recorder.count(_request(f"S{number}"), MatchResult(reason="limits"))
         recorder.count(_request("S0"), MatchResult(reason="limits"))
     assert [place[0] for place, _ in recorder._answered] == ["S0", "S1", "S2"]
+
+
+def test_vos_that_a_pilot_invents_are_no_other_place() -> None:
+    recorder = WaitCauseRecorder(cast("Any", None), cast("Matcher", SimpleNamespace(now=lambda: NOW)))
+    request = _request("S0")
+    for number in range(10):
+        resource = Resource(cpu_time=3600, vos=frozenset({"cms", f"vo{number}"}))
+        presented = replace(request.presented, resource=resource)
+        recorder.count(replace(request, presented=presented), MatchResult(reason="limits"))
+    recorder.count(request, MatchResult(reason="limits"))
+    assert len(recorder._answered) == 1
 
 
 class _View:

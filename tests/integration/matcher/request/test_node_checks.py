@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
@@ -128,6 +128,25 @@ def test_jobs_that_have_gone_need_no_other_node(grid: Grid) -> None:
     elsewhere = grid.submit({"OS": "el9", "MaxRAM": 2000})
     assert grid.ask(at(MIXED), OS="el9") == [elsewhere]
     assert grid.ask(at(MIXED), OS="el9") == "no_task_queue"
+
+
+def test_idle_pilots_of_one_batch_read_once_whether_jobs_still_wait(grid: Grid) -> None:
+    for memory in (1000, 2000):
+        grid.submit({"OS": "el8", "MaxRAM": memory})
+    statements: list[str] = []
+    event.listen(
+        grid.engine, "before_cursor_execute", lambda _conn, _cursor, text, *_: statements.append(text)
+    )
+    read = []
+    for pilots in (1, 20):
+        asked = [request(NodeFacts={"OS": "el9"}, **at(MIXED)) for _ in range(pilots)]
+        grid.matcher.serve(asked[:1])
+        statements.clear()
+        assert {each.refused for each in grid.matcher.serve(asked) if isinstance(each, ClaimResult)} == {
+            "node"
+        }
+        read.append(len([text for text in statements if "FROM task_queues" in text]))
+    assert read[0] == read[1] > 0
 
 
 def test_without_facts_nothing_is_given_that_they_decide(grid: Grid) -> None:

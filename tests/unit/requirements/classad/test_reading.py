@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from requirements.classad import classad_files
 from requirements.classad.classad_files import Unevaluated, parse_ad
 from requirements.classad.syntax_tree import Literal, render
 from requirements.errors import InvalidInput
@@ -277,3 +278,10 @@ def test_long_lists_are_read() -> None:
     names = [f"value {number}" for number in range(10_000)]
     written = ", ".join(f'"{name}"' for name in names)
     assert parse_ad(f"Parameters = {{{written}}}") == {"Parameters": names}
+
+
+def test_trees_of_long_values_are_not_kept() -> None:
+    classad_files._find_fault.cache_clear()
+    for number in range(3):
+        parse_ad(f'Short = strcat("{number}"); Long = strcat("{number}{"x" * 100_000}");')
+    assert classad_files._find_fault.cache_info().currsize == 3
