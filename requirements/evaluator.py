@@ -7,6 +7,7 @@ from requirements.classad import evaluation
 from requirements.classad.evaluation import Operands
 from requirements.classad.expression import Expression
 from requirements.nodes import resolution
+from requirements.nodes.enumeration import TotalWork
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, NodeAttributes
 from requirements.nodes.resolution import QueueDecision
 from requirements.record import (
@@ -71,16 +72,19 @@ def decide_at_queue(
     resource: Mapping[str, Value],
     declarations: Declarations,
     nodes: NodeAttributes,
+    total: TotalWork | None = None,
 ) -> QueueDecision:
     """Decide requirements at a queue, and return what is left to the facts of its nodes.
 
     For all facts that the nodes may have: the requirements are fulfilled by queue and facts together
     (`node_attributes.merge_facts`) only if the queue is eligible, and if nothing is undecided.
+
+    Questions about many queues share the `total` work: when nothing is left, nodes decide.
     """
     is_record = isinstance(requirements, Record)
     if is_record and not eligible(requirements, resource, declarations, nodes):
         return QueueDecision(eligible=False)
-    return resolution.resolve(requirements, resource, declarations, nodes)
+    return resolution.resolve(requirements, resource, declarations, nodes, total)
 
 
 def parts(requirements: Requirements) -> tuple[Requirements, ...]:

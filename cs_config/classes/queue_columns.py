@@ -16,6 +16,7 @@ from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.evaluation import Operands
 from requirements.column_index import ColumnIndex
+from requirements.nodes.enumeration import TotalWork
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.record import Declarations, Record
 from requirements.values import Value, exact, fold, lookup
@@ -139,11 +140,11 @@ class QueueColumns(ColumnIndex[Queue]):
 
         Their parts cannot be evaluated independently.
         """
-        undecided = 0
+        undecided, total = 0, TotalWork()
         for first, alike in self.group_by_values(question.names):
             if alike & of_nodes:
                 found = evaluator.decide_at_queue(
-                    question.whole, first.values, self.declarations, first.nodes
+                    question.whole, first.values, self.declarations, first.nodes, total
                 )
                 eligible |= alike if found.eligible else 0
                 undecided |= alike if found.undecided else 0

@@ -3,11 +3,13 @@
 Each operand of the outermost `&&` is evaluated by itself. Of many combinations only those are evaluated that
 its parts distinguish: a comparison has few outcomes, however many values a node may have.
 
-The work of one expression is limited by a budget. An operand that exceeds it may be fulfilled or not.
+The work of one expression is limited by a budget at one queue and by one for all queues together. An operand
+that exceeds it may be fulfilled or not.
 """
 
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -32,18 +34,31 @@ _log = logging.getLogger(__name__)
 
 #: Work for one expression, in the units of `requirements.classad.work`: 50 ms.
 MAX_WORK: Final = 500_000_000
+#: Work for one expression at all queues together: 1 s.
+MAX_TOTAL: Final = 20 * MAX_WORK
 #: Work of each evaluation besides that of the expression, of which setting the attributes is the most.
 _EVALUATION: Final = 30_000
 #: Combinations that are all evaluated, without looking for those that an operand distinguishes.
 _FEW: Final = 128
 
 
+@dataclass(slots=True)
+class TotalWork:
+    """What is left of the work for one expression at many queues; each takes at most `MAX_WORK` of it."""
+
+    left: int = MAX_TOTAL
+
+
 def evaluate_operands(
-    text: str, resource: Mapping[str, Value], options: Mapping[str, Sequence[Option] | None]
+    text: str,
+    resource: Mapping[str, Value],
+    options: Mapping[str, Sequence[Option] | None],
+    total: TotalWork | None = None,
 ) -> Iterator[NodePart] | None:
     """Yield the operands that depend on the node; None: the queue does not fulfil the others.
 
     `options` has the values that nodes may have of the attributes in the expression; None: any, or none.
+    `total` is reduced by what this queue takes of it.
     """
     # What all nodes have is like a parameter of the queue.
     alike = {name: known[0] for name, known in options.items() if known and len(known) == 1}
@@ -53,7 +68,7 @@ def evaluate_operands(
     operands = read_operands(text, frozenset(listed), unknown)
     if operands is None or any(each.value(resource) is not True for each in operands.of_queue):
         return None
-    return _Enumeration(text, resource, operands, listed).evaluate()
+    return _Enumeration(text, resource, operands, listed, total or TotalWork()).evaluate()
 
 
 class _Enumeration:
@@ -63,9 +78,10 @@ class _Enumeration:
         resource: Mapping[str, Value],
         operands: ReadOperands,
         listed: Mapping[str, Sequence[Option]],
+        total: TotalWork,
     ) -> None:
         self._text, self._resource, self._operands = text, resource, operands
-        self._left = MAX_WORK
+        self._total, self._left = total, min(MAX_WORK, total.left)
         computed = [self._spend(*each, {}) for each in operands.list_computed()]
         variables = self._list_variables(listed) if all(computed) else ()
         self._variables = {each.name: each for each in variables}
@@ -138,7 +154,10 @@ class _Enumeration:
             for value in values or [lookup(self._resource, name)]:
                 if isinstance(value, str | tuple):
                     sizes.add(name, value)
-        self._left -= combinations * (sizes.evaluation_units(work) + _EVALUATION)
+        needed = combinations * (sizes.evaluation_units(work) + _EVALUATION)
+        self._left -= needed
+        if self._left >= 0:
+            self._total.left -= needed
         return self._left >= 0
 
 
@@ -154,6 +173,6 @@ def _warn_of_budget(text: str) -> None:
     """Once for each expression, as long as it is in the cache."""
     _log.warning(
         "too many combinations of what nodes may have: every node is checked, and the batch system gets no "
-        "flags for it: %s",
+        "flags for it: %.300r",
         text,
     )

@@ -11,7 +11,7 @@ from typing import Final
 from requirements.canonical import Requirements
 from requirements.classad import evaluation
 from requirements.classad.expression import Expression
-from requirements.nodes.enumeration import evaluate_operands
+from requirements.nodes.enumeration import TotalWork, evaluate_operands
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.node_parts import NodePart, as_set, join_parts
 from requirements.nodes.representatives import (
@@ -53,6 +53,7 @@ def resolve(
     resource: Mapping[str, Value],
     declarations: Declarations,
     nodes: NodeAttributes,
+    total: TotalWork | None = None,
 ) -> QueueDecision:
     """Decide an expression at a queue, or the entries of a record about attributes of its nodes.
 
@@ -68,7 +69,7 @@ def resolve(
     known = {
         name: has for name in names if name not in options and (has := lookup(resource, name)) is not None
     }
-    parts = evaluate_operands(requirements.text, known, options)
+    parts = evaluate_operands(requirements.text, known, options, total)
     return QueueDecision(eligible=False) if parts is None else _decide(parts)
 
 

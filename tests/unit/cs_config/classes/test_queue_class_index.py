@@ -3,15 +3,18 @@
 from collections.abc import Mapping, Sequence
 from itertools import count
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs_config.classes import queue_columns
 from cs_config.classes.queue_class_index import QueueClassIndex, number_classes
 from cs_config.classes.queue_classes import QueueClass, digest
 from cs_config.classes.queue_columns import EligibleSets, RequirementPart, RequirementQuestion
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
+from requirements.nodes.enumeration import MAX_TOTAL, TotalWork
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.record import Declaration, Declarations, MatchRule, Record, ValueKind
 from requirements.values import Value
@@ -143,3 +146,25 @@ def test_an_index_may_be_asked_while_another_one_takes_over_what_it_knows() -> N
 def test_slots_stay_and_the_lowest_free_ones_are_given() -> None:
     assert number_classes({"b": 2, "a": 0}, ["a", "d", "c"]) == {"b": 2, "a": 0, "c": 1, "d": 3}
     assert number_classes({}, []) == {}
+
+
+def test_an_expression_with_many_combinations_at_many_queues_has_one_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requirement = Expression(text="other.MaxRAM > 3000 && other.MaxRAM < 2000 || other.Rank < 0")
+    nodes = NodeAttributes(declared=(("MaxRAM", None),))
+    classes = [
+        QueueClass(digest=f"{rank}", values={"Rank": rank}, queues=(), nodes=nodes) for rank in range(9)
+    ]
+
+    def resolve() -> EligibleSets:
+        index = QueueClassIndex(classes, DECLARATIONS)
+        return index.resolve(index.question_of("pool", requirement))
+
+    assert resolve() == EligibleSets(eligible=0)
+    one = TotalWork()
+    evaluator.decide_at_queue(requirement, classes[0].values, DECLARATIONS, nodes, one)
+    monkeypatch.setattr(queue_columns, "TotalWork", lambda: TotalWork(left=4 * (MAX_TOTAL - one.left)))
+    found = resolve()
+    assert found.eligible == found.undecided
+    assert found.eligible.bit_count() == len(classes) - 4
