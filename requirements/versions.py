@@ -3,7 +3,9 @@
 A version is a text: as a number 9.10 is 9.1, and older than 9.4.
 """
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from requirements.canonical import Requirements
 from requirements.classad import expression
@@ -12,12 +14,22 @@ from requirements.classad.syntax_tree import Attribute, Call, Literal, TextSpan
 from requirements.record import Record
 from requirements.values import fold
 
+#: What each real number has, and other texts may have.
+_REAL: Final = re.compile(r"\d[.eE]|\.\d")
+
 
 def compared_names(requirements: Requirements) -> frozenset[str]:
     """The folded names of parameters that version functions of an expression read."""
     if isinstance(requirements, Record):
         return frozenset()
     return frozenset(fold(name) for call in _version_calls(requirements.text) for name in _names(call))
+
+
+def may_have_reals(requirements: Requirements) -> bool:
+    """Whether there may be a real number, without reading an expression."""
+    if isinstance(requirements, Record):
+        return next(find_reals(requirements), None) is not None
+    return _REAL.search(requirements.text) is not None
 
 
 def find_reals(requirements: Requirements) -> Iterator[tuple[str, str]]:

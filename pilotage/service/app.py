@@ -177,9 +177,9 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
     }
     watching = [asyncio.create_task(repeatedly(action, every=every)) for action, every in actions.items()]
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(store_wait_causes)  # the last of all: no job waits for it
         stack.push_async_callback(parts.claims.close)  # whatever happens before
         stack.push_async_callback(store_contacts)
-        stack.push_async_callback(store_wait_causes)
         try:
             yield
         finally:

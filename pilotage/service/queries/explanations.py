@@ -218,11 +218,12 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
 
 def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requirements]]) -> list[str]:
     """Warnings of real numbers where a version is meant."""
-    if not (found := dict.fromkeys((vo, real) for vo, each in asked for real in versions.find_reals(each))):
+    if not any(versions.may_have_reals(each) for _, each in asked):
         return []
-    own = frozenset(name for _, each in asked for name in versions.compared_names(each))
 
     def warn() -> list[str]:
+        found = dict.fromkeys((vo, real) for vo, each in asked for real in versions.find_reals(each))
+        own = frozenset(name for _, each in asked for name in versions.compared_names(each))
         wrong = (
             f"Requirements/{name}: {real} is a number, as which 9.10 is 9.1; "
             f'write versions in quotes: "{real}"'

@@ -48,3 +48,9 @@ def test_reals_in_records() -> None:
         ("Kernel", "5.1"),
     ]
     assert versions.compared_names(record) == frozenset()
+
+
+@pytest.mark.parametrize("text", ["other.V == 9.4", "V >= .5", "V < 1e3", "versionGE(V, 9.10)", "V == 2."])
+def test_texts_with_reals_are_found_without_reading_them(text: str) -> None:
+    assert versions.may_have_reals(Expression(text=text))
+    assert not versions.may_have_reals(Expression(text='other.Memory > 4000 && other.OS == "el9"'))
