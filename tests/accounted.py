@@ -69,10 +69,15 @@ def a_day(engine: Engine, now: datetime, *, site: str = "LCG.A.org", other: str 
     count(engine, now)
 
 
-def count(engine: Engine, now: datetime) -> None:
-    """Have everything counted that is known by then."""
+def count(engine: Engine, now: datetime, *, holder: str = "tests") -> None:
+    """Have everything counted that is known by then.
+
+    The log is read where no transaction of the server may still add to it: also one of another database, or
+    of autovacuum, is waited for.
+    """
     for _ in range(2):
-        accounting.cycle(engine, now=now, holder="tests")
+        assert accounting.cycle(engine, now=now, holder=holder) is not None
+        assert log.LogFeed(engine).read_present(seconds=300) is not None
 
 
 def _waits(job_id: int, now: datetime) -> LogEntry:
