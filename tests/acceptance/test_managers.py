@@ -138,7 +138,8 @@ def _runs_one_and_kills_another(site: Site) -> None:
         assert job.local == {LocalState.DONE: 2}, job.outcome
         assert sorted(_events(job)) == ["1 250\n", "251 250\n"]
 
-        until(manager, lambda job: job.local.get(LocalState.RUNNING) == 2 and bool(job.progress), job_id=8)
+        # Each payload reports its progress after it has written its file.
+        until(manager, lambda job: sum(each.done for each in job.progress) == 500, job_id=8)
         manager.journal.cancel(AttemptKey(8, 1))
         killed = until(manager, ended, job_id=8)
         assert killed.local == {LocalState.KILLED: 2}
