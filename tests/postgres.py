@@ -81,6 +81,13 @@ class Postgres:
         """A backup of one database, as `pg_dump` makes it."""
         self._run("pg_dump", "-h", str(self.directory), "-U", "postgres", "-Fc", "-f", str(file), database)
 
+    def dump_schema(self, database: str) -> str:
+        """The tables and all that belongs to them, as `pg_dump` writes them."""
+        file = self.directory / f"{database}.sql"
+        where = ("-h", str(self.directory), "-U", "postgres", "--restrict-key=same")
+        self._run("pg_dump", *where, "--schema-only", "-f", str(file), database)
+        return file.read_text()
+
     def restore(self, database: str, file: Path) -> None:
         """A database in the place of another, from a backup; readers see all of it or nothing."""
         self.execute(f"DROP DATABASE {database} WITH (FORCE)")

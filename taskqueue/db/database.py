@@ -411,7 +411,7 @@ def _read_state(conn: Connection) -> SchemaState:
 def _list_revisions() -> tuple[str, ...]:
     """Revisions of this program, newest first: the beginnings of the names of its migrations."""
     files = resources.files("taskqueue.migrations.versions").iterdir()
-    return tuple(sorted((each.name[:4] for each in files if each.name[:4].isdigit()), reverse=True))
+    return tuple(sorted({each.name[:4] for each in files if each.name[:4].isdigit()}, reverse=True))
 
 
 def _wait_for_other_upgrades(conn: Connection) -> None:

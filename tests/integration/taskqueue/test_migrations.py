@@ -1,5 +1,6 @@
 """The schema that migrations make."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, make_url, text
+from sqlalchemy import Connection, Engine, text
 
 import taskqueue.pools.pools  # noqa: F401  # the view belongs to the metadata
 from agents import sweep
@@ -48,6 +49,10 @@ _VIEWS = "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' 
 _TRIGGERS = """
 SELECT t.tgname, pg_get_triggerdef(t.oid), p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
 WHERE NOT t.tgisinternal ORDER BY 1"""
+
+
+#: The revision of the schema that the last release made.
+_RELEASED = "0002"
 
 
 def _schema(engine: Engine) -> list[tuple[str, ...]]:
@@ -101,34 +106,49 @@ def test_the_schema_made_by_upgrade_is_the_one_of_the_tables(
     upgraded.dispose()
 
 
-def test_the_schema_of_the_last_release_is_upgraded_to_that_of_the_tables_on_sqlite(
-    sqlite_url: str, tmp_path: Path
+@pytest.mark.parametrize("revision", [_RELEASED, "head"])
+def test_migrations_make_the_schema_of_the_last_release_to_the_character_on_sqlite(
+    revision: str, tmp_path: Path
 ) -> None:
-    earlier_release.restore_sqlite(tmp_path / "earlier.db")
-    database.upgrade(f"sqlite:///{tmp_path / 'earlier.db'}")
-    assert _read_schema(f"sqlite:///{tmp_path / 'earlier.db'}") == _read_schema(sqlite_url)
+    new, earlier = tmp_path / "new.db", tmp_path / "earlier.db"
+    earlier_release.restore_sqlite(earlier)
+    for file in (new, earlier):
+        _migrate(f"sqlite:///{file}", revision)
+    assert _dump_sqlite(new) == _dump_sqlite(earlier)
 
 
-def test_the_schema_of_the_last_release_is_upgraded_to_that_of_the_tables_on_postgresql(
-    postgres: Postgres,
+@pytest.mark.parametrize("revision", [_RELEASED, "head"])
+def test_migrations_make_the_schema_of_the_last_release_to_the_character_on_postgresql(
+    revision: str, postgres: Postgres
 ) -> None:
-    with postgres.fresh() as new, postgres.fresh() as upgraded:
-        earlier_release.restore_postgresql(postgres, make_url(upgraded).database or "")
-        database.upgrade(upgraded)
+    names = ["made_anew", "made_by_the_last_release"]
+    dumps: list[str] = []
+    for name in names:
+        postgres.execute(f"CREATE DATABASE {name}")
+    earlier_release.restore_postgresql(postgres, names[1])
+    for name in names:
+        _migrate(postgres.url(name), revision)
         # PostgreSQL writes some conditions in other words after a dump: both have gone through one.
-        for number, url in enumerate((new, upgraded)):
-            name, file = make_url(url).database or "", postgres.directory / f"dump{number}"
-            postgres.dump(name, file)
-            postgres.restore(name, file)
-        assert _read_schema(upgraded) == _read_schema(new)
+        postgres.dump(name, postgres.directory / name)
+        postgres.restore(name, postgres.directory / name)
+        dumps.append(postgres.dump_schema(name))
+        postgres.execute(f"DROP DATABASE {name}")
+    assert dumps[0] == dumps[1]
 
 
-def _read_schema(url: str) -> list[tuple[str, ...]]:
+def _migrate(url: str, revision: str) -> None:
     engine = database.connect(url)
-    try:
-        return _schema(engine)
-    finally:
-        engine.dispose()
+    with database.writing(engine) as conn:
+        command.upgrade(database._configure_alembic(conn), revision)
+    engine.dispose()
+
+
+def _dump_sqlite(file: Path) -> list[tuple[str, ...]]:
+    """The statements in the catalogue, of tables, indexes, triggers and views."""
+    with sqlite3.connect(file) as conn:
+        rows = conn.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+    conn.close()
+    return rows
 
 
 def test_an_empty_database_has_no_revision_and_then_the_newest(empty_url: str) -> None:
