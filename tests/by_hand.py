@@ -60,12 +60,12 @@ class WaitingEntry:
 
 def enqueue(conn: Connection, entries: Sequence[WaitingEntry], *, now: datetime) -> None:
     """Add jobs to their task queues."""
-    keys = {each.job_id: (each.requirement_class, each.owner_group, each.owner) for each in entries}
-    ids = task_queues.hold_task_queues(conn, set(keys.values()), now=now)
-    for each in entries:
-        stored.force(conn, each.job_id, task_queue_id=ids[keys[each.job_id]])
+    keys = [(each.requirement_class, each.owner_group, each.owner) for each in entries]
+    ids = task_queues.hold_task_queues(conn, keys, now=now)
+    for each, task_queue_id in zip(entries, ids, strict=True):
+        stored.force(conn, each.job_id, task_queue_id=task_queue_id)
     if entries:
-        rows = [(each.job_id, ids[keys[each.job_id]], each.priority) for each in entries]
+        rows = [(each.job_id, place, each.priority) for each, place in zip(entries, ids, strict=True)]
         task_queues.add_waiting(conn, rows)
 
 

@@ -206,7 +206,7 @@ def _write_once(
             for job, candidate in arriving
             if candidate.requirement_class
         ]
-        ids = enqueue.lock_task_queues(conn, [place for _, _, place in queued], now=context.now)
+        ids = task_queues.hold_task_queues(conn, [place for _, _, place in queued], now=context.now)
         entries = [
             (job.job_id, place, priority) for (job, priority, _), place in zip(queued, ids, strict=True)
         ]

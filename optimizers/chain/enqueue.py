@@ -1,8 +1,7 @@
-"""Put jobs into their SubmitPools and task queues, in the transaction that makes them Waiting."""
+"""Put jobs into their SubmitPools, in the transaction that makes them Waiting."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,8 +12,6 @@ from requirements import canonical
 from taskqueue.jobs import unmatchable
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.pools.pools import NewPool
-from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.task_queues import TaskQueueKey
 
 
 def find_excess(conn: Connection, candidates: Iterable[JobContext], context: ChainContext) -> frozenset[str]:
@@ -89,13 +86,3 @@ def lock_resolved_pools(
     usable = [pool_id for vo in current for pool_id in pool_ids[vo] & locked]
     pools.touch_at_intervals(conn, usable, now=context.now)
     return unmatchable.read_has_queue(conn, usable)
-
-
-def lock_task_queues(conn: Connection, wanted: Sequence[TaskQueueKey], *, now: datetime) -> list[int]:
-    """Create or find the task queues of jobs that become Waiting, lock them; their ids in the same order."""
-    # By digest: comparing the classes themselves takes longer.
-    keys = [(asked.digest, owner_group, owner) for asked, owner_group, owner in wanted]
-    distinct = dict(zip(keys, wanted, strict=True))
-    ids = task_queues.hold_task_queues(conn, distinct.values(), now=now) if distinct else {}
-    by_key = {key: ids[place] for key, place in distinct.items()}
-    return [by_key[key] for key in keys]

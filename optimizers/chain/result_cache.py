@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from cs_config.cache import Cache, derived
@@ -139,35 +139,27 @@ def decide(
     here: dict[Hashable, ChainResult] = {}
     # A step that is not pure is missing here, and so the result is not pure either.
     pure = {name: step for name, step in steps.items() if chain.is_pure(step)}
-
-    def decide_one(group: UndecidedJobs, member: JobMember, key: _JobKey | None) -> ChainResult | None:
-        found = _find_or_run(key, lambda: _run_new(group, member, pure, context), steps, context, here)
-        return found if found.pure else None
-
     decided: list[list[ChainResult | None]] = []
     for group in groups:
         is_shared = group.members[0].parameters is not None
         # The result of a long one is not kept, and its key takes as much memory as the description.
         is_alone = len(group.body) > _SHORT and len(group.members) == 1
         kind = None if is_alone else _description_key(group.body, group.vo, shared=is_shared)
-        if kind is None:
-            decided.append([decide_one(group, member, None) for member in group.members])
-        else:
-            decided.append([decide_one(group, group.members[0], (*kind, *_NEW))] * len(group.members))
+        different = group.members if kind is None else group.members[:1]
+        results: list[ChainResult | None] = []
+        for member in different:
+            candidate = JobContext(
+                job_id=0,
+                vo=group.vo,
+                owner=group.owner,
+                owner_group=group.owner_group,
+                description=member.whole,
+            )
+            run = partial(chain.run_chain, candidate, pure, context)
+            found = _find_or_run(kind and (*kind, *_NEW), run, steps, context, here)
+            results.append(found if found.pure else None)
+        decided.append(results if kind is None else results * len(group.members))
     return decided
-
-
-def _run_new(
-    group: UndecidedJobs, member: JobMember, steps: Mapping[str, Step], context: ChainContext
-) -> ChainResult:
-    candidate = JobContext(
-        job_id=0,
-        vo=group.vo,
-        owner=group.owner,
-        owner_group=group.owner_group,
-        description=member.whole,
-    )
-    return chain.run_chain(candidate, steps, context)
 
 
 def _job_key(job: PreparingJob) -> _JobKey | None:

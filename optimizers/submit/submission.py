@@ -40,6 +40,7 @@ from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.optimizer_queue import StatusUpdate
 from taskqueue.jobs.submission import DecidedState, DescribedJob, NewJob
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
+from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
 log = logging.getLogger(__name__)
@@ -305,7 +306,7 @@ def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
         updates[index] = update
         if candidate and candidate.requirement_class:
             queued[index] = candidate.requirement_class, job.owner_group, job.owner
-    ids = enqueue.lock_task_queues(conn, list(queued.values()), now=new.context.now)
+    ids = task_queues.hold_task_queues(conn, list(queued.values()), now=new.context.now)
     task_queue_ids = dict(zip(queued, ids, strict=True))
     return [
         DecidedState(update=update, task_queue_id=task_queue_ids.get(index)) if update else None

@@ -6,9 +6,10 @@ key waits in `reserve_key` until that transaction ends, and gets the same ids.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, Row, bindparam, func, select, text, update
@@ -242,38 +243,31 @@ def check_quota(
     `new` has the number of jobs by VO and owner, `limits` those of each VO. `stored_next`: the
     transaction stores the jobs; others that store jobs of holders near their limits wait for its end.
     """
-    for holder, jobs_of_holder, most in _list_quotas(new, limits):
-        fits = _reserve_room if stored_next else _is_within_quota
-        if not fits(conn, holder, new=jobs_of_holder, most=most, now=now):
-            vo, owner = holder
+    of_vos: Counter[str] = Counter()
+    for (vo, _), jobs_of_owner in new.items():
+        of_vos[vo] += jobs_of_owner
+    # On SQLite a transaction is the only writer.
+    reserves = stored_next and conn.dialect.name != "sqlite"
+    fits = _reserve_room if reserves else partial(_is_within_quota, exact=stored_next)
+    # In one order for all transactions, which lock them.
+    whole = (((vo, None), jobs_of_vo) for vo, jobs_of_vo in sorted(of_vos.items()))
+    for (vo, owner), jobs_of_holder in (*sorted(new.items()), *whole):
+        most = limits[vo].waiting_jobs_per_vo if owner is None else limits[vo].waiting_jobs_per_owner
+        if not fits(conn, (vo, owner), new=jobs_of_holder, most=most, now=now):
             what = f"{vo} has" if owner is None else f"{owner} has"
             where = "" if owner is None else f" in {vo}"
             message = f"{what} too many waiting jobs{where} for {jobs_of_holder} more, allowed are {most}"
             raise QuotaExceeded(message)
 
 
-def _list_quotas(
-    new: Mapping[tuple[str, str], int], limits: Mapping[str, LimitOptions]
-) -> Iterator[tuple[_QuotaHolder, int, int]]:
-    """Holders with their new jobs and limits; in one order for all transactions, which lock them."""
-    of_vo: Counter[str] = Counter()
-    for (vo, owner), jobs_of_owner in sorted(new.items()):
-        of_vo[vo] += jobs_of_owner
-        yield (vo, owner), jobs_of_owner, limits[vo].waiting_jobs_per_owner
-    for vo, jobs_of_vo in sorted(of_vo.items()):
-        yield (vo, None), jobs_of_vo, limits[vo].waiting_jobs_per_vo
-
-
 def _reserve_room(conn: Connection, holder: _QuotaHolder, *, new: int, most: int, now: datetime) -> bool:
-    """`_is_within_quota`, exact until the end of the transaction.
+    """`_is_within_quota` on PostgreSQL, exact until the end of the transaction.
 
     Near the limit one submission of the holder follows the other. Far from it, small ones share the lock: a
     count misses what they are storing, at most so many jobs as all connections together may store at once;
     and as much again if it comes from the cache. Where that would be much of the limit, a holder has few
     slots.
     """
-    if conn.dialect.name == "sqlite":
-        return _is_within_quota(conn, holder, new=new, most=most, now=now, exact=True)
     name = {"name": f"waiting jobs: {'/'.join(filter(None, holder))}"}
     unseen = _read_connections(conn) * bounds.DECIDED_JOBS
     has_slots = most < _FAR * unseen

@@ -34,6 +34,7 @@ from taskqueue.task_queues import change_feed, shares
 TaskQueueKey = tuple[RequirementClass, str, str]
 
 _ClassKey = tuple[int, str, str]  # class id, owner group, owner
+_DigestKey = tuple[str, str, str]  # digest of the class, owner group, owner
 
 
 NEW_CLASS = sql.insert_or_skip(requirement_classes)
@@ -57,20 +58,6 @@ LOCK_CLASSES = (
     .order_by(requirement_classes.c.class_id)
     .with_for_update(read=True, key_share=True)
 )
-
-
-def ensure_task_queues(
-    conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
-) -> Mapping[TaskQueueKey, int]:
-    """Ids of the task queues, inserted if missing; without those that are being removed."""
-    classes = ensure_classes(conn, {each.digest: each for each, _, _ in wanted})
-    by_key = {
-        (classes[requirement_class.digest], owner_group, owner): (requirement_class, owner_group, owner)
-        for requirement_class, owner_group, owner in wanted
-        if requirement_class.digest in classes
-    }
-    found = _insert_task_queues(conn, by_key, now)
-    return {by_key[key]: task_queue_id for key, task_queue_id in found.items()}
 
 
 def ensure_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> Mapping[str, int]:
@@ -106,21 +93,24 @@ def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, Ro
     return {row.digest: row for row in sql.read_batches(conn, CLASS_IDS, digests)}
 
 
-def _insert_task_queues(
-    conn: Connection, by_key: Mapping[_ClassKey, TaskQueueKey], now: datetime
-) -> Mapping[_ClassKey, int]:
-    known = _read_task_queue_ids(conn, list(by_key))
-    missing = sorted(key for key in by_key if key not in known)
-    if not missing or not _lock_classes(conn, {class_id for class_id, _, _ in missing}):
-        return known
-    # Marked occupied when jobs are added, with an entry in the change feed.
-    new = {"priority": 1.0, "occupied": False, "changed_at": now}
-    rows = [
-        {"class_id": key[0], "vo": by_key[key][0].vo, "owner_group": key[1], "owner": key[2], **new}
-        for key in missing
-    ]
-    conn.execute(NEW_TASK_QUEUE.to_statement(conn), rows)
-    return _read_task_queue_ids(conn, list(by_key))
+def _ensure_task_queues(
+    conn: Connection, wanted: Mapping[_DigestKey, TaskQueueKey], now: datetime
+) -> Mapping[_DigestKey, int]:
+    """Ids of the task queues, inserted if missing; without those that are being removed."""
+    classes = ensure_classes(conn, {each.digest: each for each, _, _ in wanted.values()})
+    keys = {(classes[key[0]], *key[1:]): key for key in wanted if key[0] in classes}
+    known = _read_task_queue_ids(conn, list(keys))
+    missing = sorted(keys.keys() - known.keys())
+    if missing and _lock_classes(conn, {class_id for class_id, _, _ in missing}):
+        # Marked occupied when jobs are added, with an entry in the change feed.
+        new = {"priority": 1.0, "occupied": False, "changed_at": now}
+        rows = [
+            {"class_id": key[0], "vo": wanted[keys[key]][0].vo, "owner_group": key[1], "owner": key[2], **new}
+            for key in missing
+        ]
+        conn.execute(NEW_TASK_QUEUE.to_statement(conn), rows)
+        known = _read_task_queue_ids(conn, list(keys))
+    return {keys[key]: task_queue_id for key, task_queue_id in known.items()}
 
 
 def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
@@ -209,18 +199,20 @@ class TaskQueue:
     family: int  #: equal for members of a family (see `shares`); valid in this process only
 
 
-def hold_task_queues(
-    conn: Connection, wanted: Collection[TaskQueueKey], *, now: datetime
-) -> Mapping[TaskQueueKey, int]:
-    """Insert missing task queues and lock all; none is removed or marked empty before the commit.
+def hold_task_queues(conn: Connection, wanted: Sequence[TaskQueueKey], *, now: datetime) -> list[int]:
+    """Insert missing task queues and lock all, one for each job; their ids in the same order.
 
-    In the transaction that makes jobs Waiting and calls `add_waiting`: exactly these have a row there.
+    In the transaction that makes jobs Waiting and calls `add_waiting`: exactly these have a row there. None
+    is removed or marked empty before the commit.
     """
-    while True:
-        ids = ensure_task_queues(conn, wanted, now=now)
-        if len(ids) == len(wanted) and _mark_occupied(conn, set(ids.values()), now) == len(wanted):
-            return ids
-        # An unused task queue was removed meanwhile: insert it again.
+    # By digest: comparing the classes themselves takes longer.
+    keys = [(asked.digest, owner_group, owner) for asked, owner_group, owner in wanted]
+    distinct = dict(zip(keys, wanted, strict=True))
+    ids: Mapping[_DigestKey, int] = {}
+    while len(ids) < len(distinct) or _mark_occupied(conn, set(ids.values()), now) < len(distinct):
+        # Again where an unused task queue was removed meanwhile.
+        ids = _ensure_task_queues(conn, distinct, now)
+    return [ids[key] for key in keys]
 
 
 def add_waiting(conn: Connection, entries: Sequence[tuple[int, int, float]]) -> None:
@@ -252,7 +244,8 @@ def mark_empty(conn: Connection, task_queue_ids: Collection[int], *, now: dateti
             continue
         # Only a statement that begins after the lock was taken sees all jobs added before.
         empty = locked - find_filled(conn, locked)
-        _set_occupied(conn, empty, now, is_occupied=False)
+        if empty:
+            _set_occupied(conn, empty, now, is_occupied=False)
 
 
 def list_occupied(conn: Connection) -> list[TaskQueue]:
@@ -293,15 +286,15 @@ def _mark_occupied(conn: Connection, task_queue_ids: Collection[int], now: datet
     found = 0
     for ids in sql.split_batches(task_queue_ids):
         rows = conn.execute(LOCK, {"ids": ids}).all()
-        _set_occupied(conn, {row.task_queue_id for row in rows if not row.occupied}, now, is_occupied=True)
+        if empty := {row.task_queue_id for row in rows if not row.occupied}:
+            _set_occupied(conn, empty, now, is_occupied=True)
         found += len(rows)
     return found
 
 
 def _set_occupied(conn: Connection, ids: Collection[int], now: datetime, *, is_occupied: bool) -> None:
-    if ids:
-        conn.execute(SET_OCCUPIED, {"ids": sorted(ids), "is_occupied": is_occupied, "now": now})
-        change_feed.append_changes(conn, change_feed.TASK_QUEUE, [str(each) for each in ids], now=now)
+    conn.execute(SET_OCCUPIED, {"ids": sorted(ids), "is_occupied": is_occupied, "now": now})
+    change_feed.append_changes(conn, change_feed.TASK_QUEUE, [str(each) for each in ids], now=now)
 
 
 def from_rows(rows: Iterable[Row[*tuple[Any, ...]]]) -> list[TaskQueue]:
