@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, column, select, table
 
 from cs_config.tree.address import QueueAddress
 from requirements.requirement_class import RequirementClass
@@ -99,11 +99,14 @@ def store_pool_mapping(
     return None if changed is None else changed.get(pool_id)
 
 
+#: The view of eligible queues, which only people read.
+POOL_QUEUES = table("pool_queues", *map(column, ("pool_id", "site", "ce", "queue")))
+
+
 def list_eligible_queues(conn: Connection, pool_id: str) -> list[QueueAddress]:
     """The queues that the view has for a pool, sorted."""
-    view = pools.pool_queues
-    queue = (view.c.site, view.c.ce, view.c.queue)
-    rows = conn.execute(select(*queue).where(view.c.pool_id == pool_id).order_by(*queue))
+    queue = (POOL_QUEUES.c.site, POOL_QUEUES.c.ce, POOL_QUEUES.c.queue)
+    rows = conn.execute(select(*queue).where(POOL_QUEUES.c.pool_id == pool_id).order_by(*queue))
     return [QueueAddress(site=row.site, ce=row.ce, queue=row.queue) for row in rows]
 
 

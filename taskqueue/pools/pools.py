@@ -32,21 +32,17 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.schema import CreateView
 
 from cs_config.classes.queue_columns import EligibleSets
-from cs_config.versions.tables import metadata
 from requirements.bitset import mask_from
 from requirements.states import FINAL, JobStatus
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.errors import PoolNotFound
 from taskqueue.pools import queue_class_store
-from taskqueue.schema.tables import jobs, pool_mappings, queue_classes, submit_pools
+from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import pool_mappings as mapped
-from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
-from taskqueue.schema.types import has_slot
 from taskqueue.task_queues import change_feed
 
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
@@ -58,7 +54,8 @@ TOUCH = sql.insert_or_update(submit_pools, "last_used_at", returning=("pool_id",
 _OWN = (submit_pools.c.config_version, submit_pools.c.expiries, submit_pools.c.refreshed_at)
 _OF_VO = (versions.c.refreshed_version, versions.c.refreshed_expiries, versions.c.refreshed_at)
 _VO_IS_AHEAD = and_(submit_pools.c.refreshed_at.is_not(None), tuple_(*_OF_VO) > tuple_(*_OWN))
-#: Version and time of a pool's mapping: the newer of its own and its VO's.
+#: Version and time of a pool's mapping: the newer of its own and its VO's. The view `pool_queues` of the
+#: migrations, which people read, has the same.
 REFRESH_COLUMNS = {
     own.name: case((_VO_IS_AHEAD, of_vo), else_=own).label(own.name)
     for own, of_vo in zip(_OWN, _OF_VO, strict=True)
@@ -284,26 +281,6 @@ def list_long_requirements(conn: Connection, *, characters: int) -> Sequence[tup
         (row.pool_id, row.original) for row in conn.execute(LONG_REQUIREMENTS, {"characters": characters})
     ]
 
-
-#: RFC #7's table pool → Site/CE/Queue: one row for each eligible queue of a pool.
-pool_queues = CreateView(
-    select(
-        pool_mappings.c.pool_id,
-        members.c.site,
-        members.c.ce,
-        members.c.queue,
-        REFRESH_COLUMNS["refreshed_at"],
-        REFRESH_COLUMNS["config_version"],
-    )
-    .select_from(
-        pool_mappings.join(WITH_VO, submit_pools.c.pool_id == pool_mappings.c.pool_id)
-        .join(queue_classes, queue_classes.c.vo == pool_mappings.c.vo)
-        .join(members, members.c.queue_class_id == queue_classes.c.queue_class_id)
-    )
-    .where(has_slot(pool_mappings.c.eligible, queue_classes.c.slot)),
-    "pool_queues",
-    metadata=metadata,
-).table
 
 _VO: BindParameter[str] = bindparam("the_vo")
 

@@ -4,11 +4,9 @@ A Waiting job has exactly one row in `waiting_jobs`, and no other job has one: t
 the row owns the job. A job that is assigned to a pilot has exactly one open attempt.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
-    DDL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -22,7 +20,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    event,
     false,
     text,
     true,
@@ -62,10 +59,6 @@ def _hourly_sum_columns(*more: Column[str]) -> list[Column[Any] | PrimaryKeyCons
     by += [Column(name, Text, nullable=False) for name in names]
     by += more
     return [*by, PrimaryKeyConstraint(*(each.name for each in by))]
-
-
-def _build_ddl(statement: str) -> DDL:
-    return DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
 
 
 def _index_where(condition: str, name: str, *columns: str | folded_name, unique: bool = False) -> Index:
@@ -475,65 +468,6 @@ _index_where("closed_at IS NULL", "ix_attempts_open_at", *ATTEMPT_AT)
 _index_where("closed_as = 'lost'", "ix_attempts_lost_at", *ATTEMPT_AT[:2])
 # Attempts that were taken away before their start, and may be on their way to a throttled place.
 _index_where("closed_as = 'rescheduled' AND started_at IS NULL", "ix_attempts_taken_at", *ATTEMPT_AT[:2])
-#: By dialect: ends and reopenings of attempts are noted for the counters of scopes. By triggers, because an
-#: attempt is closed by many statements, and one that forgot the counters would lower a limit for good.
-#: Attempts without `counted_by` cost nothing but the test of that. A reservation stays when we take away an
-#: attempt: it may still be there until its pilot notices. The same text stands in the migration, which must
-#: not change with the program.
-_TRIGGERS: Mapping[str, Sequence[str]] = {
-    "postgresql": (
-        """
-CREATE FUNCTION return_to_scopes() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    gone boolean := TG_OP = 'DELETE';
-    reopened boolean := NOT gone AND NEW.closed_at IS NULL;
-    leaves boolean := gone OR NOT reopened
-        AND (NEW.closed_as IN ('finished', 'released')
-            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled');
-BEGIN
-    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
-    SELECT counting ->> 1, (counting ->> 0)::bigint, OLD.job_id, OLD.epoch,
-        CASE WHEN reopened THEN 1 ELSE -1 END
-    FROM json_array_elements(OLD.counted_by::json) AS counting
-    WHERE (counting ->> 0)::bigint <> 0 OR leaves;
-    RETURN NULL;
-END
-$$""",
-        """
-CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts FOR EACH ROW
-WHEN (OLD.counted_by IS NOT NULL AND (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL))
-EXECUTE FUNCTION return_to_scopes()""",
-        """
-CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts FOR EACH ROW
-WHEN (OLD.counted_by IS NOT NULL AND OLD.closed_at IS NULL)
-EXECUTE FUNCTION return_to_scopes()""",
-    ),
-    "sqlite": (
-        """
-CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts
-WHEN OLD.counted_by IS NOT NULL AND (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL)
-BEGIN
-    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
-    SELECT json_extract(value, '$[1]'), json_extract(value, '$[0]'), OLD.job_id, OLD.epoch,
-        CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END
-    FROM json_each(OLD.counted_by)
-    WHERE json_extract(value, '$[0]') <> 0 OR NEW.closed_at IS NOT NULL
-        AND (NEW.closed_as IN ('finished', 'released')
-            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled');
-END""",
-        """
-CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts
-WHEN OLD.counted_by IS NOT NULL AND OLD.closed_at IS NULL
-BEGIN
-    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
-    SELECT json_extract(value, '$[1]'), json_extract(value, '$[0]'), OLD.job_id, OLD.epoch, -1
-    FROM json_each(OLD.counted_by);
-END""",
-    ),
-}
-for _dialect, _statements in _TRIGGERS.items():
-    for _statement in _statements:
-        event.listen(attempts, "after_create", _build_ddl(_statement).execute_if(dialect=_dialect))
 
 #: One row for each local job of a grid job, as its job manager last reported it.
 local_jobs = _table(
@@ -588,8 +522,11 @@ scope_rules = _table(
     postgresql_with=_BUSY,
 )
 
-#: Ended and reopened attempts that `scope_rules.n` does not contain yet. Written by triggers of `attempts`,
-#: so that nothing that ends an attempt waits for a scope; applied and deleted under the lock of the scope.
+#: Ended and reopened attempts that `scope_rules.n` does not contain yet; applied and deleted under the lock
+#: of the scope. Written by triggers of `attempts`, which stand in the migrations alone: many statements close
+#: an attempt, none of them waits for a scope, and one that forgot the counters would lower a limit for good.
+#: Attempts without `counted_by` cost nothing but the test of that. A reservation stays when we take away an
+#: attempt: it may still be there until its pilot notices.
 scope_returns = _table(
     "scope_returns",
     Column("scope", Text, nullable=False),

@@ -13,7 +13,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
-import taskqueue.pools.pools  # noqa: F401  # the view belongs to the metadata
+import taskqueue.schema.tables  # noqa: F401  # the metadata has those of the configuration only
 from agents import sweep
 from cs_config.versions.tables import metadata
 from requirements.resource import Location
@@ -24,15 +24,17 @@ from tests import earlier_release, reporting, waiting
 from tests.postgres import Postgres
 from tests.submitted import grid, job
 
-#: Every table, index, constraint and view, in the database's own words.
-_SQLITE = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE '%alembic%' ORDER BY 1, 2"
+#: Every table, index and constraint, in the database's own words. Views and triggers are those of migrations.
+_SQLITE = """
+SELECT type, name, tbl_name, sql FROM sqlite_master
+WHERE name NOT LIKE '%alembic%' AND type IN ('table', 'index') ORDER BY 1, 2"""
 _COLUMNS = """
 SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
     pg_get_expr(d.adbin, d.adrelid)
 FROM pg_attribute a
 JOIN pg_class c ON c.oid = a.attrelid
 LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
-WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v') AND a.attnum > 0
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND a.attnum > 0
     AND c.relname <> 'alembic_version'
 ORDER BY c.relname, a.attnum"""
 _CONSTRAINTS = """
@@ -44,19 +46,13 @@ WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1, 2"""
 _STORAGE = """
 SELECT relname, unnest(reloptions) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' ORDER BY 1, 2"""
-_VIEWS = "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1"
-
-_TRIGGERS = """
-SELECT t.tgname, pg_get_triggerdef(t.oid), p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-WHERE NOT t.tgisinternal ORDER BY 1"""
-
 
 #: The revision of the schema that the last release made.
 _RELEASED = "0002"
 
 
 def _schema(engine: Engine) -> list[tuple[str, ...]]:
-    postgresql = [_COLUMNS, _CONSTRAINTS, _INDEXES, _STORAGE, _VIEWS, _TRIGGERS]
+    postgresql = [_COLUMNS, _CONSTRAINTS, _INDEXES, _STORAGE]
     queries = [_SQLITE] if engine.dialect.name == "sqlite" else postgresql
     with database.reading(engine) as conn:
         rows = [row for query in queries for row in conn.execute(text(query))]

@@ -26,7 +26,6 @@ from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
-from taskqueue.pools.pools import pool_queues
 from taskqueue.schema.tables import (
     job_log,
     pool_mappings,
@@ -178,7 +177,7 @@ def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_
     assert waiting(engine) == ids
     assert count(engine, submit_pools) == 10
     assert count(engine, pool_mappings) == 10
-    assert count(engine, pool_queues) == 30
+    assert count(engine, by_hand.POOL_QUEUES) == 30
 
 
 def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: datetime) -> None:
@@ -186,7 +185,7 @@ def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: d
     pairs = [ids[start : start + 2] for start in range(0, 8, 2)]
     stored.at_once(4, lambda number: batch.optimize(engine, grid(), pairs[number], now=now))
     assert count(engine, pool_mappings) == 1
-    assert count(engine, pool_queues) == 2
+    assert count(engine, by_hand.POOL_QUEUES) == 2
     assert waiting(engine) == ids
 
 
