@@ -205,7 +205,8 @@ def short_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres(short_directory: Path) -> Iterator[Postgres]:
-    with databases.run_postgres(short_directory / "pg") as server:
+    # A transaction of autovacuum would hold back readers of the log and the removal of old rows, at any time.
+    with databases.run_postgres(short_directory / "pg", {"autovacuum": "off"}) as server:
         yield server
 
 
