@@ -56,9 +56,14 @@ def test_the_end_of_one_payload_makes_room_for_the_next(server: LeaseServer, tmp
 class LateServer(LeaseServer):
     """Has nothing for half a slot, and says so only when all of it is free again; then there is a job."""
 
+    def __init__(self, go: Path) -> None:
+        super().__init__()
+        self._go = go  #: for which the first job waits
+
     def _request_job(self, said: Mapping[str, Any]) -> dict[str, Any]:
         if said["NumberOfProcessors"] == 2 or len(self.jobs) == 2:
             return super()._request_job(said)
+        self._go.touch()
         self.wait_for(lambda: all(job.status == "Done" for job in self.jobs.values()))
         self._changed.wait(0.5)  # until the pilot has taken notice
         self.add(shell("true"))
@@ -66,8 +71,9 @@ class LateServer(LeaseServer):
 
 
 def test_what_half_a_slot_was_told_does_not_end_all_of_it(tmp_path: Path) -> None:
-    with LateServer() as server:
-        server.add(shell("sleep 0.5"))
+    go = tmp_path / "go"
+    with LateServer(go) as server:
+        server.add(shell(f"until [ -e {go} ]; do sleep 0.05; done"))
         run(server.url, tmp_path / "work", "--processors", "2", "--max-ram", "2000")
 
         assert [job.status for job in server.jobs.values()] == ["Done", "Done"]

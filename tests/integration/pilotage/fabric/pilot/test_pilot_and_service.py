@@ -184,10 +184,11 @@ def test_a_job_is_taken_by_the_pilot_whose_node_has_what_it_asks(
 
 
 def test_a_killed_job_ends_and_keeps_its_output(service: Service, user: httpx.Client, tmp_path: Path) -> None:
-    script = "echo begun; while :; do sleep 0.1; done # killed by its user"
+    begun = tmp_path / "begun"
+    script = f"echo begun; touch {begun}; while :; do sleep 0.1; done # killed by its user"
     job_id = submit(user, Executable="/bin/sh", Arguments=f"-c '{script}'")
     with PilotProcess(service.url, tmp_path / "work", token=service.token("pilot", vo="cms")) as pilot:
-        wait_until_there("# killed by its user")
+        wait_until(begun.exists)
         assert user.post(f"/jobs/{job_id}/kill").is_success
         pilot.end()
 

@@ -132,14 +132,15 @@ def test_when_its_token_is_not_renewed_it_finishes_what_it_runs_and_ends(
     server: LeaseServer, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     server.token_life = timedelta(seconds=2)
-    server.refuse("/renew", Refusal(403, "not_allowed", "the pilot is Deleted"))
     go_on = tmp_path / "go on"
     job = server.add(
         {"Executable": "/bin/sh", "Arguments": ["-c", f"until test -e '{go_on}'; do sleep 0.1; done"]}
     )
     more = server.add({"Executable": "/bin/true"})
     with PilotProcess(server.url, tmp_path / "work", *words) as pilot:
-        server.wait_for(lambda: server.bodies("/renew"))
+        server.wait_for(lambda: job.status == "Running")
+        server.refuse("/renew", Refusal(403, "not_allowed", "the pilot is Deleted"))
+        pilot.wait_until_it_says("the token is not renewed")
         go_on.touch()
         ended = pilot.end()
 
