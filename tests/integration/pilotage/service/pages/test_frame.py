@@ -35,7 +35,7 @@ def test_the_first_key_leads_past_the_navigation_and_the_focus_is_seen(service: 
     assert skip.evaluate("each => each === document.activeElement && each.getBoundingClientRect().bottom > 0")
     assert skip.evaluate("each => getComputedStyle(each).outlineStyle") == "solid"
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "content"
+    expect(page.locator("#content")).to_be_focused()
     page.keyboard.press("Tab")
     assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
 

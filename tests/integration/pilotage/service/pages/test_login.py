@@ -19,7 +19,7 @@ def test_a_link_signs_in_once_and_goes_to_the_page_that_was_asked_for(service: S
     path = service.user().post("/api/v1/login-links", json={}).json()["path"]
     page = windows.open(service)
     page.goto(path)
-    assert "signs this browser in as ada, user of cms" in (page.text_content("main") or "")
+    expect(page.locator("main")).to_contain_text("signs this browser in as ada, user of cms")
     picture(page, "login/confirm")
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(f"{service.url}/")
@@ -50,8 +50,8 @@ def test_who_is_signed_in_does_not_become_somebody_else_by_opening_a_link(
     path = service.user(user="mallory").post("/api/v1/login-links", json={}).json()["path"]
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto(path)
-    assert page.get_by_text("signs this browser in as mallory").is_visible()
-    assert page.get_by_text("You are signed in as ada").is_visible()
+    expect(page.get_by_text("signs this browser in as mallory")).to_be_visible()
+    expect(page.get_by_text("You are signed in as ada")).to_be_visible()
     picture(page, "login/signed-in")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("banner").get_by_text("mallory")).to_be_visible()

@@ -46,6 +46,7 @@ def test_a_vo_admin_makes_a_hook_sees_its_secret_once_and_what_arrived(service: 
     expect(page.get_by_role("row").filter(has_text="msg_")).to_contain_text("503")
     picture(page, "web_hooks/failing")
     page.get_by_role("button", name="Send a test").click()
+    expect(page.get_by_role("row").filter(has_text="msg_")).to_have_count(2)
     send(service, 204)
     page.goto("/web-hooks")
     expect(page.get_by_role("row").filter(has_text="delivered")).to_have_count(2)
