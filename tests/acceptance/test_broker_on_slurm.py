@@ -70,10 +70,12 @@ def test_jobs_run_where_they_may_by_pilots_whose_queue_slurm_picked(field: Field
     assert {ran_at(field, job_id) for job_id in blue} == {("long", "long")}
     assert {ran_at(field, job_id) for job_id in anywhere} <= {("long", "long"), ("short", "short")}
     assert field.service.operator().get(f"/api/v1/jobs/{green[0]}").json()["status"] == "Waiting"
-    asked = {tuple(pilot["possible_queues"]) for pilot in field.pilots()}
+    pilots = field.pilots()
+    asked = {tuple(pilot["possible_queues"]) for pilot in pilots}
     assert asked <= {("LCG.A.org/slurm/long",), ("LCG.A.org/slurm/long", "LCG.A.org/slurm/short")}
+    # Asked after the pilots: one that has told its queue has its partition, one that waits has all of them.
     partitions = {name: partition for _, name, partition in field.batch_jobs()}
-    for pilot in field.pilots():
+    for pilot in pilots:
         if pilot["site"]:
             assert pilot["queue"] == partitions[pilot["stamp"]]
 

@@ -130,6 +130,7 @@ def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
     received = _put(engine, now, 150)
     load.start()
     load.until_more(20)
+    replica.catch_up(primary)
     replica.fall_behind()
     load.until_more(20)
     not_received = _put(engine, now, 20)
