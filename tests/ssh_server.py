@@ -17,6 +17,7 @@ from typing import Self
 import psutil
 
 from examples.servers.debian import PATH
+from examples.servers.starting import free_port
 from pilotage.fabric.batch.settings import HeadNode
 
 _CONFIGURATION = """\
@@ -42,8 +43,7 @@ class SshServer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._server: subprocess.Popen[bytes] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         for name in ("host", "key"):
             generate = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
             subprocess.run(generate, check=True)
