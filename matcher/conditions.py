@@ -65,8 +65,10 @@ class Condition:
 
     name: str
     meaning: str  #: for the documentation: what holds for a resource that runs the job
-    need: Callable[[RequirementClass], float] | None = None  #: must not be larger than `capacity`
+    need: Callable[[RequirementClass], int] | None = None  #: must not be larger than `capacity`
     capacity: str = ""  #: attribute of `Resource`; None there: not stated
+    #: Field of `Allotment`, where jobs that run side by side share the capacity.
+    allotted: str = ""
     holds: Callable[[Items, Resource], int] | None = None  #: selects the classes that fulfil the rest
     reads: tuple[str, ...] = ()  #: attributes of `Resource` that `holds` reads
     parameters: tuple[str, ...] = ()  #: of a queue, from which its pilots' offer is computed
@@ -275,6 +277,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         meaning="it has as much memory, with the part for each core",
         need=rules.needed_ram,
         capacity="max_ram",
+        allotted="ram_mb",
         parameters=("MaxRAM", "MaxRAMPerCore"),
         demands=(
             KeywordDemand(
@@ -292,6 +295,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         meaning="it has as many processors, and offers the tags that require several",
         need=lambda asked: asked.processors_min,
         capacity="processors",
+        allotted="processors",
         holds=lambda classes, has: classes.content_with("core_tags", has.tags),
         reads=("tags",),
         parameters=("NumberOfProcessors", "Tag"),
@@ -311,6 +315,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         meaning="it has as many GPUs",
         need=lambda asked: asked.gpus,
         capacity="gpus",
+        allotted="gpus",
         parameters=("GPUs", "NumberOfGPUs"),
         demands=(
             KeywordDemand(
@@ -358,7 +363,7 @@ def capacities(resource: Resource) -> Mapping[str, float | None]:
     return {each.name: getattr(resource, each.capacity) for each in CONDITIONS if each.need is not None}
 
 
-def _read_number(need: Callable[[RequirementClass], float]) -> Values[RequirementClass]:
+def _read_number(need: Callable[[RequirementClass], int]) -> Values[RequirementClass]:
     return lambda asked: (need(asked),)
 
 

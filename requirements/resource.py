@@ -1,7 +1,8 @@
 """The resource that a pilot offers in its request for work, and its location."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 from requirements.nodes.node_facts import Facts
 
@@ -91,6 +92,26 @@ class StatedResource:
     submits: bool = False  #: whether its jobs are submitted to a batch system, with the flags of the answer
     attributes: dict[str, object] = field(default_factory=dict)  #: unknown keywords
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """What a job is given of the resource where it runs; None: not specified.
+
+    The fields are columns of its attempt, and values of the statements that open it.
+    """
+
+    processors: int | None = None
+    ram_mb: int | None = None
+    gpus: int | None = None
+
+    def to_columns(self) -> Mapping[str, int | None]:
+        """The value of each column."""
+        return {name: getattr(self, name) for name in ALLOTTED}
+
+
+#: The fields of an allotment.
+ALLOTTED: Final = tuple(each.name for each in fields(Allotment))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

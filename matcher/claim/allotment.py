@@ -6,46 +6,49 @@ more.
 
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from matcher import conditions, rules
+from matcher.conditions import CONDITIONS
 from requirements.requirement_class import RequirementClass
-from requirements.resource import Resource
-from taskqueue.leases.opening import Allotment
+from requirements.resource import Allotment, Resource
 
-#: Capacities shared by jobs that run side by side.
-_SHARED = ("processors", "ram", "gpus")
-
-
+#: What a job needs of each shared capacity, by the field of its allotment.
+_NEEDS: Final = {each.allotted: conditions.NEEDS[each.name] for each in CONDITIONS if each.allotted}
+#: The attributes of `Resource` for them.
+_CAPACITIES: Final = {each.allotted: each.capacity for each in CONDITIONS if each.allotted}
 #: What decides the allotment of a job that has a resource for itself.
 JobSize = tuple[int | None, ...]
 
 
 def read_size(asked: RequirementClass) -> JobSize:
     """The size of the jobs of a class."""
-    return (
-        asked.processors_min,
-        asked.processors_max,
-        asked.min_ram,
-        asked.max_ram,
-        asked.min_ram_per_core,
-        asked.gpus,
-        asked.whole_node,
-    )
+    more = (asked.processors_max, asked.max_ram, asked.min_ram_per_core, asked.whole_node)
+    return *_list_needs(asked).values(), *more
+
+
+def _list_needs(asked: RequirementClass) -> dict[str, int]:
+    return {name: need(asked) for name, need in _NEEDS.items()}
+
+
+def _list_capacities(resource: Resource) -> dict[str, float | None]:
+    return {name: getattr(resource, attribute) for name, attribute in _CAPACITIES.items()}
+
+
+_UNSTATED: Final = _list_capacities(Resource(cpu_time=0))
 
 
 class SlotAllotment:
     """Remaining capacity of a resource while jobs are taken for it.
 
-    Capacities that the resource does not state are not shared. A resource without processors, memory and
-    GPUs states what each job may use alone, and is never full.
+    Capacities that the resource does not state are not shared. A resource that states none of them states
+    what each job may use alone, and is never full.
     """
 
     def __init__(self, resource: Resource) -> None:
-        capacities = conditions.capacities(resource)
         self._resource = resource
-        is_bounded = resource.processors is not None or resource.max_ram is not None
-        self._is_shared = is_bounded or resource.gpus > 0
-        self._left = {name: capacities[name] for name in _SHARED}
+        self._left = _list_capacities(resource)
+        self._is_shared = self._left != _UNSTATED
         self._jobs: list[RequirementClass] = []
 
     @property
@@ -61,16 +64,15 @@ class SlotAllotment:
             return 0
         if asked.whole_node:
             return min(wanted, 0 if self._jobs else 1)
-        needs = {name: conditions.NEEDS[name](asked) for name in _SHARED}
-        rooms = [left // needs[name] for name, left in self._left.items() if left is not None and needs[name]]
-        return int(max(0, min([wanted, *rooms])))
+        needs = [(self._left[name], need) for name, need in _list_needs(asked).items() if need]
+        return int(max(0, min([wanted, *(left // need for left, need in needs if left is not None)])))
 
     def take(self, asked: RequirementClass, jobs: int) -> None:
         """Account for taken jobs of a class."""
         self._jobs += [asked] * jobs
-        for name, left in self._left.items():
-            if left is not None:
-                self._left[name] = left - jobs * conditions.NEEDS[name](asked)
+        for name, need in _list_needs(asked).items():
+            left = self._left[name]
+            self._left[name] = None if left is None else left - jobs * need
 
     def allotments(self) -> list[Allotment]:
         """The allotment of each job in the order of taking; their sum never exceeds the resource."""
@@ -81,7 +83,7 @@ class SlotAllotment:
         cores = self._cores()
         memory = self._memory(cores)
         return [
-            Allotment(processors=number, ram_mb=ram, gpus=asked.gpus)
+            replace(Allotment(**_list_needs(asked)), processors=number, ram_mb=ram)
             for asked, number, ram in zip(self._jobs, cores, memory, strict=True)
         ]
 
@@ -94,7 +96,7 @@ class SlotAllotment:
         cores = [asked.processors_min for asked in self._jobs]
         growing = [(number, job) for job, number in enumerate(cores)]
         heapify(growing)
-        spare, ram = self._left["processors"] or 0, self._left["ram"]
+        spare, ram = self._left["processors"] or 0, self._left["ram_mb"]
         while spare and growing:
             number, job = heappop(growing)
             asked = self._jobs[job]
@@ -135,5 +137,5 @@ def _share_of_one(resource: Resource, asked: RequirementClass) -> Allotment:
 
 
 def _whole_resource(resource: Resource) -> Allotment:
-    ram = None if resource.max_ram is None else int(resource.max_ram)
-    return Allotment(processors=resource.processors, ram_mb=ram, gpus=resource.gpus)
+    capacities = _list_capacities(resource)
+    return Allotment(**{name: None if value is None else int(value) for name, value in capacities.items()})

@@ -15,13 +15,13 @@ from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy, PlainLimits
 from matcher.request.match_request import MatchRequest
-from requirements.resource import Location, Resource
+from requirements.resource import Allotment, Location, Resource
 from taskqueue.leases import assignment, attempts, candidate_jobs
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import TakenRow, TakeRequest
 from taskqueue.leases.attempts import RequestKey
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow
-from taskqueue.leases.opening import Allotment, AssignedJob, ClaimedJob, LeaseHolder
+from taskqueue.leases.opening import AssignedJob, ClaimedJob, LeaseHolder
 from taskqueue.pilots import slots
 from taskqueue.pilots.slots import SlotRoom
 from taskqueue.task_queues.task_queues import TaskQueue

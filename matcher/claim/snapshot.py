@@ -27,10 +27,9 @@ from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
 from requirements.nodes.node_facts import Facts
-from requirements.resource import Location, Resource, StatedResource
+from requirements.resource import Allotment, Location, Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
-from taskqueue.leases.opening import Allotment
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue

@@ -13,7 +13,7 @@ the first at the primary key, or at the row, if the jobs of an earlier answer we
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -33,15 +33,6 @@ RELEASED: Final = "released"
 
 _OPEN = attempts.c.closed_at.is_(None)
 
-GET = select(attempts).where(attempts.c.lease == bindparam("lease"))
-READ = select(attempts).where(attempts.c.lease.in_(sql.IDS))
-LOCK = READ.order_by(attempts.c.job_id).with_for_update()
-NEWEST = (
-    select(attempts)
-    .where(attempts.c.job_id == bindparam("job_id"))
-    .order_by(attempts.c.epoch.desc())
-    .limit(bindparam("most"))
-)
 CLOSE_OF_JOBS = (
     update(attempts)
     .where(attempts.c.job_id.in_(sql.IDS), _OPEN)
@@ -135,9 +126,6 @@ class Attempt:
     queue: str
     opened_at: datetime
     lease_expires_at: datetime
-    processors: int | None  #: allotted to the job; None: not recorded
-    ram_mb: int | None
-    gpus: int | None
     started_at: datetime | None
     heartbeat_at: datetime | None
     ending: bool  #: the job was killed; the pilot gets a kill command
@@ -157,6 +145,16 @@ class Attempt:
     claim_number: int | None  #: of the pilot's claims; None: not claimed with a pilot's token
     times: str | None  #: `AttemptTimes` as stored; None: those of its VO
 
+
+_SELECT = select(*(attempts.c[each.name] for each in fields(Attempt)))
+GET = _SELECT.where(attempts.c.lease == bindparam("lease"))
+READ = _SELECT.where(attempts.c.lease.in_(sql.IDS))
+LOCK = READ.order_by(attempts.c.job_id).with_for_update()
+NEWEST = (
+    _SELECT.where(attempts.c.job_id == bindparam("job_id"))
+    .order_by(attempts.c.epoch.desc())
+    .limit(bindparam("most"))
+)
 
 #: Jobs of a pilot, the latest first.
 OF_PILOT = (

@@ -14,12 +14,12 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from requirements.resource import Location
+from requirements.resource import Allotment, Location
 from requirements.values import fold
 from taskqueue.db.compiled_sql import StatementRunner
 from taskqueue.leases import claim_sql, opening
 from taskqueue.leases.assignment import TakeRequest
-from taskqueue.leases.opening import Allotment, ClaimedJob, LeaseHolder
+from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.sites import scopes
 
 
@@ -168,9 +168,7 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "claims": None if holder.slot is None else holder.slot.claims,
         "lease": request.lease,
         "lease_expires_at": (now + holder.lease_time).isoformat(),
-        "processors": request.allotment.processors,
-        "ram_mb": request.allotment.ram_mb,
-        "gpus": request.allotment.gpus,
+        **request.allotment.to_columns(),
         "request_id": request.request_id,
         "counted_by": request.counted_by,
         "times": holder.times.to_text() if holder.times else None,

@@ -51,6 +51,7 @@ from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.functions import concat
 
+from requirements.resource import ALLOTTED
 from requirements.states import JobStatus
 from taskqueue.db import compiled_sql
 from taskqueue.db.compiled_sql import CompiledStatement
@@ -167,9 +168,7 @@ CLAIM_COLUMNS: Mapping[str, Any] = {
     "claims": BigInteger,
     "lease": Text,
     "lease_expires_at": DateTime(timezone=True),
-    "processors": Integer,
-    "ram_mb": BigInteger,
-    "gpus": Integer,
+    **{name: attempts.c[name].type for name in ALLOTTED},
     "request_id": Text,
     "counted_by": Text,
     "times": Text,

@@ -3,13 +3,13 @@
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select
 
-from requirements.resource import Location
+from requirements.resource import ALLOTTED, Allotment, Location
 from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log, placeholders
@@ -23,10 +23,9 @@ SOURCE = "Matcher"
 _LEASE_BYTES = 24
 
 _LEASE = ("lease", "lease_expires_at")
-_ALLOTTED = ("processors", "ram_mb", "gpus")
 #: Columns of an attempt that come from the claim.
 ATTEMPT_COLUMNS = (
-    *("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *_ALLOTTED),
+    *("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *ALLOTTED),
     "counted_by",
     "times",
 )
@@ -34,7 +33,7 @@ ATTEMPT_COLUMNS = (
 
 OPEN = insert(attempts)
 HELD = (
-    select(*CLAIMED_COLUMNS, *(attempts.c[name] for name in (*_LEASE, *_ALLOTTED)))
+    select(*CLAIMED_COLUMNS, *(attempts.c[name] for name in (*_LEASE, *ALLOTTED)))
     .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
     .where(
         jobs.c.job_id.in_(sql.IDS), attempts.c.closed_at.is_(None), attempts.c.holder == bindparam("holder")
@@ -63,22 +62,13 @@ class LeaseHolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
-    """Resources allotted to a job; None: not specified."""
-
-    processors: int | None = None
-    ram_mb: int | None = None
-    gpus: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedJob:
     """An assigned job with its location and holder."""
 
     row: TakenRow
     place: Location
     holder: LeaseHolder
-    allotment: Allotment = Allotment()
+    allotment: Allotment = field(default_factory=Allotment)
     counted_by: str | None = None  #: see `scope_rules.format_countings`
     claim_number: int | None = None  #: see `slots`; None: not claimed with a pilot's token
 
@@ -138,7 +128,7 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
             "counted_by": to.counted_by,
             "claim_number": to.claim_number,
             "times": to.holder.times.to_text() if to.holder.times else None,
-            **asdict(allotment),
+            **allotment.to_columns(),
         }
         for (row, lease, expires, allotment), to in zip(held, given, strict=True)
     ]
@@ -151,7 +141,7 @@ def list_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> li
     """Jobs among these that the holder still has, to repeat a lost answer."""
     rows = conn.execute(HELD, {"ids": sorted(job_ids), "holder": subject}).all()
     held = [
-        (row, row.lease, row.lease_expires_at, Allotment(**{name: getattr(row, name) for name in _ALLOTTED}))
+        (row, row.lease, row.lease_expires_at, Allotment(**{name: getattr(row, name) for name in ALLOTTED}))
         for row in rows
     ]
     return _build_claimed(conn, held)

@@ -26,7 +26,7 @@ from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import PilotageError
-from requirements.resource import Location
+from requirements.resource import Allotment, Location
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
@@ -34,7 +34,7 @@ from taskqueue.jobs import jobs
 from taskqueue.leases import attempts, batched_claim, opening
 from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
-from taskqueue.leases.opening import Allotment, LeaseHolder
+from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotLimits, SlotRefusal

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from optimizers.chain import batch
-from requirements.resource import Location
+from requirements.resource import Allotment, Location
 from requirements.states import JobStatus
 from taskqueue.accounting.usage import SUM_NAMES
 from taskqueue.db import database
@@ -337,7 +337,7 @@ def _claim_quickly(
             take=TakeRequest(task_queue_id=task_queue_id, count=1, place=PLACE),
             holder=LeaseHolder(subject=f"other {number}", stamp=None, lease_time=LEASE),
             lease=f"lease {number} {task_queue_id}",
-            allotment=leases_claim.Allotment(),
+            allotment=Allotment(),
         )
         for task_queue_id in task_queue_ids
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -9,8 +10,7 @@ from hypothesis import strategies as st
 from matcher import conditions, rules
 from matcher.claim.allotment import SlotAllotment, read_size
 from requirements.requirement_class import RequirementClass
-from requirements.resource import Resource
-from taskqueue.leases.opening import Allotment
+from requirements.resource import Allotment, Resource
 
 NODE = Resource(cpu_time=1000, processors=8, max_ram=16000, gpus=2, whole_node=True)
 ANY = RequirementClass(vo="lhcb", cpu_time=1)
@@ -146,7 +146,7 @@ def test_memory_and_gpus_are_shared_also_where_no_processors_are_stated() -> Non
 def test_what_a_single_job_gets_depends_on_its_size_alone(
     asked: RequirementClass, processors: int | None, max_ram: int | None
 ) -> None:
-    fields = (
+    size = (
         "processors_min",
         "processors_max",
         "min_ram",
@@ -155,9 +155,9 @@ def test_what_a_single_job_gets_depends_on_its_size_alone(
         "gpus",
         "whole_node",
     )
-    other = replace(
-        ANY, tags=frozenset({"x"}), cpu_time=9, **dict(zip(fields, read_size(asked), strict=True))
-    )
+    stated: dict[str, Any] = {name: getattr(asked, name) for name in size}
+    other = replace(ANY, tags=frozenset({"x"}), cpu_time=9, **stated)
+    assert read_size(other) == read_size(asked)
     node = replace(NODE, processors=processors, max_ram=max_ram)
     assume(conditions.fits(asked, node))
     both = []
