@@ -9,11 +9,13 @@ and any banned value excludes.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from matcher import remedies, rules
 from matcher.remedies import Remedy
 from requirements.column_index import Items, SingleItem, Values
+from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 
@@ -138,6 +140,27 @@ def _format_replicas(asked: RequirementClass) -> str:
 
 def _format_no_other_tag(asked: RequirementClass) -> str:
     return f"no other tag than {', '.join(sorted(asked.tags))}" if asked.tags else "no tag at all"
+
+
+def _require_quantity(quantity: SlotQuantity) -> Condition:
+    name, keyword = quantity.name, quantity.keyword
+    return Condition(
+        name=name,
+        meaning=f"it has as many {keyword}",
+        need=attrgetter(name),
+        capacity=name,
+        allotted=name,
+        parameters=quantity.parameters,
+        demands=(
+            KeywordDemand(
+                keyword=keyword,
+                fields=(name,),
+                wanted=f"at least {{asked.{name}}}",
+                change=f"offer {keyword} {{number}}",
+                remedy=remedies.lower_number(name),
+            ),
+        ),
+    )
 
 
 #: The conditions, in the order in which people check them.
@@ -310,23 +333,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
             ),
         ),
     ),
-    Condition(
-        name="gpus",
-        meaning="it has as many GPUs",
-        need=lambda asked: asked.gpus,
-        capacity="gpus",
-        allotted="gpus",
-        parameters=("GPUs", "NumberOfGPUs"),
-        demands=(
-            KeywordDemand(
-                keyword="GPUs",
-                fields=("gpus",),
-                wanted="at least {asked.gpus}",
-                change="offer GPUs {number}",
-                remedy=remedies.lower_number("gpus"),
-            ),
-        ),
-    ),
+    *map(_require_quantity, QUANTITIES),
     Condition(
         name="whole_node",
         meaning="it offers whole nodes, or the tag `WholeNode`",

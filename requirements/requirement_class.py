@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from typing import Any
 
+from requirements.quantities import QUANTITIES
 from requirements.values import fold
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,9 @@ class RequirementClass:
         if self.stated is not None:
             return dict(self.stated)
         cores = {"min_processors": self.processors_min, "max_processors": self.processors_max}
-        same = ("cpu_time", "sites", "banned_sites", "grid_ces", "platforms", "tags", "whole_node", "gpus")
+        same = ("cpu_time", "sites", "banned_sites", "grid_ces", "platforms", "tags", "whole_node")
         return {
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in (*same, *(each.name for each in QUANTITIES))},
             **(cores if self.processors_min > 1 else {}),
             "min_ram_mb": self.min_ram,
             "max_ram_mb": self.max_ram or 0,

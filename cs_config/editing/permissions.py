@@ -26,12 +26,17 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
 from cs_config.tree.parameters import VoRight
 from requirements.errors import NotAllowed
+from requirements.quantities import QUANTITIES
 from requirements.values import fold
 
 _VO_SECTION: Final = "VOs"
 _ENABLED: Final = "enabled"
 #: The other name of a parameter that has two, folded.
-_OTHER_NAME: Final = {"gpus": "numberofgpus", "numberofgpus": "gpus"}
+_OTHER_NAME: Final = {
+    fold(name): fold(other)
+    for each in QUANTITIES
+    for name, other in (each.parameters, reversed(each.parameters))
+}
 #: Parameters of slots, folded: there 0 states that the number is not known.
 _SLOT: Final = frozenset({"numberofprocessors", *_OTHER_NAME})
 #: Names below `VOs/<vo>`, folded, that are the site's: access, which a VO cannot give itself, and the use of

@@ -21,7 +21,6 @@ CPU_SECONDS: Final = 10**12
 
 #: Processors, and other resources, of one pilot or one job.
 PROCESSORS: Final = 1024
-GPUS: Final = 1024
 NODES: Final = 1_000_000
 MEGABYTES: Final = 10**12
 #: Normalised seconds per second.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cs_config.options import bounds
 from requirements.classad.classad_files import Unevaluated
+from requirements.quantities import QUANTITIES
 from requirements.values import MAX_INTEGER, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
@@ -271,7 +272,7 @@ KEYWORDS = (
     _number("MinRAM", "min_ram_mb", 0),
     _number("MaxRAM", "max_ram_mb", 0),
     _number("MinRAMPerCore", "min_ram_per_core_mb", 0, None, "RAMPerCore"),
-    _number("GPUs", "gpus", 0, bounds.GPUS, "GPU", "NumberOfGPUs"),
+    *(_number(each.keyword, each.name, 0, each.most, *each.also) for each in QUANTITIES),
     # Parts of a grid job; read by its job manager.
     _number("LocalJobs", "local_jobs", 1, 10**12),
     _number("Events", "events", 1, 10**12),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
+from itertools import chain
 from sys import intern
 from typing import Any
 
@@ -18,6 +19,7 @@ from cs_config.tree.address import NAME, is_slip
 from cs_config.tree.inheritance import Parameter, as_tuple
 from requirements.classad.restrictions import version_of
 from requirements.errors import InvalidInput, Problem, did_you_mean
+from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.values import Value, as_value, find_excess, fold, format_value
 
 _LIKE_COUNT = re.compile("[0-9]{1,9}")
@@ -91,6 +93,14 @@ def _flags(right: VoRight, **meanings: str) -> Iterator[KnownParameter]:
     return _of_kind(right, "true or false", lambda value: isinstance(value, bool), **meanings)
 
 
+def _name_quantity(quantity: SlotQuantity) -> Iterator[KnownParameter]:
+    meanings = {
+        quantity.other_parameter: f"the same as {quantity.keyword}, which comes before it",
+        quantity.keyword: f"{quantity.keyword} that a job may use",
+    }
+    return _counts(VoRight.LOWER, quantity.most, **meanings)
+
+
 KNOWN = (
     *_amounts(
         VoRight.SET,
@@ -138,12 +148,7 @@ KNOWN = (
         SI00="speed of its processors, 250 is the reference; counts with maxCPUTime, or in Requirements",
     ),
     *_counts(VoRight.LOWER, bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
-    *_counts(
-        VoRight.LOWER,
-        bounds.GPUS,
-        NumberOfGPUs="the same as GPUs, which comes before it",
-        GPUs="GPUs that a job may use",
-    ),
+    *chain.from_iterable(map(_name_quantity, QUANTITIES)),
     *_counts(
         VoRight.LOWER,
         bounds.JOBS,

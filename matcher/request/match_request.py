@@ -22,6 +22,7 @@ from requirements.errors import (
 )
 from requirements.nodes import node_facts
 from requirements.nodes.node_facts import Facts
+from requirements.quantities import QUANTITIES
 from requirements.resource import Resource, StatedResource, Values
 from requirements.values import fold
 from taskqueue.leases.attempts import AttemptTimes
@@ -139,9 +140,7 @@ _KEYWORDS = {
     "MaxRAM": "max_ram",
     "NumberOfProcessors": "processors",
     "Processors": "processors",
-    "GPUs": "gpus",
-    "GPU": "gpus",
-    "NumberOfGPUs": "gpus",
+    **{spelling: each.name for each in QUANTITIES for spelling in (each.keyword, *each.also)},
     "WholeNode": "whole_node",
     "SubmitPool": "pools",
     "PilotReference": "reference",
@@ -347,13 +346,13 @@ def _build_resource(keywords: RequestKeywords) -> Resource:
     cpu_time = keywords.cpu_time()
     names: dict[str, Any] = {field: keywords.values(keyword) for field, keyword in _ACCEPTED.items()}
     names |= {field: keywords.values(field) or frozenset() for field in _BANNED.values()}
+    names |= {each.name: keywords.whole_number(each.name, 0, LARGEST) or 0 for each in QUANTITIES}
     return Resource(
         cpu_time=cpu_time,
         tags=offered,
         required_tags=required,
         max_ram=keywords.whole_number("max_ram", 0, LARGEST),
         processors=processors,
-        gpus=keywords.whole_number("gpus", 0, LARGEST) or 0,
         whole_node=whole_node,
         **names,
     )

@@ -5,11 +5,12 @@ equal), so that explanations match real requests. Measurements of nodes are not 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from cs_config.options import bounds
 from matcher.request import match_request
+from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.resource import Resource
 from requirements.values import Value, fold
 
@@ -25,7 +26,8 @@ REFERENCE_SI00 = 250
 READ = (
     *("cputime", "maxcputime", "maxwallclocktime", "cpunormalizationfactor", "si00"),
     *("maxram", "maxrampercore", "numberofprocessors"),
-    *("gpus", "numberofgpus", "platform", "tag", "requiredtag", "wholenode", "jobtype"),
+    *(fold(name) for each in QUANTITIES for name in each.parameters),
+    *("platform", "tag", "requiredtag", "wholenode", "jobtype"),
 )
 
 
@@ -43,7 +45,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
         "CPUTime": _cpu_time(known),
         "MaxRAM": _read_ram(known),
         "NumberOfProcessors": _read_number(known, "numberofprocessors") or 1,
-        "GPUs": _read_gpus(known),
+        **{each.keyword: _read_quantity(known, each) for each in QUANTITIES},
         "Platform": _read_texts(known, "platform"),
         # A required tag is also offered.
         "Tag": [*_read_texts(known, "tag"), *required],
@@ -62,7 +64,7 @@ class SlotBounds:
 
     processors: int | None = None
     max_ram: int | None = None  #: MB
-    gpus: int | None = None
+    quantities: Mapping[str, int | None] = field(default_factory=dict)  #: of `QUANTITIES`, by name
 
     def bound(self, resource: Resource) -> Resource:
         """The resource of a pilot without what no slot of the queue has, whatever the pilot states."""
@@ -79,7 +81,7 @@ class SlotBounds:
             processors=processors,
             tags=tags,
             max_ram=_bound(resource.max_ram, self.max_ram),
-            gpus=_bound(resource.gpus, self.gpus) or 0,
+            **{name: _bound(getattr(resource, name), most) for name, most in self.quantities.items()},
         )
 
 
@@ -91,7 +93,7 @@ def read_bounds(values: Mapping[str, Value]) -> SlotBounds:
     return SlotBounds(
         processors=_read_number(known, "numberofprocessors"),
         max_ram=_read_ram(known),
-        gpus=_read_gpus(known),
+        quantities={each.name: _read_quantity(known, each) for each in QUANTITIES},
     )
 
 
@@ -138,8 +140,9 @@ def _read_ram(known: Mapping[str, Value]) -> int | None:
     return _read_number(known, "maxram") or (per_core * cores if per_core else None)
 
 
-def _read_gpus(known: Mapping[str, Value]) -> int | None:
-    return _read_number(known, "gpus") or _read_number(known, "numberofgpus")
+def _read_quantity(known: Mapping[str, Value], quantity: SlotQuantity) -> int | None:
+    stated = (_read_number(known, fold(name)) for name in quantity.parameters)
+    return next(filter(None, stated), None)
 
 
 def _read_number(known: Mapping[str, Value], name: str) -> int | None:
