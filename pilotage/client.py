@@ -8,7 +8,7 @@ where it does not respond, `PilotageError`, their base, for what is wrong before
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,9 +20,11 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from pilotage.cli import connection
 from pilotage.cli.commands import job as job_commands
-from pilotage.cli.commands import job_submit
+from pilotage.cli.commands import job_show, job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
+from pilotage.fabric.client import DELETE, KILL, RESCHEDULE, RESET, JobVerb
+from requirements.errors import PilotageError, format_ids
 from requirements.states import FINAL
 
 _P = ParamSpec("_P")
@@ -107,6 +109,38 @@ class Pages(Generic[_Row]):
         return _as_table(page[self._name]) + more
 
 
+class SubmittedIds(list[int]):
+    """The ids of new jobs, in the order of their descriptions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []  #: such as of jobs that no queue is eligible for
+
+
+class ChangedIds(list[int]):
+    """The ids of the jobs that were changed."""
+
+    def __init__(self, ids: Iterable[int] = (), refused: Mapping[int, str] | None = None) -> None:
+        super().__init__(ids)
+        self.refused = dict(refused or {})  #: why others that were named were not, by id
+
+
+def _documented(
+    change: JobVerb,
+) -> Callable[[Callable[_P, ChangedIds]], Callable[_P, ChangedIds]]:
+    """Document the method of a change."""
+
+    def document(method: Callable[_P, ChangedIds]) -> Callable[_P, ChangedIds]:
+        method.__doc__ = (
+            f"{change.summary}\n\n"
+            "Filters are those of `jobs`. Returns the ids of the changed jobs; its `refused` has reasons\n"
+            "why others that were named by id were not."
+        )
+        return method
+
+    return document
+
+
 class Client:
     """The jobs, queues and configuration that the bearer of a token may see and change; to be closed."""
 
@@ -131,12 +165,13 @@ class Client:
         *descriptions: Description,
         count: int = 1,
         parameters: Mapping[str, Sequence[object]] | None = None,
-    ) -> list[int]:
-        """Submit jobs with their input sandboxes, and return their ids.
+    ) -> SubmittedIds:
+        """Submit jobs with their input sandboxes, and return their ids, with `warnings`.
 
         `count` copies of each; with `parameters` one job for each combination of the values, which replace
         `%(NAME)s`. Relative names in `InputSandbox` begin at the directory of the file, else at the current
-        one. Up to 1,000 jobs are stored as a whole or not at all.
+        one. Up to 1,000 jobs are stored as a whole or not at all. Of more, the `details` of an error have
+        those that were stored before it as `job_ids`.
         """
         values = {name: _read_values(name, given) for name, given in (parameters or {}).items()}
         drafts = [
@@ -144,7 +179,12 @@ class Client:
             for description in descriptions
             for draft in _read_drafts(description)
         ]
-        return job_submit.send(self._service, list(job_submit.build_requests(drafts, count)))
+        requests = list(job_submit.build_requests(drafts, count))
+        return _collect(partial(job_submit.send, self._service, requests))
+
+    def resubmit(self, *job_ids: int) -> SubmittedIds:
+        """Submit copies of jobs, with their input sandboxes, and return the new ids as `submit` does."""
+        return _collect(partial(self._service.resubmit_all, job_ids))
 
     def job(self, job_id: int) -> JobRecord:
         """One job; `fields` has its description, its latest attempt and how long it waited for what."""
@@ -167,47 +207,56 @@ class Client:
         """Every change of a job's status, in order."""
         return self._service.job_log(job_id)
 
-    def explain(self, of: int | Description) -> dict[str, Any]:
-        """Why a job does not run, or where one would run: queues, reasons, changes that would help."""
+    def logs(self, job_id: int) -> str:
+        """The last lines that a job wrote, as of its last heartbeat; `output` has all when it has ended."""
+        return job_show.read_tail(self._service.job(job_id))
+
+    def eligible_queues(self, job_id: int, *, limit: int = 100) -> list[dict[str, Any]]:
+        """The queues that a job may run in, as `queue` and `rank`, in the order in which they are filled."""
+        return list(self._service.queues_of_job(job_id, limit=limit)["queues"])
+
+    def explain(self, of: int | Description, *, forwarding: bool = False) -> dict[str, Any]:
+        """Why a job does not run, or where one would run: queues, reasons, changes that would help.
+
+        With `forwarding` also what the queue, its batch system and the matcher decide.
+        """
         if isinstance(of, int):
-            return self._service.explain(of)
+            return self._service.explain(of, forwarding=forwarding)
         draft, *others = _read_drafts(of)
         if others:
             raise WrongUsage(f"there are {1 + len(others)} descriptions; one can be explained at a time")
         if draft.text is not None:
-            return self._service.explain_description(jdl=draft.text)
-        return self._service.explain_description(job=job_submit.description_as_json(draft.content))
+            return self._service.explain_description(jdl=draft.text, forwarding=forwarding)
+        content = job_submit.description_as_json(draft.content)
+        return self._service.explain_description(job=content, forwarding=forwarding)
 
-    def kill(self, /, *job_ids: int, **filters: str) -> list[int]:
-        """Kill jobs, by id or by filters as of `jobs`; the ids of those that were killed.
+    @_documented(KILL)
+    def kill(self, /, *job_ids: int, **filters: str) -> ChangedIds:
+        return self._change(KILL, job_ids, filters)
 
-        Jobs that have ended, or do not exist, are left out.
+    @_documented(RESCHEDULE)
+    def reschedule(self, /, *job_ids: int, **filters: str) -> ChangedIds:
+        return self._change(RESCHEDULE, job_ids, filters)
+
+    @_documented(DELETE)
+    def delete(self, /, *job_ids: int, **filters: str) -> ChangedIds:
+        return self._change(DELETE, job_ids, filters)
+
+    @_documented(RESET)
+    def reset(self, /, *job_ids: int, **filters: str) -> ChangedIds:
+        return self._change(RESET, job_ids, filters)
+
+    def wait(self, /, *job_ids: int, timeout: float | None = None, **filters: str) -> dict[int, str]:
+        """Wait until jobs, by id or by filters, have ended, or for `timeout` seconds; the status of each.
+
+        Filters, those of `jobs`, are applied once, at the start. There has to be at least one job. A service
+        that was reached once and goes away is waited for.
         """
-        return self._change("kill", job_ids, filters)
-
-    def reschedule(self, /, *job_ids: int, **filters: str) -> list[int]:
-        """Send jobs through the optimizers again, by id or by filters; the ids of those that were sent.
-
-        Jobs whose status does not allow it, or that do not exist, are left out.
-        """
-        return self._change("reschedule", job_ids, filters)
-
-    def delete(self, /, *job_ids: int, **filters: str) -> list[int]:
-        """Delete jobs, by id or by filters, and kill those that have not ended; the ids of those deleted."""
-        return self._change("delete", job_ids, filters)
-
-    def reset(self, /, *job_ids: int, **filters: str) -> list[int]:
-        """Reschedule jobs, however often that was done before; the ids of those that were sent."""
-        return self._change("reset", job_ids, filters)
-
-    def wait(self, *job_ids: int, timeout: float | None = None) -> dict[int, str]:
-        """Wait until jobs have ended, or for `timeout` seconds; the status of each. Name at least one.
-
-        A service that was reached once and goes away is waited for.
-        """
-        if not job_ids:
-            raise WrongUsage("give at least one job id: nothing to wait for is no success")
-        seen = deque(job_commands.follow_statuses(self._service, job_ids, timeout=timeout), maxlen=1)
+        _refuse_both(job_ids, filters)
+        wanted = job_commands.find_ids(self._service, filters) if filters else job_ids
+        if not wanted:
+            raise WrongUsage("no job is named, or passes the filters: nothing to wait for is no success")
+        seen = deque(job_commands.follow_statuses(self._service, wanted, timeout=timeout), maxlen=1)
         return dict(seen.pop()) if seen else {}
 
     def follow(self, **filters: str) -> Iterator[StatusChange]:
@@ -273,12 +322,13 @@ class Client:
         edits = {**_as_edits(changes), "message": message}
         return int(self._service.patch_config(edits, version=before)["version"])
 
-    def _change(self, how: str, job_ids: Sequence[int], filters: Mapping[str, str]) -> list[int]:
-        if job_ids and filters:
-            raise WrongUsage("give either job ids or filters, not both")
+    def _change(self, change: JobVerb, job_ids: Sequence[int], filters: Mapping[str, str]) -> ChangedIds:
+        _refuse_both(job_ids, filters)
         if not job_ids and not filters:
-            return []
-        return [int(job_id) for job_id in self._service.change_all(how, filters, job_ids)["job_ids"]]
+            return ChangedIds()
+        answer = self._service.change_all(change, filters, job_ids)
+        refused = {int(each["job_id"]): str(each["reason"]) for each in answer["refused"]}
+        return ChangedIds(map(int, answer["job_ids"]), refused)
 
 
 class Resources:
@@ -339,6 +389,9 @@ class AsyncClient:
     count = _in_thread(Client.count)
     log = _in_thread(Client.log)
     explain = _in_thread(Client.explain)
+    resubmit = _in_thread(Client.resubmit)
+    logs = _in_thread(Client.logs)
+    eligible_queues = _in_thread(Client.eligible_queues)
     kill = _in_thread(Client.kill)
     reschedule = _in_thread(Client.reschedule)
     delete = _in_thread(Client.delete)
@@ -357,6 +410,25 @@ async def _follow(found: Iterator[Mapping[str, Any] | None]) -> AsyncIterator[St
         change = await asyncio.to_thread(next, found)
         if change is not None:
             yield _read_change(change)
+
+
+def _refuse_both(job_ids: Sequence[int], filters: Mapping[str, str]) -> None:
+    if job_ids and filters:
+        raise WrongUsage("give either job ids or filters, not both")
+
+
+def _collect(send: Callable[..., Iterator[list[int]]]) -> SubmittedIds:
+    """The ids of all jobs that a sequence of requests makes; of a broken one, its error has them."""
+    ids = SubmittedIds()
+    try:
+        for some in send(warn=ids.warnings.append):
+            ids += some
+    except PilotageError as error:
+        if ids:
+            error.args = (f"{error}; submitted before: {format_ids(ids)}",)
+            error.details = {**error.details, "job_ids": list(ids)}
+        raise
+    return ids
 
 
 def _read_job(fields: Mapping[str, Any]) -> JobRecord:

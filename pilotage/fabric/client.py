@@ -3,9 +3,11 @@
 import json
 import os
 import ssl
+import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self
@@ -47,6 +49,35 @@ def is_passing(error: ServiceAway | ApiError) -> bool:
     """Whether the same request may be answered later, while the service or its database starts again."""
     return isinstance(error, ServiceAway) or error.status in _PASSING
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobVerb:
+    """A change of jobs, by ids or by filters: a route, a command and a method of `Client`, by one name."""
+
+    name: str
+    summary: str  #: for the help of the command and the documentation of the method
+    done: str  #: what the jobs are then
+
+
+KILL = JobVerb(
+    name="kill", summary="Kill jobs, by id or by filters; running payloads are stopped.", done="Killed"
+)
+DELETE = JobVerb(
+    name="delete",
+    summary="Delete jobs, by id or by filters; those that have not ended are killed.",
+    done="Deleted",
+)
+RESCHEDULE = JobVerb(
+    name="reschedule",
+    summary="Send jobs through the optimizers again, by id or by filters.",
+    done="Rescheduled",
+)
+RESET = JobVerb(
+    name="reset",
+    summary="Reschedule jobs, by id or by filters, however often that was done before.",
+    done="Reset",
+)
+JOB_VERBS: Final = (KILL, DELETE, RESCHEDULE, RESET)
 
 #: Jobs that one request names.
 _IDS: Final = 1000
@@ -297,12 +328,11 @@ class ServiceClient:
         """The waiting jobs that a queue, `Site/CE/Queue`, may run, and the reasons against the others."""
         return self._call("GET", f"/resources/queues/{quote(address)}/explain")
 
-    def change_all(self, how: str, filters: Mapping[str, str], ids: Sequence[int] = ()) -> Json:
+    def change_all(self, change: JobVerb, filters: Mapping[str, str], ids: Sequence[int] = ()) -> Json:
         """Change the jobs with these ids, or else all that pass the filters, in as many requests as it takes.
 
-        `how` is `kill`, `delete`, `reschedule`, or `reset` (to reschedule without limit). The answer has the
-        changed ones as `job_ids`, and others that were named as `refused`, with reasons. If a later request
-        fails, its error has those of the earlier ones in its message and `details`.
+        The answer has the changed ones as `job_ids`, and others that were named as `refused`, with reasons.
+        If a later request fails, its error has those of the earlier ones in its message and `details`.
         """
         batches = [ids[start : start + _IDS] for start in range(0, len(ids), _IDS)]
         todo = deque({"ids": ",".join(map(str, batch))} for batch in batches) or deque([dict(filters)])
@@ -310,7 +340,7 @@ class ServiceClient:
         unknown: list[Json] | None = None
         while todo:
             try:
-                answer = self._call("POST", f"/jobs/{how}", json=todo[0])
+                answer = self._call("POST", f"/jobs/{change.name}", json=todo[0])
             except (ServiceAway, ApiError) as error:
                 left = ids[(len(batches) - len(todo)) * _IDS :]
                 raise _describe_progress(error, done, left) from error
@@ -327,6 +357,13 @@ class ServiceClient:
         """Write the output archive of a job to a file."""
         for chunk in self._stream(f"/jobs/{job_id}/output"):
             to.write(chunk)
+
+    def resubmit_all(
+        self, ids: Iterable[int], *, warn: Callable[[str], object] = lambda _: None
+    ) -> Iterator[list[int]]:
+        """Submit a copy of each job, and yield the ids of the new jobs of each; `warn` as for `submit`."""
+        key = str(uuid.uuid4())
+        return (self.resubmit(job_id, idempotency_key=key, warn=warn) for job_id in ids)
 
     def resubmit(
         self, job_id: int, *, idempotency_key: str, warn: Callable[[str], object] = lambda _: None

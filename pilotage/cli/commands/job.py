@@ -19,51 +19,49 @@ from pilotage.cli import options, output
 from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage, harmless
-from pilotage.cli.options import JobFilters
+from pilotage.cli.options import CommandFunction, JobFilters
 from pilotage.cli.output import Entry
-from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
+from pilotage.fabric.client import (
+    DELETE,
+    KILL,
+    RESCHEDULE,
+    RESET,
+    ApiError,
+    JobVerb,
+    Json,
+    ServiceAway,
+    ServiceClient,
+    is_passing,
+)
 from pilotage.fabric.pilot.payload import archives
 from requirements.errors import format_count, format_ids
 from requirements.states import FINAL, JobStatus
 
 
-def kill(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
-    """Kill jobs, by id or by filters; running payloads are stopped."""
-    _change("kill", "Killed", ids, filters, service)
+def _change_command(change: JobVerb) -> CommandFunction:
+    """The command of a change; it prints the changed jobs, and why others are as they were."""
+
+    def command(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
+        wanted, given = _selected(ids, filters)
+        with service.connect() as client:
+            result = client.change_all(change, given, wanted)
+        changed, refused = result["job_ids"], result["refused"]
+        service.emit(
+            {"job_ids": changed, "refused": refused},
+            lambda: f"{change.done} {len(changed)}: {format_ids(changed) or 'none'}",
+        )
+        for each in refused:
+            job, reason = f"job {each['job_id']}", each["reason"]
+            line = reason if reason.startswith(f"{job} ") else f"{job}: {reason}"
+            typer.echo(f"pilotage: {line}", err=True)
+        if refused:
+            raise typer.Exit(REFUSED)
+
+    command.__name__, command.__doc__ = change.name, change.summary
+    return command
 
 
-def reschedule(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
-    """Send jobs through the optimizers again, by id or by filters."""
-    _change("reschedule", "Rescheduled", ids, filters, service)
-
-
-def delete(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
-    """Delete jobs, by id or by filters; those that have not ended are killed."""
-    _change("delete", "Deleted", ids, filters, service)
-
-
-def reset(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
-    """Reschedule jobs, by id or by filters, however often that was done before."""
-    _change("reset", "Reset", ids, filters, service)
-
-
-def _change(
-    how: str, done: str, words: list[str] | None, filters: JobFilters, service: ServiceOptions
-) -> None:
-    """Change jobs, by id or by filters; print the changed ones, and why others are as they were."""
-    ids, given = _selected(words, filters)
-    with service.connect() as client:
-        result = client.change_all(how, given, ids)
-    changed, refused = result["job_ids"], result["refused"]
-    service.emit(
-        {"job_ids": changed, "refused": refused},
-        lambda: f"{done} {len(changed)}: {format_ids(changed) or 'none'}",
-    )
-    for each in refused:
-        job, reason = f"job {each['job_id']}", each["reason"]
-        typer.echo(f"pilotage: {reason if reason.startswith(f'{job} ') else f'{job}: {reason}'}", err=True)
-    if refused:
-        raise typer.Exit(REFUSED)
+kill, delete, reschedule, reset = map(_change_command, (KILL, DELETE, RESCHEDULE, RESET))
 
 
 def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], dict[str, str]]:
@@ -97,7 +95,7 @@ def wait(
     wanted, given = _selected(ids, filters)
     with service.connect() as client:
         if given:
-            wanted = _ids(client, given)
+            wanted = find_ids(client, given)
         statuses = until_final(client, wanted, timeout=timeout)
     counts = Counter(statuses.values())
     summary = ", ".join(f"{count} {name}" for name, count in counts.most_common())
@@ -107,7 +105,8 @@ def wait(
         raise typer.Exit(REFUSED)
 
 
-def _ids(client: ServiceClient, filters: Mapping[str, str]) -> list[int]:
+def find_ids(client: ServiceClient, filters: Mapping[str, str]) -> list[int]:
+    """The ids of all jobs that pass the filters; `CommandRefused` if there are very many."""
     found = job_show.list_newest(client, filters, _MOST_JOBS)
     if found.next is not None:
         raise CommandRefused(f"more than {_MOST_JOBS:,} jobs pass the filters; narrow them, or name ids")

@@ -229,7 +229,7 @@ def logs(
     with service.connect() as client:
         while True:
             job = client.job(job_id)
-            tail = (job["attempt"] or {}).get("output_tail", "")
+            tail = read_tail(job)
             if service.as_json:
                 service.emit({"job_id": job_id, "status": job["status"], "output_tail": tail}, str)
             elif new := new_lines(shown, tail):
@@ -244,6 +244,11 @@ def logs(
         lines = rest if shown else "no line of it was reported"
         files = f"; see `pilotage job output {job_id}`" if has_ended else ""
         typer.echo(f"job {job_id} is {job['status']}: {lines}{files}", err=True)
+
+
+def read_tail(job: Entry) -> str:
+    """The last lines that a job wrote, as of its last heartbeat."""
+    return str((job["attempt"] or {}).get("output_tail", ""))
 
 
 def new_lines(before: str, after: str) -> str:

@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -294,7 +294,7 @@ def submit(
     parameters = parse_parameters(param or [])
     drafts = [add_parameters(draft, parameters) for file in files for draft in _read(file)]
     with service.connect() as client:
-        ids = send(client, list(build_requests(drafts, count)))
+        ids = _send_visibly(client, list(build_requests(drafts, count)))
     if service.as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
         service.emit({"job_ids": ids}, lambda: "\n".join(map(str, ids)))
     else:
@@ -306,10 +306,10 @@ def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:
     wanted = options.parse_ids(ids)
     if not wanted:
         raise WrongUsage("give at least one job id")
-    key, new = str(uuid.uuid4()), list[int]()
+    new: list[int] = []
     with service.connect() as client, _report_if_broken(new):
-        for old in wanted:
-            new += client.resubmit(old, idempotency_key=key, warn=_warn)
+        for copies in client.resubmit_all(wanted, warn=_warn):
+            new += copies
     service.emit({"job_ids": new}, lambda: "\n".join(map(str, new)))
 
 
@@ -321,20 +321,28 @@ def _read(file: str) -> list[JobDraft]:
     return read_drafts(text, file=file, directory=path.parent)
 
 
-def send(client: ServiceClient, requests: Sequence[list[JobDraft]]) -> list[int]:
-    """Send all requests, with a progress bar on a terminal."""
-    ids: list[int] = []
+def send(
+    client: ServiceClient, requests: Iterable[list[JobDraft]], *, warn: Callable[[str], object]
+) -> Iterator[list[int]]:
+    """Send the requests, and yield the ids of the jobs of each."""
     digests: dict[Sandbox, str | None] = {((), None): None}
+    for drafts in requests:
+        sandbox = drafts[0].sandbox
+        if sandbox not in digests:
+            digests[sandbox] = _upload(client, sandbox)
+        yield _post(client, drafts, digests[sandbox], warn=warn)
+
+
+def _send_visibly(client: ServiceClient, requests: Sequence[list[JobDraft]]) -> list[int]:
+    """Send all requests, with a progress bar on a terminal; the ids of all jobs."""
+    ids: list[int] = []
     columns = (TextColumn("Submitting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = output.progress_console()
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with _report_if_broken(ids), progress as bar:
         task = bar.add_task("jobs", total=sum(draft.jobs for drafts in requests for draft in drafts))
-        for drafts in requests:
-            sandbox = drafts[0].sandbox
-            if sandbox not in digests:
-                digests[sandbox] = _upload(client, sandbox)
-            ids += _post(client, drafts, digests[sandbox])
+        for some in send(client, requests, warn=_warn):
+            ids += some
             bar.update(task, completed=len(ids))
     return ids
 
@@ -357,13 +365,15 @@ def _upload(client: ServiceClient, wanted: Sandbox) -> str:
         return client.upload_sandbox(archive, vo=vo)
 
 
-def _post(client: ServiceClient, drafts: list[JobDraft], digest: str | None) -> list[int]:
+def _post(
+    client: ServiceClient, drafts: list[JobDraft], digest: str | None, *, warn: Callable[[str], object]
+) -> list[int]:
     key = str(uuid.uuid4())
     texts = [draft.text for draft in drafts if draft.text is not None]
     if len(texts) == len(drafts):
-        return client.submit(jdls=texts, sandbox=digest, idempotency_key=key, warn=_warn)
+        return client.submit(jdls=texts, sandbox=digest, idempotency_key=key, warn=warn)
     contents = [description_as_json(draft.content) for draft in drafts]
-    return client.submit(jobs=contents, sandbox=digest, idempotency_key=key, warn=_warn)
+    return client.submit(jobs=contents, sandbox=digest, idempotency_key=key, warn=warn)
 
 
 def _warn(warning: str) -> None:

@@ -2,8 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -25,12 +24,12 @@ from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, Ref
 from pilotage.service.queries import archives, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, Problem
+from requirements.errors import InvalidRequest, PilotageError, Problem
 from requirements.states import FINAL, JobStatus
 from requirements.values import fold
 from taskqueue.accounting import wait_times
 from taskqueue.db import database
-from taskqueue.errors import BlobNotFound, RescheduleLimit
+from taskqueue.errors import BlobNotFound, IllegalTransition, JobNotFound, RescheduleLimit
 from taskqueue.jobs import control, descriptions, jobs, log, search
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
@@ -65,57 +64,38 @@ def change_many(
     if wanted is JobStatus.RESCHEDULED:
         access.admit_jobs(parts, caller)
     changed: list[int] = []
-    refused: list[RefusedJob] = []
+    refused: dict[int, str] = {}
     begins_later = after is not None
     selector = concerned(caller, which, wanted, now=parts.clock())
     for _ in range(_BATCHES):
         with database.reading(parts.engine) as conn:
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
-        by_vo: defaultdict[str, list[Job]] = defaultdict(list)
-        for job in seen.jobs:
-            by_vo[job.vo].append(job)
-        source = name_source(caller)
-        done = {
-            job_id
-            for vo, some in by_vo.items()
-            for job_id in _change(parts, vo, some, wanted, source, is_reset=is_reset)
-        }
-        changed += sorted(done)
-        refused += [
-            RefusedJob(job_id=job.job_id, reason=_describe_refusal(parts, job, wanted, is_reset=is_reset))
-            for job in seen.jobs
-            if job.job_id not in done and which.ids
-        ]
+        done, errors = _change(parts, caller, seen.jobs, wanted, is_reset=is_reset)
+        changed += done
+        refused |= {job_id: str(error) for job_id, error in errors.items() if which.ids}
         after = seen.next
         if after is None:
             break
     # Named ids are never more than one page.
-    unknown = set(which.ids or ()) - set(changed) - {each.job_id for each in refused}
-    refused += [
-        RefusedJob(job_id=job_id, reason=f"job {job_id} does not exist") for job_id in sorted(unknown)
-    ]
+    unknown = set(which.ids or ()).difference(changed, refused)
+    refused |= {job_id: f"job {job_id} does not exist" for job_id in sorted(unknown)}
     audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
-    if wanted is JobStatus.RESCHEDULED:
-        access.count_jobs(parts, caller, len(changed))
-        parts.notify(sorted(changed))
     has_found = bool(changed) or after is not None or begins_later
     misspelt: list[UnknownValue] = []
     with database.after_commit("find misspelt values of the filter"):
         misspelt = unknown_values.find_unknown(
             parts, caller, which, partial(_select, caller, parts.clock()), has_found=has_found
         )
-    return ChangedJobs(job_ids=sorted(changed), refused=refused, next=after, unknown=misspelt)
+    return ChangedJobs(
+        job_ids=sorted(changed),
+        refused=[RefusedJob(job_id=job_id, reason=reason) for job_id, reason in refused.items()],
+        next=after,
+        unknown=misspelt,
+    )
 
 
 def _select(caller: Caller, now: datetime, which: JobFilter, _by: Collection[str]) -> JobSelector:
     return visibility.visible_jobs(caller, which, now=now)
-
-
-def _describe_refusal(parts: Services, job: Job, wanted: JobStatus, *, is_reset: bool) -> str:
-    """Why a job was not changed."""
-    if wanted is JobStatus.RESCHEDULED and not is_reset and job.status in control.list_changeable(wanted):
-        return str(RescheduleLimit(job.job_id, maximum=max_reschedules(parts, job.vo)))
-    return f"job {job.job_id} is {job.status}; it cannot become {wanted}"
 
 
 def concerned(caller: Caller, which: JobFilter, wanted: JobStatus, *, now: datetime) -> JobSelector:
@@ -127,62 +107,85 @@ def concerned(caller: Caller, which: JobFilter, wanted: JobStatus, *, now: datet
     return visibility.visible_jobs(caller, which, now=now)
 
 
-@database.retry_on_conflict
 def _change(
-    parts: Services, vo: str, batch: Sequence[Job], wanted: JobStatus, source: str, *, is_reset: bool
-) -> list[int]:
-    """Change the jobs of one VO that allow it, and return their ids."""
-    ids, now = [job.job_id for job in batch], parts.clock()
-    with database.writing(parts.engine) as conn:
-        if wanted is JobStatus.KILLED:
-            return control.kill_jobs(conn, ids, source=source, now=now)
-        if wanted is JobStatus.DELETED:
-            return control.delete_jobs(conn, ids, source=source, now=now)
-        if is_reset:
-            return control.reset_jobs(conn, ids, source=source, now=now)
-        maximum = max_reschedules(parts, vo)
-        return control.reschedule_jobs(conn, ids, source=source, now=now, maximum=maximum)
+    parts: Services, caller: Caller, batch: Sequence[Job], wanted: JobStatus, *, is_reset: bool
+) -> tuple[list[int], dict[int, PilotageError]]:
+    """Change the jobs that allow it: their ids, and why others are as they were."""
+    by_vo: defaultdict[str, list[int]] = defaultdict(list)
+    for job in batch:
+        by_vo[job.vo].append(job.job_id)
+    source = name_source(caller)
+    changed: list[int] = []
+    refused: dict[int, PilotageError] = {}
+    for vo, ids in by_vo.items():
+        done, others = _change_of_vo(parts, vo, ids, wanted, source, is_reset=is_reset)
+        changed += done
+        refused |= {job.job_id: _describe_refusal(parts, job, wanted, is_reset=is_reset) for job in others}
+    if wanted is JobStatus.RESCHEDULED:
+        access.count_jobs(parts, caller, len(changed))
+        parts.notify(sorted(changed))
+    return sorted(changed), refused
 
 
-@contextmanager
-def _changing(
-    parts: Services, caller: Caller, job_id: int, wanted: JobStatus
-) -> Iterator[tuple[Connection, Job]]:
-    """A transaction that changes a job of the caller's, or one that the caller controls; it is audited."""
-    if wanted is JobStatus.RESCHEDULED:
-        access.admit_jobs(parts, caller)
+@database.retry_on_conflict
+def _change_of_vo(
+    parts: Services, vo: str, ids: Sequence[int], wanted: JobStatus, source: str, *, is_reset: bool
+) -> tuple[list[int], list[Job]]:
+    """Change the jobs of one VO that allow it: their ids, and the others as they are now."""
+    change = _choose_change(parts, vo, wanted, is_reset=is_reset)
     with database.writing(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
-        yield conn, job
-    _audit_change(caller, job, wanted)
-    if wanted is JobStatus.RESCHEDULED:
-        access.count_jobs(parts, caller, 1)
-        parts.notify([job_id])
+        done = change(conn, ids, source=source, now=parts.clock())
+        left = frozenset(ids).difference(done)
+        return done, search.list_jobs(conn, JobSelector(job_ids=left), limit=len(left)) if left else []
+
+
+def _choose_change(
+    parts: Services, vo: str, wanted: JobStatus, *, is_reset: bool
+) -> Callable[..., list[int]]:
+    """The function of `control` that changes jobs of a VO to `wanted`."""
+    if wanted is JobStatus.KILLED:
+        return control.kill_jobs
+    if wanted is JobStatus.DELETED:
+        return control.delete_jobs
+    if is_reset:
+        return control.reset_jobs
+    return partial(control.reschedule_jobs, maximum=max_reschedules(parts, vo))
+
+
+def _describe_refusal(parts: Services, job: Job, wanted: JobStatus, *, is_reset: bool) -> PilotageError:
+    """Why a job was not changed."""
+    if wanted is JobStatus.RESCHEDULED and not is_reset and job.status in control.list_changeable(wanted):
+        return RescheduleLimit(job.job_id, maximum=max_reschedules(parts, job.vo))
+    return IllegalTransition(job.job_id, current=job.status, wanted=wanted)
 
 
 def change_one(
     parts: Services, caller: Caller, job_id: int, wanted: JobStatus, *, is_reset: bool = False
 ) -> ChangedJob:
-    """Change a job of the caller's, or one that the caller controls; `wanted` as for `change_many`."""
-    with _changing(parts, caller, job_id, wanted) as (conn, job):
-        source, now = name_source(caller), parts.clock()
-        if wanted is JobStatus.KILLED:
-            control.kill_job(conn, job_id, source=source, now=now)
-        elif wanted is JobStatus.DELETED:
-            control.delete_job(conn, job_id, source=source, now=now)
-        elif is_reset:
-            control.reset_job(conn, job_id, source=source, now=now)
-        else:
-            maximum = max_reschedules(parts, job.vo)
-            control.reschedule_job(conn, job_id, source=source, now=now, maximum=maximum)
+    """Change a job of the caller's, or one that the caller controls; `wanted` as for `change_many`.
+
+    No effect if it is killed or deleted already.
+    """
+    if wanted is JobStatus.RESCHEDULED:
+        access.admit_jobs(parts, caller)
+    with database.reading(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
+    changed, refused = _change(parts, caller, [job], wanted, is_reset=is_reset)
+    if not changed:
+        error = refused.get(job_id, JobNotFound(job_id))
+        if wanted is JobStatus.RESCHEDULED or error.details.get("current") != wanted:
+            raise error
+    _audit_change(caller, job, wanted)
     return ChangedJob(job_id=job_id, status=wanted)
 
 
 def complete_one(parts: Services, caller: Caller, job_id: int, status: JobStatus, minor: str) -> ChangedJob:
     """End a Completed job as Done or Failed."""
-    with _changing(parts, caller, job_id, status) as (conn, _):
+    with database.writing(parts.engine) as conn:
+        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         source = name_source(caller)
         control.complete_job(conn, job_id, status, minor=minor, source=source, now=parts.clock())
+    _audit_change(caller, job, status)
     return ChangedJob(job_id=job_id, status=status)
 
 

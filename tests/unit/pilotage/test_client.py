@@ -5,17 +5,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pilotage
-from pilotage import ApiError, PilotageError, ServiceAway
+from pilotage import ApiError, AsyncClient, PilotageError, ServiceAway
+from pilotage.cli.application import COMMANDS, main
 from pilotage.cli.commands import job
 from pilotage.cli.errors import WrongUsage
 from pilotage.client import Client, JobRecord, Pages, _read_job
-from pilotage.fabric.client import ServiceClient
+from pilotage.fabric.client import JOB_VERBS, JobVerb, ServiceClient
 
 ROW = {
     "job_id": 7, "vo": "cms", "owner": "ann", "status": "Done", "minor_status": "", "site": "LCG.A.org",
@@ -114,6 +116,101 @@ def test_jobs_are_changed_by_ids_or_by_filters_but_not_by_both(name: str) -> Non
         assert client.filters == [{"ids": "2,3,4"}, {"status": "Waiting"}]
         assert len(change(*range(10, 2_510))) == 2_500
         assert [len(each["ids"].split(",")) for each in client.filters[2:]] == [1000, 1000, 500]
+
+
+#: Methods of `Client` for commands of `pilotage job` that have other names.
+_RENAMED = {"list": "jobs", "show": "job", "queues": "eligible_queues"}
+
+
+@pytest.mark.parametrize("command", list(COMMANDS["job"].commands))  # type: ignore[union-attr]
+def test_each_command_for_jobs_is_a_method_of_both_clients(command: str) -> None:
+    method = _RENAMED.get(command, command)
+    assert callable(getattr(Client, method))
+    assert method in vars(AsyncClient) or hasattr(AsyncClient("http://127.0.0.1:9", "x"), method)
+
+
+@pytest.mark.parametrize("change", JOB_VERBS, ids=attrgetter("name"))
+def test_command_and_methods_of_a_change_follow_from_its_definition(
+    change: JobVerb, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+
+    def answer(_: object, method: str, path: str, *, json: object) -> dict[str, Any]:
+        sent.append((method, path, json))
+        return {"job_ids": [7], "refused": [{"job_id": 8, "reason": "job 8 is Failed"}]}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
+        monkeypatch.setenv(name, value)
+    with Client() as client:
+        ids = getattr(client, change.name)(7, 8)
+    assert (ids, ids.refused) == ([7], {8: "job 8 is Failed"})
+    assert asyncio.run(getattr(AsyncClient(), change.name)(7, 8)) == [7]
+    with pytest.raises(SystemExit, match="1"):
+        main(["job", change.name, "7-8"])
+    assert sent == [("POST", f"/jobs/{change.name}", {"ids": "7,8"})] * 3
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == (f"{change.done} 1: 7\n", "pilotage: job 8 is Failed\n")
+    assert COMMANDS["job"].commands[change.name] == f"job:{change.name}"  # type: ignore[union-attr]
+    assert getattr(job, change.name).__doc__ == change.summary
+    for each in (Client, AsyncClient):
+        assert getattr(each, change.name).__doc__.startswith(change.summary)
+
+
+def test_a_submission_returns_its_warnings_and_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[dict[str, Any] | Exception] = [
+        {"job_ids": [5], "warnings": ["job 5: no queue"]},
+        {"job_ids": [6], "warnings": ["job 6: no queue"]},
+        {"job_ids": [7], "warnings": []},
+        ApiError("too many", status=429, code="too_many_requests", details={"retry_after": 3}),
+    ]
+
+    def answer(*_: object, **_more: object) -> dict[str, Any]:
+        if isinstance(found := answers.pop(0), Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with Client("http://127.0.0.1:9", "x") as client:
+        ids = client.submit({"Executable": "/bin/true"})
+        copies = client.resubmit(5)
+        with pytest.raises(ApiError, match="too many; submitted before: 7") as broken:
+            client.resubmit(5, 6)
+    assert (ids, ids.warnings) == ([5], ["job 5: no queue"])
+    assert (copies, copies.warnings) == ([6], ["job 6: no queue"])
+    assert broken.value.details == {"retry_after": 3, "job_ids": [7]}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_jobs_are_waited_for_by_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = [{**ROW, "job_id": number} for number in (7, 8)]
+    asked: list[Mapping[str, str]] = []
+
+    def jobs(_: object, filters: Mapping[str, str], **_page: object) -> dict[str, Any]:
+        asked.append(filters)
+        return {"jobs": [] if filters.get("owner") == "bob" else ended, "next": None}
+
+    monkeypatch.setattr(ServiceClient, "jobs", jobs)
+    monkeypatch.setattr(ServiceClient, "events", lambda *_, **_more: iter(()))
+    with Client("http://127.0.0.1:9", "x") as client:
+        assert client.wait(job_group="scan") == {7: "Done", 8: "Done"}
+        assert asked == [{"job_group": "scan"}, {"id": "7,8"}]
+        for ids, filters in (((), {}), ((), {"owner": "bob"}), ((7,), {"owner": "ann"})):
+            with pytest.raises(PilotageError, match=r"nothing to wait for|not both"):
+                client.wait(*ids, **filters)
+
+
+def test_the_last_lines_and_the_queues_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"/jobs/7": {"attempt": {"output_tail": "hello"}}, "/jobs/8": {"attempt": None}}
+    queues = [{"queue": "LCG.A.org/ce/q", "rank": 1.0}]
+    monkeypatch.setattr(
+        ServiceClient, "_call", lambda _, _method, path, **_query: answers.get(path, {"queues": queues})
+    )
+    with Client("http://127.0.0.1:9", "x") as client:
+        assert [client.logs(7), client.logs(8)] == ["hello", ""]
+        assert client.eligible_queues(7) == queues
 
 
 def test_a_submission_whose_answer_is_lost_is_repeated_once_with_its_key(

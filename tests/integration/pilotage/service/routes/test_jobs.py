@@ -1,12 +1,14 @@
 import json
 import logging
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
 from cs_config.cache import CountCache
 from pilotage.service.queries import jobs as queries_jobs
+from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs
 from tests.running_service import Service
@@ -223,6 +225,34 @@ def test_a_job_is_killed_once_and_stays_killed(service: Service):
     answer = user.post(f"/api/v1/jobs/{job_id}/reschedule")
     assert answer.status_code == 409
     assert error(answer)["details"]["current"] == "Killed"
+
+
+@pytest.mark.parametrize("change", ["reschedule", "reset"])
+def test_a_job_is_refused_for_the_same_reason_alone_and_among_others(service: Service, change: str):
+    user = service.user()
+    [job_id] = submit(user)
+    user.post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
+    alone = user.post(f"/api/v1/jobs/{job_id}/{change}")
+    [refused] = user.post(f"/api/v1/jobs/{change}", json={"ids": [job_id]}).json()["refused"]
+    assert (alone.status_code, error(alone)["code"]) == (409, "illegal_transition")
+    assert refused == {"job_id": job_id, "reason": error(alone)["message"]}
+
+
+def test_a_refusal_names_the_status_at_the_time_of_the_change(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    user = service.user()
+    [job_id] = submit(user)
+    choose = queries_jobs._choose_change
+
+    def kill_then_choose(parts: Any, vo: str, wanted: JobStatus, *, is_reset: bool) -> Any:
+        if wanted is JobStatus.RESCHEDULED:
+            user.post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
+        return choose(parts, vo, wanted, is_reset=is_reset)
+
+    monkeypatch.setattr(queries_jobs, "_choose_change", kill_then_choose)
+    [refused] = user.post("/api/v1/jobs/reschedule", json={"ids": [job_id]}).json()["refused"]
+    assert refused["reason"] == f"job {job_id} is Killed; it cannot become Rescheduled"
 
 
 def test_a_waiting_job_is_rescheduled_and_waits_again(service: Service):

@@ -260,7 +260,7 @@ def test_jobs_that_are_submitted_before_an_error_are_named(
 ) -> None:
     answers = iter([[5, 6], error])
 
-    def post(*_: object) -> list[int]:
+    def post(*_: object, **_more: object) -> list[int]:
         answer = next(answers)
         if isinstance(answer, list):
             return answer
@@ -269,5 +269,5 @@ def test_jobs_that_are_submitted_before_an_error_are_named(
     monkeypatch.setattr(job_submit, "_post", post)
     two = drafts("- {Executable: a}\n- {Executable: b}\n", tmp_path)
     with ServiceClient("http://127.0.0.1:9", "x") as client, pytest.raises(type(error)):
-        job_submit.send(client, [two, two])
+        job_submit._send_visibly(client, [two, two])
     assert capsys.readouterr().err == "pilotage: 2 jobs submitted before: 5-6\n"
