@@ -255,7 +255,8 @@ class Client:
         _refuse_both(job_ids, filters)
         wanted = job_commands.find_ids(self._service, filters) if filters else job_ids
         if not wanted:
-            raise WrongUsage("no job is named, or passes the filters: nothing to wait for is no success")
+            none = "no job passes the filters" if filters else "give at least one job id, or filters"
+            raise WrongUsage(f"{none}: nothing to wait for is no success")
         seen = deque(job_commands.follow_statuses(self._service, wanted, timeout=timeout), maxlen=1)
         return dict(seen.pop()) if seen else {}
 
