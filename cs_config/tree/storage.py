@@ -10,24 +10,24 @@ from requirements.values import fold
 
 
 @derived
-def sites_of_storage(config: Configuration) -> Mapping[str, frozenset[str]]:
-    """Map the folded name of each storage element to the sites that list it under `SE`."""
-    near: defaultdict[str, set[str]] = defaultdict(set)
+def _storage_of_sites(config: Configuration) -> Mapping[str, frozenset[str]]:
+    """Map each site to the storage elements that it lists under `SE`; all names are folded."""
+    near: dict[str, frozenset[str]] = {}
     for site, section in config.root.section("Resources").section("Sites").sections():
         entry = section.entries.get("SE")
-        for element in as_list(entry.value) if isinstance(entry, Leaf) else ():
-            if element is not None:
-                near[fold(str(element))].add(site)
-    return {element: frozenset(names) for element, names in near.items()}
+        elements = as_list(entry.value) if isinstance(entry, Leaf) else ()
+        near[fold(site)] = frozenset(fold(str(each)) for each in elements if each is not None)
+    return near
 
 
 @derived
-def _storage_of_sites(config: Configuration) -> Mapping[str, frozenset[str]]:
+def _sites_of_storage(config: Configuration) -> Mapping[str, frozenset[str]]:
+    """Map the folded name of each storage element to the sites that list it."""
     near: defaultdict[str, set[str]] = defaultdict(set)
-    for element, sites in sites_of_storage(config).items():
-        for site in sites:
-            near[fold(site)].add(element)
-    return {site: frozenset(elements) for site, elements in near.items()}
+    for site in config.sites:
+        for element in _storage_of_sites(config).get(fold(site), ()):
+            near[element].add(site)
+    return {element: frozenset(names) for element, names in near.items()}
 
 
 def list_near(config: Configuration, sites: Iterable[str]) -> frozenset[str]:
@@ -39,7 +39,7 @@ def list_near(config: Configuration, sites: Iterable[str]) -> frozenset[str]:
 
 def find_common_sites(config: Configuration, replicas: Collection[frozenset[str]]) -> frozenset[str]:
     """The sites near a replica of every file, given the places of each: storage elements or sites."""
-    sites_of = sites_of_storage(config)
+    sites_of = _sites_of_storage(config)
     by_file = (
         frozenset(site for place in places for site in sites_of.get(fold(place), frozenset({place})))
         for places in replicas
