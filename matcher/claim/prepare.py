@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
+from cs_config.options.options import VoOptions
 from cs_config.tree.address import QueueAddress
 from matcher.cache import NoMatch
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
@@ -105,8 +106,6 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
             return place_pools.inexact_place_error(place, within[0])
     vos = request.caller.vos
     options = options_for(view.config, min(vos) if len(vos) == 1 else None)
-    queue = QueueAddress(site=place.site, ce=place.ce, queue=place.queue) if place.queue else None
-    most = None if queue is None else view.slot_bounds(queue, vos).processors
     here = PreparedPlace(
         served=served,
         resource=resource,
@@ -118,16 +117,22 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
             for vo in vos
             if (time := options_for(view.config, vo).leases.time) != options.leases.time
         },
-        slot=SlotLimits(
-            processors=bounds.PROCESSORS if most is None else most,
-            claims=options.limits.pilot_claims_per_hour,
-        ),
+        slot=None if request.caller.stamp is None else _read_slot(view, place, vos, options),
     )
     # Bans may change at any moment, and so what several places mean, or none.
     is_one = bool(place.site) and not presented.several
     if request.cache_key is not None and served.lasting and is_one:
         known.store(request.cache_key, here, generation)
     return here
+
+
+def _read_slot(view: Snapshot, place: Location, vos: frozenset[str], options: VoOptions) -> SlotLimits:
+    """The limits of a pilot of these VOs at a place."""
+    queue = QueueAddress(site=place.site, ce=place.ce, queue=place.queue) if place.queue else None
+    most = None if queue is None else view.slot_bounds(queue, vos).processors
+    return SlotLimits(
+        processors=bounds.PROCESSORS if most is None else most, claims=options.limits.pilot_claims_per_hour
+    )
 
 
 def _list_kept_back(
@@ -169,7 +174,7 @@ def _holder(view: Snapshot, request: MatchRequest, here: PreparedPlace) -> Lease
         lease_time=timedelta(seconds=request.times.lease) if request.times else here.lease_time,
         times=request.times,
         lease_times=here.lease_times,
-        slot=here.slot if request.caller.stamp else None,
+        slot=here.slot,
     )
 
 

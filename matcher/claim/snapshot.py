@@ -61,7 +61,7 @@ class PreparedPlace:
     counted: bool  #: whether the configuration has limits or throttles for the place
     lease_time: timedelta
     lease_times: Mapping[str, timedelta]  #: of those of several VOs that differ
-    slot: SlotLimits  #: of a pilot there
+    slot: SlotLimits | None  #: of a pilot there; None: the request is not by one
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)  #: of single jobs
 
 
@@ -135,12 +135,12 @@ class Snapshot:
     ) -> tuple[PlacePools | None, Resource]:
         """The place of a pilot, and its resource restricted to the caller's rights there.
 
-        None: the queue serves none of the VOs now. `cache_key` is `MatchRequest.cache_key`.
+        None: the queue serves none of the VOs now. `cache_key` is `MatchRequest.cache_key`. The place has
+        the configuration's spelling (`place_pools.respell_place`).
         """
         places = self.memory.places
         location = None if cache_key is None else self.memory.locations.find(cache_key, self.config)
         if location is None:
-            presented = place_pools.respell_place(presented, self.config)
             address = _queue_address(presented, caller, self.config)
             resource = _restrict_to_caller(presented.resource, caller, self.config)
             if address is None:

@@ -75,7 +75,7 @@ class MatchCaller:
 class MatchRequest:
     """A pilot's request for work."""
 
-    presented: StatedResource
+    presented: StatedResource  #: its place in the configuration's spelling
     caller: MatchCaller
     deadline: float  #: monotonic clock; a job that cannot be delivered by then is not claimed
     count: int = 1  #: jobs at most
