@@ -223,7 +223,7 @@ class AsyncClaimer:
                 claims.append(claim)
         if not claims:
             return
-        self._mark_shared(lane, frozenset(claim.take.task_queue_id for claim in claims))
+        self._mark_shared(lane, frozenset(claim.task_queue_id for claim in claims))
         now = self._matcher.now()
         try:
             maybe = [
@@ -263,7 +263,7 @@ class AsyncClaimer:
 
     def _settle(self, lane: _Lane, ticket: _Ticket, claim: BatchClaim, outcome: BatchClaimResult) -> None:
         """Deliver the outcome of one claim, or try the request again."""
-        task_queue_id, request = claim.take.task_queue_id, ticket.prepared.request
+        task_queue_id, request = claim.task_queue_id, ticket.prepared.request
         if outcome.claimed is not None:
             result = ClaimResult(claimed=(outcome.claimed,))
             self._matcher.record_outcome(ticket.prepared, gave=True)

@@ -100,13 +100,15 @@ def build_claim(
     If its place has limits, `counted_by` is what has counted it, or `counting` what the statement counts.
     """
     return BatchClaim(
-        take=prepared.build_take(task_queue, 1),
+        task_queue_id=task_queue.task_queue_id,
+        place=prepared.place,
         holder=prepared.holder.for_vo(task_queue.vo),
         lease=lease,
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
         counted_by=counted_by if counting is None else counting.counted_by,
         counting=counting,
+        has_pool=task_queue.requirement_class.submit_pool is not None,
     )
 
 

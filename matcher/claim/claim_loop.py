@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
+from operator import attrgetter
 
 from sqlalchemy import Connection
 
@@ -13,12 +14,12 @@ from matcher.index.sampling import CandidateOrder
 from matcher.index.waiting import split_into_pieces
 from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicy
-from matcher.limits.place_policy import PlacePolicy, PlainLimits
+from matcher.limits.place_policy import PlacePolicies, PlacePolicy, PlainLimits
 from matcher.request.match_request import MatchRequest
 from requirements.resource import Allotment, Location, Resource
 from taskqueue.leases import assignment, attempts, candidate_jobs
 from taskqueue.leases import opening as leases_claim
-from taskqueue.leases.assignment import TakenRow, TakeRequest
+from taskqueue.leases.assignment import TakenRow
 from taskqueue.leases.attempts import RequestKey
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow
 from taskqueue.leases.opening import AssignedJob, ClaimedJob, LeaseHolder
@@ -49,11 +50,6 @@ class ClaimRequest:
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)
 
     @property
-    def job_id(self) -> int | None:
-        """The only job that is accepted; None: any."""
-        return self.request.presented.job_id
-
-    @property
     def is_single(self) -> bool:
         """Whether one batch statement may claim for it: one job, and any will do.
 
@@ -76,15 +72,6 @@ class ClaimRequest:
             self.allotments[size] = known
         return known
 
-    def build_take(self, task_queue: TaskQueue, count: int) -> TakeRequest:
-        """The statement's request for jobs of a task queue."""
-        return TakeRequest(
-            task_queue_id=task_queue.task_queue_id,
-            count=count,
-            place=self.place,
-            has_pool=task_queue.requirement_class.submit_pool is not None,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimResult:
@@ -103,20 +90,22 @@ class _Claim:
 
     prepared: ClaimRequest
     filling: SlotAllotment
-    gate: PlacePolicy | None = None  #: None: the place has no conditions
+    wanted: int  #: jobs at most
+    job_id: int | None  #: the only job that is accepted; None: any
+    gate: PlacePolicy | None  #: None: the place has no conditions
+    is_plain: bool  #: whether any job will do, and the place has no conditions
+    chooses: bool  #: whether jobs must be checked one by one
+    must_wait: bool  #: the place is locked by another transaction, or has a limit that is not in force yet
+    room: SlotRoom | None  #: of the pilot; None: it is none
     taken: list[TakenRow] = field(default_factory=list)
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
-    room: SlotRoom | None = None  #: of the pilot; None: it is none
     passed_over: bool = False  #: an admitted job was locked by another transaction
-    is_busy: bool = False  #: another transaction has the place locked
 
     @property
     def missing(self) -> int:
         """The number of jobs still wanted; 0 if the resource is full."""
-        count = self.prepared.request.count
-        most = count if self.room is None else min(count, self.room.jobs)
-        return 0 if self.filling.full else most - len(self.taken)
+        return 0 if self.filling.full else self.wanted - len(self.taken)
 
     @property
     def refused(self) -> str | None:
@@ -124,16 +113,6 @@ class _Claim:
         if self.room is not None and self.room.refusal is not None:
             return self.room.refusal
         return None if self.taken or self.gate is None or self.must_wait else self.gate.refused
-
-    @property
-    def must_wait(self) -> bool:
-        """Whether it got nothing because the place is locked, or has a limit that is not in force yet."""
-        return not self.taken and (self.is_busy or (self.gate is not None and self.gate.is_opening))
-
-    @property
-    def chooses(self) -> bool:
-        """Whether jobs must be checked one by one."""
-        return self.prepared.job_id is not None or (self.gate is not None and self.gate.depends_on_job)
 
     @property
     def admitted(self) -> int:
@@ -192,25 +171,13 @@ def claim_all(
     repeated = [requests[number].request for number, key in keys.items() if key not in new]
     held = read_earlier_answers(conn, repeated, lock=True) if repeated else {}
     claims = [
-        _Claim(
-            prepared=prepared,
-            filling=SlotAllotment(_bound(prepared, room)),
-            gate=policies.policy_at(prepared.place, prepared.admission, vos=prepared.resource.named_vos),
-            is_busy=policies.is_busy(prepared.place, prepared.resource.named_vos),
-            room=room,
-        )
+        _begin(policies, prepared, room)
         for prepared, room in zip(requests, _read_rooms(conn, requests, now), strict=True)
     ]
-    new_claims = [
-        each
-        for number, each in enumerate(claims)
-        if keys.get(number) not in held and not each.is_busy and each.missing > 0
-    ]
+    new_claims = [each for number, each in enumerate(claims) if keys.get(number) not in held]
     # The most restricted requests first.
-    for each in new_claims:
-        if (each.gate is not None or each.chooses) and each.admitted:
-            _search(conn, each, now)
-    _take(conn, [each for each in new_claims if each.gate is None and not each.chooses], now)
+    for each in sorted(new_claims, key=attrgetter("is_plain")):
+        _take(conn, each, now)
     results = _hand_over(conn, claims, now)
     policies.write(conn)
     results |= {number: ClaimResult(claimed=held[key]) for number, key in keys.items() if key in held}
@@ -232,13 +199,27 @@ def _read_rooms(conn: Connection, requests: Sequence[ClaimRequest], now: datetim
     return found
 
 
-def _bound(prepared: ClaimRequest, room: SlotRoom | None) -> Resource:
-    """The resource of a request without the processors that the pilot's jobs have."""
-    resource = prepared.resource
-    if room is None or (room.is_empty and prepared.request.count == 1):
-        return resource
-    stated = resource.processors
-    return replace(resource, processors=room.processors if stated is None else min(stated, room.processors))
+def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | None) -> _Claim:
+    """The claim of a request; jobs of its pilot leave only so much `room`, and have their processors."""
+    request, resource, vos = prepared.request, prepared.resource, prepared.resource.named_vos
+    if room is not None and not (room.is_empty and request.count == 1):
+        stated = resource.processors
+        processors = room.processors if stated is None else min(stated, room.processors)
+        resource = replace(resource, processors=processors)
+    gate = policies.policy_at(prepared.place, prepared.admission, vos=vos)
+    is_busy = policies.is_busy(prepared.place, vos)
+    job_id = request.presented.job_id
+    return _Claim(
+        prepared=prepared,
+        filling=SlotAllotment(resource),
+        wanted=0 if is_busy else request.count if room is None else min(request.count, room.jobs),
+        job_id=job_id,
+        gate=gate,
+        is_plain=job_id is None and gate is None,
+        chooses=job_id is not None or (gate is not None and gate.depends_on_job),
+        must_wait=is_busy or (gate is not None and gate.is_opening),
+        room=room,
+    )
 
 
 def request_key(request: MatchRequest) -> RequestKey | None:
@@ -258,25 +239,20 @@ def read_earlier_answers(
     return found
 
 
-def _take(conn: Connection, claims: Sequence[_Claim], now: datetime) -> None:
-    """Take as many jobs as each request wants, or as there are.
+def _take(conn: Connection, claim: _Claim, now: datetime) -> None:
+    """Take as many jobs as a request wants, or as there are.
 
     An empty task queue is cheap to try, but there may be thousands: after a few tries a query finds those
     with jobs.
     """
-    for _ in range(_DIRECT_TRIES):
-        tries = [
-            (each, found)
-            for each in claims
-            if each.missing > 0 and len(each.prepared.drawn.tried) < _DIRECT_TRIES
-            if (found := each.prepared.drawn.next(each.fits)) is not None
-        ]
-        batch = [each.prepared.build_take(found, each.most(found)) for each, found in tries]
-        for (each, found), taken in zip(tries, assignment.take_batch(conn, batch, now=now), strict=True):
-            each.add(found, taken)
-    for claim in claims:
-        if claim.missing > 0:
-            _search(conn, claim, now)
+    drawn, place = claim.prepared.drawn, claim.prepared.place
+    while claim.is_plain and claim.missing > 0 and len(drawn.tried) < _DIRECT_TRIES:
+        if (found := drawn.next(claim.most)) is None:
+            break
+        ids = [found.task_queue_id]
+        claim.add(found, assignment.take_jobs(conn, ids, claim.most(found), place=place, now=now))
+    if claim.missing > 0 and claim.admitted:
+        _search(conn, claim, now)
 
 
 def _search(conn: Connection, claim: _Claim, now: datetime) -> None:
@@ -301,7 +277,7 @@ def _search(conn: Connection, claim: _Claim, now: datetime) -> None:
     claim.emptied = frozenset(tried) - still - had
     # A job requested by id is gone or locked: trying again is useless.
     others = claim.passed_over if claim.chooses else bool(still) and claim.refused is None
-    claim.in_other_hands = not claim.taken and claim.prepared.job_id is None and others
+    claim.in_other_hands = not claim.taken and claim.job_id is None and others
 
 
 def _ids(task_queues: Sequence[TaskQueue]) -> list[int]:
@@ -334,14 +310,14 @@ def _choose(conn: Connection, claim: _Claim, task_queue: TaskQueue, now: datetim
                 gate.count_taken(taken, job)
             return taken
         claim.passed_over = True
-    if gate is not None and claim.prepared.job_id is not None:
+    if gate is not None and claim.job_id is not None:
         gate.record_kept_out(task_queue)
     return []
 
 
 def _choices(conn: Connection, claim: _Claim, task_queue: TaskQueue) -> Iterator[CandidateRow]:
     """The acceptable jobs of a task queue that the place admits."""
-    place, job_id, gate = claim.prepared.place, claim.prepared.job_id, claim.gate
+    place, job_id, gate = claim.prepared.place, claim.job_id, claim.gate
     if job_id is None:
         return iter(()) if gate is None else gate.admitted(conn, task_queue, place)
     passing = CandidateFilter() if gate is None else gate.passing(task_queue.vo)
@@ -354,7 +330,8 @@ def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> dic
     claimed = iter(leases_claim.open_attempts(conn, given, now=now))
     results: dict[int, ClaimResult] = {}
     for number, claim in enumerate(claims):
-        refused, in_other_hands = claim.refused, claim.in_other_hands or claim.must_wait
+        refused = claim.refused
+        in_other_hands = claim.in_other_hands or (claim.must_wait and not claim.taken)
         is_silent = refused is None and not claim.taken and not in_other_hands
         results[number] = ClaimResult(
             claimed=tuple(islice(claimed, len(claim.taken))),

@@ -80,7 +80,7 @@ class CandidateOrder:
     order: Iterator[TaskQueue]  #: those that are untried; can be iterated once
     tried: list[TaskQueue] = field(default_factory=list)
 
-    def next(self, fits: Callable[[TaskQueue], bool] | None = None) -> TaskQueue | None:
+    def next(self, fits: Callable[[TaskQueue], object] | None = None) -> TaskQueue | None:
         """The next task queue that fits (None: any does), recorded as tried; None: none is left."""
         found = next(filter(fits, self.order), None)
         if found is not None:

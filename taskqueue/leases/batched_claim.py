@@ -18,7 +18,6 @@ from requirements.resource import Allotment, Location
 from requirements.values import fold
 from taskqueue.db.compiled_sql import StatementRunner
 from taskqueue.leases import claim_sql, opening
-from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.sites import scopes
 
@@ -37,7 +36,8 @@ class CountingRules:
 class BatchClaim:
     """One job of one task queue, for one holder."""
 
-    take: TakeRequest  #: of one job
+    task_queue_id: int
+    place: Location  #: where it will run
     holder: LeaseHolder
     lease: str  #: token for the attempt
     allotment: Allotment
@@ -45,6 +45,7 @@ class BatchClaim:
     #: See `scope_rules.format_countings`; None: nothing counts at its place, which the statement checks.
     counted_by: str | None = None
     counting: CountingRules | None = None  #: None: what counts there was counted before
+    has_pool: bool = True  #: the task queue's jobs have a SubmitPool; without one every location is eligible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ def read_results(
 
 
 def _claim_one(request: BatchClaim, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    statement = claim_sql.compile_one(keyed=request.request_id is not None, pooled=request.take.has_pool)
+    statement = claim_sql.compile_one(keyed=request.request_id is not None, pooled=request.has_pool)
     # As text: the driver would give numbers of different size different types, and prepare a statement each.
     values = {
         name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()
@@ -137,7 +138,7 @@ def _merge_digests(requests: Sequence[BatchClaim]) -> dict[str, str]:
     merged: dict[str, str | None] = {}
     for each in requests:
         digests = each.counting.digests if each.counting else {}
-        for scope in _list_scopes(each.take.place):
+        for scope in _list_scopes(each.place):
             digest = digests.get(scope)
             merged[scope] = digest if merged.setdefault(scope, digest) == digest else ""
     return {scope: digest for scope, digest in merged.items() if digest is not None}
@@ -150,11 +151,11 @@ def _list_scopes(place: Location) -> tuple[str, ...]:
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
     """A request as the statement reads it."""
-    want, holder = request.take, request.holder
-    eligible, place = want.eligible_location, want.place
+    place, holder = request.place, request.holder
+    eligible = place if request.has_pool else Location(site="")
     return {
         "number": number,
-        "task_queue_id": want.task_queue_id,
+        "task_queue_id": request.task_queue_id,
         "eligible_site": eligible.site,
         "eligible_ce": eligible.ce,
         "eligible_queue": eligible.queue,

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Row,
     and_,
     bindparam,
-    delete,
     func,
     or_,
     select,
@@ -94,13 +93,8 @@ COUNT_CANDIDATES = select(func.count()).select_from(
     .subquery()
 )
 CANDIDATE = _CANDIDATES.where(waiting_jobs.c.job_id == bindparam("the_job"))
-LOCK_CANDIDATE = (
-    assignment.select_claimable(_THE_TASK_QUEUE, **LOCATION_BINDS)
-    .where(waiting_jobs.c.job_id == bindparam("the_job"))
-    .with_for_update(of=[waiting_jobs, jobs], skip_locked=True, key_share=True)
-)
+LOCK_CANDIDATE = assignment.LOCKED.where(waiting_jobs.c.job_id == bindparam("the_job"))
 NONEMPTY = assignment.select_nonempty(*_build_conditions())
-DELETE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id == bindparam("the_job"))
 
 #: An assignable job: id, VO, owner, group, priority, pool, name, type, job group, values of the
 #: placeholders, and description.
@@ -174,10 +168,8 @@ def take_job(
 ) -> list[TakenRow]:
     """Take one job; empty if it is gone or locked by another transaction.
 
-    `claim.open_attempts` has to follow in the same transaction.
+    `opening.open_attempts` has to follow in the same transaction.
     """
     values = {"the_task_queue": task_queue_id, "the_job": job_id, **assignment.bind_location(place)}
-    if conn.execute(LOCK_CANDIDATE, values).first() is None:
-        return []
-    conn.execute(DELETE_WAITING, {"the_job": job_id})
-    return list(assignment.mark_matched(conn, {job_id: place.site or "ANY"}, now).values())
+    locked = conn.execute(LOCK_CANDIDATE, values).scalars().all()
+    return assignment.take_locked(conn, locked, place=place, now=now)

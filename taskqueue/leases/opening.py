@@ -133,7 +133,21 @@ def open_attempts(conn: Connection, given: Sequence[AssignedJob], *, now: dateti
         for (row, lease, expires, allotment), to in zip(held, given, strict=True)
     ]
     conn.execute(OPEN, opened)
-    log.append(conn, [_build_log_entry(each.row, now) for each in given])
+    log.append(
+        conn,
+        [
+            LogEntry(
+                job_id=each.row.job_id,
+                at=now,
+                from_status=JobStatus.WAITING,
+                to_status=JobStatus.MATCHED,
+                minor_status=ASSIGNED,
+                source=SOURCE,
+                epoch=each.row.epoch,
+            )
+            for each in given
+        ],
+    )
     return _build_claimed(conn, held)
 
 
@@ -145,18 +159,6 @@ def list_held(conn: Connection, job_ids: Collection[int], *, subject: str) -> li
         for row in rows
     ]
     return _build_claimed(conn, held)
-
-
-def _build_log_entry(row: TakenRow, now: datetime) -> LogEntry:
-    return LogEntry(
-        job_id=row.job_id,
-        at=now,
-        from_status=JobStatus.WAITING,
-        to_status=JobStatus.MATCHED,
-        minor_status=ASSIGNED,
-        source=SOURCE,
-        epoch=row.epoch,
-    )
 
 
 def _build_claimed(

@@ -32,7 +32,6 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import jobs
 from taskqueue.leases import attempts, batched_claim, opening
-from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
@@ -97,7 +96,9 @@ def _ask(
     task_queue: int, number: int = 0, *, request_id: str | None = None, site: str = "A.B.ch"
 ) -> BatchClaim:
     return BatchClaim(
-        take=TakeRequest(task_queue_id=task_queue, count=1, place=Location(site=site), has_pool=False),
+        task_queue_id=task_queue,
+        place=Location(site=site),
+        has_pool=False,
         holder=LeaseHolder(subject=f"pilot{number}", stamp=None, lease_time=timedelta(minutes=5)),
         lease=f"lease{number}",
         allotment=Allotment(processors=1),
@@ -555,7 +556,8 @@ def _build_batches(*, keyed: bool) -> list[list[BatchClaim]]:
     """One for each form of the claim."""
     counting = batched_claim.CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"}, counted_by="[]")
     claim = BatchClaim(
-        take=TakeRequest(task_queue_id=1, count=1, place=HERE),
+        task_queue_id=1,
+        place=HERE,
         holder=LeaseHolder(
             subject="p", stamp="s", lease_time=timedelta(1), slot=SlotLimits(processors=1, claims=9)
         ),
@@ -588,9 +590,16 @@ def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neit
         rules = CountingRules(
             rules=[(1, 5)], digests={"a.b.ch": digest, "a.b.ch/ce1": "same"}, counted_by="[]"
         )
-        take = TakeRequest(task_queue_id=1, count=1, place=HERE, has_pool=False)
         holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-        return BatchClaim(take=take, holder=holder, lease="x", allotment=Allotment(), counting=rules)
+        return BatchClaim(
+            task_queue_id=1,
+            place=HERE,
+            has_pool=False,
+            holder=holder,
+            lease="x",
+            allotment=Allotment(),
+            counting=rules,
+        )
 
     _, values = batched_claim.build_statement(
         [claim("old"), claim("new"), claim("old")], now=datetime(2026, 3, 28, tzinfo=UTC)
@@ -604,9 +613,16 @@ def test_rules_that_one_request_of_a_statement_does_not_know_are_not_applied_to_
 ) -> None:
     def claim(digests: dict[str, str] | None) -> BatchClaim:
         rules = None if digests is None else CountingRules(rules=[(1, 5)], digests=digests, counted_by="[]")
-        take = TakeRequest(task_queue_id=1, count=1, place=HERE, has_pool=False)
         holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-        return BatchClaim(take=take, holder=holder, lease="x", allotment=Allotment(), counting=rules)
+        return BatchClaim(
+            task_queue_id=1,
+            place=HERE,
+            has_pool=False,
+            holder=holder,
+            lease="x",
+            allotment=Allotment(),
+            counting=rules,
+        )
 
     both = {"a.b.ch": "same", "a.b.ch/ce1": "new"}
     _, values = batched_claim.build_statement(

@@ -21,7 +21,6 @@ from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import assignment, attempts, batched_claim, expiry
 from taskqueue.leases import opening as leases_claim
-from taskqueue.leases.assignment import TakeRequest
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.batched_claim import BatchClaim
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
@@ -334,7 +333,8 @@ def _claim_quickly(
 ) -> list[int]:
     asks = [
         BatchClaim(
-            take=TakeRequest(task_queue_id=task_queue_id, count=1, place=PLACE),
+            task_queue_id=task_queue_id,
+            place=PLACE,
             holder=LeaseHolder(subject=f"other {number}", stamp=None, lease_time=LEASE),
             lease=f"lease {number} {task_queue_id}",
             allotment=Allotment(),
