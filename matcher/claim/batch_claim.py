@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine
@@ -242,7 +243,7 @@ class _LockedClaim(Protocol):
 
 #: Results by the `id()` of their requests.
 Results = dict[int, ClaimResult | PilotageError]
-_Step = Callable[[Sequence[ClaimRequest], Configuration, datetime], dict[int, ClaimResult]]
+_Step = Callable[[Sequence[ClaimRequest], datetime], dict[int, ClaimResult]]
 
 
 class BatchClaimer:
@@ -260,47 +261,41 @@ class BatchClaimer:
 
         Jobs claimed by one step must be delivered even if a later step fails.
         """
-        ways: dict[_Step, list[ClaimRequest]] = {
-            self._step_by_step: [],
-            self._claim_limited: [],
-            self._claim_unlimited: [],
-        }
+        single: list[ClaimRequest] = []
+        limited: list[ClaimRequest] = []
+        unlimited: list[ClaimRequest] = []
         stamps: set[str | None] = set()
         for prepared in requests:
             # Two claims of one pilot in a statement would not count each other.
             is_alone = prepared.holder.slot is None or prepared.holder.stamp not in stamps
             stamps.add(prepared.holder.stamp)
-            ways[self._way(prepared, config) if is_alone else self._step_by_step].append(prepared)
-        steps = [
-            *ways.items(),
-            (self._step_by_step, [*ways[self._claim_limited], *ways[self._claim_unlimited]]),
+            if self._engine.dialect.name == "sqlite" or not (prepared.is_single and is_alone):
+                single.append(prepared)
+            elif prepared.counted or place_policy.counts_jobs(config, prepared.place):
+                limited.append(prepared)
+            else:
+                unlimited.append(prepared)
+        step_by_step = partial(self._claim_locked, claim_loop.claim_all)
+        steps: list[tuple[_Step, list[ClaimRequest]]] = [
+            (step_by_step, single),
+            (self._claim_limited, limited),
+            (self._claim_unlimited, unlimited),
+            (step_by_step, [*limited, *unlimited]),
         ]
         found: Results = {}
-        for claim, some in steps:
-            left = [prepared for prepared in some if id(prepared.request) not in found]
+        for claim, chosen in steps:
+            left = [prepared for prepared in chosen if id(prepared.request) not in found]
             try:
-                found |= claim(left, config, now) if left else {}
+                found |= claim(left, now) if left else {}
             except Exception as error:  # of any kind
                 if not found:
                     raise
                 return {id(prepared.request): Unserved(error) for prepared in requests} | found
         return found
 
-    def _way(self, prepared: ClaimRequest, config: Configuration) -> _Step:
-        """The step for a request; batches are not possible on SQLite."""
-        if self._engine.dialect.name == "sqlite" or not prepared.is_single:
-            return self._step_by_step
-        return (
-            self._claim_limited
-            if prepared.counted or place_policy.counts_jobs(config, prepared.place)
-            else self._claim_unlimited
-        )
-
-    def _claim_limited(
-        self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
-    ) -> dict[int, ClaimResult]:
+    def _claim_limited(self, requests: Sequence[ClaimRequest], now: datetime) -> dict[int, ClaimResult]:
         try:
-            return self._claim_locked(requests, claim_limited, now)
+            return self._claim_locked(claim_limited, requests, now)
         except DBAPIError as error:
             if database.is_unavailable(error):
                 raise
@@ -309,19 +304,12 @@ class BatchClaimer:
                 each.drawn.reset()
             return {}
 
-    def _claim_unlimited(
-        self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
-    ) -> dict[int, ClaimResult]:
+    def _claim_unlimited(self, requests: Sequence[ClaimRequest], now: datetime) -> dict[int, ClaimResult]:
         results = claim_unlimited(self._server, requests, self.doubts, now=now)
         return {id(requests[number].request): result for number, result in results.items()}
 
-    def _step_by_step(
-        self, requests: Sequence[ClaimRequest], _config: Configuration, now: datetime
-    ) -> dict[int, ClaimResult]:
-        return self._claim_locked(requests, claim_loop.claim_all, now)
-
     def _claim_locked(
-        self, requests: Sequence[ClaimRequest], claim: _LockedClaim, now: datetime
+        self, claim: _LockedClaim, requests: Sequence[ClaimRequest], now: datetime
     ) -> dict[int, ClaimResult]:
         """Claim where scopes are locked: all free ones together, then one that was passed over too often."""
         overdue = next((each.place for each in requests if self._passed[each.place] >= _PASSES), None)
