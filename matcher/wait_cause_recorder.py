@@ -1,8 +1,9 @@
 """Causes that keep waiting task queues from pilots: answers counted by place and cause, stored once a minute.
 
 A claim records nothing. Outside of claims each process finds once a minute which task queues fit the places
-that gave an answer, and stores its cause for that minute. A process that dies loses its last minute, which
-then counts as waiting for a pilot, as does everything beyond the bound of the memory.
+that gave an answer, and stores its cause for that minute. While the database is unavailable, the first minute
+is kept to be stored later. The others, the last minute of a process that dies and everything beyond the
+bound of the memory count as waiting for a pilot.
 """
 
 from collections import defaultdict
@@ -39,6 +40,15 @@ _WRITTEN_AT_ONCE: Final = 500
 _Place = tuple[object, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Minute:
+    """Requests with their causes, and the time in which they were answered."""
+
+    since: datetime
+    until: datetime
+    answered: Sequence[tuple[str, MatchRequest]]
+
+
 class WaitCauseRecorder:
     """Answers of one process by place and cause; `store` is for one thread at a time."""
 
@@ -47,6 +57,7 @@ class WaitCauseRecorder:
         self._matcher = matcher
         self._since = matcher.now()  #: of the answers
         self._answered: dict[tuple[_Place, str], MatchRequest] = {}  #: the last request of each kind
+        self._unstored: _Minute | None = None  #: the database was unavailable
 
     def count(self, request: MatchRequest, answer: MatchResult) -> None:
         """Count an answer; a reason that is not in `CAUSE_ORDER` says nothing of jobs that fit."""
@@ -62,17 +73,35 @@ class WaitCauseRecorder:
             self._answered[place, cause] = request
 
     def store(self) -> None:
-        """Store the causes since the last time; what could not be stored is stored the next time."""
+        """Store the causes since the last time.
+
+        Answers are tried again only after errors of the database: with one that we cannot work on, no others
+        would be stored any more.
+        """
+        unstored, self._unstored = self._unstored, None
+        for minute in filter(None, (unstored, self._take_minute())):
+            try:
+                self._store_minute(minute)
+            except database.UNAVAILABLE:
+                self._unstored = minute
+                raise
+
+    def _take_minute(self) -> _Minute:
         now = self._matcher.now()
         since = self._since if self._since < now else now - timedelta(seconds=EVERY)  # the clock was set back
-        if answered := dict(self._answered):
-            with self._matcher.current_view() as view:
-                found = find_causes(view, [(cause, request) for (_, cause), request in answered.items()])
-            self._write(found, since, now)
         self._since = now
+        answered = dict(self._answered)
         for key, request in answered.items():
             if self._answered.get(key) is request:  # else the place gave the answer again meanwhile
                 self._answered.pop(key, None)
+        causes = [(cause, request) for (_, cause), request in answered.items()]
+        return _Minute(since=since, until=now, answered=causes)
+
+    def _store_minute(self, minute: _Minute) -> None:
+        if minute.answered:
+            with self._matcher.current_view() as view:
+                found = find_causes(view, minute.answered)
+            self._write(found, minute.since, minute.until)
 
     def _write(self, found: Mapping[str, set[int]], since: datetime, until: datetime) -> None:
         causes = (

@@ -1,6 +1,6 @@
 """What kept jobs from pilots is counted by place, stored for each minute, and told of the jobs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,10 +8,13 @@ from random import Random
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import OperationalError
 
 from agents import wait_times
+from matcher import wait_cause_recorder
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher, build_answer
+from matcher.claim.snapshot import Snapshot
 from matcher.limits import place_policy
 from matcher.request.match_request import MatchRequest, MatchResult
 from matcher.wait_cause_recorder import WaitCauseRecorder
@@ -26,7 +29,7 @@ from taskqueue.sites.scopes import Ban
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import TURN_CAUSE, WaitCause
 from tests import stored, waiting
-from tests.waiting import LONG
+from tests.waiting import LONG, SHORT
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {Merge: 0}}}}}}"
 
@@ -216,21 +219,66 @@ def test_a_clock_that_is_set_back_leaves_one_minute(engine: Engine, now: datetim
     assert (found.since, found.until) == (hand.now - timedelta(seconds=60), hand.now)
 
 
+def _away(*_: object, **__: object) -> None:
+    raise OperationalError("", {}, Exception("away"))
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [(wait_causes, "record_causes"), (wait_cause_recorder, "find_causes")]
+)
 def test_what_could_not_be_written_is_written_the_next_time(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch, module: object, function: str
+) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.asks(60)
+    with monkeypatch.context() as broken:
+        broken.setattr(module, function, _away)
+        with pytest.raises(OperationalError):
+            hand.store()
+    assert hand.written(job_id) == []
+    hand.store()
+    assert hand.waited(job_id) == {"limits": 60}
+
+
+def test_an_outage_of_the_database_is_no_time_in_which_a_limit_kept_jobs_out(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand = Hand(engine, now, LIMITS)
     job_id = hand.put(job_type="Merge")
     hand.asks(60)
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("away")
-
     with monkeypatch.context() as broken:
-        broken.setattr(wait_causes, "record_causes", fail)
-        with pytest.raises(RuntimeError):
-            hand.store()
-    assert hand.written(job_id) == []
+        broken.setattr(wait_causes, "record_causes", _away)
+        for _ in range(10):
+            with pytest.raises(OperationalError):
+                hand.store()
+            hand.now += timedelta(seconds=60)
+    hand.asks(60)
+    hand.store()
+    assert [each.until - each.since for each in hand.written(job_id)] == [
+        timedelta(seconds=60),  # before the outage
+        timedelta(seconds=120),  # with the minute in which it ended
+    ]
+
+
+def test_a_request_that_we_cannot_work_on_keeps_no_later_one_from_being_stored(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of ours is repeated with the same request: put back, it would stop the process's records."""
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.process.answer(waiting.request(**waiting.at(SHORT)))
+    find_causes = wait_cause_recorder.find_causes
+
+    def find(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:
+        if any(request.presented.queue == SHORT.queue for _, request in answered):
+            raise KeyError("a fault of ours")
+        return find_causes(view, answered)
+
+    monkeypatch.setattr(wait_cause_recorder, "find_causes", find)
+    with pytest.raises(KeyError):
+        hand.store()
+    hand.asks(60)
     hand.store()
     assert hand.waited(job_id) == {"limits": 60}
 
