@@ -32,16 +32,16 @@ def may_have_reals(requirements: Requirements) -> bool:
     return _REAL.search(requirements.text) is not None
 
 
-def find_reals(requirements: Requirements) -> Iterator[tuple[str, str]]:
-    """Yield each parameter with each real number that it is compared with, as it is written.
+def find_reals(requirements: Requirements) -> Iterator[tuple[str, str | float]]:
+    """Yield each parameter with each real number that it is compared with, as text as it is written.
 
-    Of a record, whose numbers are read already, as the shortest text.
+    Of a record, which is read already, the number.
     """
     if isinstance(requirements, Record):
         for name, value in requirements.values:
             for each in value if isinstance(value, tuple) else (value,):
                 if isinstance(each, float):
-                    yield name, repr(each)
+                    yield name, each
         return
     text = requirements.text
     for compared in expression.comparisons(text):

@@ -225,14 +225,18 @@ def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requi
         found = dict.fromkeys((vo, real) for vo, each in asked for real in versions.find_reals(each))
         own = frozenset(name for _, each in asked for name in versions.compared_names(each))
         wrong = (
-            f"Requirements/{name}: {real} is a number, as which 9.10 is 9.1; "
-            f'write versions in quotes: "{real}"'
+            f"Requirements/{name}: {_advise_quotes(real)}"
             for vo, (name, real) in found
             if parameters.is_version(fold(name)) or fold(name) in own | _list_versions(parts, vo)
         )
         return list(islice(dict.fromkeys(wrong), _MOST_WARNINGS))
 
     return parts.advisor.find("warn of unquoted versions in submitted jobs", warn)
+
+
+def _advise_quotes(real: str | float) -> str:
+    advice = f"{real} is a number, as which 9.10 is 9.1; write versions in quotes"
+    return f'{advice}: "{real}"' if isinstance(real, str) else f"{advice}, with all their digits"
 
 
 def _list_versions(parts: Services, vo: str) -> frozenset[str]:

@@ -43,9 +43,9 @@ def test_reals_in_records() -> None:
         values=(("OSVersion", (9.4, "9.10", 8.1)), ("Memory", 2000), ("Kernel", 5.1), ("GPU", True))
     )
     assert list(versions.find_reals(record)) == [
-        ("OSVersion", "9.4"),
-        ("OSVersion", "8.1"),
-        ("Kernel", "5.1"),
+        ("OSVersion", 9.4),
+        ("OSVersion", 8.1),
+        ("Kernel", 5.1),
     ]
     assert versions.compared_names(record) == frozenset()
 

@@ -452,15 +452,17 @@ def test_a_submission_warns_of_versions_without_quotes(service: Service):
         assert answer.status_code == 201, answer.text
         return [each for each in answer.json()["warnings"] if "quotes" in each]
 
-    wanted = 'Requirements/{}: {} is a number, as which 9.10 is 9.1; write versions in quotes: "{}"'
+    wanted = "Requirements/{}: {} is a number, as which 9.10 is 9.1; write versions in quotes"
     by_yaml = "Executable: a\nRequirements: {{{}}}\n".format
     by_jdl = '[ Executable = "a"; Requirements = {}; ]'.format
     assert warnings(by_jdl('versionGE(other.Kernel, "5.10") && other.MaxRAM > 2000.5')) == []
-    assert warnings(by_yaml("OSVersion: 9.10")) == [wanted.format("OSVersion", "9.1", "9.1")]
+    assert warnings(by_yaml("OSVersion: 9.10")) == [
+        wanted.format("OSVersion", "9.1") + ", with all their digits"
+    ]
     assert warnings(by_yaml("Factor: 9.10"), by_yaml("OSVersion: '9.10', MaxRAM: 2000")) == []
-    assert warnings(by_jdl("other.OSVersion == 9.10")) == [wanted.format("OSVersion", "9.10", "9.10")]
+    assert warnings(by_jdl("other.OSVersion == 9.10")) == [wanted.format("OSVersion", "9.10") + ': "9.10"']
     # As the job that waits compares it.
-    assert warnings(by_yaml("Kernel: 5.10")) == [wanted.format("Kernel", "5.1", "5.1")]
+    assert warnings(by_yaml("Kernel: 5.10")) == [wanted.format("Kernel", "5.1") + ", with all their digits"]
 
 
 def test_a_copy_of_a_job_has_its_own_id_where_the_job_has_its_id(service: Service):
