@@ -35,7 +35,7 @@ from pilotage.service.auth.keys import KeyRing
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.queries import archives
-from pilotage.service.services import Services, utc_now
+from pilotage.service.services import ServiceLimits, Services, utc_now
 from taskqueue.blobs import BlobStore, StagedBlob
 from taskqueue.db import database
 from taskqueue.db.notify import NotificationHub
@@ -160,6 +160,10 @@ def _load_version(conn: Connection, version: int) -> Configuration:
     return replace(_parse(row["text"]), version=version, author="test", **empty)
 
 
+#: However slow the machine is, a pilot waits for its answer.
+_PATIENT = ServiceLimits(request_timeout=300.0, longest_request_timeout=300.0)
+
+
 @contextlib.contextmanager
 def running(
     engine: Engine,
@@ -187,6 +191,7 @@ def running(
         blobs=BlobStore(directory / "blobs"),
         tokens=Tokens(KeyRing(signing=KEY)),
         issuers=issuers or Issuers(),
+        limits=_PATIENT,
         notify_optimizers=lambda job_ids: optimize(engine, live, job_ids),
     )
     with contextlib.ExitStack() as at_end:  # a test that fails leaves nothing running beside the next one
@@ -225,6 +230,7 @@ def served(app: FastAPI) -> Iterator[str]:
     bound.listen()  # whoever comes before the server has started waits for it, instead of being refused
     config = serve.configuration(app, log_level="warning", trusted_proxies=["127.0.0.1"])
     config.timeout_graceful_shutdown = 5
+    config.timeout_keep_alive = 300  # an idle client closes first: none sends into a closing connection
     server = _Server(config)
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()
