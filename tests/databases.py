@@ -41,6 +41,11 @@ def connect(url: str) -> Engine:
     return engine
 
 
+def connect_patiently(url: str) -> Engine:
+    """An engine to PostgreSQL that waits for locks as long as a slow machine makes a test hold them."""
+    return database.connect(f"{url}&options=-c%20lock_timeout%3D300s%20-c%20statement_timeout%3D300s")
+
+
 def count_lock_waits(engine: Engine) -> int:
     """Sessions of the PostgreSQL database that wait for a lock."""
     here = "wait_event_type = 'Lock' AND datname = current_database()"

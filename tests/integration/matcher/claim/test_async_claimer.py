@@ -26,7 +26,7 @@ from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from tests import waiting
+from tests import databases, waiting
 from tests.claiming import ClaimingProcess, claiming, run
 from tests.waiting import LONG, at, request
 
@@ -40,7 +40,7 @@ def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = database.connect(postgres_url)
+    engine = databases.connect_patiently(postgres_url)
     yield engine
     engine.dispose()
 

@@ -22,7 +22,7 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes
 from taskqueue.task_queues import wait_causes
-from tests import reporting, scope_counters, stored, waiting
+from tests import databases, reporting, scope_counters, stored, waiting
 from tests.claiming import ClaimingProcess, claiming, run
 from tests.waiting import ELSEWHERE, LONG, SHORT, at, request
 
@@ -38,7 +38,7 @@ def _config(
 
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = database.connect(postgres_url)
+    engine = databases.connect_patiently(postgres_url)
     yield engine
     engine.dispose()
 

@@ -18,7 +18,7 @@ from matcher.claim import claim_loop
 from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
-from matcher.limits import job_groups, running_limits
+from matcher.limits import compiled_rules, job_groups, running_limits
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.limits.running_limits import RunningLimitState
 from matcher.request.match_request import MatchCaller, MatchRequest
@@ -255,7 +255,9 @@ CHEF = "{Policy: expression, Requirements: 'TARGET.Owner == \"chef\"', Stale: de
 def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuses(
     engine: Engine, now: datetime, asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
+    # What is asked beside, now and then, is not counted.
+    monkeypatch.setattr(matching, "_FRESH", math.inf)
+    monkeypatch.setattr(compiled_rules, "_AGAIN", math.inf)
     config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
     matcher = _with_open_limits(engine, now, config)
     statements: list[str] = []
@@ -360,7 +362,9 @@ def test_a_job_that_is_let_in_and_in_anothers_hands_is_waited_for(postgres_url: 
 def test_limits_at_one_place_cost_another_nothing(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "_FRESH", math.inf)  # what is asked beside, now and then, is not counted
+    # What is asked beside, now and then, is not counted.
+    monkeypatch.setattr(matching, "_FRESH", math.inf)
+    monkeypatch.setattr(compiled_rules, "_AGAIN", math.inf)
     options = "RunningLimit: {A.B.ch: {JobType: {MC: 1}}}"
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))

@@ -298,6 +298,7 @@ def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 4)
+    monkeypatch.setattr(compiled_rules, "_AGAIN", 600.0)
     follower, config = RuleFollower(engine), _config("{JobType: {MC: 2}}")
     while not follower.follow(config):
         pass
