@@ -129,14 +129,14 @@ def steal(field: LocalField, words: Sequence[str]) -> tuple[Mapping[str, Any], i
     """What a job of biomed gets while a pilot of lhcb waits for its slot, and the job of lhcb."""
     field.tell({QUEUE: "local"}, *words)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(120)
+        listening.settimeout(300)
         port = str(listening.getsockname()[1])
         arguments = ["-I", "-c", THIEF, str(field.directory), field.service.url, port]
         field.submit("biomed", 1, Executable="/usr/bin/python3", Arguments=arguments)
         assert field.once()["submitted"] == 1
         link, _ = listening.accept()
     with link:
-        link.settimeout(120)
+        link.settimeout(300)
         (wanted,) = field.submit("lhcb", 1)
         assert field.once()["submitted"] == 1
         (job,) = {file.parent for file in field.directory.glob("jobs/**/job")} - {
