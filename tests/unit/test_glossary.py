@@ -1,5 +1,6 @@
 """The modules and functions that the documentation for developers names exist."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -11,6 +12,8 @@ PACKAGES = "agents|cs_config|matcher|optimizers|pilotage|requirements|taskqueue"
 #: A path in code quotes; with a capital in it, it is not of the source.
 _PATH = re.compile(rf"`((?:{PACKAGES}|tests)/[a-z0-9_./]*)`")
 _MODULE = re.compile(rf"`((?:{PACKAGES})(?:\.[a-z0-9_]+)+)`")
+#: A module of the glossary with the names in it, in brackets.
+_NAMED = re.compile(rf"`((?:{PACKAGES})/[a-z0-9_./]*\.py)` \(((?:`[\w.]+`(?:, )?)+)")
 #: Not modules: loggers, entry point groups, files and hosts of the examples.
 _OTHERS = re.compile(
     r"pilotage\.(audit|batch|db|formats|service|job_types|optimizers|replica_catalogues|yaml|example\.org)$"
@@ -37,9 +40,39 @@ def test_each_row_of_the_glossary_names_a_module() -> None:
 
 
 def test_words_of_the_glossary_are_in_order_and_defined_once() -> None:
-    mechanisms = GLOSSARY.read_text().partition("## Mechanisms")[2].partition("## Words")[0]
-    words = re.findall(r"^\| ([^|]+) \|", mechanisms, re.MULTILINE)
-    assert len(words) == len(set(words))
+    for title in ("## Nouns", "## Rules", "## Mechanisms"):
+        section = GLOSSARY.read_text().partition(title)[2].partition("\n## ")[0]
+        words = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
+        assert len(words) > 20
+        assert len(words) == len(set(words))
+
+
+def _list_defined(file: Path) -> set[str]:
+    """The names that a module defines, those of classes with their attributes."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            own = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+            found |= {f"{node.name}.{each.name}" for each in own}
+            found |= {f"{node.name}.{each.id}" for each in fields if isinstance(each, ast.Name)}
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found |= {each.id for each in targets if isinstance(each, ast.Name)}
+    return found
+
+
+def test_functions_that_the_glossary_names_exist() -> None:
+    named = _NAMED.findall(GLOSSARY.read_text())
+    assert len(named) > 100
+    unknown = [
+        f"{path}: {name}"
+        for path, names in named
+        for name in re.findall(r"[\w.]+", names)
+        if name not in _list_defined(PROJECT / path)
+    ]
+    assert unknown == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
