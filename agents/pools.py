@@ -1,9 +1,8 @@
 """Pool agent: keeps the mapping of SubmitPools to queues up to date with the configuration.
 
 A change of the configuration and the expiry of dynamic attributes are applied at once; unused pools are
-removed. The mappings of a VO are computed in memory and stored in one transaction. Usually only a few queue
-classes differ between two versions: then only pools that match one of these are compared. All pools are
-compared at intervals, and where the version is unknown from which the stored mappings were computed.
+removed. All mappings of a VO are computed in memory, after each change and at intervals, and the differences
+from the stored ones are written in one transaction.
 
 The minor status of a waiting job shows whether any queue is eligible for it; it is updated as soon as that
 changes.
@@ -13,7 +12,7 @@ Source: RFC #7.
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,15 +24,12 @@ from sqlalchemy import Connection, Engine
 from agents import leader
 from agents.leader import Leadership
 from cs_config import gc_tuning
-from cs_config.classes.queue_class_index import QueueClassIndex
-from cs_config.classes.queue_classes import queue_classes as configured_classes
-from cs_config.classes.queue_columns import EligibleSets, RequirementQuestion
+from cs_config.classes.queue_class_index import QueueClassIndex, index_for_vo
+from cs_config.classes.queue_columns import EligibleSets
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import eligibility_cache
 from optimizers.chain.chain import WAITS_FOR_PILOT
-from optimizers.chain.eligibility_cache import Eligibility
 from requirements import canonical
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
@@ -61,133 +57,108 @@ class _OvertakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparison:
-    """New mappings computed before the transaction; slots of new classes are predicted."""
+class _Mappings:
+    """Mappings that were computed before the transaction; slots of new classes are predicted."""
 
-    standing: RefreshState | None  #: of the VO when it was read
-    index: QueueClassIndex
-    new: Mapping[str, EligibleSets]  #: eligible classes of pools without a mapping
-    mapped: frozenset[str]  #: pools with a mapping that are to be refreshed
-    wanted: Mapping[str, EligibleSets]  #: eligible classes of those whose mapping may have changed
-    all_wanted: bool  #: whether any mapping may have changed
+    state: RefreshState | None  #: of the VO when it was read
+    slots: Mapping[str, int]  #: of the queue classes
+    new: frozenset[str]  #: pools without a mapping
+    sets: Mapping[str, EligibleSets]  #: eligible classes of these, and in a whole refresh of all pools
 
 
 @gc_tuning.pause_collection()
 def refresh_vo(
-    leadership: Leadership, known: Eligibility, vo: str, *, whole: bool
+    leadership: Leadership, config: Configuration, vo: str, *, whole: bool
 ) -> Mapping[str, MappingChange]:
     """Map the pools of a VO that have no mapping yet and, if `whole`, correct the other mappings.
 
     Returns the change of each refreshed pool; none if the stored state changed meanwhile: the next cycle
     retries.
     """
-    comparison = _compare(leadership, known, vo, whole=whole)
-    if comparison.standing is not None and not comparison.standing.is_ours:
+    computed = _compute(leadership, config, vo, whole=whole)
+    if computed.state is not None and not computed.state.is_ours:
         log.warning("the queue classes of %s were stored by another release: mapping all its pools again", vo)
     try:
-        changed = _store(leadership, known, vo, comparison, whole=whole)
+        changed = _store(leadership, config, vo, computed, whole=whole)
     except _OvertakenError:
         _overtaken[vo] += 1
         # One failure is harmless, but after many in a row no pool is mapped any more.
         if _overtaken[vo] % _WARNING_INTERVAL == 2:
-            log.warning(_OVERTAKEN, vo, _overtaken[vo], known.config.version)
+            log.warning(_OVERTAKEN, vo, _overtaken[vo], config.version)
         return {}
     _overtaken.pop(vo, None)
     return changed
 
 
+def _compute(leadership: Leadership, config: Configuration, vo: str, *, whole: bool) -> _Mappings:
+    index = index_for_vo(config, vo)
+    with database.reading(leadership.engine) as conn:
+        state = queue_class_store.read_states(conn).get(vo)
+        stored = queue_class_store.read_slots(conn, vo)
+        new = frozenset(pools.list_unmapped(conn, vo))
+        pool_ids = new.union(pools.list_mapped(conn, vo)) if whole else new
+        originals = _read_originals(conn, index, pool_ids)
+    slots = queue_class_store.number_classes(stored, [each.digest for each in index.classes.values()])
+    sets = _resolve(index, slots, pool_ids, originals)
+    return _Mappings(state=state, slots=slots, new=new, sets=sets)
+
+
 def _store(
-    leadership: Leadership, known: Eligibility, vo: str, comparison: _Comparison, *, whole: bool
+    leadership: Leadership, config: Configuration, vo: str, computed: _Mappings, *, whole: bool
 ) -> Mapping[str, MappingChange]:
     """Store the mappings if the state is still the one they were computed from."""
-    classes = configured_classes(known.config, vo)
-    of = {"config_version": known.config.version, "expiries": known.config.expiries}
+    index, now = index_for_vo(config, vo), leadership.now
+    of = {"config_version": config.version, "expiries": config.expiries}
     with leadership.writing() as conn:
         # New pools first, then the VO's row: the order in which arriving jobs lock them. From then on no
         # other transaction can add a mapping.
-        existing = pools.lock_pools(conn, vo, comparison.new)
-        if queue_class_store.lock_state(conn, vo) != comparison.standing:
+        existing = pools.lock_pools(conn, vo, computed.new & computed.sets.keys())
+        if queue_class_store.lock_state(conn, vo) != computed.state:
             raise _OvertakenError
-        before, now = known.find_earlier(vo), leadership.now
-        if not queue_class_store.store_classes(conn, vo=vo, classes=classes, before=before, now=now, **of):
+        classes = tuple(index.classes.values())
+        if not queue_class_store.store_classes(conn, vo=vo, classes=classes, now=now, **of):
             raise _OvertakenError
-        if not comparison.index.slots.items() <= queue_class_store.read_slots(conn, vo).items():
+        if not computed.slots.items() <= queue_class_store.read_slots(conn, vo).items():
             raise _OvertakenError
-        new = {pool_id: comparison.new[pool_id] for pool_id in existing}
-        stored = _read_stored(conn, vo, comparison) if whole else {}
-        wanted = _compute_wanted(conn, comparison, stored)
-        changed = pools.refresh_mappings(conn, vo=vo, new=new, wanted=wanted, before=stored, now=now, **of)
+        stored = pools.read_mappings(conn, vo) if whole else {}
+        late = stored.keys() - computed.sets.keys()
+        sets = {
+            **computed.sets,
+            **_resolve(index, computed.slots, late, _read_originals(conn, index, late)),
+        }
+        changed = pools.refresh_mappings(
+            conn,
+            vo=vo,
+            new={pool_id: sets[pool_id] for pool_id in existing},
+            wanted={pool_id: sets[pool_id] for pool_id in (stored.keys() & sets.keys()) - computed.new},
+            before=stored,
+            now=now,
+            **of,
+        )
         if whole:
             queue_class_store.record_refresh(conn, vo, now=now)
             queue_class_store.prune_classes(conn, vo)
     return changed
 
 
-def _compare(leadership: Leadership, known: Eligibility, vo: str, *, whole: bool) -> _Comparison:
-    with database.reading(leadership.engine) as conn:
-        standing = queue_class_store.read_states(conn).get(vo)
-        slots = queue_class_store.read_slots(conn, vo)
-        index = known.index(vo, slots)
-        new = frozenset(pools.list_unmapped(conn, vo))
-        mapped = pools.list_mapped(conn, vo) - new if whole else frozenset()
-        questions = _read_questions(conn, index, new | mapped)
-    differing = _find_changed_classes(known, vo, standing, slots)
-    concerned = {
-        pool_id: question
-        for pool_id, question in questions.items()
-        if pool_id in mapped and (differing is None or differing.resolve(question).eligible)
-    }
-    return _Comparison(
-        standing=standing,
-        index=index,
-        new={pool_id: index.resolve(questions[pool_id]) for pool_id in new & questions.keys()},
-        mapped=mapped,
-        wanted={pool_id: index.resolve(question) for pool_id, question in concerned.items()},
-        all_wanted=differing is None,
-    )
+def _read_originals(conn: Connection, index: QueueClassIndex, pool_ids: Iterable[str]) -> Mapping[str, str]:
+    """The requirements of those pools whose queue classes are not cached."""
+    return pools.read_originals(conn, [each for each in pool_ids if index.find_pool(each) is None])
 
 
-def _find_changed_classes(
-    known: Eligibility, vo: str, standing: RefreshState | None, stored: Container[str]
-) -> QueueClassIndex | None:
-    """Return the queue classes that changed since all mappings were computed; None if that is unknown."""
-    ours = (known.config.version, known.config.expiries)
-    if standing is None or not standing.is_ours or not standing.refreshed == standing.version < ours:
-        return None
-    before = known.find_earlier(vo)
-    if before is None or any(each.digest not in stored for each in before.classes):
-        return None
-    return known.differing(vo, standing.refreshed)
-
-
-def _read_questions(
-    conn: Connection, index: QueueClassIndex, pool_ids: Iterable[str]
-) -> dict[str, RequirementQuestion]:
-    """Return the requirements of the pools; deleted pools are left out."""
-    found = {pool_id: index.read_question(pool_id) for pool_id in pool_ids}
-    for pool_id, text in pools.read_originals(conn, [each for each in found if found[each] is None]).items():
-        found[pool_id] = index.question_of(pool_id, canonical.from_json(text))
-    return {pool_id: question for pool_id, question in found.items() if question is not None}
-
-
-def _read_stored(conn: Connection, vo: str, comparison: _Comparison) -> dict[str, EligibleSets]:
-    """Return the stored mappings that may have changed, including those added after the comparison."""
-    if comparison.all_wanted:
-        found = pools.read_mappings(conn, vo)
-    else:
-        late = pools.list_mapped(conn, vo) - comparison.mapped
-        found = pools.read_mappings(conn, vo, comparison.wanted.keys() | late)
-    return {pool_id: sets for pool_id, sets in found.items() if pool_id not in comparison.new}
-
-
-def _compute_wanted(
-    conn: Connection, comparison: _Comparison, stored: Mapping[str, EligibleSets]
+def _resolve(
+    index: QueueClassIndex, slots: Mapping[str, int], pool_ids: Iterable[str], originals: Mapping[str, str]
 ) -> dict[str, EligibleSets]:
-    late = _read_questions(conn, comparison.index, stored.keys() - comparison.wanted.keys())
-    return {
-        **{pool_id: sets for pool_id, sets in comparison.wanted.items() if pool_id in stored},
-        **{pool_id: comparison.index.resolve(question) for pool_id, question in late.items()},
-    }
+    """The eligible classes of the pools, by slot; deleted pools are left out."""
+    numbers = [slots[each.digest] for each in index.classes.values()]
+    resolved: dict[str, EligibleSets] = {}
+    for pool_id in pool_ids:
+        found = index.find_pool(pool_id)
+        if found is None and pool_id in originals:
+            found = index.resolve_pool(pool_id, canonical.from_json(originals[pool_id]))
+        if found is not None:
+            resolved[pool_id] = found.renumbered(numbers)
+    return resolved
 
 
 _STATUS_SOURCE = "PoolAgent"
@@ -278,7 +249,7 @@ class PoolResult:
     """Numbers of one cycle."""
 
     vos: tuple[str, ...] = ()  #: whose pools were refreshed
-    resolved: int = 0  #: pools that were recomputed because the change may concern them
+    resolved: int = 0  #: pools that were compared
     changed: int = 0  #: those whose mapping changed
     jobs_updated: int = 0  #: waiting jobs whose minor status was changed
     reclassified: int = 0  #: requirement classes that were derived again
@@ -301,7 +272,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
             unreported = frozenset(pools.list_refreshed(conn, leadership.last))
         refreshed = leadership.serve_each(
             vos,
-            lambda vo: refresh_vo(leadership, eligibility_cache.eligibility_of(config), vo, whole=vos[vo]),
+            lambda vo: refresh_vo(leadership, config, vo, whole=vos[vo]),
         )
         changes = refreshed.values()
         if vos or _is_new_minute(leadership.last, now) or _classified.get(engine) != config.version:

@@ -1,97 +1,65 @@
 """Bitmap index over the queue classes of a VO, and the classes that requirements match.
 
-A class has a slot, its bit in every set, which versions of the configuration share, as results of parts.
+There is one index for each VO and version of the configuration: it is the cache of what pools match.
 
 Source of the selection of nodes: RFC #7's helper for eligible nodes.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from threading import Lock
 from typing import Any, Final
 
 from cs_config.cache import Cache, derived
 from cs_config.classes.queue_classes import QueueClass, queue_classes
-from cs_config.classes.queue_columns import EligibleSets, QueueColumns, RequirementQuestion
+from cs_config.classes.queue_columns import EligibleSets, QueueColumns
 from cs_config.options.operations import options_for
 from cs_config.tree import glue, inheritance
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from requirements import evaluator
-from requirements.bitset import list_positions, mask_from
+from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidRequest, Problem, did_you_mean
 from requirements.record import Declarations, parse_record
 from requirements.values import Value, fold
 
-#: Largest number of cached part results, and of cached questions.
-_CACHE_SIZE = 50_000
+#: Cached results of parts, and of pools: one takes up to two kilobytes.
+_CACHE_SIZE: Final = 50_000
 
 
 class QueueClassIndex(QueueColumns[QueueClass]):
-    """A compact index over queue classes."""
+    """A compact index over the queue classes of a VO, with the classes of each pool; thread-safe."""
 
-    def __init__(
-        self,
-        classes: Sequence[QueueClass],
-        declarations: Declarations,
-        slots: Mapping[str, int] | None = None,
-        before: "QueueClassIndex | None" = None,
-    ) -> None:
-        """Index the classes of a VO, reusing results of an index of another version where they still hold.
-
-        `slots`: by digest; slots of classes that the VO no longer has are not reused.
-        """
-        digests = [each.digest for each in classes]
-        taken = slots if slots is not None else _assign_slots(before.slots if before else {}, digests)
-        given = _assign_slots(number_classes(taken, digests), digests)
+    def __init__(self, classes: Sequence[QueueClass], declarations: Declarations) -> None:
         super().__init__(
-            {given[each.digest]: each for each in classes},
-            declarations,
-            stated=lambda each: each.values,
-            cached=_CACHE_SIZE,
+            dict(enumerate(classes)), declarations, stated=lambda each: each.values, cached=_CACHE_SIZE
         )
-        self.slots: Mapping[str, int] = given
-        self._questions: Cache[str, RequirementQuestion] = Cache(_CACHE_SIZE)
-        #: Whether questions of the earlier index are valid for this one.
-        self.follows = (
-            before is not None and before.declarations == declarations and before.present == self.present
-        )
-        if before is not None and self.follows:
-            self._reuse_results(before)
+        self._pools: Cache[str, EligibleSets] = Cache(_CACHE_SIZE)
+        self._being_resolved: dict[str, Lock] = {}
 
     @property
     def classes(self) -> Mapping[int, QueueClass]:
-        """The classes by slot."""
+        """The classes by position, their bit in every set."""
         return self.items
 
-    def read_question(self, pool_id: str) -> RequirementQuestion | None:
-        """The cached question of a pool."""
-        return self._questions.find(pool_id)
+    def find_pool(self, pool_id: str) -> EligibleSets | None:
+        """The cached queue classes of a pool."""
+        return self._pools.find(pool_id)
 
-    def question_of(self, pool_id: str, requirements: Requirements) -> RequirementQuestion:
-        """The question of a pool's requirements, cached under the pool's id."""
-        return self._questions.get(pool_id, lambda: self.question(requirements))
+    def resolve_pool(self, pool_id: str, requirements: Requirements) -> EligibleSets:
+        """The queue classes of a pool, cached under its id, which is the identity of its requirements.
 
-    def _reuse_results(self, before: "QueueClassIndex") -> None:
-        new = [(slot, each) for slot, each in self.classes.items() if before.slots.get(each.digest) != slot]
-        same = self.everything & ~mask_from([slot for slot, _ in new])
-        for key, (part, found) in before._results.items():  # noqa: SLF001  # its own class
-            holding = mask_from([slot for slot, each in new if part.holds(each.values)])
-            self._results.store(key, (part, found & same | holding))
-        self._questions = before._questions  # noqa: SLF001
-
-
-def number_classes(taken: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
-    """Keep the slots of classes and assign the lowest free ones to new classes, in order of digest."""
-    used = set(taken.values())
-    free = (slot for slot in count() if slot not in used)
-    return {**taken, **dict(zip(sorted(set(digests) - taken.keys()), free))}  # noqa: B905  (free is endless)
-
-
-def _assign_slots(slots: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
-    return {digest: slots[digest] for digest in digests if digest in slots}
+        Never computed twice at the same time for one id; other pools do not wait.
+        """
+        if (known := self.find_pool(pool_id)) is not None:
+            return known
+        try:
+            with self._being_resolved.setdefault(pool_id, Lock()):
+                return self._pools.get(pool_id, lambda: self.resolve(self.question(requirements)))
+        finally:
+            self._being_resolved.pop(pool_id, None)
 
 
 @derived
@@ -137,6 +105,14 @@ def eligible_classes(config: Configuration, vo: str, requirements: Requirements)
     """The queue classes that the VO may use now where some node may fulfil the requirements."""
     index = index_for_vo(config, vo)
     return EligibleClasses(index=index, sets=index.resolve(index.question(requirements)))
+
+
+def classes_of_pool(
+    config: Configuration, vo: str, pool_id: str, requirements: Requirements
+) -> EligibleClasses:
+    """The `eligible_classes` of a pool, cached with the configuration."""
+    index = index_for_vo(config, vo)
+    return EligibleClasses(index=index, sets=index.resolve_pool(pool_id, requirements))
 
 
 #: A record of required values, or the text of an expression.

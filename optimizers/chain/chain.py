@@ -20,12 +20,10 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from cs_config.classes.queue_class_index import EligibleClasses
+from cs_config.classes.queue_class_index import EligibleClasses, classes_of_pool
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import eligibility_cache
-from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.description.description import JobDescription
 from optimizers.steps import replica_catalogue
 from optimizers.steps.replica_catalogue import CatalogueOpener, ReplicaCatalogue, open_catalogue
@@ -40,7 +38,6 @@ class ChainContext:
 
     config: Configuration
     now: datetime
-    eligibility: Eligibility
     catalogues: Mapping[str, CatalogueOpener]  #: plug-ins by name
 
     def operations(self, vo: str) -> VoOptions:
@@ -54,7 +51,7 @@ class ChainContext:
 
     def find_queue_classes(self, pool: "ResolvedPool", vo: str) -> EligibleClasses:
         """The queue classes of the VO that are eligible for a pool, computed when they are first needed."""
-        return self.eligibility.find(pool.pool_id, pool.requirements, vo)
+        return classes_of_pool(self.config, vo, pool.pool_id, pool.requirements)
 
 
 def make_context(config: Configuration, now: datetime) -> ChainContext:
@@ -63,7 +60,6 @@ def make_context(config: Configuration, now: datetime) -> ChainContext:
     return ChainContext(
         config=config,
         now=now,
-        eligibility=eligibility_cache.eligibility_of(config),
         catalogues=replica_catalogue.installed_catalogues(),
     )
 

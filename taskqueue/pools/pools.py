@@ -313,8 +313,7 @@ MARK_REFRESHED = (
 
 UNMAPPED = select(submit_pools.c.pool_id).where(submit_pools.c.vo == _VO, IS_UNMAPPED)
 VOS_WITH_UNMAPPED = select(submit_pools.c.vo).where(IS_UNMAPPED).distinct()
-#: As one row: ten thousand ids are read for each change of a queue.
-MAPPED_IDS = select(func.aggregate_strings(pool_mappings.c.pool_id, " ")).where(pool_mappings.c.vo == _VO)
+MAPPED_IDS = select(pool_mappings.c.pool_id).where(pool_mappings.c.vo == _VO)
 
 _since: BindParameter[datetime] = bindparam("since")
 REFRESHED = (
@@ -373,13 +372,9 @@ def store_mappings(
     return changed
 
 
-def read_mappings(
-    conn: Connection, vo: str, pool_ids: Collection[str] | None = None
-) -> Mapping[str, EligibleSets]:
-    """Mappings of these pools of a VO, or of all; a pool without one has no entry."""
-    if pool_ids is None:
-        return _sets_from_rows(conn.execute(OF_VO, {"the_vo": vo}))
-    return _sets_from_rows(sql.read_batches(conn, MAPPED, pool_ids))
+def read_mappings(conn: Connection, vo: str) -> dict[str, EligibleSets]:
+    """Mappings of the pools of a VO; a pool without one has no entry."""
+    return _sets_from_rows(conn.execute(OF_VO, {"the_vo": vo}))
 
 
 def refresh_mappings(
@@ -474,9 +469,9 @@ def list_vos_with_unmapped(conn: Connection) -> frozenset[str]:
     return frozenset(conn.execute(VOS_WITH_UNMAPPED).scalars())
 
 
-def list_mapped(conn: Connection, vo: str) -> frozenset[str]:
+def list_mapped(conn: Connection, vo: str) -> list[str]:
     """Pools of the VO with a stored mapping."""
-    return frozenset((conn.execute(MAPPED_IDS, {"the_vo": vo}).scalar_one() or "").split())
+    return list(conn.execute(MAPPED_IDS, {"the_vo": vo}).scalars())
 
 
 def list_refreshed(conn: Connection, since: datetime | None) -> list[str]:

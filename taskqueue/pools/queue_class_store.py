@@ -14,9 +14,10 @@ Each class has a slot, its bit in the mappings of the VO's pools. A slot is reus
 it any more (`prune_classes`).
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from sqlalchemy import (
@@ -34,7 +35,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import Insert
 
-from cs_config.classes.queue_class_index import number_classes
 from cs_config.classes.queue_classes import ALGORITHM, QueueClass
 from cs_config.tree.address import QueueAddress
 from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
@@ -112,21 +112,6 @@ RECORD_REFRESH = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredClasses:
-    """The queue classes of a VO in one configuration version."""
-
-    config_version: int
-    expiries: int
-    classes: Sequence[QueueClass]
-
-    def is_stored(self, version: tuple[int, ...] | None, digests: Container[str]) -> bool:
-        """Whether these classes are stored; digests are compared, since the number may be of another text."""
-        if version != (self.config_version, self.expiries, ALGORITHM):
-            return False
-        return all(each.digest in digests for each in self.classes)
-
-
 def read_version(conn: Connection, vo: str) -> int | None:
     """Configuration version of the VO's queue classes; None: there are none."""
     found: int | None = conn.execute(VERSION, {"the_vo": vo}).scalar_one_or_none()
@@ -148,6 +133,13 @@ def read_slots(conn: Connection, vo: str) -> dict[str, int]:
     return {row.digest: row.slot for row in rows}
 
 
+def number_classes(slots: Mapping[str, int], digests: Iterable[str]) -> dict[str, int]:
+    """Keep the slots of classes and assign the lowest free ones to new classes, in order of digest."""
+    used = set(slots.values())
+    free = (slot for slot in count() if slot not in used)
+    return {**slots, **dict(zip(sorted(set(digests) - slots.keys()), free))}  # noqa: B905  (free is endless)
+
+
 def store_classes(
     conn: Connection,
     *,
@@ -156,34 +148,26 @@ def store_classes(
     expiries: int = 0,
     classes: Sequence[QueueClass],
     now: datetime,
-    before: StoredClasses | None = None,
 ) -> bool:
     """Replace the stored queue classes of a VO; only differences are written. False: a newer version stays.
 
-    The transaction must have locked the pools that it needs. `before` are the classes of another version: if
-    these are the stored ones, the members need not be read.
+    The transaction must have locked the pools that it needs.
     """
-    wanted = (config_version, expiries, ALGORITHM)
+    version = (config_version, expiries, ALGORITHM)
     row = conn.execute(VERSION, {"the_vo": vo}).one_or_none()
-    if row is not None and tuple(row) != wanted:
+    if row is not None and tuple(row) != version:
         # Another transaction may have replaced it before we got the lock.
         row = conn.execute(LOCK_VERSION, {"the_vo": vo}).one_or_none()
-    stored = None if row is None else tuple(row)
-    if stored == wanted:
+    if row is not None and tuple(row) == version:
         return True
     advanced = {"vo": vo, "config_version": config_version, "expiries": expiries, "algorithm": ALGORITHM}
     # Used for a new row only: then there are no mappings, so all of them have this version.
     refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
     if conn.execute(ADVANCE.to_statement(conn), {**advanced, **refreshed}).first() is None:
         return False
-    is_known = before is not None and before.is_stored(stored, read_slots(conn, vo))
     class_ids = _add_classes(conn, vo, classes)
-    if before is not None and is_known:
-        old, new = _diff_classes(before.classes, classes)
-        is_other = _write_members(conn, vo, _map_queues(old, class_ids), _map_queues(new, class_ids))
-    else:
-        is_other = _write_members(conn, vo, _read_members(conn, vo), _map_queues(classes, class_ids))
-    if is_other:
+    wanted = {queue: class_ids[each.digest] for each in classes for queue in each.queues}
+    if _write_members(conn, vo, _read_members(conn, vo), wanted):
         change_feed.append_changes(conn, "mapping", [vo], now=now)
     return True
 
@@ -202,20 +186,6 @@ def _add_classes(conn: Connection, vo: str, classes: Sequence[QueueClass]) -> di
         conn.execute(ADD_CLASS, [{"vo": vo, "digest": digest, "slot": given[digest]} for digest in new])
         return {row.digest: row.queue_class_id for row in conn.execute(CLASSES, {"the_vo": vo})}
     return {digest: row.queue_class_id for digest, row in stored.items()}
-
-
-def _diff_classes(
-    before: Sequence[QueueClass], now: Sequence[QueueClass]
-) -> tuple[list[QueueClass], list[QueueClass]]:
-    """Classes removed or with other queues than before; and classes added or with other queues."""
-    queues = {each.digest: each.queues for each in before}
-    new = [each for each in now if queues.get(each.digest) != each.queues]
-    same = {each.digest for each in now}.difference(each.digest for each in new)
-    return [each for each in before if each.digest not in same], new
-
-
-def _map_queues(classes: Iterable[QueueClass], class_ids: Mapping[str, int]) -> dict[QueueAddress, int]:
-    return {queue: class_ids[each.digest] for each in classes for queue in each.queues}
 
 
 def _read_members(conn: Connection, vo: str) -> dict[QueueAddress, int]:

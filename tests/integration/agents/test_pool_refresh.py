@@ -1,4 +1,4 @@
-"""A refresh of a VO's pools: by what is different or by everything, beside others who write meanwhile."""
+"""A refresh of a VO's pools, beside others who write meanwhile."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from agents.leader import Leadership
 from cs_config.classes.queue_class_index import eligible_classes
 from cs_config.classes.queue_classes import queue_classes as configured_classes
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import batch, eligibility_cache
+from optimizers.chain import batch
 from requirements import canonical
 from requirements.canonical import Requirements, pool_id
 from requirements.classad.expression import Expression
@@ -95,30 +95,19 @@ def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
         now += timedelta(seconds=1)
         if version <= len(_ASKED):
             bring(engine, _ASKED[version - 1], now)
-        if draw.random() < 0.2:
-            eligibility_cache._latest.clear()  # another process
         more = draw.choice(_SAID)
         config = tree(memories, version, more=more)
         cycle(engine, config, now)
         assert wrong(engine, config, _ASKED[:version]) == []
         assert standing(engine).is_of((version, 0), refreshed_after=now)
         with database.reading(engine) as conn:  # what nobody has is gone, so that its slot may be given
-            assert len(queue_class_store.read_slots(conn, "lhcb")) == len(
-                eligibility_cache.eligibility_of(config).index("lhcb", {}).classes
-            )
+            assert queue_class_store.read_slots(conn, "lhcb").keys() == {
+                each.digest for each in configured_classes(config, "lhcb")
+            }
         for number in draw.sample(_NUMBERS, draw.choice((0, 1, 1, 3))):
             memories.pop(number, None)
             if draw.random() < 0.8:
                 memories[number] = 1000 * draw.randint(1, 10)
-
-
-def test_only_pools_that_a_changed_queue_may_concern_are_looked_at(engine: Engine, now: datetime) -> None:
-    for asked in _ASKED:
-        bring(engine, asked, now)
-    cycle(engine, tree({0: 4000, 1: 9000}, 1), now)
-    result = cycle(engine, tree({0: 5000, 1: 9000}, 2), now)
-    assert (result.resolved, result.changed) == (5, 5)
-    assert wrong(engine, tree({0: 5000, 1: 9000}, 2), _ASKED) == []
 
 
 class Interrupted(Leadership):
@@ -139,18 +128,15 @@ def refresh_while(
     """A refresh of all pools that is interrupted."""
     Interrupted.do = staticmethod(do)
     mine = Interrupted(engine=engine, name="pools", fence=0, now=now, last=None)
-    return dict(pools.refresh_vo(mine, eligibility_cache.eligibility_of(config), "lhcb", whole=True))
+    return dict(pools.refresh_vo(mine, config, "lhcb", whole=True))
 
 
-@pytest.mark.parametrize("knows", [True, False])
 def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_corrected_with_the_others(
-    engine: Engine, now: datetime, *, knows: bool
+    engine: Engine, now: datetime
 ) -> None:
     older, newer = tree({0: 4000, 1: 9000}, 1), tree({0: 2000, 1: 9000}, 2)
     bring(engine, _ASKED[0], now)
     cycle(engine, older, now)
-    if not knows:
-        eligibility_cache._latest.clear()
 
     def arrive() -> None:
         asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}

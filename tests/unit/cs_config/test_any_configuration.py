@@ -20,7 +20,6 @@ from matcher.explain.job_conditions import JobDemand
 from matcher.limits import running_limits, throttle_standings
 from optimizers.chain import batch
 from optimizers.chain.chain import ChainContext, ChainResult, Hold
-from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.description import description, parametric
 from pilotage.fabric.director import matcher_client, recorded_pilots
 from pilotage.fabric.pilot import offer
@@ -212,7 +211,7 @@ def _agents(config: Configuration, vo: str) -> None:
 
 
 def _optimizers(config: Configuration, vo: str) -> None:
-    context = ChainContext(config=config, now=NOW, eligibility=Eligibility(config), catalogues={})
+    context = ChainContext(config=config, now=NOW, catalogues={})
     for delay in (None, timedelta.max):
         held = ChainResult(outcome=Hold(reason="", delay=delay), step="X", passed=())
         assert batch.status_update_from(held, vo, context, frozenset()).due_at is not None

@@ -6,7 +6,6 @@ import pytest
 from cs_config import validate
 from cs_config.options.operations import options_for
 from optimizers.chain.chain import ChainContext, JobContext
-from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.description import description
 from optimizers.steps.replica_catalogue import CatalogueOpener
 
@@ -17,9 +16,7 @@ def context_of(now: datetime) -> Callable[..., ChainContext]:
         text: str = "Resources: {}", catalogues: dict[str, CatalogueOpener] | None = None
     ) -> ChainContext:
         config = validate.parse(text, "test", 1)
-        return ChainContext(
-            config=config, now=now, eligibility=Eligibility(config), catalogues=catalogues or {}
-        )
+        return ChainContext(config=config, now=now, catalogues=catalogues or {})
 
     return make
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, func, insert, select
 
+from cs_config.classes.queue_class_index import QueueClassIndex
+from cs_config.classes.queue_columns import EligibleSets
 from optimizers.chain import batch, chain
 from optimizers.chain.chain import (
     ChainContext,
@@ -18,9 +20,8 @@ from optimizers.chain.chain import (
     Outcome,
     Step,
 )
-from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.workers.inline import InlineOptimizer
-from requirements.canonical import pool_id
+from requirements.canonical import Requirements, pool_id
 from requirements.record import Record
 from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue
@@ -461,12 +462,14 @@ def test_the_inline_optimizer_outlives_a_defect(engine: Engine, now: datetime) -
 def test_a_pool_whose_queues_cannot_be_found_holds_its_own_jobs_only(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def find(self: Eligibility, pool_id: str, *others: object, find=Eligibility.find):  # type: ignore[no-untyped-def]
+    resolve = QueueClassIndex.resolve_pool
+
+    def fail(self: QueueClassIndex, pool_id: str, requirements: Requirements) -> EligibleSets:
         if pool_id == POOL_4000:
             raise RecursionError("too deep")
-        return find(self, pool_id, *others)
+        return resolve(self, pool_id, requirements)
 
-    monkeypatch.setattr(Eligibility, "find", find)
+    monkeypatch.setattr(QueueClassIndex, "resolve_pool", fail)
     bad, good, plain = submit(engine, grid(), now, NEEDS_4000, NEEDS_TOO_MUCH, JOB)
     result = batch.optimize(engine, grid(), [bad, good, plain], now=now)
     assert (set(result.waiting), result.held) == ({good, plain}, (bad,))

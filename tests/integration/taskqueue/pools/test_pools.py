@@ -20,7 +20,7 @@ from taskqueue.errors import PoolNotFound
 from taskqueue.jobs import unmatchable
 from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
-from taskqueue.pools.queue_class_store import RefreshState, StoredClasses
+from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import changes, pool_mappings, queue_class_members, submit_pools
 from tests import by_hand, stored
 
@@ -273,16 +273,14 @@ def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, no
 
 
 def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: Engine, now: datetime) -> None:
-    """Who knows the version before the last one as well does not take it for what is stored."""
     first, between = {"x": [A, B]}, {"y": [A], "z": [C]}
     with database.writing(engine) as conn:
         _sync(conn, 1, now, first)
-    before = StoredClasses(config_version=1, expiries=0, classes=_classes(first))
 
     def back() -> bool:
         with database.writing(engine) as conn:
             return queue_class_store.store_classes(
-                conn, vo="lhcb", config_version=3, classes=_classes(first), now=now, before=before
+                conn, vo="lhcb", config_version=3, classes=_classes(first), now=now
             )
 
     assert stored.meanwhile(engine, lambda conn: _sync(conn, 2, now, between), back)

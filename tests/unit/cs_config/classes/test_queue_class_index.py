@@ -1,17 +1,19 @@
 """The index over queue classes says what the evaluator says of each class."""
 
-from collections.abc import Mapping, Sequence
-from itertools import count
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_config.classes import queue_columns
-from cs_config.classes.queue_class_index import QueueClassIndex, number_classes
+from cs_config.classes.queue_class_index import QueueClassIndex
 from cs_config.classes.queue_classes import QueueClass, digest
-from cs_config.classes.queue_columns import EligibleSets, RequirementPart, RequirementQuestion
+from cs_config.classes.queue_columns import EligibleSets, RequirementQuestion
 from requirements import evaluator
+from requirements.bitset import mask_from
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.nodes.enumeration import MAX_TOTAL, TotalWork
@@ -110,42 +112,47 @@ def test_a_number_that_counts_as_true_beside_others_is_not_true_by_itself() -> N
     index = QueueClassIndex([QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())], DECLARATIONS)
     for text in ("other.Absent =?= undefined && other.MaxRAM", "other.MaxRAM"):
         asked = Expression(text=text)
-        assert index.resolve(index.question_of(text, asked)) == _expected(index, asked)
+        assert index.resolve_pool(text, asked) == _expected(index, asked)
 
 
-@given(_classes(), _classes(), st.lists(_asked, min_size=1, max_size=4))
-def test_what_is_taken_over_from_another_version_is_what_a_new_index_says(
-    older: list[QueueClass], newer: list[QueueClass], asked: Sequence[Requirements]
+def test_a_pool_is_resolved_once_at_a_time_and_others_do_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = QueueClassIndex(older, DECLARATIONS)
-    for number, each in enumerate(asked):
-        before.resolve(before.question_of(str(number), each))
-    shared = {each.digest: each for each in (*older[::2], *newer)}
-    index = QueueClassIndex(list(shared.values()), DECLARATIONS, before=before)
-    for number, each in enumerate(asked):
-        assert index.resolve(index.question_of(str(number), each)) == _expected(index, each)
+    index = QueueClassIndex([QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())], DECLARATIONS)
+    small, large = Record(values=(("Memory", 500),)), Record(values=(("Memory", 2000),))
+    began, may_end, resolve = Event(), Event(), index.resolve
+    resolved: list[Requirements] = []
+
+    def resolve_slowly(question: RequirementQuestion) -> EligibleSets:
+        resolved.append(question.whole)
+        if question.whole is small:
+            began.set()
+            assert may_end.wait(60)
+        return resolve(question)
+
+    monkeypatch.setattr(index, "resolve", resolve_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        slow = [threads.submit(index.resolve_pool, "small", small) for _ in range(2)]
+        assert began.wait(60)
+        assert index.resolve_pool("large", large) == EligibleSets(eligible=0)
+        may_end.set()
+        assert [each.result() for each in slow] == [EligibleSets(eligible=1)] * 2
+    assert resolved == [small, large]
 
 
-def test_an_index_may_be_asked_while_another_one_takes_over_what_it_knows() -> None:
-    before, *others = (
-        QueueClass(digest=name, values={"MaxRAM": 1000}, queues=()) for name in ("before", "after")
+@given(
+    st.lists(st.booleans(), max_size=9).flatmap(
+        lambda bits: st.tuples(st.just(bits), st.permutations(range(len(bits))))
     )
-    index = QueueClassIndex([before], DECLARATIONS)
-    numbers = count(1)
-
-    def asked_meanwhile(_values: Mapping[str, Value]) -> bool:
-        another = Record(values=(("Memory", next(numbers)),))
-        return bool(index.resolve(index.question(another)))
-
-    part = RequirementPart(key="part", names=("maxram",), holds=asked_meanwhile)
-    question = RequirementQuestion(whole=Record(values=()), names=frozenset({"maxram"}), parts=(part,))
-    assert index.resolve(question) == EligibleSets(eligible=1)
-    assert QueueClassIndex(others, DECLARATIONS, before=index).resolve(question) == EligibleSets(eligible=1)
-
-
-def test_slots_stay_and_the_lowest_free_ones_are_given() -> None:
-    assert number_classes({"b": 2, "a": 0}, ["a", "d", "c"]) == {"b": 2, "a": 0, "c": 1, "d": 3}
-    assert number_classes({}, []) == {}
+)
+def test_renumbered_sets_have_the_same_queues(drawn: tuple[list[bool], list[int]]) -> None:
+    bits, numbers = drawn
+    sets = EligibleSets(
+        eligible=mask_from(range(len(bits))), undecided=mask_from([n for n, bit in enumerate(bits) if bit])
+    )
+    found = sets.renumbered(numbers)
+    assert found.eligible == sets.eligible
+    assert [bool(found.undecided >> number & 1) for number in numbers] == bits
 
 
 def test_an_expression_with_many_combinations_at_many_queues_has_one_budget(
@@ -159,7 +166,7 @@ def test_an_expression_with_many_combinations_at_many_queues_has_one_budget(
 
     def resolve() -> EligibleSets:
         index = QueueClassIndex(classes, DECLARATIONS)
-        return index.resolve(index.question_of("pool", requirement))
+        return index.resolve_pool("pool", requirement)
 
     assert resolve() == EligibleSets(eligible=0)
     one = TotalWork()

@@ -8,7 +8,6 @@ import pytest
 from cs_config import validate
 from optimizers.chain import chain, result_cache
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, Hold, Outcome
-from optimizers.chain.eligibility_cache import Eligibility
 from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description import description
 from optimizers.description.parametric import JobMember
@@ -38,7 +37,7 @@ def _job(job_id: int, body: str, now: datetime) -> PreparingJob:
 @pytest.mark.parametrize(("banned", "kept"), [(1, True), (1000, False)])
 def test_what_asks_much_is_remembered_for_its_batch_only(banned: int, kept: bool, now: datetime) -> None:
     config = grid()
-    context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
+    context = ChainContext(config=config, now=now, catalogues={})
     sites = [f"SITE.{number:020}.ch" for number in range(banned)]
     body = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1, "BannedSites": sites})
 
@@ -54,7 +53,7 @@ def test_what_asks_much_is_remembered_for_its_batch_only(banned: int, kept: bool
 
 def _outcome(body: dict[str, object], described: str, now: datetime) -> Outcome:
     config = validate.parse(f"Operations: {{lhcb: {{JobDescription: {{{described}}}}}}}")
-    context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
+    context = ChainContext(config=config, now=now, catalogues={})
     text = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1} | body)
     [(_, passage)] = result_cache.run_or_reuse([_job(1, text, now)], chain.installed_steps(), context)
     return passage.outcome
@@ -79,7 +78,7 @@ def test_a_long_description_of_one_new_job_is_not_copied_for_a_key(
 ) -> None:
     """Nothing would be found by it; it would take as much memory as the description, which may be 3.5 MB."""
     config = grid()
-    context = ChainContext(config=config, now=now, eligibility=Eligibility(config), catalogues={})
+    context = ChainContext(config=config, now=now, catalogues={})
     stated = {"Executable": "x", "CPUTime": 3600, "InputSandbox": [f"{n:030}" for n in range(files)]}
     read = description.parse_description(stated, context.operations("lhcb"))
     member = JobMember(description=read, parameters=None)
