@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
@@ -145,36 +145,56 @@ class JobDescriptionOptions(Options):
         """The declared names, folded."""
         return {fold(name): option for name, option in self.declared.items()}
 
+    @cached_property
+    def bounds_by_name(self) -> Mapping[str, tuple[float | None, float | None]]:
+        """The least and the largest value of each keyword: the configured ones, or else its own."""
+        found: dict[str, tuple[float | None, float | None]] = {}
+        for keyword in keywords.KEYWORDS:
+            configured = self.declared_by_name.get(fold(keyword.name))
+            low, high = (configured.min, configured.max) if configured else (None, None)
+            found[keyword.name] = (
+                keyword.minimum if low is None else low,
+                keyword.maximum if high is None else high,
+            )
+        return found
+
+    def read(self, keyword: Keyword, raw: object) -> tuple[object, Sequence[str]]:
+        """Read a value that a description states: the value, and in which bounds it is not.
+
+        Where `Clamp` allows it, the value is changed to be within its bounds. Source: DIRAC 8 does so with
+        these two; less memory or fewer processors would make the job fail.
+
+        Raises:
+            UnfitValueError: The keyword cannot have the value in any configuration.
+        """
+        value = keyword.read(raw)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return value, ()
+        if self.clamp and keyword.name in _CLAMPED:
+            low, high = self.bounds_by_name[keyword.name]
+            if isinstance(value, int):
+                low, high = low and math.ceil(low), high and math.floor(high)
+            value = value if low is None else max(value, low)
+            value = value if high is None else min(value, high)
+        return value, tuple(self.out_of_bounds(keyword, value))
+
     def out_of_bounds(self, keyword: Keyword, value: object) -> Iterator[str]:
-        """Check a keyword's value against the configured bounds, or else against its own."""
+        """Check a keyword's value against its bounds."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
-        low, high = self._find_bounds(keyword)
+        low, high = self.bounds_by_name[keyword.name]
         if low is not None and value < low:
             yield f"{format_value(value)} is too small, allowed is at least {format_value(low)}"
         if high is not None and value > high:
             yield f"{format_value(value)} is too large, allowed is at most {format_value(high)}"
 
-    def apply_clamp(self, keyword: Keyword, value: object) -> object:
-        """The value within its bounds, where `Clamp` allows to change it; else as it is.
+    def find_conflicts(
+        self, values: Mapping[str, Any], *, is_accepted: bool = False
+    ) -> Iterator[tuple[str, str]]:
+        """Values, by attribute, that contradict each other, as pairs of keyword and message.
 
-        Source: DIRAC 8 does so with these two; less memory or fewer processors would make the job fail.
+        Also those that the options allow no submission; an earlier one `is_accepted`.
         """
-        if not self.clamp or keyword.name not in _CLAMPED or not isinstance(value, int | float):
-            return value
-        low, high = self._find_bounds(keyword)
-        if isinstance(value, int):
-            low, high = low and math.ceil(low), high and math.floor(high)
-        at_least = value if low is None else max(value, low)
-        return at_least if high is None else min(at_least, high)
-
-    def _find_bounds(self, keyword: Keyword) -> tuple[float | None, float | None]:
-        configured = self.declared_by_name.get(fold(keyword.name))
-        low, high = (configured.min, configured.max) if configured else (None, None)
-        return keyword.minimum if low is None else low, keyword.maximum if high is None else high
-
-    def contradictions(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Contradictions between several keywords, by attribute, as pairs of keyword and message."""
         low, high, exact = (values.get(name) for name in ("min_processors", "max_processors", "processors"))
         if low is not None and high is not None and low > high:
             yield "MinNumberOfProcessors", f"{low} is more than MaxNumberOfProcessors, {high}"
@@ -185,9 +205,8 @@ class JobDescriptionOptions(Options):
         ram = min_ram + values.get("min_ram_per_core_mb", 0) * (exact or low or 1)
         if 0 < max_ram < ram:
             yield "MinRAM" if min_ram else "MinRAMPerCore", f"{ram} MB is more than MaxRAM, {max_ram} MB"
-
-    def excesses(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Values, by attribute, that the options allow no submission, as pairs of keyword and message."""
+        if is_accepted:
+            return
         files, most = len(values.get("input_data", ())), self.max_input_data
         if files > most:
             yield "InputData", f"{files} files are too many, allowed are {most}"
@@ -212,8 +231,7 @@ class JobDescriptionOptions(Options):
                 yield name, str(unfit)
             else:
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
-        found = (*self.contradictions(read), *self.excesses(read))
-        yield from ((spelled.get(name, name), message) for name, message in found)
+        yield from ((spelled.get(name, name), message) for name, message in self.find_conflicts(read))
 
     @cached_property
     def default_values(self) -> Mapping[str, object]:

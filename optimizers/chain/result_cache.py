@@ -1,9 +1,9 @@
 """Cache of chain results, shared by equal jobs, and the conversion of stored jobs to the chain's input."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final
 
 from cs_config.cache import Cache, derived
@@ -14,6 +14,7 @@ from optimizers.chain.chain import ChainContext, ChainResult, Done, JobContext, 
 from optimizers.description import description
 from optimizers.description.description import JobDescription
 from optimizers.description.parametric import JobMember
+from optimizers.submit.submitter import Ownership
 from requirements.errors import InvalidInput, Problem
 from taskqueue.jobs import placeholders
 from taskqueue.jobs.optimizer_queue import PreparingJob
@@ -64,8 +65,6 @@ _MOST_KEPT: Final = 20_000
 #: Characters of a stored description; results of longer ones are cached for their batch only.
 _SHORT: Final = 16_384
 
-#: Key of a new job: not held by any step, never rescheduled or matched, sandbox present.
-_NEW: Final = (None, 0, False, False)
 #: What the result depends on: description, VO, step that held the job, reschedulings, whether it was matched,
 #: whether its sandbox is missing.
 _JobKey = tuple[str, str, str | None, int, bool, bool]
@@ -88,29 +87,12 @@ def run_or_reuse(
 def _run_or_reuse(
     job: PreparingJob, steps: Mapping[str, Step], context: ChainContext, here: dict[Hashable, ChainResult]
 ) -> ChainResult:
-    return _find_or_run(
-        _job_key(job),
-        lambda: chain.run_chain(job_context_from_row(job, context), steps, context),
-        steps,
-        context,
-        here,
-    )
-
-
-def _find_or_run(
-    key: _JobKey | None,
-    run: Callable[[], ChainResult],
-    steps: Mapping[str, Step],
-    context: ChainContext,
-    here: dict[Hashable, ChainResult],
-) -> ChainResult:
-    if key is None:
-        return run()
+    key = _job_key(job)
     known = _known_results(context.config)
-    found = here.get(key) or known.find(key, steps)
+    found = None if key is None else here.get(key) or known.find(key, steps)
     if found is None:
-        found = run()
-        if found.pure:
+        found = chain.run_chain(job_context_from_row(job, context), steps, context)
+        if key is not None and found.pure:
             here[key] = found
             if isinstance(found.outcome, Done) and len(key[0]) <= _SHORT:
                 known.store(key, found, steps)
@@ -121,10 +103,8 @@ def _find_or_run(
 class UndecidedJobs:
     """New jobs that will share a stored description."""
 
-    vo: str
-    owner: str
-    owner_group: str
-    body: str  #: JSON object, the description as it will be stored
+    whose: Ownership
+    body: Mapping[str, object]  #: the description as it will be stored
     members: Sequence[JobMember]
 
 
@@ -133,32 +113,29 @@ def decide(
 ) -> list[list[ChainResult | None]]:
     """Run the chain for jobs before they are stored, without any I/O; a result for each member of each group.
 
-    It is the result of `run_or_reuse` for the stored job: both run `run_chain` for an equal description, and
-    share the cache. None: a step is not pure; it was not run.
+    It is the result of `run_or_reuse` for the stored job: both run `run_chain` for an equal description.
+    None: a step is not pure; it was not run. Nothing is cached: the pure steps take no longer than the key of
+    a cache.
     """
-    here: dict[Hashable, ChainResult] = {}
     # A step that is not pure is missing here, and so the result is not pure either.
     pure = {name: step for name, step in steps.items() if chain.is_pure(step)}
     decided: list[list[ChainResult | None]] = []
     for group in groups:
-        is_shared = group.members[0].parameters is not None
-        # The result of a long one is not kept, and its key takes as much memory as the description.
-        is_alone = len(group.body) > _SHORT and len(group.members) == 1
-        kind = None if is_alone else _description_key(group.body, group.vo, shared=is_shared)
-        different = group.members if kind is None else group.members[:1]
+        first, *others = group.members
+        is_shared = first.parameters is not None
+        is_same = bool(others) and _description_key(json.dumps(group.body), group.whose.vo, shared=is_shared)
         results: list[ChainResult | None] = []
-        for member in different:
+        for member in (first,) if is_same else group.members:
             candidate = JobContext(
                 job_id=0,
-                vo=group.vo,
-                owner=group.owner,
-                owner_group=group.owner_group,
+                vo=group.whose.vo,
+                owner=group.whose.owner,
+                owner_group=group.whose.owner_group,
                 description=member.whole,
             )
-            run = partial(chain.run_chain, candidate, pure, context)
-            found = _find_or_run(kind and (*kind, *_NEW), run, steps, context, here)
+            found = chain.run_chain(candidate, pure, context)
             results.append(found if found.pure else None)
-        decided.append(results if kind is None else results * len(group.members))
+        decided.append(results * len(group.members) if is_same else results)
     return decided
 
 

@@ -4,12 +4,12 @@
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final
 
 from cs_config.options import keywords
-from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
+from cs_config.options.keywords import UnfitValueError, format_seen
 from cs_config.options.options import VoOptions
 from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes, Unevaluated
@@ -52,41 +52,44 @@ def may_refer_to_own(text: str) -> bool:
     return _OWN.search(text) is not None
 
 
-def refers_to_own(raw: Mapping[str, object]) -> bool:
-    """Whether an expression of a parsed description may contain `MY.X`."""
-    return any(
-        may_refer_to_own(value.text if isinstance(value, Unevaluated) else str(value))
-        for name, value in raw.items()
-        if isinstance(value, Unevaluated | Mapping) or fold(name) in _EVALUATED
-    )
+def find_expressions(raw: Mapping[str, object]) -> tuple[list[str], bool]:
+    """The texts of Requirements and Rank of a parsed description that are expressions, not records.
 
-
-def list_expressions(raw: Mapping[str, object]) -> list[str]:
-    """The texts of Requirements and Rank of a parsed description that are expressions, not records."""
-    found = [expression(value) for name, value in raw.items() if fold(name) in _EVALUATED]
-    return [each.text for each in found if isinstance(each, Unevaluated)]
+    Also whether an expression of any keyword may contain `MY.X`.
+    """
+    texts: list[str] = []
+    refers = False
+    for name, value in raw.items():
+        is_evaluated = fold(name) in _EVALUATED
+        if is_evaluated and isinstance(read := expression(value), Unevaluated):
+            texts.append(read.text)
+        if is_evaluated or isinstance(value, Unevaluated | Mapping):
+            refers = refers or may_refer_to_own(str(value))
+    return texts, refers
 
 
 def expression(value: object) -> object:
     """Convert a value to an expression where one is required: a text is the expression's source."""
-    text = value[EXPRESSION] if _is_expression(value) else value  # type: ignore[index]
-    return Unevaluated(text) if isinstance(text, str) else value
+    read = read_wrapped(value)
+    return Unevaluated(read) if isinstance(read, str) else read
+
+
+def read_wrapped(value: object) -> object:
+    """The expression of `{"expression": "…"}`; any other value as it is."""
+    if isinstance(value, Mapping) and list(value) == [EXPRESSION] and isinstance(value[EXPRESSION], str):
+        return Unevaluated(value[EXPRESSION])
+    return value
 
 
 def further_value(value: object, name: str) -> object:
     """Check the value of a keyword that only the configuration defines, a value or an expression."""
-    if _is_expression(value):
-        value = Unevaluated(str(value[EXPRESSION]))  # type: ignore[index]
+    value = read_wrapped(value)
     if isinstance(value, Unevaluated):
         place = SourceText(text=value.text, path=name, file=value.file, line=value.line, column=value.column)
         read_expression(place)
     else:
         as_value(value, name)
     return value
-
-
-def _is_expression(value: object) -> bool:
-    return isinstance(value, Mapping) and list(value) == [EXPRESSION] and isinstance(value[EXPRESSION], str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +199,7 @@ def parse_description(
         stated.update(reader.keyword(name, value))
         if len(reader.problems) >= MOST_PROBLEMS:
             break
-    extra = reader.unknown_to_us(raw)
+    extra = reader.further_keywords() if reader.unknown else {}
     own = own_attributes(_OWN_DEFAULTS | stated, {**extra, **reader.evaluated})
     defaults = operations.job_description.default_values if with_defaults else {"cpu_time": 0}
     values: dict[str, Any] = {**defaults, **stated, **reader.expressions(own)}
@@ -214,17 +217,17 @@ def parse_description(
 
 
 def read_own(
-    description: JobDescription, own: Iterable[tuple[Keyword, object]], operations: VoOptions
+    description: JobDescription, own: Mapping[str, object], operations: VoOptions
 ) -> Mapping[str, Any] | None:
     """Parse further keywords for an otherwise valid description; values by attribute, None if invalid."""
     values: dict[str, Any] = {}
-    for keyword, value in own:
+    for name, value in own.items():
+        keyword = keywords.BY_NAME[name]
         try:
-            read = operations.job_description.apply_clamp(keyword, keyword.read(value))
+            values[keyword.attribute], faults = operations.job_description.read(keyword, value)
         except UnfitValueError:
             return None
-        values[keyword.attribute] = read
-        if not isinstance(read, str) and any(operations.job_description.out_of_bounds(keyword, read)):
+        if faults:
             return None
     # No other keyword that can differ between jobs takes part in a contradiction.
     if "input_data" in values and any(_contradictions(replace(description, **values), operations)):
@@ -233,9 +236,9 @@ def read_own(
 
 
 def grid_job_problems(
-    description: JobDescription, arguments: str, operations: VoOptions
+    description: JobDescription, own: Mapping[str, Any], operations: VoOptions
 ) -> Iterator[Problem]:
-    """Find features of grid jobs in a job, with its own arguments, whose type no job manager handles.
+    """Find features of grid jobs in a job, with its own values, whose type no job manager handles.
 
     A pilot would run it literally, and once, without any error.
     """
@@ -247,6 +250,7 @@ def grid_job_problems(
     for name in _OF_GRID_JOBS:
         if getattr(description, keywords.BY_NAME[name].attribute) is not None:
             yield Problem(path=name, message=f"is for job managers only, and {allowed}")
+    arguments = own.get("arguments", description.arguments)
     if open_places := [place for place in PLACES_OF_GRID_JOBS if place in arguments]:
         message = f"{', '.join(open_places)} would be filled by a job manager only, and {allowed}"
         yield Problem(path="Arguments", message=message)
@@ -284,6 +288,7 @@ class _Reader:
     spelled: dict[str, str]  #: attribute to its spelling in the description
     is_accepted: bool  #: the options judged it before
     evaluated: dict[str, object] = field(default_factory=dict)  #: name to expression
+    unknown: dict[str, object] = field(default_factory=dict)  #: name to value, of what we do not define
 
     def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
         self.problems.append(Problem(path=name, message=message, suggestion=suggestion))
@@ -295,6 +300,7 @@ class _Reader:
         if keyword is not None:
             attribute = keyword.attribute
         if attribute is None:
+            self.unknown[name] = value
             return {}
         if (other := self.spelled.setdefault(attribute, name)) != name:
             self.problem(name, f"named twice, the other time as {other}")
@@ -303,24 +309,21 @@ class _Reader:
             self.evaluated[name] = expression(value)
             return {}
         try:
-            read = keyword.read(value)
+            if self.is_accepted:
+                return {keyword.attribute: keyword.read(value)}
+            read, faults = self.operations.job_description.read(keyword, value)
         except UnfitValueError as unfit:
             self.problem(name, str(unfit))
             return {}
-        if self.is_accepted:
-            return {keyword.attribute: read}
-        read = self.operations.job_description.apply_clamp(keyword, read)
-        for message in self.operations.job_description.out_of_bounds(keyword, read):
+        for message in faults:
             self.problem(name, message)
         return {keyword.attribute: read}
 
-    def unknown_to_us(self, raw: Mapping[str, object]) -> dict[str, object]:
+    def further_keywords(self) -> dict[str, object]:
         """Return the keywords that only the configuration defines; any other is a problem."""
         found: dict[str, object] = {}
         known = {fold(each) for each in self.operations.job_description.extra}
-        for name, value in raw.items():
-            if keywords.find_keyword(name) or fold(name) in _EVALUATED:
-                continue
+        for name, value in self.unknown.items():
             if fold(name) not in known and not self.is_accepted:
                 self._unknown(name)
                 if len(self.problems) >= MOST_PROBLEMS:
@@ -379,10 +382,9 @@ def _contradictions(
     description: JobDescription, operations: VoOptions, *, is_accepted: bool = False
 ) -> Iterator[tuple[str, str]]:
     values = {name: getattr(description, name) for name in _CONTRADICTING}
-    yield from operations.job_description.contradictions(values)
+    yield from operations.job_description.find_conflicts(values, is_accepted=is_accepted)
     if is_accepted:
         return
-    yield from operations.job_description.excesses(values)
     # With a default of either, the job waits for another configuration.
     named = names_without_any(description.sites)
     are_stated = description.states("sites") and description.states("banned_sites")

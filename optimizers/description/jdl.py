@@ -276,17 +276,9 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
         raise InvalidJob([Problem(path="description", message=message, file=file)])
     try:
         SourceText(text=text, path="description", file=file).check_characters()
-    except InvalidInput as invalid:
-        raise InvalidJob(invalid.problems) from None
-    if is_cfg(text):
-        return (read_cfg(text, file),)
-    return (read_jdl(text, file),) if is_jdl(text) else read_yaml(text, file)
-
-
-def read_jdl(text: str, file: str | None = None) -> Mapping[str, object]:
-    """Parse a JDL: `[ Executable = "a"; … ]`, the brackets may be missing."""
-    try:
-        return parse_ad(text, file, "description")
+        if is_cfg(text):
+            return (read_cfg(text, file),)
+        return (parse_ad(text, file, "description"),) if is_jdl(text) else read_yaml(text, file)
     except InvalidInput as invalid:
         raise InvalidJob(invalid.problems) from None
 

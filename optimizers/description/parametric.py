@@ -8,6 +8,7 @@ an archive that was uploaded before, identified by the digest of its content.
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -28,6 +29,7 @@ from taskqueue.jobs import placeholders
 
 _LISTS = "parameters"
 _NUMBERS = {"parameterstart": 0, "parameterstep": 1, "parameterfactor": 1}
+_KINDS = frozenset({_LISTS, *_NUMBERS})
 #: Characters of a formatted number.
 _MOST_DIGITS = 24
 
@@ -65,32 +67,84 @@ class Volume:
         return self.varied_tokens + sum(map(jdl.count_tokens, self.expressions))
 
 
-def volume(raw: Mapping[str, object]) -> Volume:
-    """Return the size that a description declares, valid or not: an upper bound for `expand_parameters`."""
-    columns = {
-        name: value for keyword, value in raw.items() for head, name in [_split(keyword)] if head == _LISTS
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedParameter:
+    """A keyword such as `Parameters.A` or `ParameterStart.A` with its value."""
+
+    keyword: str  #: as written
+    kind: str  #: folded, without the name
+    name: str  #: of its placeholder; `s` for `Parameters`
+    value: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitDescription:
+    """A parsed description, valid or not, split into what its jobs share and their parameters."""
+
+    #: What the jobs share, with placeholders. An expression of another keyword with a percent sign has its
+    #: form in JSON, where placeholders are filled.
+    template: Mapping[str, object]
+    parameters: Sequence[StatedParameter]  #: in the order written; empty: it is one job
+    #: The part that is read for each job: nothing, open keywords with placeholders by their canonical names,
+    #: or the template itself.
+    varied: Mapping[str, object]
+    volume: Volume  #: upper bound for `expand_parameters`
+
+
+def split_description(raw: Mapping[str, object]) -> SplitDescription:
+    """Split a description into template and parameters, and measure it."""
+    template: dict[str, object] = {}
+    parameters: list[StatedParameter] = []
+    for keyword, value in raw.items():
+        head, _, name = keyword.partition(".")
+        if (kind := fold(head)) in _KINDS:
+            parameters.append(StatedParameter(keyword=keyword, kind=kind, name=name or "s", value=value))
+        elif isinstance(value, Unevaluated) and "%" in value.text and keywords.find_keyword(keyword) is None:
+            template[keyword] = {descriptions.EXPRESSION: value.text}
+        else:
+            template[keyword] = value
+    columns = {each.name: each.value for each in parameters if each.kind == _LISTS}
+    expressions, refers = descriptions.find_expressions(template if columns else raw)
     if not columns:
-        read = descriptions.list_expressions(raw)
-        if descriptions.refers_to_own(raw):
-            return Volume(jobs=1, varied_tokens=sum(map(jdl.count_tokens, read)))
-        return Volume(jobs=1, expressions=frozenset(read))
-    sizes = {name: _measure(column) for name, column in columns.items()}
+        tokens = sum(map(jdl.count_tokens, expressions)) if refers else 0
+        once = frozenset[str]() if refers else frozenset(expressions)
+        volume = Volume(jobs=1, varied_tokens=tokens, expressions=once)
+        return SplitDescription(template=raw, parameters=(), varied={}, volume=volume)
+    found = {name: value for name, value in template.items() if has_place({name: value})}
+    varied: Mapping[str, object] = {
+        known.name: value
+        for name, value in found.items()
+        if (known := keywords.find_keyword(name)) and known.name in keywords.OPEN
+    }
+    if found and (refers or len(varied) < len(found)):
+        varied = template
+    volume = _measure(template, columns, count_values(varied), dict.fromkeys(expressions, refers))
+    return SplitDescription(template=template, parameters=parameters, varied=varied, volume=volume)
+
+
+def _measure(
+    template: Mapping[str, object],
+    columns: Mapping[str, object],
+    values: int,
+    expressions: Mapping[str, bool],
+) -> Volume:
+    """The volume of a parametric description; of `expressions` those marked are read for each job.
+
+    `values` are read for each job.
+    """
+    sizes = {name: _measure_column(column) for name, column in columns.items()}
     jobs = max(each.jobs for each in sizes.values())
-    sizes.setdefault("n", _measure(jobs))
-    template = without_parameters(raw)
+    sizes.setdefault("n", _measure_column(jobs))
     fixed, uses = placeholders.count_places(template)
     filled = [(number, sizes[name]) for name, number in uses.items() if name in sizes]
     more = sum(number * (size.values - size.jobs) for number, size in filled)  # items of lists
-    texts = set(descriptions.list_expressions(template))
-    refers = fixed > 0 and descriptions.refers_to_own(template)
-    varied = {text for text in texts if refers or "%" in text}
+    varied = {text for text, refers in expressions.items() if (refers and fixed) or "%" in text}
     return Volume(
         jobs=jobs,
         characters=jobs * fixed + sum(number * size.characters for number, size in filled),
         longest=fixed + sum(number * size.longest for number, size in filled),
-        values=jobs * (count_values(choose_varied(template)) + uses.total()) + more,
-        expressions=frozenset(texts - varied),
+        values=jobs * (values + uses.total()) + more,
+        expressions=frozenset(expressions.keys() - varied),
         varied_tokens=sum(_count_varied_tokens(text, columns, jobs) for text in varied),
     )
 
@@ -110,15 +164,6 @@ def _count_column(column: object, jobs: int) -> int:
             for value in column
         )
     return jobs
-
-
-def choose_varied(template: Mapping[str, object]) -> Mapping[str, object]:
-    """The part of a template that is read for each job: open keywords with placeholders, or all of it."""
-    found = {name: value for name, value in template.items() if has_place(value)}
-    is_open = all(
-        (keyword := keywords.find_keyword(name)) and keyword.name in keywords.OPEN for name in found
-    )
-    return found if not found or (is_open and not descriptions.refers_to_own(template)) else template
 
 
 def has_place(value: object) -> bool:
@@ -143,7 +188,7 @@ class _ColumnSize:
     values: int  #: with the items of those that are lists
 
 
-def _measure(column: object) -> _ColumnSize:
+def _measure_column(column: object) -> _ColumnSize:
     if isinstance(column, list | tuple):
         each = [_count_characters(value) for value in column]
         items = sum(len(value) for value in column if isinstance(value, list | tuple))
@@ -162,26 +207,7 @@ def _count_characters(value: object) -> int:
     return len(value) if isinstance(value, str) else _MOST_DIGITS
 
 
-def is_parametric(raw: Mapping[str, object]) -> bool:
-    """Whether a description makes many jobs."""
-    return any(_split(name)[0] == _LISTS for name in raw)
-
-
-def without_parameters(raw: Mapping[str, object]) -> dict[str, object]:
-    """Return the description that all members share, with its placeholders.
-
-    An expression of another keyword with a percent sign has its form in JSON, where placeholders are filled.
-    """
-    shared = ((name, value) for name, value in raw.items() if _split(name)[0] not in {_LISTS, *_NUMBERS})
-    return {
-        name: {descriptions.EXPRESSION: value.text}
-        if isinstance(value, Unevaluated) and "%" in value.text and keywords.find_keyword(name) is None
-        else value
-        for name, value in shared
-    }
-
-
-def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberValues]:
+def expand_parameters(split: SplitDescription, *, most: int) -> list[MemberValues]:
     """Return the values of each member of a parametric job, in order; InvalidJob has every problem.
 
     `Parameters` is a list of values, or a number of members whose values start at `ParameterStart` and
@@ -189,7 +215,7 @@ def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberVal
     is the number of the member, from 0, with leading zeros so that names sort.
     """
     reader = _Reader(most=most, problems=[])
-    columns = {name: reader.column(name, raw) for name in reader.names(raw)}
+    columns = {name: reader.column(stated) for name, stated in reader.group(split.parameters).items()}
     lengths = {name: len(column) for name, column in columns.items() if column}
     if len(set(lengths.values())) > 1:  # it would be unclear which values belong together
         shown = ", ".join(f"{name} has {length}" for name, length in sorted(lengths.items()))
@@ -204,10 +230,8 @@ def expand_parameters(raw: Mapping[str, object], *, most: int) -> list[MemberVal
     ]
 
 
-def _split(keyword: str) -> tuple[str, str]:
-    """Split `Parameters.A` into ("parameters", "A"); the unnamed parameter is `s`, after its placeholder."""
-    head, _, name = keyword.partition(".")
-    return fold(head), name or "s"
+#: The keywords of one parameter, by kind.
+_Stated = Mapping[str, StatedParameter]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,50 +239,37 @@ class _Reader:
     most: int
     problems: list[Problem]
 
-    def names(self, raw: Mapping[str, object]) -> list[str]:
-        """Return the names of the parameters; a start or step without its list is a problem."""
-        split = [(keyword, *_split(keyword)) for keyword in raw]
-        names = [name for _, head, name in split if head == _LISTS]
-        for keyword, head, name in split:
-            if head in _NUMBERS and name not in names:
-                suffix = "" if name == "s" else f".{name}"
-                self.problem(keyword, f"has no effect without Parameters{suffix}")
-        for name in {name for name in names if names.count(name) > 1}:
+    def group(self, parameters: Sequence[StatedParameter]) -> Mapping[str, _Stated]:
+        """Group keywords by parameter, in their order; a start or step without its list is a problem."""
+        grouped: defaultdict[str, dict[str, StatedParameter]] = defaultdict(dict)
+        twice: dict[str, None] = {}
+        for each in parameters:
+            if each.kind == _LISTS and _LISTS in grouped[each.name]:
+                twice[each.name] = None
+            grouped[each.name][each.kind] = each
+        for each in parameters:
+            if _LISTS not in grouped[each.name]:
+                suffix = "" if each.name == "s" else f".{each.name}"
+                self.problem(each.keyword, f"has no effect without Parameters{suffix}")
+        for name in twice:
             self.problem("Parameters", f"{name} is named twice")
-        return sorted(set(names))
+        return {name: stated for name, stated in sorted(grouped.items()) if _LISTS in stated}
 
-    def column(self, name: str, raw: Mapping[str, object]) -> Sequence[MemberValue]:
+    def column(self, stated: _Stated) -> Sequence[MemberValue]:
         """Return the values of one parameter, one for each member."""
-        stated = {
-            _split(keyword)[0]: (keyword, raw[keyword]) for keyword in raw if _split(keyword)[1] == name
-        }
-        keyword, value = stated.pop(_LISTS)
-        if isinstance(value, list | tuple):
-            return self._values(keyword, value)
-        count = self._number(keyword, value)
-        if not isinstance(count, int) or count < 1:
-            self.problem(keyword, f"{_format_seen(value)}, allowed is a list or a number of jobs, at least 1")
-            return []
-        if count > self.most:
-            return self._too_many(keyword, count)
-        numbers = {
-            name: self._number(*stated[name]) if name in stated else default
-            for name, default in _NUMBERS.items()
-        }
-        start, step, factor = numbers.values()
-        return list(self._progression(keyword, count, start=start, step=step, factor=factor))
-
-    def _values(self, keyword: str, values: list[object] | tuple[object, ...]) -> Sequence[MemberValue]:
-        if not values:
+        keyword, value = stated[_LISTS].keyword, stated[_LISTS].value
+        if not isinstance(value, list | tuple):
+            return self._progression(keyword, value, stated)
+        if not value:
             self.problem(keyword, "the list is empty, so there would be no job")
-        if len(values) > self.most:
-            return self._too_many(keyword, len(values))
-        named = [(f"{keyword}[{place}]", value) for place, value in enumerate(values)]
+        if len(value) > self.most:
+            return self._too_many(keyword, len(value))
+        named = [(f"{keyword}[{place}]", each) for place, each in enumerate(value)]
         return [
-            [self._text(f"{path}[{place}]", item) for place, item in enumerate(value)]
-            if isinstance(value, list | tuple)
-            else self._text(path, value)
-            for path, value in named
+            [self._text(f"{path}[{place}]", item) for place, item in enumerate(each)]
+            if isinstance(each, list | tuple)
+            else self._text(path, each)
+            for path, each in named
         ]
 
     def _text(self, path: str, value: object) -> str:
@@ -280,19 +291,30 @@ class _Reader:
             return 0
         return normal_number(value)
 
-    def _progression(
-        self, keyword: str, count: int, *, start: float, step: float, factor: float
-    ) -> Iterator[str]:
-        value = start
+    def _progression(self, keyword: str, number: object, stated: _Stated) -> list[MemberValue]:
+        count = self._number(keyword, number)
+        if not isinstance(count, int) or count < 1:
+            self.problem(
+                keyword, f"{_format_seen(number)}, allowed is a list or a number of jobs, at least 1"
+            )
+            return []
+        if count > self.most:
+            return self._too_many(keyword, count)
+        value, step, factor = (
+            self._number(stated[kind].keyword, stated[kind].value) if kind in stated else default
+            for kind, default in _NUMBERS.items()
+        )
+        values: list[MemberValue] = []
         for _ in range(count):
             if not abs(value) <= MAX_INTEGER:
                 self.problem(keyword, "its values grow beyond what every program can hold")
-                return
-            number = normal_number(value)
-            yield f"{number:.12g}" if isinstance(number, float) else str(number)
+                break
+            rounded = normal_number(value)
+            values.append(f"{rounded:.12g}" if isinstance(rounded, float) else str(rounded))
             value = value * factor + step
+        return values
 
-    def _too_many(self, keyword: str, count: int) -> list[str]:
+    def _too_many(self, keyword: str, count: int) -> list[MemberValue]:
         self.problem(keyword, f"{count} jobs are too many, allowed are {self.most} (MaxParametricJobs)")
         return []
 
@@ -320,62 +342,61 @@ class JobMember:
         return replace(self.description, **self.own) if self.own else self.description
 
     @property
-    def arguments(self) -> str:
-        """The job's own arguments, or the shared ones."""
-        return str(self.own.get("arguments", self.description.arguments))
-
-    @property
     def own_body(self) -> dict[str, object]:
         """The job's own values as in a stored description."""
         own = [(keywords.BY_ATTRIBUTE[attribute], value) for attribute, value in self.own.items()]
         return {keyword.name: keywords.as_json(keyword, value) for keyword, value in own}
 
 
-def template_members(
-    template: Mapping[str, object], expanded: Sequence[MemberValues], options: VoOptions
+def read_members(
+    split: SplitDescription, expanded: Sequence[MemberValues], options: VoOptions
 ) -> Iterator[JobMember]:
-    """Yield the jobs of a shared description with placeholders; InvalidJob is about the first invalid one."""
-    if not has_place(template):
-        same = descriptions.parse_description(template, options)
+    """Yield the jobs of a parametric description; InvalidJob is about the first invalid one.
+
+    What no placeholder affects is read once.
+    """
+    if not split.varied:
+        same = descriptions.parse_description(split.template, options)
         yield from (JobMember(description=same, parameters=values) for values in expanded)
         return
-    model = _read_member(template, expanded[0], options)
-    found = choose_varied(template)
-    # Those with placeholders; if they also affect other keywords, each job is read as a whole.
-    varied = {
-        keyword.name: (keyword, value)
-        for name, value in found.items()
-        if found is not template and (keyword := keywords.find_keyword(name))
-    }
-    with_places = {name: value for name, (_, value) in varied.items()}
+    model = _read_member(split.template, expanded[0], options)
     for values in expanded:
         own: Mapping[str, object] | None = None
-        if varied:
-            filled = placeholders.fill_placeholders(with_places, values)
-            own = descriptions.read_own(
-                model, [(keyword, filled[name]) for name, (keyword, _) in varied.items()], options
-            )
-        description = model if own is not None else _read_member(template, values, options)
+        if split.varied is not split.template:
+            filled = placeholders.fill_placeholders(split.varied, values)
+            own = descriptions.read_own(model, filled, options)
+        description = model if own is not None else _read_member(split.template, values, options)
         yield JobMember(description=description, own=own or {}, parameters=values)
 
 
-def is_same_for_all(body: Mapping[str, object], members: Sequence[JobMember]) -> bool:
-    """Whether the body, filled with the values of each member, equals the description of that member."""
-    first = members[0]
-    own = frozenset(keywords.BY_ATTRIBUTE[attribute].name for attribute in first.own)
-    rest = {name: value for name, value in body.items() if name not in own}
-    if has_place(rest) or any(
-        each.description is not first.description or each.own.keys() != first.own.keys() for each in members
-    ):
-        return all(
-            placeholders.fill_placeholders(body, each.parameters) == descriptions.stored_body(each.whole)
-            for each in members
-        )
-    read = descriptions.stored_body(first.description)
-    if rest != {name: value for name, value in read.items() if name not in own}:
-        return False
-    varied = {name: value for name, value in body.items() if name not in rest}
-    return all(placeholders.fill_placeholders(varied, each.parameters) == each.own_body for each in members)
+def find_shared_body(
+    split: SplitDescription, members: Sequence[JobMember], options: VoOptions
+) -> Mapping[str, object] | None:
+    """The body that is the description of each member of a parametric job when its values are filled in.
+
+    None: there is none, since a placeholder is where only a number is allowed; or since a value is a list,
+    which the release 1.0.0 does not join with the list that has its placeholder.
+    """
+    values = (value for each in members for value in (each.parameters or {}).values())
+    if any(isinstance(value, list) for value in values):
+        return None
+    if split.varied is split.template:
+        try:
+            body = descriptions.stored_body(descriptions.parse_description(split.template, options))
+        except InvalidJob:
+            return None
+        stored = (descriptions.stored_body(each.description) for each in members)
+        own = body
+    else:
+        model = members[0].description
+        read = descriptions.read_own(model, split.varied, options)
+        if read is None:
+            return None
+        own = JobMember(description=model, own=read, parameters=None).own_body
+        body = descriptions.stored_body(model) | own
+        stored = (each.own_body for each in members)
+    filled = (placeholders.fill_placeholders(own, each.parameters) for each in members)
+    return body if all(one == other for one, other in zip(filled, stored, strict=True)) else None
 
 
 def _read_member(template: Mapping[str, object], values: MemberValues, options: VoOptions) -> JobDescription:
@@ -428,73 +449,56 @@ class SharedDescription:
 
 
 def expand_description(
-    raw: Mapping[str, object], submitter: Submitter, config: Configuration, archive: str | None
+    split: SplitDescription, submitter: Submitter, config: Configuration, archive: str | None
 ) -> list[SharedDescription]:
     """Expand one description into its jobs, grouped by the stored description that they can share.
 
     `archive` is the sandbox of the whole submission. InvalidJob has the problems of the first invalid job.
     """
     try:
-        whose = resolve_ownership(raw, submitter, config)
+        whose = resolve_ownership(split.template, submitter, config)
     except InvalidJob as invalid:
-        raise InvalidJob([*invalid.problems, *_other_problems(raw, config)]) from None
+        raise InvalidJob([*invalid.problems, *_other_problems(split, config)]) from None
     options = options_for(config, whose.vo)
-    template = without_parameters(raw)
-    members = list(_expand_members(raw, template, options))
+    bundles = list(_bundles(split, options))
     archives: dict[int, str | None] = {}  # by the description that jobs have in common
-    for member in members:
+    for member in (each for _, members in bundles for each in members):
         if id(member.description) not in archives:
             archives[id(member.description)] = _find_archive(member.description, archive)
-        if unfit := list(descriptions.grid_job_problems(member.description, member.arguments, options)):
+        if unfit := list(descriptions.grid_job_problems(member.description, member.own, options)):
             raise InvalidJob(unfit)
-    shared = [
-        (body, groupby(some, key=lambda each: (archives[id(each.description)], each.description.rank)))
-        for body, some in _bundles(template, members, options)
-    ]
     return [
         SharedDescription(
-            body=body, sandbox=sandbox, whose=whose, members=list(alike), is_own=len(shared) > 1
+            body=body, sandbox=sandbox, whose=whose, members=list(alike), is_own=len(bundles) > 1
         )
-        for body, groups in shared
-        for (sandbox, _), alike in groups
+        for body, members in bundles
+        for (sandbox, _), alike in groupby(
+            members, key=lambda each: (archives[id(each.description)], each.description.rank)
+        )
     ]
 
 
-def _other_problems(raw: Mapping[str, object], config: Configuration) -> Sequence[Problem]:
+def _other_problems(split: SplitDescription, config: Configuration) -> Sequence[Problem]:
     """Those of a description whose owner is unknown."""
     try:
-        list(_expand_members(raw, without_parameters(raw), options_for(config, None)))
+        list(_bundles(split, options_for(config, None)))
     except InvalidJob as invalid:
         return invalid.problems
     return ()
 
 
-def _expand_members(
-    raw: Mapping[str, object], template: Mapping[str, object], options: VoOptions
-) -> Iterator[JobMember]:
-    if not is_parametric(raw):
-        yield JobMember(description=descriptions.parse_description(raw, options), parameters=None)
-        return
-    expanded = expand_parameters(raw, most=options.job_description.max_parametric_jobs)
-    yield from template_members(template, expanded, options)
-
-
 def _bundles(
-    template: Mapping[str, object], members: Sequence[JobMember], options: VoOptions
-) -> list[tuple[Mapping[str, object], Sequence[JobMember]]]:
-    """Group members by stored body: one for all, unless a placeholder is where only a number is allowed.
-
-    Nor if a value is a list, since the release 1.0.0 does not join it with the list that has its placeholder.
-    """
-    if members[0].parameters is None:
-        return [(descriptions.stored_body(members[0].description), members)]
-    try:
-        shared = descriptions.stored_body(descriptions.parse_description(template, options))
-    except InvalidJob:
-        shared = {}
-    have_lists = any(
-        isinstance(value, list) for each in members for value in (each.parameters or {}).values()
-    )
-    if not have_lists and is_same_for_all(shared, members):
-        return [(shared, members)]
-    return [(descriptions.stored_body(each.whole), [replace(each, parameters=None)]) for each in members]
+    split: SplitDescription, options: VoOptions
+) -> Iterator[tuple[Mapping[str, object], Sequence[JobMember]]]:
+    """Yield bodies with the jobs that share them: one for all, if there is one that is right for all."""
+    if not split.parameters:
+        description = descriptions.parse_description(split.template, options)
+        yield descriptions.stored_body(description), [JobMember(description=description, parameters=None)]
+        return
+    expanded = expand_parameters(split, most=options.job_description.max_parametric_jobs)
+    members = list(read_members(split, expanded, options))
+    if (shared := find_shared_body(split, members, options)) is not None:
+        yield shared, members
+        return
+    for each in members:
+        yield descriptions.stored_body(each.whole), [replace(each, parameters=None)]

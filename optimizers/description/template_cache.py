@@ -124,16 +124,16 @@ class DescriptionTemplate:
 
     def fill(self, values: Sequence[Value]) -> JobMember | None:
         """Create the job with these values; None: one is invalid."""
-        own = list(zip(self.keywords, values, strict=True))
+        own = dict(zip((keyword.name for keyword in self.keywords), values, strict=True))
         [member] = self.submitted.members
         read = descriptions.read_own(member.description, own, self.options)
         if read is None:
             return None
         made = JobMember(description=member.description, own=read, parameters=None)
-        if any(descriptions.grid_job_problems(made.description, made.arguments, self.options)):
+        if any(descriptions.grid_job_problems(made.description, made.own, self.options)):
             return None
         parameters: dict[str, object] = {}
-        for keyword, value in own:
+        for keyword, value in zip(self.keywords, values, strict=True):
             stated = keywords.as_json(keyword, read[keyword.attribute])
             parameters[f"{keyword.name}="] = stated
             if stated != value:
@@ -190,9 +190,10 @@ def _make_template(
     text = form.join([placeholders.format_jdl_value(values[name]) for name, _ in form.slots])
     try:
         [raw] = jdl.read_descriptions(text)
-        if not _is_recovered(values, raw) or parametric.is_parametric(raw) or descriptions.refers_to_own(raw):
+        split = parametric.split_description(raw)
+        if not _is_recovered(values, raw) or split.parameters or descriptions.find_expressions(raw)[1]:
             return None
-        [submitted] = parametric.expand_description(raw, submitter, config, archive)
+        [submitted] = parametric.expand_description(split, submitter, config, archive)
     except (InvalidInput, NotAllowed, ValueError):
         return None
     places = {name: f"%({name}=)s" for name in values}

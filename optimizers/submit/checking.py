@@ -16,7 +16,7 @@ from optimizers.chain import chain
 from optimizers.chain.chain import Done, Failed, Hold, JobContext, make_context
 from optimizers.description import jdl, parametric
 from optimizers.description.description import JobDescription
-from optimizers.description.parametric import SharedDescription, Volume
+from optimizers.description.parametric import SharedDescription, SplitDescription, Volume
 from optimizers.description.template_cache import DescriptionTemplate, TemplateMatcher
 from optimizers.steps.job_scheduling import derive_requirement_class
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
@@ -86,7 +86,7 @@ class _Text:
 
     text: str
     matched: list[CheckedJobs] | None  #: the jobs of a text that matches a template
-    raws: Sequence[Mapping[str, object]]  #: otherwise the descriptions in it
+    parsed: Sequence[SplitDescription]  #: otherwise the descriptions in it
     volume: Volume
 
 
@@ -163,10 +163,10 @@ class _Checking:
     def _declared(self, texts: Sequence[_Placed]) -> Counter[tuple[str, str]]:
         """Count the jobs that parametric descriptions declare, by VO and owner; others are counted later."""
         declared: Counter[tuple[str, str]] = Counter()
-        for raw in (raw for each in texts for raw in each.text.raws if parametric.is_parametric(raw)):
+        for split in (split for each in texts for split in each.text.parsed if split.parameters):
             with suppress(InvalidJob, NotAllowed):  # reported with its position by `expand`
-                whose = resolve_ownership(raw, self.submitter, self.config)
-                declared[whose.vo, whose.owner] += parametric.volume(raw).jobs
+                whose = resolve_ownership(split.template, self.submitter, self.config)
+                declared[whose.vo, whose.owner] += split.volume.jobs
         return declared
 
     def expand(self, texts: Sequence[_Placed]) -> list[CheckedJobs]:
@@ -182,9 +182,9 @@ class _Checking:
                     if text not in alike:
                         alike[text] = each.text.matched or [
                             CheckedJobs(source=text, path=each.path, submitted=submitted)
-                            for raw in each.text.raws
+                            for split in each.text.parsed
                             for submitted in parametric.expand_description(
-                                raw, self.submitter, self.config, self.sandbox
+                                split, self.submitter, self.config, self.sandbox
                             )
                         ]
                         if self.check_job is not None:
@@ -239,10 +239,11 @@ def _read(matcher: TemplateMatcher | None, source: Source, text: str, path: str)
         template, member = found
         submitted = replace(template.submitted, members=(member,))
         matched = [CheckedJobs(source=text, path=path, submitted=submitted, template=template)]
-        return _Text(text=text, matched=matched, raws=(), volume=Volume(jobs=1))
+        return _Text(text=text, matched=matched, parsed=(), volume=Volume(jobs=1))
     raws = jdl.read_descriptions(source) if isinstance(source, str) else (source,)
-    together = sum((parametric.volume(raw) for raw in raws), Volume())
-    return _Text(text=text, matched=None, raws=raws, volume=together)
+    parsed = tuple(map(parametric.split_description, raws))
+    together = sum((each.volume for each in parsed), Volume())
+    return _Text(text=text, matched=None, parsed=parsed, volume=together)
 
 
 def record_as_text(source: Mapping[str, object]) -> str:

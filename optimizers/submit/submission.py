@@ -28,7 +28,7 @@ from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
-from optimizers.submit.submitter import Submitter
+from optimizers.submit.submitter import Ownership, Submitter
 from requirements.canonical import Requirements
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
 from requirements.states import JobStatus
@@ -164,26 +164,11 @@ class _NewJobs:
 
 
 def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: ChainContext) -> _NewJobs:
-    descriptions, jobs, members = _group_descriptions(checked)
+    descriptions, jobs, groups = _group_descriptions(checked)
     results: list[ChainResult | None] = [None] * len(jobs)
     if len(jobs) <= bounds.DECIDED_JOBS:
-        grouped: defaultdict[int, list[int]] = defaultdict(list)
-        for index, (place, _) in enumerate(jobs):
-            grouped[place].append(index)
-        groups = [
-            UndecidedJobs(
-                vo=jobs[indexes[0]][1].vo,
-                owner=jobs[indexes[0]][1].owner,
-                owner_group=jobs[indexes[0]][1].owner_group,
-                body=json.dumps(descriptions[place].body),
-                members=[members[index] for index in indexes],
-            )
-            for place, indexes in grouped.items()
-        ]
-        decided = result_cache.decide(groups, steps, context)
-        for indexes, some in zip(grouped.values(), decided, strict=True):
-            for index, chain_result in zip(indexes, some, strict=True):
-                results[index] = chain_result
+        decided = [iter(each) for each in result_cache.decide(groups, steps, context)]
+        results = [next(decided[place]) for place, _ in jobs]
     return _NewJobs(checked=checked, context=context, descriptions=descriptions, jobs=jobs, results=results)
 
 
@@ -226,8 +211,8 @@ def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: date
 
 def _group_descriptions(
     checked: Sequence[CheckedJobs],
-) -> tuple[list[Description], list[DescribedJob], list[JobMember]]:
-    """Return the descriptions to store, the jobs with the index of theirs, and each as it was parsed.
+) -> tuple[list[Description], list[DescribedJob], list[UndecidedJobs]]:
+    """Return the descriptions to store, the jobs with the index of theirs, and the jobs of each.
 
     Jobs from one text, or with one template, share a description; a single job needs no placeholders.
     """
@@ -235,17 +220,23 @@ def _group_descriptions(
     places: dict[Hashable, int] = {}
     descriptions: list[Description] = []
     jobs: list[DescribedJob] = []
-    members: list[JobMember] = []
+    members: defaultdict[int, list[JobMember]] = defaultdict(list)
+    owners: list[Ownership] = []
     for each in checked:
         shared = each.template if template_uses[id(each.template)] > 1 else None
         key = id(shared) if shared else (each.source, id(each.submitted))
         if key not in places:
             places[key] = len(descriptions)
             descriptions.append(_description(each, shared))
+            owners.append(each.submitted.whose)
         alone = each.template is not None and shared is None
         jobs += ((places[key], _new_job(each, member, alone=alone)) for member in each.submitted.members)
-        members += each.submitted.members
-    return descriptions, jobs, members
+        members[places[key]] += each.submitted.members
+    groups = [
+        UndecidedJobs(whose=whose, body=description.body, members=members[place])
+        for place, (whose, description) in enumerate(zip(owners, descriptions, strict=True))
+    ]
+    return descriptions, jobs, groups
 
 
 def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> Description:

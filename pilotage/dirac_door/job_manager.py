@@ -46,7 +46,7 @@ def submit_job(call: DiracCall, text: str) -> Result:
         )
     except InvalidInput as fault:
         return jencode.error(str(fault), jencode.INVALID_JDL)
-    ids: object = accepted.job_ids if parametric.is_parametric(read) else accepted.job_ids[0]
+    ids: object = accepted.job_ids if parametric.split_description(read).parameters else accepted.job_ids[0]
     return jencode.ok(ids, JobID=ids, requireProxyUpload=True)
 
 

@@ -31,10 +31,11 @@ def fill_placeholders(body: Mapping[str, object], parameters: Parameters | None)
 
 
 def fill_value(value: object, parameters: Parameters) -> object:
-    """A value of a description with the placeholders in it filled."""
+    """A value of a description with the placeholders in it filled; unknown ones stay."""
     if isinstance(value, str) and "%" in value:
-        whole = _PLACEHOLDER.fullmatch(value)
-        return fill_text(value, parameters) if whole is None else parameters.get(_get_name(whole), value)
+        if whole := _PLACEHOLDER.fullmatch(value):
+            return parameters.get(_get_name(whole), value)
+        return _PLACEHOLDER.sub(lambda place: format_value(parameters.get(_get_name(place), place[0])), value)
     if isinstance(value, Mapping):
         return {name: fill_value(item, parameters) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -89,11 +90,6 @@ def count_places(value: object) -> tuple[int, Counter[str]]:
             case list() | tuple() as items:
                 left.extend(items)
     return characters, names
-
-
-def fill_text(text: str, parameters: Parameters) -> str:
-    """Fill the placeholders of a string; unknown ones stay."""
-    return _PLACEHOLDER.sub(lambda place: format_value(parameters.get(_get_name(place), place[0])), text)
 
 
 def format_value(value: object) -> str:

@@ -33,8 +33,8 @@ _HAS_QUEUE = (
 )
 
 #: Unresolved pools are left out.
-RESOLVED = IdListStatement(
-    pool_mappings.c.pool_id, select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where
+RESOLVED = select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where(
+    pool_mappings.c.pool_id.in_(sql.IDS)
 )
 
 WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
@@ -79,10 +79,7 @@ _STUCK = (
 
 def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, bool]:
     """Whether a queue is eligible now, for each of the pools that is resolved."""
-    return {
-        row.pool_id: bool(row.has_queue)
-        for row in sql.read_batches(conn, RESOLVED.to_statement(conn), pool_ids)
-    }
+    return {row.pool_id: bool(row.has_queue) for row in sql.read_batches(conn, RESOLVED, pool_ids)}
 
 
 def list_pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[str]:

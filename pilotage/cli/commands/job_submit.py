@@ -88,7 +88,7 @@ def add_parameters(draft: JobDraft, parameters: Mapping[str, Sequence[str]]) -> 
     """
     if not parameters:
         return draft
-    if parametric.is_parametric(draft.content):
+    if parametric.split_description(draft.content).parameters:
         raise WrongUsage("--param: the description has Parameters of its own")
     columns = zip(*product(*parameters.values()), strict=True)
     lists = {f"Parameters.{name}": list(column) for name, column in zip(parameters, columns, strict=True)}
@@ -133,7 +133,7 @@ class _Work(Counter[str]):
     @classmethod
     def of(cls, draft: JobDraft) -> "_Work":
         """The work for a description."""
-        volume = parametric.volume(draft.content)
+        volume = parametric.split_description(draft.content).volume
         source = description_as_json(draft.content) if draft.text is None else draft.text
         return cls(
             BODY=len(text := json.dumps(source, default=str)) + _ENVELOPE,
@@ -164,15 +164,17 @@ def _split_members(draft: JobDraft) -> Iterator[JobDraft]:
     if draft.jobs <= most:
         yield draft
         return
-    members = parametric.expand_parameters(draft.content, most=_MOST_MEMBERS)
-    shared = parametric.without_parameters(draft.content)
+    split = parametric.split_description(draft.content)
+    members = parametric.expand_parameters(split, most=_MOST_MEMBERS)
     for start in range(0, len(members), most):
         some = members[start : start + most]
         lists = {f"Parameters.{name}": [values[name] for values in some] for name in some[0]}
         if "s" in some[0]:
             lists["Parameters"] = lists.pop("Parameters.s")
         # Again, since the values of some members may be longer than those of others.
-        yield from _split_members(replace(draft, text=None, content={**shared, **lists}, jobs=len(some)))
+        yield from _split_members(
+            replace(draft, text=None, content={**split.template, **lists}, jobs=len(some))
+        )
 
 
 def description_as_json(content: Mapping[str, object]) -> dict[str, object]:
@@ -191,9 +193,8 @@ def _plain(value: object) -> object:
 
 
 def _count_members(content: Mapping[str, object]) -> int:
-    if not parametric.is_parametric(content):
-        return 1
-    return len(parametric.expand_parameters(content, most=_MOST_MEMBERS))
+    split = parametric.split_description(content)
+    return len(parametric.expand_parameters(split, most=_MOST_MEMBERS)) if split.parameters else 1
 
 
 def _sandbox_files(content: Mapping[str, object], directory: Path) -> tuple[Path, ...]:
@@ -226,10 +227,11 @@ def _sandbox_names(content: Mapping[str, object]) -> list[str]:
 
 def _fill_for_members(value: object, content: Mapping[str, object]) -> Iterator[object]:
     """A value with the placeholders of each member of a parametric job filled."""
-    if not (parametric.is_parametric(content) and parametric.has_place(value)):
+    split = parametric.split_description(content)
+    if not (split.parameters and parametric.has_place(value)):
         yield value
         return
-    for values in parametric.expand_parameters(content, most=_MOST_MEMBERS):
+    for values in parametric.expand_parameters(split, most=_MOST_MEMBERS):
         yield placeholders.fill_value(value, values)
 
 

@@ -334,7 +334,7 @@ def write_copy(vo: str, found: Description) -> str:
         read = None
     # An object may be longer than a text.
     described = [read] if isinstance(read, dict) else jdl.read_descriptions(found.source)
-    if len(described) > 1 or parametric.is_parametric(described[0]):
+    if len(described) > 1 or parametric.split_description(described[0]).parameters:
         read = {"VO": vo, **found.body}
     return found.source if read is None else json.dumps(read, indent=2, ensure_ascii=False)
 

@@ -218,7 +218,8 @@ def _optimizers(config: Configuration, vo: str) -> None:
     delays = options_for(config, vo).job_scheduling.reschedule_delays
     assert all(NOW + timedelta(seconds=each) >= NOW for each in delays)
     assert description.parse_description({"Executable": "a"}, options_for(config, vo)).cpu_time >= 0
-    assert parametric.expand_description({"Executable": "a", "VO": ANN.vo}, ANN, config, None)
+    split = parametric.split_description({"Executable": "a", "VO": ANN.vo})
+    assert parametric.expand_description(split, ANN, config, None)
 
 
 def _matcher(config: Configuration, vo: str) -> None:

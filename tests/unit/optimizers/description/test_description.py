@@ -307,7 +307,7 @@ FURTHER = "Operations: {Defaults: {JobDescription: {Extra: [Memory, Need]}}}"
 
 def of_jdl(text: str) -> JobDescription:
     return description.parse_description(
-        jdl.read_jdl(f'Executable = "a"; {text}', "job.jdl"), options(FURTHER)
+        jdl.read_descriptions(f'Executable = "a"; {text}', "job.jdl")[0], options(FURTHER)
     )
 
 
@@ -399,7 +399,7 @@ def test_a_start_or_step_without_parameters_is_no_unknown_keyword(name: str) -> 
 def test_a_problem_behind_an_own_value_has_the_place_of_its_keyword() -> None:
     text = 'Executable = "a";\nRequirements = other.X > MY.CPUTime && foo(3);'
     with pytest.raises(InvalidJob) as caught:
-        description.parse_description(jdl.read_jdl(text, "job.jdl"), options())
+        description.parse_description(jdl.read_descriptions(text, "job.jdl")[0], options())
     [problem] = caught.value.problems
     assert (problem.line, problem.column) == (2, 16)
     assert "foo is not allowed" in problem.message

@@ -4,7 +4,7 @@ import pytest
 
 from cs_config.options.operations import options_for
 from optimizers.description import description, jdl, parametric
-from optimizers.description.parametric import JobMember
+from optimizers.description.parametric import JobMember, SplitDescription
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from taskqueue.jobs import placeholders
@@ -14,11 +14,11 @@ OPTIONS = options_for(grid(), "lhcb")
 VALUES = 'Parameters = {"5", "", "7 8"};\nParameters.F = {"a", "b", "c"};\n'
 
 
-def read(text: str, parameters: str = VALUES) -> tuple[dict[str, object], list[JobMember]]:
-    raw = jdl.read_jdl(f'Executable = "run.sh";\n{text}\n{parameters}')
-    shared = parametric.without_parameters(raw)
-    expanded = parametric.expand_parameters(raw, most=100)
-    return shared, list(parametric.template_members(shared, expanded, OPTIONS))
+def read(text: str, parameters: str = VALUES) -> tuple[SplitDescription, list[JobMember]]:
+    [raw] = jdl.read_descriptions(f'Executable = "run.sh";\n{text}\n{parameters}')
+    split = parametric.split_description(raw)
+    expanded = parametric.expand_parameters(split, most=100)
+    return split, list(parametric.read_members(split, expanded, OPTIONS))
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def read(text: str, parameters: str = VALUES) -> tuple[dict[str, object], list[J
     ],
 )
 def test_each_is_what_it_is_alone(text: str, is_read_once: bool) -> None:
-    shared, members = read(text)
+    split, members = read(text)
     for member in members:
         alone = description.parse_description(
-            placeholders.fill_placeholders(shared, member.parameters), OPTIONS
+            placeholders.fill_placeholders(split.template, member.parameters), OPTIONS
         )
         assert member.whole == alone
         assert member.own_body == {name: description.stored_body(alone)[name] for name in member.own_body}
@@ -57,15 +57,14 @@ def test_each_is_what_it_is_alone(text: str, is_read_once: bool) -> None:
     ],
 )
 def test_a_body_that_is_shared_says_of_each_what_it_says_alone(text: str, parameters: str) -> None:
-    shared, members = read(text, parameters)
+    split, members = read(text, parameters)
     try:
-        body = description.stored_body(description.parse_description(shared, OPTIONS))
+        body = description.stored_body(description.parse_description(split.template, OPTIONS))
     except InvalidJob:
         body = {}
     bodies = [description.stored_body(each.whole) for each in members]
     filled = [placeholders.fill_placeholders(body, each.parameters) for each in members]
-    assert parametric.is_same_for_all(body, members) == (filled == bodies)
-    assert not parametric.is_same_for_all({**body, "Executable": "other.sh"}, members)
+    assert parametric.find_shared_body(split, members, OPTIONS) == (body if filled == bodies else None)
 
 
 def test_the_first_that_is_wrong_is_named() -> None:
@@ -86,7 +85,7 @@ def test_jobs_share_a_stored_description_only_with_one_sandbox_and_one_rank() ->
         "Parameters.S": [one, one, two, one],
         "Parameters.R": ["el8", "el8", "el8", "el9"],
     }
-    found = parametric.expand_description(raw, ANN, grid(), None)
+    found = parametric.expand_description(parametric.split_description(raw), ANN, grid(), None)
     ranks = [Expression(text=f'other.OS == "{system}" ? 1 : 0') for system in ("el8", "el9")]
     assert [(each.sandbox, [member.whole.rank for member in each.members]) for each in found] == [
         (one, [ranks[0]] * 2),
@@ -118,7 +117,9 @@ def test_jobs_share_a_stored_description_only_with_one_sandbox_and_one_rank() ->
 def test_placeholders_of_expressions_are_filled_in_every_language(text: str) -> None:
     [raw] = jdl.read_descriptions(text)
     members = [
-        each for some in parametric.expand_description(raw, ANN, grid(), None) for each in some.members
+        each
+        for some in parametric.expand_description(parametric.split_description(raw), ANN, grid(), None)
+        for each in some.members
     ]
     assert [(each.whole.requirements, each.whole.rank) for each in members] == [
         (Expression(text=f'other.OS == "{f}"'), Expression(text=f'other.OS == "{s}" ? 1 : 0'))
@@ -128,6 +129,6 @@ def test_placeholders_of_expressions_are_filled_in_every_language(text: str) -> 
 
 def test_a_placeholder_of_an_expression_needs_no_quotes_where_the_language_has_none() -> None:
     [raw] = jdl.read_descriptions("Executable = a\nRequirements = other.Memory >= %s\nParameters = 5, 6\n")
-    found = parametric.expand_description(raw, ANN, grid(), None)
+    found = parametric.expand_description(parametric.split_description(raw), ANN, grid(), None)
     asked = [each.whole.requirements for some in found for each in some.members]
     assert asked == [Expression(text=f"other.Memory >= {number}") for number in (5, 6)]

@@ -104,10 +104,11 @@ def test_a_usual_jdl_of_dirac_is_read() -> None:
 
 def test_a_parametric_jdl_of_dirac_is_read() -> None:
     [raw] = jdl.read_descriptions(PARAMETRIC)
-    members = parametric.expand_parameters(raw, most=100)
+    split = parametric.split_description(raw)
+    members = parametric.expand_parameters(split, most=100)
     assert len(members) == 20
     assert members[2] == {"n": "02", "s": "5", "A": "c"}
-    assert "Parameters.A" not in parametric.without_parameters(raw)
+    assert "Parameters.A" not in split.template
 
 
 def test_requirements_may_be_an_expression_as_in_sam_grid() -> None:

@@ -6,9 +6,8 @@ from taskqueue.jobs import placeholders
 
 
 def expand(most: int = 1000, **raw: object) -> list[parametric.MemberValues]:
-    return parametric.expand_parameters(
-        {name.replace("__", "."): value for name, value in raw.items()}, most=most
-    )
+    split = parametric.split_description({name.replace("__", "."): value for name, value in raw.items()})
+    return parametric.expand_parameters(split, most=most)
 
 
 def test_a_list_makes_a_member_of_each_value() -> None:
@@ -78,13 +77,14 @@ def test_keywords_are_read_without_case() -> None:
 )
 def test_parameters_that_make_no_sense_are_refused(raw: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidJob) as caught:
-        parametric.expand_parameters(raw, most=1000)
+        parametric.expand_parameters(parametric.split_description(raw), most=1000)
     assert message in str(caught.value)
 
 
 def test_all_problems_are_told_at_once() -> None:
+    raw = {"Parameters.A": "x", "Parameters.B": [], "ParameterStep.C": 1}
     with pytest.raises(InvalidJob) as caught:
-        parametric.expand_parameters({"Parameters.A": "x", "Parameters.B": [], "ParameterStep.C": 1}, most=10)
+        parametric.expand_parameters(parametric.split_description(raw), most=10)
     assert {problem.path for problem in caught.value.problems} >= {
         "Parameters.A",
         "Parameters.B",

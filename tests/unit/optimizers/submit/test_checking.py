@@ -26,8 +26,8 @@ def expanded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     expand = parametric.expand_parameters
 
-    def counting(raw: Mapping[str, object], *, most: int) -> list[parametric.MemberValues]:
-        members = expand(raw, most=most)
+    def counting(split: parametric.SplitDescription, *, most: int) -> list[parametric.MemberValues]:
+        members = expand(split, most=most)
         found.append(len(members))
         return members
 
@@ -101,12 +101,10 @@ def test_what_is_declared_is_at_least_what_is_made() -> None:
         {"Executable": "x", "Parameters": "3", "InputData": ["/a/%n", {"deep": "%s"}]},
         {"Executable": "x", "Arguments": "%n", "Parameters.n": ["long" * 30, "b"]},
     ):
-        declared = parametric.volume(raw)
-        made = parametric.expand_parameters(raw, most=100)
-        texts = [
-            parametric.placeholders.fill_placeholders(parametric.without_parameters(raw), member)
-            for member in made
-        ]
+        split = parametric.split_description(raw)
+        declared = split.volume
+        made = parametric.expand_parameters(split, most=100)
+        texts = [parametric.placeholders.fill_placeholders(split.template, member) for member in made]
         assert declared.jobs == len(made)
         assert declared.longest <= declared.characters
         assert declared.longest >= max(len(str(text.get("Arguments", ""))) for text in texts)
@@ -209,7 +207,8 @@ def test_values_in_expressions_are_counted_in_each_description(
     assert "words, strings and signs in different Requirements and Rank are too many" in problem
     monkeypatch.undo()
     equal = [source for source in sources[:1] for _ in range(2)]
-    monkeypatch.setattr(bounds, "EXPRESSION_TOKENS", parametric.volume(sources[0]).expression_tokens)  # type: ignore[arg-type]
+    split = parametric.split_description(sources[0])  # type: ignore[arg-type]
+    monkeypatch.setattr(bounds, "EXPRESSION_TOKENS", split.volume.expression_tokens)
     assert checking.check_sources(grid(), ANN, equal), "equal descriptions are read once"
 
 

@@ -247,11 +247,10 @@ def test_a_long_parametric_description_goes_out_in_pieces_that_make_the_same_job
     requests = list(job_submit.build_requests([draft], 1))
     assert [sum(each.jobs for each in request) for request in requests] == [5000, 5000, 2000]
     pieces = [each.content for request in requests for each in request]
-    members = [values for each in pieces for values in parametric.expand_parameters(each, most=5000)]
-    assert members == parametric.expand_parameters(draft.content, most=12_000)
-    assert {tuple(parametric.without_parameters(each).items()) for each in pieces} == {
-        tuple(parametric.without_parameters(draft.content).items())
-    }
+    whole, *parts = map(parametric.split_description, (draft.content, *pieces))
+    members = [values for each in parts for values in parametric.expand_parameters(each, most=5000)]
+    assert members == parametric.expand_parameters(whole, most=12_000)
+    assert {tuple(each.template.items()) for each in parts} == {tuple(whole.template.items())}
 
 
 @pytest.mark.parametrize("error", [ServiceAway("it is away"), KeyboardInterrupt()], ids=str)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cs_config.options.options import SHIPPED_JOB_TYPES, VoOptions
 from optimizers.description import description
-from optimizers.description.jdl import read_jdl
+from optimizers.description.jdl import read_descriptions
 from pilotage.fabric.manager import job_types
 from pilotage.fabric.manager.job_types import (
     EventRange,
@@ -234,7 +234,8 @@ def test_the_places_that_are_refused_elsewhere_are_those_that_handlers_fill() ->
 def test_the_job_of_the_users_page_is_what_a_montecarlo_job_should_be() -> None:
     page = (EXAMPLE.parents[1] / "docs" / "user" / "grid-jobs.md").read_text()
     jdl = page.split("```\n")[1]
-    body = description.stored_body(description.parse_description(read_jdl(jdl), VoOptions()))
+    [raw] = read_descriptions(jdl)
+    body = description.stored_body(description.parse_description(raw, VoOptions()))
     wanted = HandledJob(job_id=1, description=body)
     MONTECARLO.check(wanted)
     assert MONTECARLO.number_of_jobs(wanted, SiteLimits()) == 8
