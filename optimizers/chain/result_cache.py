@@ -65,6 +65,8 @@ _MOST_KEPT: Final = 20_000
 #: Characters of a stored description; results of longer ones are cached for their batch only.
 _SHORT: Final = 16_384
 
+#: Attributes of the keywords on which no result depends.
+_PARTICULAR: Final = frozenset(keywords.BY_NAME[name].attribute for name in keywords.PARTICULAR)
 #: What the result depends on: description, VO, step that held the job, reschedulings, whether it was matched,
 #: whether its sandbox is missing.
 _JobKey = tuple[str, str, str | None, int, bool, bool]
@@ -104,7 +106,6 @@ class UndecidedJobs:
     """New jobs that will share a stored description."""
 
     whose: Ownership
-    body: Mapping[str, object]  #: the description as it will be stored
     members: Sequence[JobMember]
 
 
@@ -114,18 +115,19 @@ def decide(
     """Run the chain for jobs before they are stored, without any I/O; a result for each member of each group.
 
     It is the result of `run_or_reuse` for the stored job: both run `run_chain` for an equal description.
-    None: a step is not pure; it was not run. Nothing is cached: the pure steps take no longer than the key of
-    a cache.
+    None: a step is not pure; it was not run. Members share it that differ in particular keywords only. It is
+    not cached: the pure steps take no longer than the key of a cache.
     """
     # A step that is not pure is missing here, and so the result is not pure either.
     pure = {name: step for name, step in steps.items() if chain.is_pure(step)}
     decided: list[list[ChainResult | None]] = []
     for group in groups:
-        first, *others = group.members
-        is_shared = first.parameters is not None
-        is_same = bool(others) and _description_key(json.dumps(group.body), group.whose.vo, shared=is_shared)
+        shared = group.members[0].description
+        are_equal = all(
+            each.description is shared and each.own.keys() <= _PARTICULAR for each in group.members
+        )
         results: list[ChainResult | None] = []
-        for member in (first,) if is_same else group.members:
+        for member in group.members[:1] if are_equal else group.members:
             candidate = JobContext(
                 job_id=0,
                 vo=group.whose.vo,
@@ -135,7 +137,7 @@ def decide(
             )
             found = chain.run_chain(candidate, pure, context)
             results.append(found if found.pure else None)
-        decided.append(results * len(group.members) if is_same else results)
+        decided.append(results * len(group.members) if are_equal else results)
     return decided
 
 

@@ -355,27 +355,26 @@ class _Reader:
         """Return Requirements and Rank, unless they are invalid."""
         read: dict[str, object] = {}
         for name, value in self.evaluated.items():
+            attribute = _EVALUATED[fold(name)]
+            is_rank = attribute == "rank"
+            if isinstance(value, bool) and not is_rank:
+                value = Unevaluated(str(value).lower())
+            elif isinstance(value, int | float) and not isinstance(value, bool) and is_rank:
+                value = Unevaluated(repr(value))
             try:
-                read[_EVALUATED[fold(name)]] = self._evaluated(name, value, own)
+                if isinstance(value, Unevaluated):
+                    read[attribute] = parse_expression(
+                        value.text, name, file=value.file, line=value.line, column=value.column, own=own
+                    )
+                elif isinstance(value, Mapping) and not is_rank:
+                    declared = self.operations.job_description.declarations
+                    read[attribute] = parse_record(value, declared, name, is_accepted=self.is_accepted)
+                else:
+                    allowed = "an expression" if is_rank else "a record of names and values, or an expression"
+                    self.problem(name, f"{format_seen(value)}, allowed is {allowed}")
             except InvalidInput as error:
                 self.problems.extend(error.problems)
         return read
-
-    def _evaluated(self, name: str, value: object, own: Own) -> Requirements:
-        is_rank = _EVALUATED[fold(name)] == "rank"
-        if is_rank and isinstance(value, int | float) and not isinstance(value, bool):
-            value = Unevaluated(repr(value))
-        if isinstance(value, bool) and not is_rank:
-            value = Unevaluated(str(value).lower())
-        if isinstance(value, Mapping) and not is_rank:
-            declared = self.operations.job_description.declarations
-            return parse_record(value, declared, name, is_accepted=self.is_accepted)
-        if isinstance(value, Unevaluated):
-            return parse_expression(
-                value.text, name, file=value.file, line=value.line, column=value.column, own=own
-            )
-        allowed = "an expression" if is_rank else "a record of names and values, or an expression"
-        raise InvalidInput([Problem(path=name, message=f"{format_seen(value)}, allowed is {allowed}")])
 
 
 def _contradictions(

@@ -9,6 +9,7 @@ new, CFG format based structure", beside the JDL with the same keywords.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 from itertools import accumulate
 from typing import Any, NoReturn
 
@@ -42,19 +43,6 @@ _ONE_TEXT = (
 )
 #: Keywords that are an expression, unless they are a section.
 _EXPRESSIONS = frozenset({"requirements", "requirement", "rank"})
-
-
-def is_cfg(text: str) -> bool:
-    """Whether a text is CFG: sections in braces, or several lines `Name = value` without semicolons.
-
-    A single `Name = value` is JDL.
-    """
-    plain = _TEXT_OR_COMMENT.sub(lambda found: "" if found["comment"] else '""', text).lstrip()
-    if _SECTION.search(plain):
-        return bool(_OPTION.match(plain) or _SECTION.match(plain))
-    if ";" in plain or _OF_JDL.search(plain):
-        return False
-    return bool(_OPTION.match(plain)) and len(_OPTION.findall(plain)) > 1
 
 
 def read_cfg(text: str, file: str | None = None) -> Mapping[str, object]:
@@ -276,15 +264,40 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
         raise InvalidJob([Problem(path="description", message=message, file=file)])
     try:
         SourceText(text=text, path="description", file=file).check_characters()
-        if is_cfg(text):
-            return (read_cfg(text, file),)
-        return (parse_ad(text, file, "description"),) if is_jdl(text) else read_yaml(text, file)
+        match find_language(text):
+            case Language.CFG:
+                return (read_cfg(text, file),)
+            case Language.JDL:
+                return (parse_ad(text, file, "description"),)
+            case Language.YAML:
+                return read_yaml(text, file)
     except InvalidInput as invalid:
         raise InvalidJob(invalid.problems) from None
 
 
-def is_jdl(text: str) -> bool:
-    """Whether a text is in the ClassAd language: it begins with an assignment."""
+class Language(Enum):
+    """Language of a text with descriptions."""
+
+    CFG = "CFG"
+    JDL = "JDL"
+    YAML = "YAML"
+
+
+def find_language(text: str) -> Language:
+    """The language of a text, by how it begins.
+
+    CFG has sections in braces, or several lines `Name = value` without semicolons; a single one is JDL, which
+    begins with an assignment, too.
+    """
+    plain = _TEXT_OR_COMMENT.sub(lambda found: "" if found["comment"] else '""', text).lstrip()
+    begins_with_option = bool(_OPTION.match(plain))
+    if _SECTION.search(plain):
+        is_cfg = begins_with_option or bool(_SECTION.match(plain))
+    else:
+        is_of_jdl = ";" in plain or bool(_OF_JDL.search(plain))
+        is_cfg = begins_with_option and not is_of_jdl and len(_OPTION.findall(plain)) > 1
+    if is_cfg:
+        return Language.CFG
     while comment := _COMMENT.match(text):
         text = text[comment.end() :]
-    return bool(_ASSIGNMENT.match(text) or _EMPTY_AD.fullmatch(text))
+    return Language.JDL if _ASSIGNMENT.match(text) or _EMPTY_AD.fullmatch(text) else Language.YAML

@@ -159,6 +159,7 @@ class _NewJobs:
     checked: Sequence[CheckedJobs]
     context: ChainContext
     descriptions: Sequence[Description]
+    groups: Sequence[UndecidedJobs]  #: the jobs of each description
     jobs: Sequence[DescribedJob]
     results: Sequence[ChainResult | None]  #: of the chain for each job; None: for the optimizers
 
@@ -169,7 +170,14 @@ def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: 
     if len(jobs) <= bounds.DECIDED_JOBS:
         decided = [iter(each) for each in result_cache.decide(groups, steps, context)]
         results = [next(decided[place]) for place, _ in jobs]
-    return _NewJobs(checked=checked, context=context, descriptions=descriptions, jobs=jobs, results=results)
+    return _NewJobs(
+        checked=checked,
+        context=context,
+        descriptions=descriptions,
+        groups=groups,
+        jobs=jobs,
+        results=results,
+    )
 
 
 def _store(conn: Connection, new: _NewJobs) -> Accepted:
@@ -232,10 +240,7 @@ def _group_descriptions(
         alone = each.template is not None and shared is None
         jobs += ((places[key], _new_job(each, member, alone=alone)) for member in each.submitted.members)
         members[places[key]] += each.submitted.members
-    groups = [
-        UndecidedJobs(whose=whose, body=description.body, members=members[place])
-        for place, (whose, description) in enumerate(zip(owners, descriptions, strict=True))
-    ]
+    groups = [UndecidedJobs(whose=whose, members=members[place]) for place, whose in enumerate(owners)]
     return descriptions, jobs, groups
 
 
@@ -309,34 +314,28 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
     """Return the same result as if the optimizers had processed the jobs."""
     by_status: defaultdict[JobStatus, list[int]] = defaultdict(list)
     stuck: dict[str, int] = {}
-    counts: Counter[int] = Counter()
     for job_id, state, chain_result in zip(job_ids, states, new.results, strict=True):
         by_status[state.update.status if state else JobStatus.RECEIVED].append(job_id)
-        if state:
-            counts[id(chain_result)] += 1
         pool = chain_result.candidate.pool if chain_result and chain_result.candidate else None
         if pool and (state is None or state.update.minor_status == NO_ELIGIBLE_QUEUE):
             stuck.setdefault(pool.pool_id, job_id)
-    results = {id(each): each for each in new.results if each}
+    decided = {id(each): each for each, state in zip(new.results, states, strict=True) if each and state}
+    counts = Counter(id(each) for each, state in zip(new.results, states, strict=True) if state)
+    asked = (
+        (group.whose.vo, requirements)
+        for group in new.groups
+        for each in group.members
+        if (requirements := each.description.requirements) is not None
+    )
     return Accepted(
         job_ids=list(job_ids),
         due=by_status[JobStatus.RECEIVED],
         stuck=stuck,
-        asked=_list_requirements(new.checked),
+        asked=tuple(dict.fromkeys(islice(asked, _MOST_ASKED))),
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),
             failed=tuple(by_status[JobStatus.FAILED]),
-            outcomes=batch.count_outcomes((results[key], count) for key, count in counts.items()),
+            outcomes=batch.count_outcomes((decided[key], count) for key, count in counts.items()),
         ),
     )
-
-
-def _list_requirements(checked: Sequence[CheckedJobs]) -> Sequence[tuple[str, Requirements]]:
-    found = (
-        (each.submitted.whose.vo, member.description.requirements)
-        for each in checked
-        for member in each.submitted.members
-        if member.description.requirements is not None
-    )
-    return tuple(dict.fromkeys(islice(found, _MOST_ASKED)))

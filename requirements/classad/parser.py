@@ -100,15 +100,11 @@ def read_ad(source: SourceText) -> Ad:
     """
     check_volume(source, MOST_IN_AD)
     source.check_characters()
-    if source.text.startswith("[", start := _skip(_GAP, source, 0)):
-        ad = _read_brackets(source, start)
-        end = _skip(_GAPS, source, ad.end)
-    elif start < len(source.text):
-        entries, end = _read_entries(source, start, "")
-        ad = Ad(entries=entries, start=start, end=end)
-    else:
+    if (start := _skip(_GAP, source, 0)) == len(source.text):
         raise source.fault(start, "there is nothing to read")
-    if end < len(source.text):
+    closing = "]" if source.text[start] == "[" else ""
+    ad = _read_entries(source, start, closing, len(closing))
+    if (end := _skip(_GAPS, source, ad.end)) < len(source.text):
         raise _Reader(source, end).unexpected("the end")
     return ad
 
@@ -120,7 +116,7 @@ def read_ads(source: SourceText) -> tuple[Ad, ...]:
     end = _skip(_GAP, source, start + in_list)
     found: list[Ad] = []
     while source.text.startswith("[", end):
-        found.append(_read_brackets(source, end))
+        found.append(_read_entries(source, end, "]", 1))
         end = _skip(_AFTER_AD, source, found[-1].end)
     reader = _Reader(source, end)
     if in_list:
@@ -135,19 +131,11 @@ def _skip(gap: re.Pattern[str], source: SourceText, start: int) -> int:
     return found.end() if found else start
 
 
-def _read_brackets(source: SourceText, start: int, depth: int = 1, *, is_inner: bool = False) -> Ad:
-    entries, end = _read_entries(source, start + 1, "]", depth, is_inner=is_inner)
-    if end == len(source.text):
-        raise source.fault(end, "the end where ] should stand")
-    return Ad(entries=entries, start=start, end=end + 1)
-
-
-def _read_entries(
-    source: SourceText, at: int, closing: str, depth: int = 0, *, is_inner: bool = False
-) -> tuple[tuple[tuple[str, Node], ...], int]:
-    """Read names and values up to the closing bracket, or the end of the text; with its position."""
+def _read_entries(source: SourceText, begin: int, closing: str, depth: int, *, is_inner: bool = False) -> Ad:
+    """Read names and values up to the closing bracket, or without one to the end of the text."""
     text = source.text
     entries: dict[str, tuple[str, Node]] = {}
+    at = begin + len(closing)
     while (start := _skip(_GAPS, source, at)) < len(text) and text[start] != closing:
         usual = _NAME.match(text, start)
         if usual and KEYWORDS.isdisjoint(usual[1].lower().split(".")) and not (is_inner and "." in usual[1]):
@@ -165,7 +153,9 @@ def _read_entries(
                 raise reader.unexpected(f"a semicolon after the value of {name}")
         entries[fold(name)] = name, found[0]
         at = found[1]
-    return tuple(entries.values()), start
+    if closing and start == len(text):
+        raise source.fault(start, "the end where ] should stand")
+    return Ad(entries=tuple(entries.values()), start=begin, end=start + len(closing))
 
 
 def _find_value(source: SourceText, start: int, closing: str) -> tuple[Node, int] | None:
@@ -213,7 +203,7 @@ def _check_depth(node: Node, reader: Cursor) -> None:
 class _Reader(Cursor):
     def _ad(self) -> Ad:
         with self.deeper():
-            ad = _read_brackets(self.source, self.token.start, self.depth, is_inner=True)
+            ad = _read_entries(self.source, self.token.start, "]", self.depth, is_inner=True)
         self.move_to(ad.end)
         return ad
 

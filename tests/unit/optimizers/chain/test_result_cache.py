@@ -7,7 +7,7 @@ import pytest
 
 from cs_config import validate
 from optimizers.chain import chain, result_cache
-from optimizers.chain.chain import ChainContext, ChainResult, Failed, Hold, Outcome
+from optimizers.chain.chain import ChainContext, ChainResult, Done, Failed, Hold, Outcome
 from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description import description
 from optimizers.description.parametric import JobMember
@@ -73,21 +73,31 @@ def test_a_job_fails_where_it_is_wrong_by_itself(now: datetime) -> None:
     assert "3000 MB is more than MaxRAM" in found.reason
 
 
-@pytest.mark.parametrize(("members", "is_parsed"), [(1, False), (2, True)])
-def test_the_description_of_one_new_job_is_not_copied_for_a_key(
-    members: int, is_parsed: bool, now: datetime, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("own", "results"),
+    [
+        ([{}, {}], 1),
+        ([{"arguments": "1", "seed": 1}, {"arguments": "2", "seed": 2}], 1),
+        ([{"input_data": ("/lhcb/a",)}, {"input_data": ("/lhcb/b",)}], 2),
+    ],
+)
+def test_new_jobs_that_differ_in_particular_keywords_only_share_a_result(
+    own: list[dict[str, object]], results: int, now: datetime
 ) -> None:
-    """It would take as much memory as the description, which may be 3.5 MB."""
     config = grid()
     context = ChainContext(config=config, now=now, catalogues={})
-    stated = {"Executable": "x", "CPUTime": 3600, "InputSandbox": [f"{n:030}" for n in range(1000)]}
+    stated = {"Executable": "x", "CPUTime": 3600}
     read = description.parse_description(stated, context.operations("lhcb"))
-    member = JobMember(description=read, parameters=None)
-    parsed = []
-    for name in ("_cached_short", "_cached_long"):
-        monkeypatch.setattr(result_cache, name, lambda body: parsed.append(1) or body)
+    members = [JobMember(description=read, own=values, parameters={}) for values in own]
     whose = Ownership(vo="lhcb", owner="ann", owner_group="lhcb_user")
-    group = UndecidedJobs(whose=whose, body=stated, members=[member] * members)
-    [decided] = result_cache.decide([group], chain.installed_steps(), context)
-    assert (len(decided), bool(parsed)) == (members, is_parsed)
-    assert len({id(each) for each in decided}) == 1
+    group = UndecidedJobs(whose=whose, members=members)
+    steps = chain.installed_steps() | {
+        "InputData": chain.pure(lambda candidate, _: Done(candidate=candidate))
+    }
+    [decided] = result_cache.decide([group], steps, context)
+    found = [
+        each.outcome.candidate.description for each in decided if each and isinstance(each.outcome, Done)
+    ]
+    assert len(decided) == len(found) == 2
+    assert len({id(each) for each in decided}) == results
+    assert [each.input_data for each in found] == [each.get("input_data", ()) for each in own]

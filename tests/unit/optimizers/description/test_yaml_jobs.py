@@ -91,7 +91,7 @@ def test_depth_has_an_end() -> None:
     ],
 )
 def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool) -> None:
-    assert jdl.is_jdl(text) is expected
+    assert jdl.find_language(text) is (jdl.Language.JDL if expected else jdl.Language.YAML)
 
 
 @pytest.mark.parametrize(
