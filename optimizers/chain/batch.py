@@ -254,25 +254,22 @@ def _status_updates(
 
 def _summarize(chain_results: _Results, mine: _Results) -> BatchResult:
     written = {job.job_id for job, _ in mine}
-    jobs = Counter(id(chain_result) for _, chain_result in mine)
-    distinct = {id(chain_result): chain_result for _, chain_result in mine}
     return BatchResult(
         waiting=_ids(mine, Done),
         held=_ids(mine, Hold),
         failed=_ids(mine, Failed),
         left=tuple(job.job_id for job, _ in chain_results if job.job_id not in written),
-        outcomes=count_outcomes((chain_result, jobs[key]) for key, chain_result in distinct.items()),
+        outcomes=count_outcomes(chain_result for _, chain_result in mine),
     )
 
 
-def count_outcomes(counted: Iterable[tuple[ChainResult, int]]) -> Mapping[tuple[str, str], int]:
-    """Count the outcomes of each step, given the number of jobs per chain result."""
+def count_outcomes(chain_results: Iterable[ChainResult]) -> Mapping[tuple[str, str], int]:
+    """Count the outcomes of each step, given the result of each job."""
     found: Counter[tuple[str, str]] = Counter()
-    for chain_result, jobs in counted:
-        found[chain_result.step, type(chain_result.outcome).__name__] += jobs
-        for step in chain_result.passed:
-            found[step, "Done"] += jobs if step != chain_result.step else 0
-    return +found
+    for chain_result in chain_results:
+        found[chain_result.step, type(chain_result.outcome).__name__] += 1
+        found.update((step, "Done") for step in chain_result.passed if step != chain_result.step)
+    return found
 
 
 def _ids(chain_results: _Results, outcome: type) -> tuple[int, ...]:

@@ -69,21 +69,19 @@ def find_expressions(raw: Mapping[str, object]) -> tuple[list[str], bool]:
 
 
 def expression(value: object) -> object:
-    """Convert a value to an expression where one is required: a text is the expression's source."""
-    read = read_wrapped(value)
-    return Unevaluated(read) if isinstance(read, str) else read
+    """Convert a value to an expression where one is required: a text is the expression's source.
 
-
-def read_wrapped(value: object) -> object:
-    """The expression of `{"expression": "…"}`; any other value as it is."""
+    So is the text in `{"expression": "…"}`.
+    """
     if isinstance(value, Mapping) and list(value) == [EXPRESSION] and isinstance(value[EXPRESSION], str):
-        return Unevaluated(value[EXPRESSION])
-    return value
+        value = value[EXPRESSION]
+    return Unevaluated(value) if isinstance(value, str) else value
 
 
 def further_value(value: object, name: str) -> object:
     """Check the value of a keyword that only the configuration defines, a value or an expression."""
-    value = read_wrapped(value)
+    if isinstance(value, Mapping):
+        value = expression(value)
     if isinstance(value, Unevaluated):
         place = SourceText(text=value.text, path=name, file=value.file, line=value.line, column=value.column)
         read_expression(place)

@@ -319,8 +319,7 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         pool = chain_result.candidate.pool if chain_result and chain_result.candidate else None
         if pool and (state is None or state.update.minor_status == NO_ELIGIBLE_QUEUE):
             stuck.setdefault(pool.pool_id, job_id)
-    decided = {id(each): each for each, state in zip(new.results, states, strict=True) if each and state}
-    counts = Counter(id(each) for each, state in zip(new.results, states, strict=True) if state)
+    decided = (each for each, state in zip(new.results, states, strict=True) if each and state)
     asked = (
         (group.whose.vo, requirements)
         for group in new.groups
@@ -336,6 +335,6 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),
             failed=tuple(by_status[JobStatus.FAILED]),
-            outcomes=batch.count_outcomes((decided[key], count) for key, count in counts.items()),
+            outcomes=batch.count_outcomes(decided),
         ),
     )
