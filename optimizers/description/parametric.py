@@ -85,9 +85,8 @@ class SplitDescription:
     #: form in JSON, where placeholders are filled.
     template: Mapping[str, object]
     parameters: Sequence[StatedParameter]  #: in the order written; empty: it is one job
-    #: The part that is read for each job: nothing, open keywords with placeholders by their canonical names,
-    #: or the template itself.
-    varied: Mapping[str, object]
+    varied: Mapping[str, object]  #: open keywords with placeholders, by canonical name: read for each job
+    is_varied_whole: bool  #: placeholders affect other keywords, too: each job is read as a whole
     volume: Volume  #: upper bound for `expand_parameters`
 
 
@@ -104,48 +103,53 @@ def split_description(raw: Mapping[str, object]) -> SplitDescription:
         else:
             template[keyword] = value
     columns = {each.name: each.value for each in parameters if each.kind == _LISTS}
-    expressions, refers = descriptions.find_expressions(template if columns else raw)
-    if not columns:
-        tokens = sum(map(jdl.count_tokens, expressions)) if refers else 0
-        once = frozenset[str]() if refers else frozenset(expressions)
-        volume = Volume(jobs=1, varied_tokens=tokens, expressions=once)
-        return SplitDescription(template=raw, parameters=(), varied={}, volume=volume)
-    found = {name: value for name, value in template.items() if has_place({name: value})}
-    varied: Mapping[str, object] = {
+    shared = template if columns else raw
+    places = {name: value for name, value in template.items() if columns and has_place({name: value})}
+    varied = {
         known.name: value
-        for name, value in found.items()
+        for name, value in places.items()
         if (known := keywords.find_keyword(name)) and known.name in keywords.OPEN
     }
-    if found and (refers or len(varied) < len(found)):
-        varied = template
-    volume = _measure(template, columns, count_values(varied), dict.fromkeys(expressions, refers))
-    return SplitDescription(template=template, parameters=parameters, varied=varied, volume=volume)
+    expressions, refers = descriptions.find_expressions(shared)
+    is_whole = bool(places) and (refers or len(varied) < len(places))
+    return SplitDescription(
+        template=shared,
+        parameters=parameters if columns else (),
+        varied=varied,
+        is_varied_whole=is_whole,
+        volume=_measure(shared, columns, shared if is_whole else varied, expressions, refers=refers),
+    )
 
 
 def _measure(
     template: Mapping[str, object],
     columns: Mapping[str, object],
-    values: int,
-    expressions: Mapping[str, bool],
+    varied: Mapping[str, object],
+    expressions: Sequence[str],
+    *,
+    refers: bool,
 ) -> Volume:
-    """The volume of a parametric description; of `expressions` those marked are read for each job.
+    """The volume of a description, of which `varied` is read for each job.
 
-    `values` are read for each job.
+    So are expressions with placeholders, and all if one `refers` to own values of the job.
     """
+    if not columns:
+        tokens = sum(map(jdl.count_tokens, expressions)) if refers else 0
+        return Volume(jobs=1, varied_tokens=tokens, expressions=frozenset(() if refers else expressions))
     sizes = {name: _measure_column(column) for name, column in columns.items()}
     jobs = max(each.jobs for each in sizes.values())
     sizes.setdefault("n", _measure_column(jobs))
     fixed, uses = placeholders.count_places(template)
     filled = [(number, sizes[name]) for name, number in uses.items() if name in sizes]
     more = sum(number * (size.values - size.jobs) for number, size in filled)  # items of lists
-    varied = {text for text, refers in expressions.items() if (refers and fixed) or "%" in text}
+    own = {text for text in expressions if (refers and fixed) or "%" in text}
     return Volume(
         jobs=jobs,
         characters=jobs * fixed + sum(number * size.characters for number, size in filled),
         longest=fixed + sum(number * size.longest for number, size in filled),
-        values=jobs * (values + uses.total()) + more,
-        expressions=frozenset(expressions.keys() - varied),
-        varied_tokens=sum(_count_varied_tokens(text, columns, jobs) for text in varied),
+        values=jobs * (count_values(varied) + uses.total()) + more,
+        expressions=frozenset(expressions) - own,
+        varied_tokens=sum(_count_varied_tokens(text, columns, jobs) for text in own),
     )
 
 
@@ -355,14 +359,14 @@ def read_members(
 
     What no placeholder affects is read once.
     """
-    if not split.varied:
+    if not (split.varied or split.is_varied_whole):
         same = descriptions.parse_description(split.template, options)
         yield from (JobMember(description=same, parameters=values) for values in expanded)
         return
     model = _read_member(split.template, expanded[0], options)
     for values in expanded:
         own: Mapping[str, object] | None = None
-        if split.varied is not split.template:
+        if not split.is_varied_whole:
             filled = placeholders.fill_placeholders(split.varied, values)
             own = descriptions.read_own(model, filled, options)
         description = model if own is not None else _read_member(split.template, values, options)
@@ -380,7 +384,7 @@ def find_shared_body(
     values = (value for each in members for value in (each.parameters or {}).values())
     if any(isinstance(value, list) for value in values):
         return None
-    if split.varied is split.template:
+    if split.is_varied_whole:
         try:
             body = descriptions.stored_body(descriptions.parse_description(split.template, options))
         except InvalidJob:
