@@ -115,8 +115,8 @@ def decide(
     """Run the chain for jobs before they are stored, without any I/O; a result for each member of each group.
 
     It is the result of `run_or_reuse` for the stored job: both run `run_chain` for an equal description.
-    None: a step is not pure; it was not run. Members share it that differ in particular keywords only. It is
-    not cached: the pure steps take no longer than the key of a cache.
+    None: a step is not pure; it was not run. Members that differ in particular keywords only share it; it is
+    not cached, since the pure steps take microseconds.
     """
     # A step that is not pure is missing here, and so the result is not pure either.
     pure = {name: step for name, step in steps.items() if chain.is_pure(step)}
