@@ -24,12 +24,13 @@ class Advisor:
         found: SimpleQueue[Sequence[str]] = SimpleQueue()
 
         def run() -> None:
+            advice: Sequence[str] = ()
             try:
                 with database.after_commit(what):
-                    found.put(compute())
+                    advice = compute()
             finally:
-                found.put(())
-                turn.release()
+                turn.release()  # before the answer goes: the next one may come at once
+                found.put(advice)
 
         turn = self._turn
         if turn.acquire(timeout=_TURN):
