@@ -28,6 +28,7 @@ from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from optimizers.chain import batch
 from pilotage.cli.processes import serve
+from pilotage.service.advice import Advisor
 from pilotage.service.app import create_app
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
@@ -160,8 +161,9 @@ def _load_version(conn: Connection, version: int) -> Configuration:
     return replace(_parse(row["text"]), version=version, author="test", **empty)
 
 
-#: However slow the machine is, a pilot waits for its answer.
-_PATIENT = ServiceLimits(request_timeout=300.0, longest_request_timeout=300.0)
+#: Seconds: however slow the machine is, a pilot gets its answer, and an answer its advice.
+_PATIENCE = 300.0
+_PATIENT = ServiceLimits(request_timeout=_PATIENCE, longest_request_timeout=_PATIENCE)
 
 
 @contextlib.contextmanager
@@ -192,6 +194,7 @@ def running(
         tokens=Tokens(KeyRing(signing=KEY)),
         issuers=issuers or Issuers(),
         limits=_PATIENT,
+        advisor=Advisor(seconds=_PATIENCE),
         notify_optimizers=lambda job_ids: optimize(engine, live, job_ids),
     )
     with contextlib.ExitStack() as at_end:  # a test that fails leaves nothing running beside the next one

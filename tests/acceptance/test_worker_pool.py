@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
@@ -22,6 +23,12 @@ from tests import submitted
 from tests.acceptance.processes import PILOTAGE
 from tests.redis_server import RedisServer
 from tests.running_service import NO_AUTHORITIES
+
+
+@pytest.fixture(autouse=True)
+def _redis_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(rq, "_TIMEOUT", 300.0)
 
 
 def _workers_of(pool: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from matcher.limits import compiled_rules
+from optimizers.workers import rq
+from pilotage.service.auth.oidc import discovery
+from taskqueue.db import notify
 from tests.lease_server import LeaseServer
 
 
@@ -12,6 +15,15 @@ from tests.lease_server import LeaseServer
 def _new_rules_are_counted_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
     monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 600.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _other_servers_have_time() -> Iterator[None]:
+    """However slow the machine is, Redis and issuers of tokens answer in time."""
+    with pytest.MonkeyPatch.context() as patched:
+        for module, name in ((rq, "_TIMEOUT"), (notify, "_TIMEOUT"), (discovery, "TIMEOUT")):
+            patched.setattr(module, name, 300.0)
+        yield
 
 
 @pytest.fixture
