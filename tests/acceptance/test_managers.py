@@ -16,6 +16,7 @@ from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_dialect
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.manager import journal
 from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalState
 from tests import manager_process
 from tests.grid_engine import GridEngine
@@ -40,7 +41,10 @@ echo "$FIRST_EVENT $EVENTS" >events.txt
 """
 
 
-def test_local_jobs_run_once_whenever_their_manager_is_killed(tmp_path: Path) -> None:
+def test_local_jobs_run_once_whenever_their_manager_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_PATIENCE", 300.0)  # for what a killed one was starting
     executed = tmp_path / "executed"
     site = manager_process.site(tmp_path)
     site.sandboxes.content = sandbox(run__sh=_COUNT.format(executed=executed))
