@@ -562,7 +562,7 @@ def test_a_cycle_that_leaves_something_is_followed_by_the_next_at_once() -> None
     loop = {"name": "test", "every": 3600, "stop": stop}
     thread = threading.Thread(target=leader.run, args=(cycle,), kwargs=loop, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(300)
     assert not thread.is_alive()
     assert not left
 

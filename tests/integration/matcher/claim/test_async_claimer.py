@@ -56,7 +56,7 @@ def _put(engine: Engine, now: datetime, count: int, **about: Any) -> list[int]:
         return waiting.put(conn, now, count, **about)
 
 
-def _ask(number: int = 0, *, seconds: float = 60, **about: Any) -> MatchRequest:
+def _ask(number: int = 0, *, seconds: float = 300, **about: Any) -> MatchRequest:
     caller = MatchCaller(subject=f"pilot{number}", vos=frozenset({"lhcb"}))
     return request(seconds=seconds, **{"caller": caller, **at(LONG), **about})
 

@@ -67,7 +67,7 @@ def _put(engine: Engine, now: datetime, count: int, *, job_type: str = "MC", vo:
 
 def _ask(number: int = 0, where: object = LONG, *, vo: str = "lhcb") -> MatchRequest:
     caller = MatchCaller(subject=f"pilot{number}", vos=frozenset({vo}))
-    return request(seconds=60, **{"caller": caller, **at(where)})  # type: ignore[arg-type]
+    return request(**{"caller": caller, **at(where)})  # type: ignore[arg-type]
 
 
 def _running(engine: Engine) -> int:

@@ -154,7 +154,7 @@ def test_forms_that_wait_are_bounded_by_their_bytes_and_cost_other_vos_nothing(
 
     def wait(content: bytes) -> Form:
         at_work.append(len(content))
-        assert ended.wait(60)
+        assert ended.wait(300)
         return read_form(content)
 
     async def check(door: AskDoor) -> None:

@@ -89,7 +89,7 @@ def test_of_two_pilots_that_come_at_once_one_tries_an_excluded_node(
             assert nodes.admit_pilot(conn, "first", "n1", now=later) is None
             second = pool.submit(admit_second)
             wait_until(lambda: second.done() or _waits_for_a_lock(postgresql))
-        refused = second.result(timeout=60)
+        refused = second.result(timeout=300)
 
     assert refused is not None
 

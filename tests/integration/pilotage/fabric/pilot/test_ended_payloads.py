@@ -273,7 +273,7 @@ def test_a_payload_is_ended_whose_pilot_died_before_it_read_of_the_start(tmp_pat
         assert process.stdin is not None
         process.stdin.write(json.dumps({**order, "output": out_number, "error": out_number}).encode() + b"\n")
         process.stdin.flush()
-        process.wait(timeout=60)
+        process.wait(timeout=300)
     wait_until_gone(marker)
 
 
