@@ -276,12 +276,13 @@ class AsyncClaimer:
             self._exclude(ticket)
             ticket.answer(matching.build_answer(request, result))
             return
-        if outcome.refused is None and task_queue_id not in lane.shared:
-            ticket.emptied.add(task_queue_id)
-        if outcome.refused is not None:
+        if outcome.is_undecided:
             self._matcher.record_outcome(ticket.prepared, gave=False)
             self._hand_over(ticket)
-        elif len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
+            return
+        if task_queue_id not in lane.shared:
+            ticket.emptied.add(task_queue_id)
+        if len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
             self._hand_over(ticket)
         elif not ticket.future.done():
             self._waiting.appendleft(ticket)

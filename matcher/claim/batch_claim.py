@@ -75,9 +75,9 @@ def claim_unlimited(
                 )
             elif outcome.refused:
                 found[number] = ClaimResult(refused=outcome.refused)
-        left = [n for n, each in outcomes.items() if each.claimed is None and each.refused is None]
+        left = [n for n, each in outcomes.items() if each == BatchClaimResult()]
         for number in batch.keys() - outcomes.keys() | {
-            n for n, each in outcomes.items() if each.refused == ""
+            n for n, each in outcomes.items() if each.is_undecided
         }:
             requests[number].drawn.reset()
     return found
@@ -109,7 +109,6 @@ def build_claim(
         request_id=prepared.request.request_id,
         counted_by=counted_by if counting is None else counting.counted_by,
         counting=counting,
-        has_pool=task_queue.requirement_class.submit_pool is not None,
     )
 
 
@@ -212,7 +211,7 @@ class _LimitedRequest:
             return ClaimResult(claimed=(claimed,), emptied=tried_before_last(self.tried))
         if gate is not None:
             gate.count(self.tried[-1], -1)
-        self.over = outcome.refused is not None
+        self.over = outcome.is_undecided
         return ClaimResult(refused=outcome.refused) if outcome.refused else None
 
     def _next(self) -> TaskQueue | None:

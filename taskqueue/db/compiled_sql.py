@@ -78,24 +78,16 @@ def unnest_json(parameter: str, columns: Mapping[str, Any], *, name: str) -> Fro
     )
 
 
-def insert_each(
-    table: Table, source: FromClause, row: Mapping[str, ColumnElement[Any]], *order: ColumnElement[Any]
-) -> postgresql.Insert:
-    """Insert a row for each row of `source`, in an order; with SQLAlchemy's column defaults."""
+def insert_each(table: Table, source: FromClause, row: Mapping[str, ColumnElement[Any]]) -> postgresql.Insert:
+    """Insert a row for each row of `source`, with SQLAlchemy's column defaults."""
     defaults = {
         each.name: literal(each.default.arg)
         for each in table.c
         if each.name not in row and isinstance(each.default, ScalarElementColumnDefault)
     }
     whole = {**row, **defaults}
-    rows = select(*whole.values()).select_from(source).order_by(*order)
+    rows = select(*whole.values()).select_from(source)
     return postgresql.insert(table).from_select(list(whole), rows, include_defaults=False)
-
-
-def is_found(table: Table, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The same as EXISTS, but a lookup for each row: for EXISTS the whole table may be read into a hash."""
-    lookup = select(literal(1)).select_from(table).where(*conditions).limit(1).correlate_except(table)
-    return lookup.scalar_subquery().is_not(None)
 
 
 def _quote(value: str | int) -> str:

@@ -15,7 +15,6 @@ from sqlalchemy import (
     BindParameter,
     ColumnElement,
     Connection,
-    FromClause,
     Integer,
     Row,
     Select,
@@ -44,7 +43,7 @@ from taskqueue.schema.types import has_slot
 ASSIGNED: Final = "Assigned"
 
 
-def is_eligible(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
+def is_eligible(*, site: Any, ce: Any, queue: Any, checked: Any) -> ColumnElement[bool]:
     """Condition on a job: the stored mapping has a queue of the location that is eligible for its pool.
 
     Checked on the tables, since a matcher's cache may be stale. An empty `ce` or `queue` matches any; without
@@ -63,7 +62,7 @@ def is_eligible(*outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
             or_(ce == "", members.c.ce == ce),
             or_(queue == "", members.c.queue == queue),
         )
-        .correlate(jobs, *outer)
+        .correlate(jobs)
     )
     current = (
         select(versions.c.config_version).where(versions.c.vo == jobs.c.vo).correlate(jobs).scalar_subquery()
@@ -83,21 +82,19 @@ LOCATION_BINDS: Mapping[str, BindParameter[Any]] = {
 }
 
 
-def select_claimable(
-    task_queue_id: Any, *outer: FromClause, site: Any, ce: Any, queue: Any, checked: Any
-) -> Select[int]:
-    """Jobs of a task queue that may be assigned to a location, in claim order."""
-    return select_in_claim_order(task_queue_id).where(
-        is_eligible(*outer, site=site, ce=ce, queue=queue, checked=checked)
-    )
+def select_claimable(task_queue_id: Any, *, site: Any, ce: Any, queue: Any, checked: Any) -> Select[int]:
+    """Jobs of a task queue that may be assigned to a location, in claim order.
 
-
-def select_in_claim_order(task_queue_id: Any) -> Select[int]:
-    """Waiting jobs of a task queue in claim order: user's priority, then first in, first out."""
+    That is the user's priority, then first in, first out. `batched_claim.sql` does the same.
+    """
     return (
         select(waiting_jobs.c.job_id)
         .join(jobs, jobs.c.job_id == waiting_jobs.c.job_id)
-        .where(waiting_jobs.c.task_queue_id == task_queue_id, jobs.c.status == JobStatus.WAITING.value)
+        .where(
+            waiting_jobs.c.task_queue_id == task_queue_id,
+            jobs.c.status == JobStatus.WAITING.value,
+            is_eligible(site=site, ce=ce, queue=queue, checked=checked),
+        )
         .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
     )
 
@@ -107,17 +104,12 @@ CLAIMED_COLUMNS = (jobs.c.job_id, jobs.c.epoch, jobs.c.vo, jobs.c.description_id
 _EPOCH_FLOOR = select(installation.c.epoch_floor).scalar_subquery()
 
 
-def next_epoch(epoch: ColumnElement[int]) -> ColumnElement[int]:
-    """The epoch of the next attempt of a job."""
-    return case((epoch < _EPOCH_FLOOR, _EPOCH_FLOOR), else_=epoch) + 1
-
-
 #: New values of an assigned job, except its site.
 MATCHED_VALUES: Mapping[str, Any] = {
     "status": JobStatus.MATCHED.value,
     "minor_status": ASSIGNED,
     "application_status": "",
-    "epoch": next_epoch(jobs.c.epoch),
+    "epoch": case((jobs.c.epoch < _EPOCH_FLOOR, _EPOCH_FLOOR), else_=jobs.c.epoch) + 1,
     "updated_at": bindparam("now"),
 }
 

@@ -1,24 +1,26 @@
-"""Batched claim: one job for each of many holders in one statement.
+"""Batched claim: one job for each of many holders in one statement (PostgreSQL).
 
-On PostgreSQL a data-changing WITH deletes the waiting rows, marks the jobs Matched, opens the attempts and
-writes the log: one round trip, commit included. The statement checks its own conditions: those of
-`assignment`, that the site is not banned, and that the request was not answered before. It counts running
-limits that the task queue decides (`CountingRules`), or they were counted before. For other limits, and where
-a location inspects each job, `assignment` and `candidate_jobs` work step by step.
+The statement, `batched_claim.sql`, deletes the waiting rows, marks the jobs Matched, opens the attempts and
+writes the log: one round trip, commit included. It checks its own conditions: those of `assignment`, that the
+site is not banned, that the request was not answered before, and that its pilot has room (`slots`). It counts
+running limits that the task queue decides (`CountingRules`), or they were counted before. For other limits,
+and where a location inspects each job, `assignment` and `candidate_jobs` work step by step.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from requirements.resource import Allotment, Location
 from requirements.values import fold
 from taskqueue.db.compiled_sql import StatementRunner
-from taskqueue.leases import claim_sql, opening
+from taskqueue.leases import opening
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
+from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.sites import scopes
 
 
@@ -45,17 +47,17 @@ class BatchClaim:
     #: See `scope_rules.format_countings`; None: nothing counts at its place, which the statement checks.
     counted_by: str | None = None
     counting: CountingRules | None = None  #: None: what counts there was counted before
-    has_pool: bool = True  #: the task queue's jobs have a SubmitPool; without one every location is eligible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchClaimResult:
     """The outcome of one claim."""
 
-    claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it, or it was refused
-    #: Why it gets nothing here, whatever waits: its pilot has no room (`SlotRefusal`). Empty: the request was
-    #: answered before, or its place is closed; step by step it gets the earlier answer, or the reason.
-    refused: str | None = None
+    claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it, or as follows
+    refused: SlotRefusal | None = None  #: why its pilot gets nothing here, whatever waits
+    #: It was answered before, its place is closed, or its pilot has room for a smaller job only: step by step
+    #: it gets the earlier answer, another job, or the reason.
+    is_undecided: bool = False
 
 
 def claim_jobs(
@@ -68,11 +70,16 @@ def claim_jobs(
     return read_results(requests, server.rows(*build_statement(requests, now=now)), now=now)
 
 
-def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[Any, ...]]:
+def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[str, ...]]:
     """The statement that claims a job for each request, and its values."""
-    if any(each.counting is not None for each in requests):
-        return _claim_limited(requests, now)
-    return _claim_one(requests[0], now) if len(requests) == 1 else _claim_many(requests, now)
+    given = [_bind_claim(number, request, now) for number, request in enumerate(requests)]
+    known = [{"scope": scope, "digest": digest} for scope, digest in _merge_digests(requests).items()]
+    return _read_statement(), (json.dumps(given), json.dumps(known), now.isoformat())
+
+
+@cache
+def _read_statement() -> str:
+    return Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 
 
 def read_results(
@@ -80,16 +87,16 @@ def read_results(
 ) -> list[BatchClaimResult]:
     """The outcome of each request, from the rows of the statement."""
     outcomes = [BatchClaimResult()] * len(requests)
-    for number, job_id, epoch, vo_or_refusal, parameters, body, sandbox in rows:
-        if job_id is None:
-            outcomes[number] = BatchClaimResult(refused=vo_or_refusal)
+    for number, job_id, epoch, vo, parameters, body, sandbox, refusal in rows:
+        if refusal is not None:
+            outcomes[number] = _read_refusal(refusal)
             continue
         request = requests[number]
         outcomes[number] = BatchClaimResult(
             claimed=ClaimedJob(
                 job_id=job_id,
                 epoch=epoch,
-                vo=vo_or_refusal,
+                vo=vo,
                 lease=request.lease,
                 lease_expires_at=now + request.holder.lease_time,
                 description_json=opening.describe_job(job_id, body, parameters),
@@ -100,37 +107,9 @@ def read_results(
     return outcomes
 
 
-def _claim_one(request: BatchClaim, now: datetime) -> tuple[str, tuple[Any, ...]]:
-    statement = claim_sql.compile_one(keyed=request.request_id is not None, pooled=request.has_pool)
-    # As text: the driver would give numbers of different size different types, and prepare a statement each.
-    values = {
-        name: None if value is None else str(value) for name, value in _bind_claim(0, request, now).items()
-    }
-    return statement.text, statement.values({**values, "now": now.isoformat()})
-
-
-def _claim_many(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
-    values = {
-        "requests": json.dumps(
-            [_bind_claim(number, request, now) for number, request in enumerate(requests)]
-        ),
-        "now": now.isoformat(),
-    }
-    statement = claim_sql.compile_many()
-    return statement.text, statement.values(values)
-
-
-def _claim_limited(requests: Sequence[BatchClaim], now: datetime) -> tuple[str, tuple[Any, ...]]:
-    digests = _merge_digests(requests)
-    values = {
-        "requests": json.dumps(
-            [_bind_limited_claim(number, request, now) for number, request in enumerate(requests)]
-        ),
-        "known": json.dumps([{"scope": scope, "digest": digest} for scope, digest in digests.items()]),
-        "now": now.isoformat(),
-    }
-    statement = claim_sql.compile_limited()
-    return statement.text, statement.values(values)
+def _read_refusal(refusal: str) -> BatchClaimResult:
+    is_undecided = refusal == "undecided"
+    return BatchClaimResult(refused=None if is_undecided else SlotRefusal(refusal), is_undecided=is_undecided)
 
 
 def _merge_digests(requests: Sequence[BatchClaim]) -> dict[str, str]:
@@ -150,19 +129,15 @@ def _list_scopes(place: Location) -> tuple[str, ...]:
 
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
-    """A request as the statement reads it."""
+    """A request as the statement reads it; columns that are left out are null."""
     place, holder = request.place, request.holder
-    eligible = place if request.has_pool else Location(site="")
     return {
         "number": number,
         "task_queue_id": request.task_queue_id,
-        "eligible_site": eligible.site,
-        "eligible_ce": eligible.ce,
-        "eligible_queue": eligible.queue,
-        "eligible_checked": eligible.checked,
         "site": place.site,
         "ce": place.ce,
         "queue": place.queue,
+        "checked": place.checked,
         "holder": holder.subject,
         "stamp": holder.stamp,
         "slot": None if holder.slot is None else holder.slot.processors,
@@ -173,9 +148,5 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "request_id": request.request_id,
         "counted_by": request.counted_by,
         "times": holder.times.to_text() if holder.times else None,
+        "rules": None if request.counting is None else request.counting.rules,
     }
-
-
-def _bind_limited_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
-    rules = {"rules": request.counting.rules} if request.counting else {}
-    return {**_bind_claim(number, request, now), **rules}

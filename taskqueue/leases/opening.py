@@ -23,13 +23,6 @@ SOURCE = "Matcher"
 _LEASE_BYTES = 24
 
 _LEASE = ("lease", "lease_expires_at")
-#: Columns of an attempt that come from the claim.
-ATTEMPT_COLUMNS = (
-    *("lease", "holder", "stamp", "site", "ce", "queue", "lease_expires_at", *ALLOTTED),
-    "counted_by",
-    "times",
-)
-
 
 OPEN = insert(attempts)
 HELD = (

@@ -20,19 +20,13 @@ from sqlalchemy import (
     FromClause,
     ScalarSelect,
     Select,
-    and_,
-    case,
     func,
-    literal,
-    literal_column,
-    null,
-    or_,
     select,
 )
 
 from cs_config.options import bounds
 from requirements.states import PILOT_ENDS, PilotStatus
-from taskqueue.db import compiled_sql, sql
+from taskqueue.db import sql
 from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.schema.tables import attempts, pilots
 
@@ -138,42 +132,3 @@ def read_rooms(conn: Connection, limits: Mapping[str, SlotLimits], *, now: datet
                 )
             rooms[row.stamp] = room
     return rooms
-
-
-def select_refusal(
-    stamp: ColumnElement[Any],
-    processors: ColumnElement[Any],
-    claims: ColumnElement[Any],
-    now: ColumnElement[Any],
-    *,
-    wanted: ColumnElement[Any],
-) -> ColumnElement[str | None]:
-    """Why a pilot gets no job of `wanted` processors; null: it has room (PostgreSQL).
-
-    A `SlotRefusal`, or empty if a smaller job may fit. The time it takes does not depend on what the pilot
-    holds beyond its slot.
-    """
-    stated = (
-        select(pilots.c.processors).where(pilots.c.stamp == stamp).correlate_except(pilots).scalar_subquery()
-    )
-    slot = func.least(func.coalesce(stated, _FEWEST), processors)
-    used = _sum_used(stamp, processors)
-    size = func.coalesce(wanted, 1)
-    full = case(
-        (used.c.processors >= slot, SlotRefusal.FULL.value),
-        (and_(used.c.processors > 0, used.c.processors + size > slot), ""),
-    )
-    earliest = _own.c.claim_number == next_claim(stamp) - slot * claims
-    is_too_fast = _own.c.opened_at > now - literal_column("INTERVAL '1 hour'")
-    # No IN: compiled statements have no lists.
-    is_over = or_(*(pilots.c.status == each.value for each in sorted(_OVER)))
-    has_ended = or_(*(pilots.c.status == each.value for each in sorted(PILOT_ENDS)))
-    is_at_end = compiled_sql.is_found(
-        pilots, pilots.c.stamp == stamp, or_(is_over, and_(pilots.c.submitted_by != "", has_ended))
-    )
-    too_fast = _select_own(stamp, literal(SlotRefusal.TOO_FAST.value), earliest, is_too_fast)
-    return case(
-        (processors.is_(None), null()),
-        (is_at_end, SlotRefusal.ENDED.value),
-        else_=func.coalesce(select(full).select_from(used).scalar_subquery(), too_fast),
-    )

@@ -21,9 +21,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    FromClause,
     Row,
     Select,
     and_,
@@ -33,13 +31,11 @@ from sqlalchemy import (
     exists,
     func,
     insert,
-    literal,
     or_,
     select,
     text,
     update,
 )
-from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import installation, matching_delays, scope_returns
@@ -101,17 +97,11 @@ class StoredRule(ScopeRule):
 
 
 def compute_digest(rules: Iterable[StoredRule]) -> str:
-    """Digest of the rules of one scope, without what they count; the same as by `select_digest`."""
+    """Digest of the rules of one scope, without what they count; the same as in `batched_claim.sql`."""
     texts = (
         f"{each.rule_id} {FORMAT} {each.definition}" for each in sorted(rules, key=attrgetter("rule_id"))
     )
     return hashlib.md5("\n".join(texts).encode(), usedforsecurity=False).hexdigest()
-
-
-def select_digest(rules: FromClause) -> ColumnElement[str]:
-    """The same in PostgreSQL, of a group of rows."""
-    one = func.concat_ws(" ", rules.c.rule_id, rules.c.format, rules.c.definition)
-    return func.md5(func.string_agg(one, aggregate_order_by(literal("\n"), rules.c.rule_id)))
 
 
 #: One rule that counts an attempt: rule id, or RESERVATION, and scope. `attempts.counted_by` is a JSON list.

@@ -8,7 +8,7 @@ from functools import partialmethod
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, literal, select, text, update
+from sqlalchemy import Connection, Engine, text, update
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim import batch_claim, claim_loop
@@ -16,11 +16,16 @@ from matcher.claim.batch_claim import BatchClaimer
 from matcher.claim.claim_loop import ClaimRequest, ClaimResult
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.requirement_class import RequirementClass
+from requirements.resource import Allotment, Location
 from requirements.states import PILOT_ENDS, PilotStatus
 from taskqueue.db import database
+from taskqueue.db.compiled_sql import TransactionRunner
+from taskqueue.leases import batched_claim
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
+from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots, slots
 from taskqueue.pilots.pilots import FirstRequest
-from taskqueue.pilots.slots import SlotRefusal
+from taskqueue.pilots.slots import SlotLimits, SlotRefusal
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
 from tests import databases, waiting
@@ -268,14 +273,24 @@ def test_a_refusal_does_not_read_all_that_a_pilot_holds(postgres_url: str, now: 
     with database.writing(engine) as conn:
         conn.execute(text("SET LOCAL session_replication_role = replica"))  # without their jobs
         conn.execute(text(_HELD), {"at": now})
-    asked = {"stamp": "s", "processors": 8, "claims": 60, "wanted": 1}
-    values = {name: literal(value) for name, value in asked.items()}
+    holder = LeaseHolder(
+        subject="pilot:s",
+        stamp="s",
+        lease_time=HOUR,
+        slot=SlotLimits(processors=8, claims=60),
+    )
+    place = Location(site=LONG.site, ce=LONG.ce, queue=LONG.queue)
+    claim = BatchClaim(
+        task_queue_id=1, place=place, holder=holder, lease="x", allotment=Allotment(processors=1)
+    )
     with database.writing(engine) as conn:
         conn.execute(text("ANALYZE attempts"))
-        refusal = select(slots.select_refusal(**values, now=literal(now)))
-        assert conn.scalar(refusal) == SlotRefusal.FULL
-        done = refusal.compile(conn)
-        [plan] = conn.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {done}", done.params).scalar_one()
+        runner = TransactionRunner(conn)
+        assert batched_claim.claim_jobs(runner, [claim], now=now) == [
+            BatchClaimResult(refused=SlotRefusal.FULL)
+        ]
+        statement, values = batched_claim.build_statement([claim], now=now)
+        [([plan],)] = runner.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
     assert max(_list_rows(plan["Plan"])) < 100
     engine.dispose()
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import time
 import weakref
 from collections import Counter
@@ -31,7 +32,7 @@ from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.jobs import jobs
-from taskqueue.leases import attempts, batched_claim, opening
+from taskqueue.leases import assignment, attempts, batched_claim, opening
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
@@ -48,6 +49,7 @@ from tests.waiting import request
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
 HERE = Location(site="A.B.ch", ce="ce1", queue="long")
+POOL = "a" * 64
 #: Only requests that state their queue are batched.
 AT = waiting.at(waiting.LONG)
 
@@ -98,7 +100,6 @@ def _ask(
     return BatchClaim(
         task_queue_id=task_queue,
         place=Location(site=site),
-        has_pool=False,
         holder=LeaseHolder(subject=f"pilot{number}", stamp=None, lease_time=timedelta(minutes=5)),
         lease=f"lease{number}",
         allotment=Allotment(processors=1),
@@ -191,7 +192,7 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        refused = BatchClaimResult(refused="")
+        refused = BatchClaimResult(is_undecided=True)
         assert batched_claim.claim_jobs(server, asks, now=now) == [refused] * how_many
         [*nothing, given] = batched_claim.claim_jobs(server, [*asks, allowed], now=now)
     assert nothing == [refused] * how_many
@@ -230,6 +231,51 @@ def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: En
     assert set(reasons.values()) == {SlotRefusal.FULL}
 
 
+@pytest.mark.parametrize("undecided", [False, True], ids=["every node", "some nodes"])
+def test_the_statement_takes_jobs_of_a_pool_where_other_claims_do(
+    engine: Engine, now: datetime, *, undecided: bool
+) -> None:
+    """Its condition on the mapping is written a second time, in SQL."""
+    queues = [
+        (site, ce, queue)
+        for site in ("A.B.ch", "C.D.ch")
+        for ce in ("ce1", "ce2")
+        for queue in ("long", "short", "none")
+    ]
+    places = [
+        Location(site=site, ce=ce, queue=queue, checked=checked)
+        for site, ce, queue in queues
+        for checked in (None, 1, 2)
+    ]
+    config = waiting.grid()
+    with database.writing(engine) as conn:
+        waiting.pool(conn, now, POOL, waiting.LONG, config=config)
+        if undecided:
+            conn.execute(text("UPDATE pool_mappings SET undecided = eligible"))
+        job_ids = waiting.put(conn, now, len(places), asked=replace(waiting.EVERYWHERE, submit_pool=POOL))
+        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        expected = [bool(assignment.find_nonempty(conn, [task_queue], place=place)) for place in places]
+    asks = [replace(_ask(task_queue, number), place=place) for number, place in enumerate(places)]
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        outcomes = batched_claim.claim_jobs(server, asks, now=now)
+    assert [outcome.claimed is not None for outcome in outcomes] == expected
+    assert config.version == 1
+    assert sum(expected) == (2 if undecided else 6), "two queues, with each or one of the versions"
+
+
+def test_the_statement_runs_in_psql_as_its_file_tells(engine: Engine, now: datetime) -> None:
+    [job_id] = _put(engine, now)
+    statement, _ = batched_claim.build_statement([], now=now)
+    [example] = re.findall(r"EXECUTE (claim\(.*?\));", re.sub(r"\n--", "", statement), re.DOTALL)
+    with database.writing(engine) as conn:
+        task_queue = waiting.task_queue_of(conn, job_id)
+        conn.exec_driver_sql(f"PREPARE claim (text, text, timestamptz) AS {statement}")
+        called = example.replace('"task_queue_id": 1', f'"task_queue_id": {task_queue}')
+        [row] = conn.exec_driver_sql(f"EXECUTE {called}")
+        conn.rollback()
+    assert (row.number, row.job_id, row.refusal) == (0, job_id, None)
+
+
 def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now: datetime) -> None:
     job_ids = _put(engine, now, 3)
     with database.reading(engine) as conn:
@@ -239,7 +285,7 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
         [repeated, other] = batched_claim.claim_jobs(server, again, now=now)
     assert first.claimed is not None
-    assert (repeated.claimed, repeated.refused) == (None, "")
+    assert repeated == BatchClaimResult(is_undecided=True)
     assert other.claimed is not None, "another pilot's request of the same name"
 
 
@@ -501,19 +547,15 @@ def test_leases_made_together_are_as_good_as_single_ones() -> None:
     assert {len(each) for each in made} == {len(opening.generate_lease())}
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(
-    engine: Engine, now: datetime, keyed: bool
-) -> None:
+def test_a_plan_made_while_tables_are_empty_reads_none_of_them_whole(engine: Engine, now: datetime) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         conn.execute(text("VACUUM ANALYZE"))
-    for scan in _list_scans(engine, now, keyed=keyed):
+    for scan in _list_scans(engine, now):
         is_large = scan["Relation Name"] in ("match_requests", "pilots", "attempts", "waiting_jobs", "jobs")
         assert scan["Node Type"] != "Seq Scan" or not is_large, scan
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-def test_rules_and_bans_of_other_places_are_not_read(engine: Engine, now: datetime, keyed: bool) -> None:
+def test_rules_and_bans_of_other_places_are_not_read(engine: Engine, now: datetime) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
         sites = [f"s{number}" for number in range(2000)]
         conn.execute(insert(scopes_table), [{"scope": site, "site": site} for site in sites])
@@ -525,48 +567,41 @@ def test_rules_and_bans_of_other_places_are_not_read(engine: Engine, now: dateti
         )
         conn.execute(text("VACUUM ANALYZE"))
     scans = [
-        each
-        for each in _list_scans(engine, now, keyed=keyed)
-        if each["Relation Name"] in ("scope_rules", "site_bans")
+        each for each in _list_scans(engine, now) if each["Relation Name"] in ("scope_rules", "site_bans")
     ]
-    assert len(scans) > 6
+    assert len(scans) >= 3
     assert [each for each in scans if not each.keys() & {"Index Cond", "Recheck Cond"}] == []
 
 
 def test_rules_are_read_once_for_all_requests_of_a_statement(engine: Engine, now: datetime) -> None:
-    [limited, _] = _build_batches(keyed=False)[-1]
     counting = batched_claim.CountingRules(rules=[(1, 5)], digests={}, counted_by="[]")
     scans = [
         each
-        for each in _explain(engine, [replace(limited, counting=counting)] * 4, now, options="ANALYZE, ")
+        for each in _explain(engine, [replace(_LIMITED, counting=counting)] * 4, now, options="ANALYZE, ")
         if each.get("Relation Name") == "scope_rules"
     ]
     assert len(scans) >= 3
     assert {each["Actual Loops"] for each in scans} <= {0, 1}
 
 
-def _list_scans(engine: Engine, now: datetime, *, keyed: bool) -> Iterator[dict[str, Any]]:
-    """The scans of tables in the plans of all forms of the claim."""
-    for batch in _build_batches(keyed=keyed):
-        nodes = _explain(engine, batch, now)
-        yield from (each for each in nodes if "Relation Name" in each and each["Node Type"].endswith("Scan"))
+_LIMITED = BatchClaim(
+    task_queue_id=1,
+    place=HERE,
+    holder=LeaseHolder(
+        subject="p", stamp="s", lease_time=timedelta(1), slot=SlotLimits(processors=1, claims=9)
+    ),
+    lease="lease",
+    allotment=Allotment(),
+    request_id="request",
+    counted_by="[]",
+    counting=CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"}, counted_by="[]"),
+)
 
 
-def _build_batches(*, keyed: bool) -> list[list[BatchClaim]]:
-    """One for each form of the claim."""
-    counting = batched_claim.CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"}, counted_by="[]")
-    claim = BatchClaim(
-        task_queue_id=1,
-        place=HERE,
-        holder=LeaseHolder(
-            subject="p", stamp="s", lease_time=timedelta(1), slot=SlotLimits(processors=1, claims=9)
-        ),
-        lease="lease",
-        allotment=Allotment(),
-        request_id="request" if keyed else None,
-    )
-    limited = replace(claim, counting=counting, counted_by=counting.counted_by)
-    return [[claim], [claim] * 2, [limited] * 2]
+def _list_scans(engine: Engine, now: datetime) -> list[dict[str, Any]]:
+    """The scans of tables in the plan of a claim."""
+    nodes = _explain(engine, [_LIMITED] * 2, now)
+    return [each for each in nodes if "Relation Name" in each and each["Node Type"].endswith("Scan")]
 
 
 def _explain(
@@ -594,7 +629,6 @@ def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neit
         return BatchClaim(
             task_queue_id=1,
             place=HERE,
-            has_pool=False,
             holder=holder,
             lease="x",
             allotment=Allotment(),
@@ -617,7 +651,6 @@ def test_rules_that_one_request_of_a_statement_does_not_know_are_not_applied_to_
         return BatchClaim(
             task_queue_id=1,
             place=HERE,
-            has_pool=False,
             holder=holder,
             lease="x",
             allotment=Allotment(),
@@ -635,5 +668,4 @@ def test_rules_that_one_request_of_a_statement_does_not_know_are_not_applied_to_
 
 
 def _read_digests(values: Sequence[Any]) -> dict[str, str]:
-    known = next(each for each in map(json.loads, values[:2]) if "digest" in each[0])
-    return {each["scope"]: each["digest"] for each in known if each["digest"] is not None}
+    return {each["scope"]: each["digest"] for each in json.loads(values[1])}

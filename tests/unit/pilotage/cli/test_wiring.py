@@ -24,12 +24,7 @@ def test_a_database_that_goes_away_while_a_process_starts_is_an_error_in_one_lin
         start()
 
 
-def test_a_process_of_agents_loads_no_web_framework_and_compiles_no_claims() -> None:
-    check = (
-        "import sys, pilotage.cli.processes.agent, taskqueue.leases.claim_sql as claims\n"
-        "assert 'fastapi' not in sys.modules\n"
-        "statements = (claims.compile_one, claims.compile_many, claims.compile_limited)\n"
-        "assert not any(each.cache_info().currsize for each in statements)"
-    )
+def test_a_process_of_agents_loads_no_web_framework() -> None:
+    check = "import sys, pilotage.cli.processes.agent\nassert 'fastapi' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
