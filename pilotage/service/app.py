@@ -22,10 +22,11 @@ from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
 from pilotage.service.http_errors import ServiceEnding
 from pilotage.service.middleware import CountedAnswers, MeasuredRequests, SecurityHeaders
-from pilotage.service.pages import ROUTERS as PAGES
 from pilotage.service.pages import page, templating
+from pilotage.service.pages.navigation import ROUTERS as PAGES
 from pilotage.service.queries.archives import Uploads
-from pilotage.service.routes import ROUTERS, health
+from pilotage.service.routes import health
+from pilotage.service.routes.api import ROUTERS
 from pilotage.service.routing import ApiRoute
 from pilotage.service.services import Services
 from taskqueue import blobs

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from agents import leader
 from benchmarks.__main__ import BENCHMARKS
-from pilotage.service import pages
-from pilotage.service.pages import page
+from pilotage.service.pages import navigation, page
 from taskqueue.schema.tables import metadata
 from tests import conditions_table
 
@@ -38,7 +37,7 @@ def test_every_extra_is_described() -> None:
 def test_every_page_of_the_navigation_is_described() -> None:
     table = rows((OPERATOR / "pages.md").read_text(), "| page | shows | beside operators for |")
     described = " ".join(cells[0] for cells in table).lower()
-    titles = [each.title for each in page.entries(pages.ROUTERS)]
+    titles = [each.title for each in page.entries(navigation.ROUTERS)]
     assert len(titles) > 8
     assert [title for title in titles if title.lower() not in described] == []
 

@@ -22,7 +22,8 @@ from examples.servers.starting import free_port
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
-from pilotage.service.pages import ROUTERS, sessions
+from pilotage.service.pages import sessions
+from pilotage.service.pages.navigation import ROUTERS
 from pilotage.service.services import utc_now
 from tests.acceptance.fuzzing import mutations, parsers
 from tests.acceptance.fuzzing.mutations import WORDS, Flaw

@@ -11,7 +11,8 @@ import pytest
 from starlette.routing import BaseRoute
 
 from cs_config.source import yaml_writer
-from pilotage.service.pages import ROUTERS, sessions
+from pilotage.service.pages import sessions
+from pilotage.service.pages.navigation import ROUTERS
 from pilotage.service.pages.page import PageRoute
 from tests.access import TOKENS
 from tests.running_service import NO_AUTHORITIES, Service
