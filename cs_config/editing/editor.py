@@ -252,7 +252,14 @@ class ConfigEditor:
                 conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
             ):
                 reverts_at = due
-        return self._finish(number, proposal.differences, message, reverts_at, warnings)
+        change = StoredChange(
+            version=number,
+            differences=proposal.differences,
+            message=message,
+            reverts_at=reverts_at,
+            warnings=warnings,
+        )
+        return self._finish(change, proposal.after.stored_as(number, self.author))
 
     def _nothing_to_compare(self, error: ConfigError) -> InvalidRequest:
         """The error for a check, or a time limit, of a change that replaces an unreadable version."""
@@ -291,27 +298,14 @@ class ConfigEditor:
                 expected=newest,
                 now=self.clock(),
             )
-        return self._finish(number, (), message)
+        return self._finish(StoredChange(version=number, differences=(), message=message))
 
-    def _finish(
-        self,
-        number: int,
-        differences: tuple[Difference, ...],
-        message: str,
-        reverts_at: datetime | None = None,
-        warnings: tuple[Problem, ...] = (),
-    ) -> StoredChange:
-        change = StoredChange(
-            version=number,
-            differences=differences,
-            message=message,
-            reverts_at=reverts_at,
-            warnings=warnings,
-        )
-        with self.transactions.after_commit(f"audit version {number} of the configuration"):
+    def _finish(self, change: StoredChange, stored: Configuration | None = None) -> StoredChange:
+        with self.transactions.after_commit(f"audit version {change.version} of the configuration"):
             self.audit(change)
-        with self.transactions.after_commit(f"read version {number} of the configuration"):
-            self.refresh()
+        read = self.transactions.after_commit(f"read version {change.version} of the configuration")
+        with read, self.transactions.reading() as conn:
+            self.live.refresh(conn, stored)
         return change
 
     def switch_queue(self, address: QueueAddress, *, drained: bool, message: str = "") -> StoredChange:

@@ -72,6 +72,11 @@ class Configuration:
         passed = bisect_right(self.moments, now.timestamp()) if self.moments else 0
         return self._without_expired(passed) if passed else self
 
+    def stored_as(self, version: int, author: str) -> "Configuration":
+        """The same configuration as the version that was made of it."""
+        own: dict[str, Any] = {name: {} for name in ("derived", "_queues", "_aged")}
+        return replace(self, version=version, author=author, **own)
+
     @cached_property
     def moments(self) -> tuple[float, ...]:
         """The moments at which values expire, in seconds since the epoch, sorted."""

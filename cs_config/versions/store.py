@@ -356,6 +356,12 @@ def _remember_import(conn: Connection, file: str, new_digest: str, version: int)
 
 log = logging.getLogger(__name__)
 
+
+def _identify(config: Configuration) -> tuple[int, str]:
+    """Number and digest; as `current_digest`."""
+    return config.version, text_digest(config.source)
+
+
 #: The configuration before the first version is stored.
 NOTHING = validate.parse("Resources: {}", "nothing")
 
@@ -376,7 +382,7 @@ class LiveConfiguration:
         self._clock = clock
         #: Number and digest of the running version, and of one that cannot be read. The digest is needed
         #: because after a loss of commits another text may get a known number.
-        self._running_key = (NOTHING.version, text_digest(NOTHING.source))
+        self._running_key = _identify(NOTHING)
         self._unreadable_key: tuple[int, str] | None = None
         self.problem: str | None = None  #: why the newest version is not the running one, if so
         self._refreshing = threading.Lock()
@@ -387,10 +393,11 @@ class LiveConfiguration:
         running = self._running
         return running.at_moment(self._clock()) if running.moments else running
 
-    def refresh(self, conn: Connection) -> bool:
+    def refresh(self, conn: Connection, stored: Configuration | None = None) -> bool:
         """Load the newest version if there is another one; return whether `current` changed.
 
-        Costs one small statement otherwise. ConfigError if there are versions, and none can be read: an empty
+        Costs one small statement otherwise. `stored`: a version that this process has just stored, which is
+        not read again if it is the newest. ConfigError if there are versions, and none can be read: an empty
         configuration would apply other rules to jobs.
         """
         with self._refreshing:
@@ -399,7 +406,8 @@ class LiveConfiguration:
             if not number or newest in (self._running_key, self._unreadable_key):
                 return False
             try:
-                self._running = self._load(conn, number)
+                is_stored = stored is not None and _identify(stored) == newest
+                self._running = stored if stored is not None and is_stored else self._load(conn, number)
             except ConfigError as error:
                 is_first = not self._running.version
                 if is_first and not self._load_earlier(conn, number):

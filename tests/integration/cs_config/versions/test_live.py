@@ -5,6 +5,7 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Connection, Engine, update
 
+from cs_config import validate
 from cs_config.errors import ConfigError, one_problem
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store as versions_store
@@ -113,3 +114,33 @@ def test_a_process_that_can_read_no_version_does_not_work_with_an_empty_one(
     for _ in range(2):
         with pytest.raises(ConfigError, match="made by a newer release"):
             refresh(live, engine)
+
+
+def test_a_version_that_this_process_has_stored_is_not_read_again(engine: Engine, now: datetime) -> None:
+    loads: list[int] = []
+    live = LiveConfiguration(_load_before(9, loads))
+    made = validate.parse(TEXT % 1, "api").stored_as(store(engine, TEXT % 1, now), "a")
+    with database.reading(engine) as conn:
+        assert live.refresh(conn, made)
+        assert not live.refresh(conn)
+        read = versions_store.load_version(conn)
+    assert live.current is made
+    assert loads == []
+    for name in ("version", "source", "file", "origins", "author", "tree", "warnings", "long_values"):
+        assert getattr(made, name) == getattr(read, name)
+
+
+def test_of_a_stored_version_that_is_not_the_newest_or_has_another_text_nothing_is_taken(
+    engine: Engine, now: datetime
+) -> None:
+    loads: list[int] = []
+    live = LiveConfiguration(_load_before(9, loads))
+    older = validate.parse(TEXT % 1, "api").stored_as(store(engine, TEXT % 1, now), "a")
+    number = store(engine, TEXT % 2, now)
+    with database.reading(engine) as conn:
+        assert live.refresh(conn, older)
+    other = validate.parse(TEXT % 4, "api").stored_as(store(engine, TEXT % 3, now), "a")
+    with database.reading(engine) as conn:
+        assert live.refresh(conn, other)
+    assert loads == [number, number + 1]
+    assert live.current.source == TEXT % 3
