@@ -239,20 +239,35 @@ def check_edits(rights: Rights, edits: Iterable[Edit]) -> None:
     _refuse(rights, (edit.path for edit in edits if not rights.may_change(edit.names)))
 
 
-def check_differences(
+def check_change(
     config: Configuration,
     rights: Rights,
+    tree: Tree,
     differences: Iterable[Difference],
     *,
+    restoring: bool,
     advice: str,
 ) -> None:
-    """Refuse differences from the current configuration beyond the permissions, with all their paths.
+    """Refuse a tree whose differences from the current configuration are beyond the permissions.
 
-    A VO may set values only at existing sites, CEs and queues. `advice` is for values beyond the bounds of
-    what is the VO's.
+    `restoring`: it brings back what was there, which may be more values than are allowed at once. `advice` is
+    for values beyond the bounds of what is the VO's.
     """
     if rights.everything:
         return
+    _check_differences(config, rights, differences, advice=advice)
+    _check_groups(config, rights, tree)
+    if not restoring:
+        _check_amount(config, rights, tree)
+
+
+def _check_differences(
+    config: Configuration, rights: Rights, differences: Iterable[Difference], *, advice: str
+) -> None:
+    """Refuse differences beyond the permissions, with all their paths.
+
+    A VO may set values only at existing sites, CEs and queues.
+    """
     changed = [(names, each) for each in differences for names in list_leaves(each)]
     _refuse(rights, ("/".join(names) for names, _ in changed if not _may_set(config, rights, names)))
     beyond = {
@@ -265,14 +280,12 @@ def check_differences(
         raise EditNotAllowed(beyond, allowed=advice)
 
 
-def check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
+def _check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
     """Refuse a tree in which a group changes its VO, or the groups of a VO have larger shares together.
 
     They may have what they have now, or up to `Limits/JobShares`, so that a VO takes nothing from others. The
     group of jobs that name none counts with the default share, even if it is not configured.
     """
-    if rights.everything:
-        return
     before, after = _groups(config.tree), _groups(tree)
     moved = [
         "/".join((*_GROUPS, name, "VO"))
@@ -310,10 +323,8 @@ def check_default_groups(before: Registry, rights: Rights, after: Registry) -> N
         raise EditNotAllowed(reasons, allowed="put such users into another group of your VO")
 
 
-def check_amount(config: Configuration, rights: Rights, tree: Tree) -> None:
+def _check_amount(config: Configuration, rights: Rights, tree: Tree) -> None:
     """Refuse a tree in which a site or VO of the author has more values than now, if these are too many."""
-    if rights.everything:
-        return
     before, after = (_count_values(each, rights) for each in (config.tree, tree))
     for (owner, what), number in after.items():
         most = bounds.OWN_VALUES if what is _OWN else bounds.INHERITED_VALUES

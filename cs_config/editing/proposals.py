@@ -102,10 +102,7 @@ def _propose_tree(
     advice: str = "an operator may set it",
 ) -> Proposal:
     found = diff.compare(current.tree, tree)
-    permissions.check_differences(current, allowed, found, advice=advice)
-    permissions.check_groups(current, allowed, tree)
-    if not restoring:
-        permissions.check_amount(current, allowed, tree)
+    permissions.check_change(current, allowed, tree, found, restoring=restoring, advice=advice)
     if not found:
         return Proposal(before=current, after=current, differences=())
     text = yaml_writer.edit_text(current.source, current.tree, tree)
@@ -167,19 +164,25 @@ def list_edits(draft: ConfigDraft, base: Configuration, rights: Rights) -> tuple
 
     Raises ConfigError if its text cannot be read, InvalidRequest if it is too large for anyone but operators.
     """
-    _check_size(rights, len(draft.text or ""), "characters in one text", bounds.EDITED_TEXT)
-    edits = draft.edits
-    if draft.text is not None:
-        edits = patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
+    if rights.everything:
+        return _read_edits(draft, base, rights)
+    _check_size(len(draft.text or ""), "characters in one text", bounds.EDITED_TEXT)
+    edits = _read_edits(draft, base, rights)
     values = sum(diff.count_values(edit.value) for edit in edits)
-    _check_size(rights, values, "values in one change", bounds.EDITED_VALUES)
+    _check_size(values, "values in one change", bounds.EDITED_VALUES)
     length = sum(len(edit.path) + diff.count_characters(edit.value) for edit in edits)
-    _check_size(rights, length, "characters in one change", bounds.EDITED_TEXT)
+    _check_size(length, "characters in one change", bounds.EDITED_TEXT)
     return edits
 
 
-def _check_size(rights: Rights, number: int, what: str, most: int) -> None:
-    if number > most and not rights.everything:
+def _read_edits(draft: ConfigDraft, base: Configuration, rights: Rights) -> tuple[Edit, ...]:
+    if draft.text is None:
+        return draft.edits
+    return patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
+
+
+def _check_size(number: int, what: str, most: int) -> None:
+    if number > most:
         message = f"{number} {what}, allowed are {most}; split it, or let an operator make it"
         raise InvalidRequest([Problem(path="", message=message)])
 
