@@ -11,6 +11,7 @@ from cs_config.options import bounds, operations, place_limits, registry
 from cs_config.options.options import VoOptions
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, LineOrigins, Section
+from cs_config.source.yaml_reader import YamlReading
 from cs_config.tree import expiry, resources
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem, did_you_mean
@@ -45,7 +46,7 @@ class Report:
 
 
 def parse(
-    text: str | bytes,
+    text: str | bytes | YamlReading,
     file: str = "config",
     version: int = 0,
     author: str = "",
@@ -53,7 +54,10 @@ def parse(
     *,
     kept: Kept = NOTHING_KEPT,
 ) -> Configuration:
-    """The configuration of a text; ConfigError has every problem. `origins`: of an edited text."""
+    """The configuration of a text, which may have been read; ConfigError has every problem.
+
+    `origins`: of an edited text.
+    """
     found = report(text, file, version, author, origins, kept=kept)
     if found.configuration is None:
         raise ConfigError(found.errors)
@@ -76,7 +80,7 @@ def read_bytes(path: Path) -> bytes:
 
 @gc_tuning.pause_collection()
 def report(
-    text: str | bytes,
+    text: str | bytes | YamlReading,
     file: str,
     version: int = 0,
     author: str = "",
@@ -85,7 +89,7 @@ def report(
     kept: Kept = NOTHING_KEPT,
 ) -> Report:
     """All errors and warnings of a text, and the configuration if there are no errors."""
-    reading = yaml_reader.read_yaml(text, file)
+    reading = text if isinstance(text, YamlReading) else yaml_reader.read_yaml(text, file)
     root = reading.root
     origins = origins or LineOrigins.from_file(file)
     options, wrong_options = operations.read_operations(root.section("Operations"), file)

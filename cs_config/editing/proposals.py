@@ -105,10 +105,10 @@ def _propose_tree(
     permissions.check_change(current, allowed, tree, found, restoring=restoring, advice=advice)
     if not found:
         return Proposal(before=current, after=current, differences=())
-    text = yaml_writer.edit_text(current.source, current.tree, tree)
+    reading = yaml_writer.edit_and_read(current.source, current.tree, tree)
     try:
-        origins, kept = _follow_origins(current, text), None if restoring else current.long_values
-        after = validate.parse(text, API, current.version, origins=origins, kept=kept)
+        origins, kept = _follow_origins(current, reading.text), None if restoring else current.long_values
+        after = validate.parse(reading, API, current.version, origins=origins, kept=kept)
     except ConfigError as error:
         # The author of edits has no text whose lines could be named.
         problems = [replace(each, file=None, line=None, column=None) for each in error.problems]

@@ -4,9 +4,10 @@ Sections are the input of pydantic models, whose errors become problems with pat
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -116,18 +117,29 @@ class LineOrigins:
     def follow(self, old: str, new: str, edit: str) -> "LineOrigins":
         """Origins of the text `new`, an edit of the text `old`; `edit` is that of new and changed lines."""
         before, after = old.split("\n"), new.split("\n")
-        runs: list[OriginRun] = []
-        for kind, i, _, j, end in SequenceMatcher(None, before, after).get_opcodes():
+        # Comparing all lines of a large text would take longer than reading it.
+        top = _count_equal(before, after)
+        bottom = _count_equal(reversed(before[top:]), reversed(after[top:]))
+        changed = before[top : len(before) - bottom], after[top : len(after) - bottom]
+        runs = list(self._cut(1, top, 1)) if top else []
+        for kind, i, _, j, end in SequenceMatcher(None, *changed).get_opcodes():
             if kind == "equal":
-                runs += self._cut(i + 1, end - j, j + 1)
+                runs += self._cut(top + i + 1, end - j, top + j + 1)
             elif end > j:
-                runs.append((j + 1, edit, 0))
+                runs.append((top + j + 1, edit, 0))
+        if bottom:
+            runs += self._cut(len(before) - bottom + 1, bottom, len(after) - bottom + 1)
         return LineOrigins(tuple(_join_runs(runs)))
 
     def _cut(self, line: int, count: int, first: int) -> Iterator[OriginRun]:
         """The runs of `count` lines from `line` on, moved to the line `first`."""
         starts = {line, *(run[0] for run in self.runs if line < run[0] < line + count)}
         return ((start - line + first, *self.find(start)) for start in sorted(starts))
+
+
+def _count_equal(some: Iterable[str], others: Iterable[str]) -> int:
+    """How many lines are equal at the beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False)))
 
 
 def _join_runs(runs: Sequence[OriginRun]) -> Iterator[OriginRun]:

@@ -298,7 +298,7 @@ def read_yaml(
     source: str | bytes, file: str, make_reader: Callable[[str], EventReader] = EventReader
 ) -> YamlReading:
     """The sections of a text; with problems, everything else that could be read."""
-    reading = YamlReading(file=file)
+    reading = YamlReading(file=file, text=source if isinstance(source, str) else "")
     text = _decode(source, reading)
     if text is None:
         return reading

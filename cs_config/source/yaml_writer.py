@@ -13,7 +13,7 @@ import yaml
 from cs_config.source import yaml_reader
 from cs_config.source.diff import is_equal
 from cs_config.source.sections import to_plain
-from cs_config.source.yaml_reader import looks_special
+from cs_config.source.yaml_reader import YamlReading, looks_special
 from requirements.errors import InvalidRequest, Problem
 
 
@@ -56,19 +56,23 @@ class _NotInBlocksError(Exception):
 
 def edit_text(text: str, before: Mapping[str, object], after: Mapping[str, object]) -> str:
     """Edit a text so that it contains another tree; rewrite it where that is not possible line by line."""
+    return edit_and_read(text, before, after).text
+
+
+def edit_and_read(text: str, before: Mapping[str, object], after: Mapping[str, object]) -> YamlReading:
+    """Edit a text, and read the result."""
     lines = text.splitlines()
     try:
         edits = list(_line_edits(yaml.compose(text, Loader=yaml.CSafeLoader), before, after, lines))
     except _NotInBlocksError:
-        return to_yaml(after)
+        return yaml_reader.read_yaml(to_yaml(after), "")
     # From the end, so that line numbers stay valid; at one position the outer section comes last.
     numbered = ((edit.first, edit.end, number) for number, edit in enumerate(edits))
     for first, end, number in sorted(numbered, reverse=True):
         lines[first:end] = edits[number].lines
-    changed = "\n".join([*lines, ""])
-    reading = yaml_reader.read_yaml(changed, "")
+    reading = yaml_reader.read_yaml("\n".join([*lines, ""]), "")
     is_right = not reading.problems and is_equal(to_plain(reading.root), after)
-    return changed if is_right else to_yaml(after)
+    return reading if is_right else yaml_reader.read_yaml(to_yaml(after), "")
 
 
 def _line_edits(
