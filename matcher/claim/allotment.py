@@ -4,12 +4,15 @@ Every job first gets its minimum, so that as many as possible fit; the rest goes
 more.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Final
 
 from matcher import conditions, rules
 from matcher.conditions import CONDITIONS
+from requirements.quantities import QUANTITIES
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Allotment, Resource
 
@@ -21,10 +24,11 @@ _CAPACITIES: Final = {each.allotted: each.capacity for each in CONDITIONS if eac
 JobSize = tuple[int | None, ...]
 
 
-def read_size(asked: RequirementClass) -> JobSize:
-    """The size of the jobs of a class."""
-    more = (asked.processors_max, asked.max_ram, asked.min_ram_per_core, asked.whole_node)
-    return *_list_needs(asked).values(), *more
+#: The size of the jobs of a class. Read for each claim.
+read_size: Final[Callable[[RequirementClass], JobSize]] = attrgetter(
+    *("processors_min", "processors_max", "min_ram", "max_ram", "min_ram_per_core", "whole_node"),
+    *(each.name for each in QUANTITIES),
+)
 
 
 def _list_needs(asked: RequirementClass) -> dict[str, int]:
