@@ -1,7 +1,6 @@
-"""Counter agent: compares the counters of scopes with the rows that they count, and opens new limits."""
+"""Counter agent: compares the counters of scopes with the rows that they count, and counts new limits."""
 
 import logging
-import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -19,9 +18,6 @@ from taskqueue.sites.rule_counters import CounterDifference
 log = logging.getLogger(__name__)
 
 NAME: Final = "scope-counters"
-#: Looks for claims under way after counters were mended, and seconds between them.
-_LOOKS: Final = 100
-_PAUSE: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -47,7 +43,7 @@ def cycle(
 ) -> ScopeCountersResult | None:
     """Compare all counters, mend those that differ a second time; None while another process is the leader.
 
-    New limits are opened here as well, if no matcher does: it may have ended after it stored them. `memory`
+    New limits are counted here as well, if no matcher does: it may have ended after it stored them. `memory`
     is the same object in each cycle of a process.
     """
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
@@ -55,7 +51,7 @@ def cycle(
             return None
         follower = memory.follower = memory.follower or RuleFollower(engine)
         follower.follow(config.at_moment(now))
-        follower.open_new()
+        follower.count_new()
         with leadership.writing() as conn:
             scope_rules.delete_stray_returns(conn)
         with database.reading(engine) as conn:
@@ -67,19 +63,9 @@ def cycle(
         for each in wrong:
             log.error("%s; it is counted again", describe(each))
             with leadership.writing() as conn:
-                rule_counters.mend(conn, each.rule.rule_id)
+                rule_counters.mend(conn, each.rule, compiled_rules.counts)
         memory.differing = frozenset(found)
-        if wrong:
-            _open_soon(follower)
         return ScopeCountersResult(mended=len(wrong))
-
-
-def _open_soon(follower: RuleFollower) -> None:
-    """Open what was counted again once the claims under way have ended: until then it admits nothing."""
-    for _ in range(_LOOKS):
-        if follower.open_new():
-            return
-        time.sleep(_PAUSE)
 
 
 def describe(difference: CounterDifference) -> str:

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from threading import RLock
 
@@ -21,17 +21,17 @@ from matcher.limits.running_limits import PlaceRule
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.sites import rule_counters, scope_rules, scopes
-from taskqueue.sites.rule_counters import RunningClaim
+from taskqueue.sites.rule_counters import UnawareTransaction
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule, StoredRule
 
 #: Milliseconds to wait for a locked scope: claims for other places wait as well.
 _LOCK_WAIT = 50
 #: Seconds until the rules are compared again without a new configuration: the process that stored a rule may
-#: have ended before it opened it.
+#: have ended before it counted it.
 _AGAIN = 10.0
-#: Seconds for opening rules in one call, since claims for other places wait meanwhile.
+#: Seconds for counting rules in one call, since claims for other places wait meanwhile.
 _AT_A_TIME = 0.1
-#: Scopes stored, and rules opened, by one transaction.
+#: Scopes whose rules are stored, or counted, by one transaction.
 _TOGETHER = 50
 log = logging.getLogger(__name__)
 
@@ -135,12 +135,11 @@ class RuleFollower:
         self._lock = RLock()  # claims, and listings for directors in other threads
         self._followed: Configuration | None = None
         self._until = 0.0  # when to compare again, monotonic clock
-        self._counting: dict[int, Iterator[None]] = {}  # rules whose counting goes on at the next call
-        self._new: frozenset[int] = frozenset()  # closed rules that `_unaware` was read for
-        self._unaware: frozenset[RunningClaim] = frozenset()  # claims that may not have seen them
+        self._new: frozenset[int] = frozenset()  # uncounted rules that `_unaware` was read for
+        self._unaware: frozenset[UnawareTransaction] = frozenset()  # which may not have seen them
 
     def follow(self, config: Configuration) -> bool:
-        """Store the rules of this configuration and open new ones; False: not all yet, call again.
+        """Store the rules of this configuration and count new ones; False: not all yet, call again.
 
         Without a change the database is read every few seconds only.
         """
@@ -162,66 +161,70 @@ class RuleFollower:
             )
             if current < version or outdated:
                 is_stored = self._store(wanted, version, outdated)
-        opened = self.open_new(seconds=_AT_A_TIME)
-        self._followed = config if opened and is_stored else None
+        counted = self.count_new(seconds=_AT_A_TIME)
+        self._followed = config if counted and is_stored else None
         # Where many rules are left, claims for other places get as much time as these.
         now = time.monotonic()
         self._until = now + (_AGAIN if self._followed else now - began)
         return self._followed is not None
 
-    def open_new(self, *, seconds: float = math.inf) -> bool:
-        """Open the closed rules that all claims can see by now; False: not all of them yet."""
+    def count_new(self, *, seconds: float = math.inf) -> bool:
+        """Count the new rules that all transactions can see by now; False: not all of them yet."""
         with self._lock:
-            return self._open_new(seconds)
+            return self._count_new(time.monotonic() + seconds)
 
-    def _open_new(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
+    def _count_new(self, until: float) -> bool:
+        taken_over = self._take_over_closed()
         with database.reading(self._engine) as conn:
-            closed = scope_rules.list_closed(conn)
-            if not closed:
-                return True
-            ids = frozenset(rule.rule_id for rule in closed)
-            running = rule_counters.read_claims(conn)
-        # Rules that another process stored in between are opened after the next look.
-        self._unaware = running if ids - self._new else self._unaware & running
-        self._new = ids
+            new = {rule.rule_id: rule for rule in scope_rules.list_uncounted(conn)}
+            if not new:
+                return taken_over
+            running = rule_counters.read_unaware(conn)
+        # Rules that another process stored in between are counted after the next look.
+        self._unaware = running if new.keys() - self._new else self._unaware & running
+        self._new = frozenset(new)
         if self._unaware:
             return False
-        self._counting = {each: steps for each, steps in self._counting.items() if each in ids}
-        self._open_uncounted([rule for rule in closed if rule.rule_id not in self._counting], until)
-        self._open_counted({rule.rule_id: rule for rule in closed}, until)
+        names = sorted({rule.scope for rule in new.values()})
+        for start in range(0, len(names), _TOGETHER):
+            some = set(names[start : start + _TOGETHER])
+            self._count([rule for rule in new.values() if rule.scope in some])
+            if time.monotonic() > until:
+                break
         with database.reading(self._engine) as conn:
-            return not scope_rules.list_closed(conn)
+            return taken_over and not scope_rules.list_uncounted(conn)
 
-    def _open_uncounted(self, new: Sequence[StoredRule], until: float) -> None:
-        """Open the rules that have nothing to count, some in one transaction; the others are counted next."""
-        for start in range(0, len(new), _TOGETHER):
-            some = new[start : start + _TOGETHER]
-            for rule in rule_counters.open_uncounted(self._engine, some, counts, until=until):
-                self._counting[rule.rule_id] = rule_counters.open_rule(self._engine, rule, counts)
-            if time.monotonic() > until:
-                break
-
-    def _open_counted(self, closed: Mapping[int, StoredRule], until: float) -> None:
-        """Count and open rules while there is time; those that could not be locked last."""
-        locked = set[str]()
-        for rule in [closed[each] for each in self._counting]:
-            if rule.scope not in locked and not self._open(rule, until):
-                locked.add(rule.scope)
-            if time.monotonic() > until:
-                break
-
-    def _open(self, rule: StoredRule, until: float) -> bool:
-        steps = self._counting.pop(rule.rule_id)
+    def _count(self, new: Sequence[StoredRule]) -> None:
+        """Count new rules, in one transaction if none of their scopes is locked."""
+        names = {rule.scope for rule in new}
         try:
-            for _ in steps:
-                if time.monotonic() > until:
-                    self._counting[rule.rule_id] = steps
-                    return False
+            with database.writing(self._engine) as conn:
+                scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
+                scopes.lock_scopes(conn, names)
+                rule_counters.count_rules(conn, new, counts)
         except OperationalError as error:
-            log.warning("%s: a new rule could not be counted yet: %s", rule.scope, error)
-            self._counting[rule.rule_id] = rule_counters.open_rule(self._engine, rule, counts)
-            return False
+            if len(names) > 1:
+                for name in sorted(names):
+                    self._count([rule for rule in new if rule.scope == name])
+            else:
+                log.warning("%s: new rules could not be counted yet: %s", new[0].scope, error)
+
+    def _take_over_closed(self) -> bool:
+        """Let the rules that processes of 1.0 have stored be counted as any other; False: some are locked.
+
+        Not needed once no process of 1.0 runs.
+        """
+        with database.reading(self._engine) as conn:
+            closed = scope_rules.list_closed(conn)
+        for rule in closed:
+            try:
+                with database.writing(self._engine) as conn:
+                    scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
+                    scopes.lock_scopes(conn, [rule.scope])
+                    scope_rules.take_over(conn, rule)
+            except OperationalError as error:
+                log.warning("%s: a rule could not be taken over yet: %s", rule.scope, error)
+                return False
         return True
 
     def _store(

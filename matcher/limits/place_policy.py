@@ -402,10 +402,11 @@ def read_policies(
 ) -> PlacePolicies:
     """Like `lock_policies`, without locks: a closed place costs no write.
 
-    `banned`: the folded names of the banned sites. Rules that are not open yet count as open: they will be.
+    `banned`: the folded names of the banned sites. Rules that are not counted yet have room: they will be.
     """
     names = set(chain(*map(_scopes_of_place, places)))
-    rules = [replace(each, opened=True) for each in scope_rules.read_rules(conn, names)] if names else []
+    stored = scope_rules.read_rules(conn, names) if names else ()
+    rules = [each if each.opened else replace(each, opened=True, n=0) for each in stored]
     found = scopes.read_scopes(conn, {each.scope for each in rules}) if rules else {}
     return _build_policies(conn, rules, found, banned, now)
 

@@ -65,7 +65,7 @@ verified AS (
     SELECT rule.scope
     FROM rule JOIN known ON known.scope = rule.scope
     GROUP BY rule.scope, known.digest
-    HAVING bool_and(rule.opened) AND known.digest = md5(
+    HAVING bool_and(rule.opened AND rule.counted) AND known.digest = md5(
         string_agg(concat_ws(' ', rule.rule_id, rule.format, rule.definition), E'\n' ORDER BY rule.rule_id))
 ),
 -- Scopes with rules that the caller does not know, or that are locked elsewhere.

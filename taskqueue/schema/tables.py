@@ -430,8 +430,8 @@ attempts = _table(
     Column("quarantined", Boolean, nullable=False, server_default=false()),
     # When it was closed as lost, if it was reopened afterwards.
     Column("lost_at", UtcTime),
-    # JSON list of [rule_id, scope]: the scope rules that count it; rule 0: it has a reservation at the scope.
-    # Null: it was claimed where nothing is counted. Triggers read it when the attempt ends or is reopened.
+    # JSON list of [rule_id, scope]: the scope rules that its claim counted; rule 0: it has a reservation at
+    # the scope. Null: it was claimed where nothing is counted.
     Column("counted_by", Text),
     # Of the pilot's claims, from 1; null: not claimed with a pilot's token. Unique: of two processes that
     # claim for one pilot at once, and do not see what the other gives it, one claims nothing.
@@ -515,8 +515,10 @@ scope_rules = _table(
     Column("format", Integer, nullable=False),  # of the definition; unknown: the scope gets no jobs
     # Number of open attempts that it counts, or of reservations; less the `scope_returns` not yet applied.
     Column("n", Integer, nullable=False, server_default=text("0")),
-    # False: it admits no job yet, because claims that cannot see it may be running, or must be counted.
+    # False: stored by a process of 1.0, which has not counted it yet.
     Column("opened", Boolean, nullable=False),
+    # False: it admits no job yet, because claims that cannot see it may be running, or must be counted.
+    Column("counted", Boolean, nullable=False, server_default=true()),
     UniqueConstraint("scope", "kind", "attribute", "value", "vo"),
     sqlite_autoincrement=True,  # an id is never given out twice: attempts keep it
     postgresql_with=_BUSY,
@@ -525,8 +527,10 @@ scope_rules = _table(
 #: Ended and reopened attempts that `scope_rules.n` does not contain yet; applied and deleted under the lock
 #: of the scope. Written by triggers of `attempts`, which stand in the migrations alone: many statements close
 #: an attempt, none of them waits for a scope, and one that forgot the counters would lower a limit for good.
-#: Attempts without `counted_by` cost nothing but the test of that. A reservation stays when we take away an
-#: attempt: it may still be there until its pilot notices.
+#: An attempt is returned to every rule with its place, VO and value, also to those that are newer than its
+#: claim. A value beyond ASCII is compared in Python, so there the rules count that the attempt is marked with
+#: (`counted_by`), as for a rule that a process of 1.0 has not opened. A reservation stays when we take away
+#: an attempt: it may still be there until its pilot notices.
 scope_returns = _table(
     "scope_returns",
     Column("scope", Text, nullable=False),

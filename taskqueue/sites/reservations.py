@@ -164,7 +164,9 @@ def acknowledge(
 #: The throttle's counter, see `scope_rules`.
 SET_RESERVED = (
     update(scope_rules)
-    .where(scope_rules.c.scope == bindparam("the_scope"), scope_rules.c.kind == "throttle")
+    .where(
+        scope_rules.c.scope == bindparam("the_scope"), scope_rules.c.kind == "throttle", scope_rules.c.counted
+    )
     .values(n=bindparam("reserved"))
 )
 BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in_(sql.IDS))

@@ -47,6 +47,8 @@ from taskqueue.sites.scopes import Scope
 
 #: Format of the definitions that this program writes and reads.
 FORMAT: Final = 1
+#: `n` of a rule that is not counted yet: processes of 1.0 find it full.
+FULL: Final = 1_000_000_000
 #: Stands for a rule's id in `attempts.counted_by` and `scope_returns`: a reservation at the scope.
 RESERVATION: Final = 0
 #: Stands for the VO in the key of a rule of a site itself; no VO has such a name.
@@ -87,7 +89,7 @@ class StoredRule(ScopeRule):
 
     rule_id: int
     n: int  #: open attempts or reservations that it counts
-    opened: bool  #: False: it admits no job yet
+    opened: bool  #: False: it admits no job yet, and `n` means nothing
     known: bool = True  #: False: written by a later release, in a format that this one cannot read
 
     @property
@@ -109,7 +111,7 @@ Counting = tuple[int, str]
 
 ALL = select(table).order_by(table.c.rule_id)
 AT_SITES = ALL.where(table.c.scope.in_(select(scopes_table.c.scope).where(scopes_table.c.site.in_(sql.IDS))))
-CLOSED = ALL.where(table.c.opened.is_(False))
+UNCOUNTED = ALL.where(table.c.counted.is_(False), table.c.opened)
 READ = select(table).where(table.c.scope.in_(sql.IDS)).order_by(table.c.rule_id)
 _RETURNED = func.sum(scope_returns.c.number).label("number")
 #: Else an advertisement has removed or acknowledged the returned reservation, and `n` is without it already.
@@ -133,7 +135,8 @@ def _lock(*, wait: bool) -> Select[Any]:
 
     Columns other than `name` are null if another transaction has the scope. One statement reads the tables
     as they were before it had the locks: so rules are locked themselves, which gives their newest version. A
-    rule that was inserted since waits for this transaction before it opens; a newer return is applied later.
+    rule that was inserted since waits for this transaction before it is counted; a newer return is applied
+    later.
     """
     locked = scopes.LOCK.where(_HAS_RULES).with_for_update(skip_locked=not wait).cte("locked")
     rules = select(table).join(locked, locked.c.scope == table.c.scope).with_for_update(of=table).cte("rules")
@@ -187,11 +190,13 @@ DEFINE = (
     .values(definition=bindparam("the_definition"), format=FORMAT)
 )
 REMOVE = delete(table).where(table.c.rule_id == bindparam("the_rule"))
-OPEN = update(table).where(table.c.rule_id.in_(sql.IDS)).values(opened=True)
-ADD = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=table.c.n + bindparam("more"))
-SET = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=bindparam("the_n"))
+SET = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=bindparam("the_n"), counted=True)
 # Text: for a default SQLAlchemy would get the number by a statement of its own.
-RENEW = text("UPDATE scope_rules SET rule_id = DEFAULT, n = 0, opened = false WHERE rule_id = :the_rule")
+TAKE_OVER = text("""
+    UPDATE scope_rules SET rule_id = DEFAULT, n = :the_n, opened = true, counted = false
+    WHERE rule_id = :the_rule AND NOT opened
+""")
+CLOSED = ALL.where(table.c.opened.is_(False))
 
 _VERSION = (installation.c.rules_version, installation.c.rules_expiries)
 READ_VERSION = select(*_VERSION)
@@ -220,18 +225,23 @@ def read_rules(conn: Connection, names: Collection[str]) -> list[StoredRule]:
     if not rows:
         return []
     pending = Counter({(row.scope, row.rule_id): row.number for row in conn.execute(PENDING, ids)})
-    return [_rule_from_row(row, more=pending[row.scope, _get_return_id(row)]) for row in rows]
+    return [build_rule(row, more=pending[row.scope, _get_return_id(row)]) for row in rows]
 
 
 def list_rules(conn: Connection, sites: Collection[str] | None = None) -> list[StoredRule]:
     """The rules of sites (folded names; None: all) and of their CEs and queues, with stored counters."""
     rows = conn.execute(ALL) if sites is None else conn.execute(AT_SITES, {"ids": sorted(sites)})
-    return [_rule_from_row(row) for row in rows]
+    return [build_rule(row) for row in rows]
+
+
+def list_uncounted(conn: Connection) -> list[StoredRule]:
+    """The new rules that this program can read."""
+    return [rule for row in conn.execute(UNCOUNTED) if (rule := build_rule(row)).known]
 
 
 def list_closed(conn: Connection) -> list[StoredRule]:
-    """The rules that admit no job yet and that this program can read."""
-    return [rule for row in conn.execute(CLOSED) if (rule := _rule_from_row(row)).known]
+    """The rules that a process of 1.0 has stored and not opened; see `take_over`."""
+    return [rule for row in conn.execute(CLOSED) if (rule := build_rule(row)).known]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,12 +274,16 @@ def lock_rules(conn: Connection, names: Collection[str], *, wait: bool) -> Locke
         returned = [(row.name, *each) for row in every for each in row.returned or ()]
         rows = [row for row in every if row.rule_id is not None]
     more = _sum_returns(conn, returned) if returned else Counter()
-    rules = [_rule_from_row(row, more=more[row.scope, _get_return_id(row)]) for row in rows]
+    rules = [build_rule(row, more=more[row.scope, _get_return_id(row)]) for row in rows]
     return LockedRules(
         scopes={name: scopes.build_scope(row) for name, row in found.items() if row.scope is not None},
         busy=frozenset(name for name, row in found.items() if row.scope is None),
         rules=rules,
-        returned={each.rule_id: each.n for each, row in zip(rules, rows, strict=True) if each.n != row.n},
+        returned={
+            each.rule_id: each.n
+            for each, row in zip(rules, rows, strict=True)
+            if each.n != row.n and each.opened
+        },
     )
 
 
@@ -319,14 +333,14 @@ def raise_version(conn: Connection, version: RulesVersion) -> bool:
 
 
 def replace_rules(conn: Connection, wanted: Mapping[str, Collection[ScopeRule]]) -> None:
-    """Store the rules of locked scopes, new ones closed; rows that stay the same are not touched.
+    """Store the rules of locked scopes, new ones uncounted; rows that stay the same are not touched.
 
     Args:
         conn: A transaction that has the locks.
         wanted: All rules of each of these scopes, by folded name.
     """
     rows = conn.execute(READ, {"ids": sorted(wanted)})
-    stored = {each.key: each for each in map(_rule_from_row, rows)}
+    stored = {each.key: each for each in map(build_rule, rows)}
     rules = {each.key: each for of_scope in wanted.values() for each in of_scope}
     gone = [{"the_rule": each.rule_id} for key, each in stored.items() if key not in rules and each.known]
     if gone:
@@ -342,10 +356,11 @@ def replace_rules(conn: Connection, wanted: Mapping[str, Collection[ScopeRule]])
 
 
 def insert_rules(conn: Connection, rules: Iterable[ScopeRule]) -> None:
-    """Insert closed rules of a locked scope; a delay counts nothing and is open at once."""
+    """Insert uncounted rules of a locked scope; a delay counts nothing and holds at once."""
     new = [
         {name: getattr(each, name) for name in ("scope", "attribute", "value", "vo", "definition")}
-        | {"kind": each.kind.value, "format": FORMAT, "opened": each.kind is RuleKind.DELAY}
+        | {"kind": each.kind.value, "format": FORMAT, "opened": True}
+        | ({"n": 0, "counted": True} if each.kind is RuleKind.DELAY else {"n": FULL, "counted": False})
         for each in rules
     ]
     if new:
@@ -361,32 +376,23 @@ def list_outdated(stored: Iterable[StoredRule], wanted: Iterable[ScopeRule]) -> 
     }
 
 
-def set_count(conn: Connection, rule_id: int, n: int) -> None:
-    """Set the counter of a rule, under the lock of its scope."""
-    conn.execute(SET, {"the_rule": rule_id, "the_n": n})
+def set_counts(conn: Connection, counts: Mapping[int, int]) -> None:
+    """Set the counters of rules that were counted, which admit jobs from now on; under the scopes' locks."""
+    if counts:
+        conn.execute(SET, [{"the_rule": rule_id, "the_n": n} for rule_id, n in counts.items()])
 
 
-def add_count(conn: Connection, rule_id: int, more: int) -> None:
-    """Add to the counter of a rule, under the lock of its scope."""
-    conn.execute(ADD, {"the_rule": rule_id, "more": more})
+def take_over(conn: Connection, rule: StoredRule) -> None:
+    """Give a rule that a process of 1.0 has not opened yet a new id, as if it were stored by this release.
 
-
-def open_rules(conn: Connection, rule_ids: Collection[int]) -> None:
-    """Let counted rules admit jobs, under the locks of their scopes."""
-    conn.execute(OPEN, {"ids": list(rule_ids)})
-
-
-def renew_rule(conn: Connection, rule: StoredRule) -> None:
-    """Close a limit and give it a new id, so that nothing counts for it yet; under the lock of its scope.
-
-    In place on PostgreSQL: a claim that waits for the lock would see no row that is inserted now
-    (`lock_rules`), and so no limit.
+    What that process has counted is void then. In place on PostgreSQL: a claim that waits for the scope would
+    see no row that is inserted now (`lock_rules`), and so no limit. Not needed once no process of 1.0 runs.
     """
     if conn.dialect.name == "sqlite":
         conn.execute(REMOVE, {"the_rule": rule.rule_id})
         insert_rules(conn, [rule])
     else:
-        conn.execute(RENEW, {"the_rule": rule.rule_id})
+        conn.execute(TAKE_OVER, {"the_rule": rule.rule_id, "the_n": FULL})
 
 
 def format_countings(countings: Sequence[Counting]) -> str:
@@ -410,13 +416,14 @@ def _get_return_id(row: Row[Any]) -> int:
     return RESERVATION if row.kind == RuleKind.THROTTLE.value else rule_id
 
 
-def _rule_from_row(row: Row[Any], *, more: int = 0) -> StoredRule:
+def build_rule(row: Row[Any], *, more: int = 0) -> StoredRule:
+    """The rule of a row of the table; `more` is added to its counter."""
     return StoredRule(
         **{name: getattr(row, name) for name in ("scope", "attribute", "value", "vo", "definition")},
         rule_id=row.rule_id,
         kind=RuleKind(row.kind) if row.kind in _KINDS else RuleKind.THROTTLE,
         n=row.n + more,
-        opened=row.opened,
+        opened=row.opened and row.counted,
         known=row.format == FORMAT and row.kind in _KINDS,
     )
 

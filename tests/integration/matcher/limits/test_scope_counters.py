@@ -1,11 +1,10 @@
 """Counters of scopes are copies of rows, whatever ends an attempt and whoever changes a rule."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, event, func, select, text
+from sqlalchemy import Connection, Engine, delete, event, func, select, text, update
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_loop import ClaimResult
@@ -29,7 +28,7 @@ from taskqueue.schema.tables import attempts, job_log, reservations, scope_retur
 from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
-from tests import reporting, scope_counters, stored, waiting
+from tests import earlier_release, reporting, scope_counters, stored, waiting
 from tests.waiting import ELSEWHERE, LONG, SHORT
 
 ROOT = Path(__file__).parents[4]
@@ -127,11 +126,11 @@ def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engi
         reporting.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
     with database.writing(engine) as conn:
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
-        [rule] = rules.list_rules(conn)
-        rules.add_count(conn, rule.rule_id, 5)
+        conn.execute(text("UPDATE scope_rules SET n = n + 5"))
         [difference] = rule_counters.list_differences(conn, compiled_rules.counts)
         assert (difference.rule.n, difference.there) == (7, 2)
-        rule_counters.mend(conn, rule.rule_id)
+        rule_counters.mend(conn, difference.rule, compiled_rules.counts)
+        assert not rule_counters.list_differences(conn, compiled_rules.counts)
     newer = _matcher(engine, now, waiting.grid(waiting.GRID + limits))
     assert len(_ask(newer, ELSEWHERE, count=9).claimed) == 1
     with database.reading(engine) as conn:
@@ -201,8 +200,8 @@ def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_ope
     engine.dispose()
 
 
-@pytest.mark.parametrize("place", ["AllSites", SITE])
-def test_a_new_limit_reads_the_attempts_that_it_may_count_and_no_others(
+@pytest.mark.parametrize("place", ["AllSites", SITE, f"{SITE}/CEs/ce1"])
+def test_a_limit_that_is_newer_than_what_runs_counts_each_spelling_until_it_ends(
     engine: Engine, now: datetime, place: str
 ) -> None:
     # The second one has a Kelvin sign, equal to K where case is ignored.
@@ -211,25 +210,24 @@ def test_a_new_limit_reads_the_attempts_that_it_may_count_and_no_others(
         [job_id] = _put(engine, now, 1, "MC")
         with database.writing(engine) as conn:
             stored.force(conn, job_id, job_type=each)
-    assert len(_ask(_matcher(engine, now, waiting.grid()), count=9).claimed) == 6
-    limits = (
-        f"Operations: {{lhcb: {{JobScheduling: {{RunningLimit: {{{place}: {{JobType: {{Kit: 9}}}}}}}}}}}}\n"
-    )
+    taken = _ask(_matcher(engine, now, waiting.grid()), count=9).claimed
+    assert len(taken) == 6
+    limit = "{JobType: {Kit: 9}}"
+    for name in reversed(place.split("/")):
+        limit = f"{{{name}: {limit}}}"
+    limits = f"Operations: {{lhcb: {{JobScheduling: {{RunningLimit: {limit}}}}}}}\n"
     matcher = _matcher(engine, now, waiting.grid(waiting.GRID + limits, 2))
     matcher.refresh()
     with database.reading(engine) as conn:
         [rule] = rules.list_rules(conn)
-        at = {} if place == "AllSites" else {"site": rule.scope, "ce": "", "queue": ""}
-        statements = rule_counters.COUNTABLE_IN_GRID if place == "AllSites" else rule_counters.COUNTABLE
-        read = {
-            vo: sorted(
-                row.value for row in conn.execute(statements["JobType"], {**at, "vo": vo, "value": "kit"})
-            )
-            for vo in ("lhcb", "", "cms")
-        }
     assert (rule.vo, rule.value, rule.n, rule.opened) == ("lhcb", "kit", 3, True)
-    may = sorted(each for each in spellings if each.lower() == "kit" or not each.isascii())
-    assert read == {"lhcb": may, "": may, "cms": []}
+    for job in taken:
+        with database.writing(engine) as conn:
+            reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+        with scope_counters.snapshot(engine) as conn:
+            assert not rule_counters.list_differences(conn, compiled_rules.counts)
+    with database.reading(engine) as conn:
+        assert [(each.n) for each in rules.read_rules(conn, [rule.scope])] == [0]
 
 
 def _location() -> waiting.Location:
@@ -242,21 +240,16 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     _put(engine, now, 9)
     assert len(_ask(_matcher(engine, now, waiting.grid()), count=5).claimed) == 5
     config = _config("{JobType: {MC: 7}}", version=2)
-    monkeypatch.setattr("taskqueue.sites.rule_counters._AT_ONCE", 2)
-    marks = iter((None, None, KeyboardInterrupt))
-    add_count = rules.add_count
 
-    def dying(conn: Connection, rule_id: int, more: int) -> None:
-        if (error := next(marks)) is not None:
-            raise error
-        add_count(conn, rule_id, more)
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(rules, "add_count", dying)
+        patched.setattr(rules, "set_counts", die)
         with pytest.raises(KeyboardInterrupt):
             RuleFollower(engine).follow(config)
     with database.reading(engine) as conn:
-        assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(4, False)]
+        assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(rules.FULL, False)]
     assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
     assert scope_counters.agree(engine)
 
@@ -294,7 +287,7 @@ def test_an_older_version_takes_nothing_beyond_its_limits_before_the_newer_ones_
     assert len(_ask(_matcher(engine, now, _config("{JobType: {MC: 5}}")), count=9).claimed) == 5
 
 
-def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
+def test_a_limit_that_another_process_left_uncounted_is_counted_without_a_new_configuration(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 4)
@@ -302,22 +295,21 @@ def test_a_limit_that_is_closed_again_opens_without_a_new_configuration(
     follower, config = RuleFollower(engine), _config("{JobType: {MC: 2}}")
     while not follower.follow(config):
         pass
-    with database.writing(engine) as conn:  # as the counter agent does, which ends before it opens it
-        [rule] = rules.list_rules(conn)
-        rule_counters.mend(conn, rule.rule_id)
+    with database.writing(engine) as conn:
+        conn.execute(text("UPDATE scope_rules SET counted = false"))
     assert follower.follow(config), "the database is not read for each request"
     monkeypatch.setattr(compiled_rules, "_AGAIN", 0.0)
     follower._until = 0.0
     waiting.until(lambda: follower.follow(config))
     with database.reading(engine) as conn:
-        assert [each.opened for each in rules.list_rules(conn)] == [True]
+        assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(0, True)]
 
 
-def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(
+def test_new_limits_of_many_scopes_are_counted_a_few_at_a_time(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled_rules, "_TOGETHER", 1)
-    follower, config = RuleFollower(engine), _config("{JobType: {MC: 2, Merge: 2, Test: 2}}")
+    follower, config = RuleFollower(engine), _limit_sites(3)
     wanted = compiled_rules.list_rules(config)
     follower._store(wanted, (config.version, config.expiries), wanted)
 
@@ -327,9 +319,41 @@ def test_many_new_limits_of_one_vo_are_opened_a_few_at_a_time(
 
     found = []
     for _ in range(3):
-        follower.open_new(seconds=0)
+        follower.count_new(seconds=0)
         found.append(count_opened())
     assert found == [1, 2, 3]
+
+
+def test_a_limit_that_a_process_of_1_0_has_half_counted_is_counted_anew(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 9)
+    taken = _ask(_matcher(engine, now, waiting.grid()), count=4).claimed
+    config = _config("{JobType: {MC: 6}}", version=2)
+    [[wanted]] = compiled_rules.list_rules(config).values()
+    with database.writing(engine) as conn:  # as it stores a rule, and marks two attempts of four
+        scopes.lock_scopes(conn, [SITE])
+        rules.insert_rules(conn, [wanted])
+        conn.execute(text("UPDATE scope_rules SET opened = false, counted = true, n = 2"))
+        [before] = rules.list_rules(conn)
+        for job in taken[:2]:
+            mark = attempts.c.lease == job.lease
+            text_of_mark = rules.format_countings([before.counting])
+            conn.execute(update(attempts).where(mark).values(counted_by=text_of_mark))
+    for job in (taken[0], taken[3]):
+        with database.writing(engine) as conn:
+            reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+    with database.reading(engine) as conn:
+        numbers = conn.execute(select(scope_returns.c.number)).scalars().all()
+        assert (before.opened, numbers) == (False, [-1]), "it has counted one of the two that ended"
+    matcher = _matcher(engine, now, config)
+    matcher.refresh()
+    with database.writing(engine) as conn:  # what it still does, with the id that it knows
+        for what in ("n = n + 2", "opened = true"):
+            conn.execute(text(f"UPDATE scope_rules SET {what} WHERE rule_id = {before.rule_id}"))
+    assert scope_counters.agree(engine)
+    assert len(_ask(matcher, count=9).claimed) == 4
+    assert scope_counters.agree(engine)
 
 
 def _limit_sites(sites: int) -> Configuration:
@@ -387,33 +411,29 @@ def test_a_scope_that_stays_locked_keeps_only_its_own_stored_limits_closed(postg
     with database.writing(engine) as conn:
         conn.execute(text("UPDATE scopes SET site = site WHERE scope IN ('s.0.org', 's.1.org')"))
         for _ in range(6):
-            assert not follower.open_new(seconds=0.0)
+            assert not follower.count_new(seconds=0.0)
         with database.reading(engine) as other:
-            assert {each.scope for each in rules.list_closed(other)} == {"s.0.org", "s.1.org"}
-    assert follower.open_new()
+            assert {each.scope for each in rules.list_uncounted(other)} == {"s.0.org", "s.1.org"}
+    assert follower.count_new()
     engine.dispose()
 
 
-def test_what_a_new_limit_has_to_count_is_read_twice_however_many_limits_are_new(
-    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_runs_is_read_once_for_all_new_limits_of_a_scope(engine: Engine, now: datetime) -> None:
     _put(engine, now, 1)
     assert len(_ask(_matcher(engine, now, waiting.grid()), SHORT).claimed) == 1
-    limits = "JobType: {MC: 2}, VO: {lhcb: 2}"
-    follower, config = RuleFollower(engine), _config(f"{{{limits}, CEs: {{ce1: {{{limits}}}}}}}", version=2)
+    limits = "JobType: {MC: 2, Merge: 3, Test: 4}, VO: {lhcb: 2}"
+    follower, config = RuleFollower(engine), _config(f"{{{limits}}}", version=2)
     wanted = compiled_rules.list_rules(config)
     assert follower._store(wanted, (config.version, config.expiries), wanted)
-    read, list_countable = Counter[int](), rule_counters._list_countable
-
-    def count(conn: Connection, rule: rules.StoredRule, counts: rule_counters.Counts) -> Iterator[str]:
-        read[rule.rule_id] += 1
-        return list_countable(conn, rule, counts)
-
-    monkeypatch.setattr(rule_counters, "_list_countable", count)
-    waiting.until(lambda: follower.open_new(seconds=0.0))
-    assert sorted(read.values()) == [2] * 4
+    statements: list[str] = []
+    event.listen(
+        engine, "before_cursor_execute", lambda _conn, _cursor, statement, *_: statements.append(statement)
+    )
+    waiting.until(follower.count_new)
+    assert sum("count(*)" in each and "GROUP BY" in each for each in statements) == 1
     with database.reading(engine) as conn:
-        assert [each.n for each in rules.list_rules(conn)] == [1] * 4
+        found = {(each.attribute, each.value): each.n for each in rules.list_rules(conn)}
+    assert found == {("JobType", "mc"): 1, ("JobType", "merge"): 0, ("JobType", "test"): 0, ("VO", "lhcb"): 1}
 
 
 def test_rules_count_as_stored_only_when_their_version_does(postgres_url: str) -> None:
@@ -429,23 +449,24 @@ def test_rules_count_as_stored_only_when_their_version_does(postgres_url: str) -
     engine.dispose()
 
 
-def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_closed(postgres_url: str, now: datetime) -> None:
+def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_right(postgres_url: str, now: datetime) -> None:
     engine = database.connect(postgres_url)
     _put(engine, now, 4)
     assert len(_ask(_matcher(engine, now, _config("{JobType: {MC: 2}}")), count=9).claimed) == 2
 
-    def lock() -> list[tuple[str, bool]]:
+    def lock() -> list[tuple[str, bool, int]]:
         with database.writing(engine) as conn:
             locked = rules.lock_rules(conn, [SITE.lower()], wait=True)
-            return [(each.value, each.opened) for each in locked.rules]
+            return [(each.value, each.opened, each.n) for each in locked.rules]
 
     with ThreadPoolExecutor(1) as threads:
         with database.writing(engine) as conn:
-            [rule] = rules.list_rules(conn)
-            rule_counters.mend(conn, rule.rule_id)
+            conn.execute(text("UPDATE scope_rules SET n = 7"))
+            [difference] = rule_counters.list_differences(conn, compiled_rules.counts)
+            rule_counters.mend(conn, difference.rule, compiled_rules.counts)
             waiter = threads.submit(lock)
             waiting.until(lambda: waiter.done() or _count_waiting(conn))
-        assert waiter.result() == [("mc", False)]
+        assert waiter.result() == [("mc", True, 2)]
     engine.dispose()
 
 
@@ -466,14 +487,15 @@ def _count_waiting(conn: Connection) -> int:
     return int(conn.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
-def test_a_large_count_goes_on_between_the_claims_for_other_places(
+def test_counting_goes_on_between_the_claims_for_other_places(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 9)
     assert len(_ask(_matcher(engine, now, waiting.grid()), count=4).claimed) == 4
-    monkeypatch.setattr("taskqueue.sites.rule_counters._AT_ONCE", 1)
+    monkeypatch.setattr(compiled_rules, "_TOGETHER", 1)
     monkeypatch.setattr(compiled_rules, "_AT_A_TIME", -1.0)
-    matcher = _matcher(engine, now, _config("{JobType: {MC: 5}}", version=2))
+    limits = "{JobType: {MC: 5}}, A.0.org: {JobType: {MC: 1}}"
+    matcher = _matcher(engine, now, _config(limits, version=2))
     here, there = waiting.at(LONG), waiting.at(waiting.ELSEWHERE)
     closed, free = matcher.serve([waiting.request(**here), waiting.request(**there)])
     assert isinstance(closed, ClaimResult)
@@ -481,6 +503,74 @@ def test_a_large_count_goes_on_between_the_claims_for_other_places(
     assert (closed.claimed, closed.in_other_hands, len(free.claimed)) == ((), True, 1)
     assert len(_ask(matcher, count=9).claimed) == 1
     assert scope_counters.agree(engine)
+
+
+def _hold_end(conn: Connection, lease: str, how: str, now: datetime) -> None:
+    """End an attempt, in a transaction that is not committed yet."""
+    match how:
+        case "release":
+            reporting.release(conn, lease, reason="", max_rescheduling=9, now=now)
+        case "finish":
+            reporting.start(conn, lease, lease_time=LEASE, now=now)
+            reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
+        case "recall":
+            assert lifecycle.recall(conn, lease, reason="", now=now)
+        case _:
+            expiry.expire_leases(conn, silent_since={"lhcb": now + 10 * LEASE}, now=now + 10 * LEASE)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("how", ["release", "finish", "recall", "expire"])
+def test_a_limit_that_is_stored_while_an_attempt_ends_counts_it_until_then_and_returns_it_once(
+    postgres_url: str, now: datetime, how: str, *, is_committed: bool
+) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 5)
+    taken = _ask(_matcher(engine, now, waiting.grid()), count=3).claimed
+    follower, config = (
+        RuleFollower(engine),
+        _config("{JobType: {MC: 4}, CEs: {ce1: {JobType: {MC: 9}}}}", version=2),
+    )
+    with database.writing(engine) as conn:
+        lasting = attempts.c.lease != taken[0].lease
+        conn.execute(update(attempts).where(lasting).values(lease_expires_at=now + 99 * LEASE))
+    with contextlib.suppress(InterruptedError), database.writing(engine) as conn:
+        _hold_end(conn, taken[0].lease, how, now)
+        for _ in range(3):
+            assert not follower.follow(config), "the end has not seen the limit"
+        with database.writing(engine) as other:  # this one has: it comes before the count
+            _hold_end(other, taken[1].lease, "finish", now)
+        if not is_committed:
+            raise InterruptedError
+    waiting.until(lambda: follower.follow(config))
+    assert scope_counters.agree(engine)
+    for job in taken:
+        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(engine) as conn:
+            reporting.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
+        assert scope_counters.agree(engine)
+    engine.dispose()
+
+
+def test_an_end_that_is_under_way_while_a_limit_is_counted_is_returned_afterwards(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 5)
+    taken = _ask(_matcher(engine, now, waiting.grid()), count=3).claimed
+    follower, config = RuleFollower(engine), _config("{JobType: {MC: 4}}", version=2)
+    wanted = compiled_rules.list_rules(config)
+    assert follower._store(wanted, (config.version, config.expiries), wanted)
+    with database.reading(engine) as conn:
+        new = rules.list_uncounted(conn)
+    with database.writing(engine) as ending:
+        reporting.release(ending, taken[0].lease, reason="", max_rescheduling=9, now=now)
+        with database.writing(engine) as conn:
+            scopes.lock_scopes(conn, [SITE])
+            rule_counters.count_rules(conn, new, compiled_rules.counts)
+        assert scope_counters.agree(engine)
+    assert scope_counters.agree(engine)
+    assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
+    engine.dispose()
 
 
 def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgres_url: str, now: datetime) -> None:
@@ -562,6 +652,54 @@ def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: dat
             over.set()
         watching.result()
     assert errors == [None] * 4
+    assert scope_counters.agree(engine)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The modules of the last release."""
+    return earlier_release.unpack(tmp_path_factory.mktemp("program"))
+
+
+def test_counters_hold_beside_matchers_of_the_last_release_while_limits_change(
+    engine: Engine, database_url: str, now: datetime, program: Path, tmp_path: Path
+) -> None:
+    """Either release stores and counts limits; each snapshot agrees with the counters."""
+    _put(engine, now, 150)
+    trees = tmp_path / "trees.yaml"
+    texts = [
+        LIMITS.format(limits=f"{{JobType: {{MC: {limit}}}, CEs: {{ce1: {{JobType: {{MC: 4}}}}}}}}")
+        for limit in MOST.values()
+    ]
+    trees.write_text("---\n".join(waiting.GRID + each for each in texts))
+    script = ROOT / "tests" / "earlier_matcher.py"
+    over = threading.Event()
+    held: list[str] = []
+    with ThreadPoolExecutor(3) as threads, contextlib.ExitStack() as stack:
+        watching = threads.submit(_watch, engine, over)
+        words = [sys.executable, "-P", str(script), database_url, str(trees), now.isoformat()]
+        environment = {**os.environ, "PYTHONPATH": str(program)}
+        earlier = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*words, str(seed), "12"],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            for seed in range(2)
+        ]
+        claiming = [threads.submit(_claim_and_end, engine, now, held, seed) for seed in range(2)]
+        try:
+            errors = [each.exception() for each in claiming]
+            outputs = [each.communicate()[0] for each in earlier]
+        finally:
+            over.set()
+        watching.result()
+    assert errors == [None] * 2
+    assert outputs == [f"{program}\n"] * 2
     assert scope_counters.agree(engine)
 
 

@@ -1,0 +1,112 @@
+"""An attempt that ends is returned to every rule that counts it, also to one that is newer than its claim.
+
+So a new rule is counted by one statement, and marks no attempt: until then it is not `counted`.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+_NAMES = ("attempts_return_to_scopes", "attempts_deleted_return_to_scopes")
+_STATEMENTS = {
+    "postgresql": (
+        *(f"DROP TRIGGER {name} ON attempts" for name in _NAMES),
+        """
+CREATE OR REPLACE FUNCTION return_to_scopes() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    gone boolean := TG_OP = 'DELETE';
+    reopened boolean := NOT gone AND NEW.closed_at IS NULL;
+    leaves boolean := gone OR NOT reopened
+        AND (NEW.closed_as IN ('finished', 'released')
+            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled');
+    at_site text := lower(OLD.site COLLATE "C");
+    at_ce text := at_site || '/' || lower(OLD.ce COLLATE "C");
+    at_queue text := at_ce || '/' || lower(OLD.queue COLLATE "C");
+BEGIN
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT scope, CASE kind WHEN 'throttle' THEN 0 ELSE rule_id END, OLD.job_id, OLD.epoch,
+        CASE WHEN reopened THEN 1 ELSE -1 END
+    FROM (SELECT rule.*, CASE WHEN job.job_id IS NOT NULL THEN CASE rule.attribute
+            WHEN 'JobType' THEN job.job_type WHEN 'JobGroup' THEN job.job_group
+            WHEN 'JobName' THEN job.job_name WHEN 'Owner' THEN job.owner
+            WHEN 'OwnerGroup' THEN job.owner_group WHEN 'VO' THEN job.vo
+            WHEN 'SubmitPool' THEN coalesce(job.submit_pool, '') END END AS job_value
+        FROM scope_rules AS rule LEFT JOIN jobs AS job ON job.job_id = OLD.job_id
+        WHERE rule.scope IN ('allsites', at_site, at_ce, at_queue)
+    ) AS rules
+    WHERE kind = 'throttle' AND leaves OR kind = 'running' AND (
+        opened AND vo IN ('', '*', OLD.vo) AND value = lower(job_value COLLATE "C")
+        OR (NOT opened OR job_value IS NULL OR octet_length(job_value) <> length(job_value))
+            AND OLD.counted_by::jsonb @> jsonb_build_array(jsonb_build_array(rule_id, scope)));
+    RETURN NULL;
+END
+$$""",
+        """
+CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts FOR EACH ROW
+WHEN ((OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL))
+EXECUTE FUNCTION return_to_scopes()""",
+        """
+CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts FOR EACH ROW
+WHEN (OLD.closed_at IS NULL)
+EXECUTE FUNCTION return_to_scopes()""",
+    ),
+    "sqlite": (
+        *(f"DROP TRIGGER {name}" for name in _NAMES),
+        """
+CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts
+WHEN (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL)
+BEGIN
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT scope, CASE kind WHEN 'throttle' THEN 0 ELSE rule_id END, OLD.job_id, OLD.epoch,
+        CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END
+    FROM (SELECT rule.*, CASE WHEN job.job_id IS NOT NULL THEN CASE rule.attribute
+            WHEN 'JobType' THEN job.job_type WHEN 'JobGroup' THEN job.job_group
+            WHEN 'JobName' THEN job.job_name WHEN 'Owner' THEN job.owner
+            WHEN 'OwnerGroup' THEN job.owner_group WHEN 'VO' THEN job.vo
+            WHEN 'SubmitPool' THEN coalesce(job.submit_pool, '') END END AS job_value
+        FROM scope_rules AS rule LEFT JOIN jobs AS job ON job.job_id = OLD.job_id
+        WHERE rule.scope IN ('allsites', lower(OLD.site), lower(OLD.site || '/' || OLD.ce),
+            lower(OLD.site || '/' || OLD.ce || '/' || OLD.queue))
+    )
+    WHERE kind = 'throttle' AND (NEW.closed_at IS NOT NULL
+        AND (NEW.closed_as IN ('finished', 'released')
+            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled')) OR kind = 'running' AND (
+        opened AND vo IN ('', '*', OLD.vo) AND value = lower(job_value)
+        OR (NOT opened OR job_value IS NULL OR length(CAST(job_value AS BLOB)) <> length(job_value))
+            AND EXISTS (SELECT 1 FROM json_each(OLD.counted_by) AS mark
+                WHERE json_extract(mark.value, '$[0]') = rule_id));
+END""",
+        """
+CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts
+WHEN OLD.closed_at IS NULL
+BEGIN
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT scope, CASE kind WHEN 'throttle' THEN 0 ELSE rule_id END, OLD.job_id, OLD.epoch,
+        -1
+    FROM (SELECT rule.*, CASE WHEN job.job_id IS NOT NULL THEN CASE rule.attribute
+            WHEN 'JobType' THEN job.job_type WHEN 'JobGroup' THEN job.job_group
+            WHEN 'JobName' THEN job.job_name WHEN 'Owner' THEN job.owner
+            WHEN 'OwnerGroup' THEN job.owner_group WHEN 'VO' THEN job.vo
+            WHEN 'SubmitPool' THEN coalesce(job.submit_pool, '') END END AS job_value
+        FROM scope_rules AS rule LEFT JOIN jobs AS job ON job.job_id = OLD.job_id
+        WHERE rule.scope IN ('allsites', lower(OLD.site), lower(OLD.site || '/' || OLD.ce),
+            lower(OLD.site || '/' || OLD.ce || '/' || OLD.queue))
+    )
+    WHERE kind = 'throttle' AND (true) OR kind = 'running' AND (
+        opened AND vo IN ('', '*', OLD.vo) AND value = lower(job_value)
+        OR (NOT opened OR job_value IS NULL OR length(CAST(job_value AS BLOB)) <> length(job_value))
+            AND EXISTS (SELECT 1 FROM json_each(OLD.counted_by) AS mark
+                WHERE json_extract(mark.value, '$[0]') = rule_id));
+END""",
+    ),
+}
+
+
+def upgrade() -> None:
+    op.add_column("scope_rules", sa.Column("counted", sa.Boolean(), server_default=sa.true(), nullable=False))
+    for statement in _STATEMENTS[op.get_bind().dialect.name]:
+        op.get_bind().exec_driver_sql(statement)
