@@ -1,6 +1,8 @@
 """A quantity stands in every form that a job, a pilot and an attempt have."""
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.requirement_class import RequirementClass
 from requirements.resource import ALLOTTED, Resource
 from requirements.values import fold
+from taskqueue.leases import batched_claim
 from taskqueue.schema.tables import attempts
 
 
@@ -28,3 +31,7 @@ def test_a_quantity_is_a_field_of_jobs_resources_and_attempts(quantity: SlotQuan
 
 def test_what_a_job_is_given_is_stored_with_its_attempt() -> None:
     assert set(ALLOTTED) <= set(attempts.c.keys())
+    statement = Path(batched_claim.__file__).with_suffix(".sql").read_text()
+    stored = re.search(r"INSERT INTO attempts \(([^)]*)\)", statement)
+    assert stored is not None
+    assert set(ALLOTTED) <= set(re.split(r"[,\s]+", stored[1]))
