@@ -6,13 +6,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pilotage.cli import process_setup
 from pilotage.cli.processes.director import open_director, read_director_file
+from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.director import demand
 
 _CYCLES = 4
@@ -34,6 +37,17 @@ class _Frozen:
         raise AssertionError
 
 
+def _count_requests(client: ServiceClient, count: Callable[[], object]) -> None:
+    transport = client._http  # noqa: SLF001 - nothing else counts requests on this side
+    connect = transport._connect  # noqa: SLF001
+
+    def counted(timeout: float) -> HTTPConnection:
+        count()
+        return connect(timeout)
+
+    transport._connect = counted  # type: ignore[method-assign]  # noqa: SLF001
+
+
 def main(file: Path) -> None:
     """Run the cycles of a director and print each as a line of JSON."""
     process_setup.raise_file_limit()
@@ -51,8 +65,7 @@ def main(file: Path) -> None:
     with open_director(read_director_file(file)) as director:
         requests = Counter[str]()
         for vo, client in director.clients.items():
-            hooks = {"request": [lambda _, vo=vo: requests.update([vo])]}
-            client._http.event_hooks = hooks  # noqa: SLF001 - nothing else counts requests on this side
+            _count_requests(client, partial(requests.update, [vo]))
         for number, system in enumerate(director.sites.systems.values()):
             if KINDS.get(number % 100) == "freezes":
                 system.system = _Frozen()  # type: ignore[assignment]

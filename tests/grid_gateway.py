@@ -11,17 +11,16 @@ from pilotage.cli.processes import gateway as processes_gateway
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.configuration import GatewayFile
 from pilotage.fabric.gateway.gateway import Gateway
-from pilotage.fabric.gateway.service import GatewayTransport, TokenSource
 from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, ManagerPhase
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.pilot.service.transport import Answer, Away
+from pilotage.fabric.pilot.service.transport import Answer, Away, TokenSource, Transport
 from tests.running_service import Service
 
 SITE = "LCG.A.org"
 QUEUE = "LCG.A.org/ce1/long"
 
 
-class Line(GatewayTransport):
+class Line(Transport):
     """The way to the service: cut off, or losing answers to paths with an ending."""
 
     cut = False
@@ -64,7 +63,7 @@ class Ground:
         self.operator = service.operator()
         directory.mkdir(exist_ok=True)
         (directory / "given").write_text(service.token("gateway", vo="cms", site=SITE))
-        monkeypatch.setattr(processes_gateway, "GatewayTransport", self._transport)
+        monkeypatch.setattr(processes_gateway, "Transport", self._transport)
 
     def _transport(self, url: str, tokens: TokenSource, **more: Any) -> Line:
         self.line = Line(url, tokens, **more)

@@ -2,31 +2,35 @@
 
 import json
 import os
-import ssl
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self
-from urllib.parse import quote
-
-import httpx
+from urllib.parse import quote, urlencode
 
 from pilotage.fabric.pilot.service import transport as trust
 from pilotage.fabric.pilot.service.service_client import MOST_POOLS
+from pilotage.fabric.pilot.service.transport import (
+    Away,
+    Proxy,
+    Refused,
+    Rejection,
+    TokenSource,
+    Transport,
+)
 from requirements.errors import PilotageError, format_ids
 
 
-class ServiceAway(PilotageError):
+class ServiceAway(Away, PilotageError):
     """The service does not respond in time; try again later."""
 
     code = "service_away"
 
 
-class ApiError(PilotageError):
+class ApiError(Refused, PilotageError):
     """The service refuses the request."""
 
     def __init__(
@@ -38,9 +42,9 @@ class ApiError(PilotageError):
         details: Mapping[str, Any],
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message)
+        PilotageError.__init__(self, message)
         self.status = status  #: of HTTP
-        self.code = code  # type: ignore[misc]  # told by the service, not by the type
+        self.code = code
         self.retry_after = retry_after  #: seconds; None: trying again will not help
         self.details = details
 
@@ -82,16 +86,10 @@ JOB_VERBS: Final = (KILL, DELETE, RESCHEDULE, RESET)
 #: Jobs that one request names.
 _IDS: Final = 1000
 Json = dict[str, Any]
-#: Bytes of an archive that are in memory at a time.
-CHUNK: Final = 1 << 20
-_API: Final = "/api/v1"
-#: For plain HTTP: loading the certificates of all authorities takes 40 ms.
-_NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 #: Answers of a service, or of a proxy before it, that is overloaded or not up.
 _PASSING: Final = frozenset({429, 502, 503, 504})
 #: By these a service refuses whoever asks.
-_UNAUTHORIZED: Final = 401
-_ABOUT_THE_TOKEN: Final = frozenset({_UNAUTHORIZED, 403})
+_ABOUT_THE_TOKEN: Final = frozenset({401, 403})
 
 
 def _require_known(answer: Json) -> Json:
@@ -132,14 +130,8 @@ def _describe_progress(
     return away
 
 
-class RenewableToken(Protocol):
-    """A token that may be another one for each request."""
-
-    def __call__(self) -> str:
-        """The token to use now."""
-
-    def reject(self, token: str) -> None:
-        """The service has refused this token."""
+class RenewableToken(TokenSource, Protocol):
+    """A token that may be another one for each request, and can be renewed."""
 
     def keep(self, token: str) -> None:
         """Use this one, which was renewed, from now on."""
@@ -148,24 +140,30 @@ class RenewableToken(Protocol):
         """Whether it is to be renewed."""
 
 
-class _TokenAuth(httpx.Auth):
-    """Shows the token; if it is refused, and there is another one by then, the request is sent again."""
+class _ClientTransport(Transport):
+    """Requests whose errors are for people and programs: a status is one, whatever it is."""
 
-    def __init__(self, token: str | RenewableToken) -> None:
-        self._token = token
+    longest_answer = None
 
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Send the request, at most twice."""
-        token = self._token if isinstance(self._token, str) else self._token()
-        if token:
-            request.headers["Authorization"] = f"Bearer {token}"
-        response = yield request
-        if response.status_code != _UNAUTHORIZED or isinstance(self._token, str):
-            return
-        self._token.reject(token)
-        if (other := self._token()) != token:
-            request.headers["Authorization"] = f"Bearer {other}"
-            yield request
+    def __init__(self, url: str, token: str | TokenSource, *, whose: str, **more: Any) -> None:
+        super().__init__(url, token, **more)
+        self._whose = whose
+
+    def unreachable(self, error: Exception | str) -> Exception:
+        if isinstance(error, TimeoutError):
+            return ServiceAway(f"{self.url} does not answer in time")
+        why = error if isinstance(error, str) else f" cannot be reached: {trust.name_error(error)}"
+        return ServiceAway(f"{self.url}{why}")
+
+    def rejection(self, found: Rejection) -> Exception:
+        is_named = self._whose and found.status in _ABOUT_THE_TOKEN
+        return ApiError(
+            f"{self._whose}: {found.message}" if is_named else found.message,
+            status=found.status,
+            code=found.code,
+            details=found.details,
+            retry_after=found.retry_after,
+        )
 
 
 class ServiceClient:
@@ -191,17 +189,15 @@ class ServiceClient:
         Raises:
             ValueError: There are no such CA certificates, or the address of the proxy is invalid.
         """
-        self.url = url.rstrip("/")
         self._token = token
-        self._whose = whose
-        self._http = httpx.Client(
-            base_url=self.url,
-            auth=_TokenAuth(token),
+        self._http = _ClientTransport(
+            url,
+            token,
+            whose=whose,
             proxy=_choose_proxy(url, proxy),
-            timeout=30.0,
-            verify=trust.tls_context(authorities) if url.startswith("https:") else _NO_AUTHORITIES,
-            trust_env=False,
+            context=trust.tls_context(authorities) if url.startswith("https:") else None,
         )
+        self.url = self._http.url
 
     def __enter__(self) -> Self:
         return self
@@ -218,17 +214,15 @@ class ServiceClient:
     def ready(self) -> bool:
         """Whether the service answers and can do its work."""
         try:
-            return self._http.get("/readyz").is_success
-        except httpx.TransportError:
+            with self._http.open("GET", "/readyz", root=""):
+                return True
+        except (ServiceAway, ApiError):
             return False
 
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
         """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""
         owner = {} if vo is None else {"vo": vo}
-        answer = self._call(
-            "POST", "/sandboxes", content=iter(lambda: archive.read(CHUNK), b""), params=owner
-        )
-        return str(answer["sandbox"])
+        return str(self._http.upload_stream(_with_query("/sandboxes", owner), archive).body["sandbox"])
 
     def submit(
         self,
@@ -271,8 +265,10 @@ class ServiceClient:
         on will follow, and then every few seconds.
         """
         cursor, change = "", None
-        with self._open("/jobs/events", params={**filters, "seconds": f"{seconds:.3f}"}) as response:
-            for line in response.iter_lines():
+        path = _with_query("/jobs/events", {**filters, "seconds": f"{seconds:.3f}"})
+        with self._http.open("GET", path) as response:
+            for encoded in response:
+                line = encoded.decode("utf-8").rstrip("\r\n")
                 name, _, value = line.partition(": ")
                 if name == "id":
                     cursor = value
@@ -294,7 +290,8 @@ class ServiceClient:
 
     def accounting_csv(self, asked: Mapping[str, str]) -> str:
         """The same as CSV."""
-        return self._request("GET", "/accounting.csv", params=dict(asked)).text
+        with self._http.open("GET", _with_query("/accounting.csv", asked)) as response:
+            return response.read().decode("utf-8")
 
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
@@ -355,8 +352,7 @@ class ServiceClient:
 
     def output(self, job_id: int, to: BinaryIO) -> None:
         """Write the output archive of a job to a file."""
-        for chunk in self._stream(f"/jobs/{job_id}/output"):
-            to.write(chunk)
+        self._http.download(f"/jobs/{job_id}/output", to)
 
     def resubmit_all(
         self, ids: Iterable[int], *, warn: Callable[[str], object] = lambda _: None
@@ -380,7 +376,7 @@ class ServiceClient:
 
     def revoke(self, token: str) -> None:
         """Revoke a token, given itself or by its id."""
-        self._request("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
+        self._call("POST", "/tokens/revoke", json={"token" if token.count(".") == 2 else "jti": token})
 
     def begin_device_login(self) -> Json:
         """Begin a login that a person confirms in a browser; needs no token."""
@@ -412,11 +408,11 @@ class ServiceClient:
 
     def test_web_hook(self, hook_id: int) -> None:
         """Send a test to a web hook."""
-        self._request("POST", f"/web-hooks/{hook_id}/test")
+        self._call("POST", f"/web-hooks/{hook_id}/test")
 
     def remove_web_hook(self, hook_id: int) -> None:
         """Remove a web hook."""
-        self._request("DELETE", f"/web-hooks/{hook_id}")
+        self._call("DELETE", f"/web-hooks/{hook_id}")
 
     def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of SubmitPools under `pools`."""
@@ -521,7 +517,7 @@ class ServiceClient:
 
     def report_process(self, report: Mapping[str, object]) -> None:
         """Report that a director works; `ApiError` `other_process` if another process does under its name."""
-        self._request("POST", "/site-processes", json=dict(report))
+        self._call("POST", "/site-processes", json=dict(report))
 
     def renew_token(self) -> None:
         """Exchange the token for one that expires later, if it is due and can be kept."""
@@ -630,9 +626,16 @@ class ServiceClient:
         cursor = {} if after is None else {"after": str(after)}
         return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
 
-    def _call(self, method: str, path: str, **request: Any) -> Json:
-        answer: Json = self._request(method, path, **request).json()
-        return answer
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Json | None = None,
+        params: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Json:
+        return dict(self._http.call(method, _with_query(path, params or {}), json, headers=headers).body)
 
     def _call_keyed(self, path: str, key: str, **request: Any) -> Json:
         """Repeat a request once if its answer is lost: with the same key nothing is stored twice."""
@@ -656,54 +659,17 @@ class ServiceClient:
             after = page.get("next")
         return rows
 
-    def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
-        with self._away_if_silent():
-            response = self._http.request(method, f"{_API}{path}", **request)
-        if not response.is_success:
-            raise _refusal(response, self._whose)
-        return response
 
-    def _stream(self, path: str) -> Iterator[bytes]:
-        with self._open(path) as response:
-            yield from response.iter_bytes(CHUNK)
-
-    @contextmanager
-    def _open(self, path: str, **request: Any) -> Iterator[httpx.Response]:
-        """A response whose body is read as it comes."""
-        with self._away_if_silent(), self._http.stream("GET", f"{_API}{path}", **request) as response:
-            if not response.is_success:
-                response.read()
-                raise _refusal(response, self._whose)
-            yield response
-
-    @contextmanager
-    def _away_if_silent(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.TimeoutException:
-            raise ServiceAway(f"{self.url} does not answer in time") from None
-        except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise ServiceAway(f"{self.url} cannot be reached: {error}") from None
+def _with_query(path: str, params: Mapping[str, object]) -> str:
+    """A path, whose names may be quoted already, with its query."""
+    quoted = quote(path, safe="/%")
+    return f"{quoted}?{urlencode(params)}" if params else quoted
 
 
-def _choose_proxy(url: str, said: str | None) -> httpx.Proxy | None:
+def _choose_proxy(url: str, said: str | None) -> Proxy | None:
     if said is None and not url.startswith("https:"):
         return None
-    found = trust.choose_proxy(url, said, os.environ)
-    return None if found is None else httpx.Proxy(f"http://{found.host}:{found.port}", headers=found.headers)
-
-
-def _refusal(response: httpx.Response, whose: str) -> ApiError:
-    try:
-        error = response.json()["error"]
-        message, code, details = str(error["message"]), str(error["code"]), dict(error.get("details") or {})
-    except (ValueError, KeyError, TypeError):
-        message, code, details = f"the service answers {response.status_code}", "error", {}
-    if whose and response.status_code in _ABOUT_THE_TOKEN:
-        message = f"{whose}: {message}"
-    wait = response.headers.get("Retry-After", "")
-    retry_after = float(wait) if wait.isdecimal() else None
-    return ApiError(message, status=response.status_code, code=code, details=details, retry_after=retry_after)
+    return trust.choose_proxy(url, said, os.environ)
 
 
 def _add_groups(groups: list[Json], more: Iterable[Json]) -> None:

@@ -35,7 +35,7 @@ from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
 from pilotage.fabric.gateway.gateway import Gateway, GatewayAdvertising, GridJobPulling
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
-from pilotage.fabric.gateway.service import GatewayService, GatewayTransport
+from pilotage.fabric.gateway.service import GatewayService
 from pilotage.fabric.manager import grid_job, job_types
 from pilotage.fabric.manager import journal as journals
 from pilotage.fabric.manager.context import ManagerContext
@@ -47,7 +47,7 @@ from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSyste
 from pilotage.fabric.pilot.service import credentials, heartbeat
 from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
-from pilotage.fabric.pilot.service.transport import Away, Proxy
+from pilotage.fabric.pilot.service.transport import Away, Proxy, Transport
 from requirements.errors import Problem, did_you_mean
 
 
@@ -66,7 +66,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         tokens = TokenFile(
             file=described.token_file, kept=described.directory / "token", invalid=InvalidGateway
         )
-        transport = GatewayTransport(
+        transport = Transport(
             described.url, tokens, context=_tls(described, file), proxy=_proxy(described, file)
         )
         service = GatewayService(transport, tokens.keep)

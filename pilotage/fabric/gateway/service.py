@@ -1,57 +1,12 @@
 """Client of the service's API for gateways."""
 
-import http.client
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 from pilotage.fabric.client import scope_path
 from pilotage.fabric.pilot.service.service_client import Service, Token
-from pilotage.fabric.pilot.service.transport import Refused, TokenNotAccepted, Transport
-
-
-class TokenSource(Protocol):
-    """The tokens of a gateway."""
-
-    def __call__(self) -> str:
-        """The token to use now."""
-
-    def reject(self, token: str) -> None:
-        """The service has refused this token."""
-
-
-class GatewayTransport(Transport):
-    """Requests with the token that is the right one at the moment."""
-
-    def __init__(self, url: str, tokens: TokenSource, **more: Any) -> None:
-        super().__init__(url, tokens(), **more)
-        self._tokens = tokens
-
-    @contextmanager
-    def _response(
-        self,
-        method: str,
-        path: str,
-        data: bytes | BinaryIO | None,
-        headers: Mapping[str, str],
-        timeout: float | None,
-    ) -> Iterator[http.client.HTTPResponse]:
-        token = self._tokens()
-        self.use_token(token)
-        try:
-            with super()._response(method, path, data, headers, timeout) as response:
-                yield response
-        except TokenNotAccepted:
-            self._tokens.reject(token)
-            raise
-        except Refused as error:
-            if error.status == _UNAUTHORIZED:
-                self._tokens.reject(token)
-            raise
-
-
-_UNAUTHORIZED = 401
+from pilotage.fabric.pilot.service.transport import Transport
 
 
 class GatewayService(Service):

@@ -1,6 +1,7 @@
-"""HTTP with the standard library only: one connection per request, JSON or archives.
+"""HTTP with the standard library only: JSON, archives and streams of events, over connections that stay open.
 
-Also the choice of the site's HTTP proxy and of the CA certificates.
+All our programs that send requests to the service use it. Also the choice of the site's HTTP proxy and of the
+CA certificates.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import select
 import ssl
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Callable, Protocol
 from urllib.parse import unquote, urlsplit
 
 from pilotage.fabric.pilot import errors
@@ -72,6 +75,8 @@ def _parse_proxy(address: str) -> Proxy:
     return Proxy(host, port, {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"})
 
 
+_API = "/api/v1"
+_UNAUTHORIZED = 401
 #: Bytes of an archive held in memory at a time.
 _CHUNK = 1 << 18
 #: Maximum bytes of a JSON response.
@@ -146,17 +151,82 @@ class Answer:
     at: datetime
 
 
+class TokenSource(Protocol):
+    """A token that may be another one for each request."""
+
+    def __call__(self) -> str:
+        """The token to use now; empty: none."""
+
+    def reject(self, token: str) -> None:
+        """The service has refused this token."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A response other than 2xx."""
+
+    status: int  #: of HTTP
+    code: str  #: `error.code`
+    message: str
+    details: Mapping[str, Any]
+    retry_after: float | None  #: seconds, from the Retry-After header
+
+
+#: Seconds after which an idle connection is not used again; the service closes it after 5.
+_MOST_IDLE = 4.0
+
+
+class _IdleConnections:
+    """Connections that stayed open after a response; thread-safe, since each is in one list operation."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+
+    def take(self) -> http.client.HTTPConnection | None:
+        """The one used last, if the service has not closed it."""
+        with suppress(IndexError):
+            while True:
+                since, connection = self._idle.pop()
+                if self._clock() - since < _MOST_IDLE and not _has_input(connection):
+                    return connection
+                connection.close()
+        return None
+
+    def keep(self, connection: http.client.HTTPConnection) -> None:
+        """Keep one whose response was read to its end."""
+        self._idle.append((self._clock(), connection))
+
+    def close(self) -> None:
+        """Close all."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop()[1].close()
+
+    __del__ = close  # not everybody closes a client
+
+
+def _has_input(connection: http.client.HTTPConnection) -> bool:
+    """Whether there is something to read on an idle connection, such as its end."""
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class Transport:
-    """Requests to one service with one bearer token; thread-safe.
+    """Requests to one service with one bearer token, or those of a source; thread-safe.
 
     Every method raises `Away` or `Refused`, and OSError for a failure of this host. Redirects are not
     followed: the token is for this service only.
     """
 
+    #: Maximum bytes of a JSON response; None: no limit.
+    longest_answer: int | None = _LONGEST_ANSWER
+
     def __init__(
         self,
         url: str,
-        token: str,
+        token: str | TokenSource,
         *,
         timeout: float = 30.0,
         context: ssl.SSLContext | None = None,
@@ -168,15 +238,21 @@ class Transport:
         self.url = url.rstrip("/")
         self.host, self.port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
         self._authority = parts.netloc
-        self._prefix = parts.path.rstrip("/") + "/api/v1"
+        self._prefix = parts.path.rstrip("/")
         self._token = token
         self._timeout = timeout
         self._context = context
         self._proxy = proxy
+        self._idle = _IdleConnections()
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._idle.close()
 
     def use_token(self, token: str) -> None:
-        """Use this token from now on; requests under way keep theirs."""
-        self._token = token
+        """Use this token from now on, unless a source has them; requests under way keep theirs."""
+        if isinstance(self._token, str):
+            self._token = token
 
     def call(
         self,
@@ -190,108 +266,172 @@ class Transport:
         """Send a JSON object and return the response."""
         data = None if body is None else json.dumps(body).encode("utf-8")
         said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
-        with self._response(method, path, data, said, timeout) as response:
+        with self.open(method, path, data, said, timeout) as response:
             return self._read_answer(path, response)
 
-    def download(self, path: str, to: BinaryIO, *, limit: int) -> None:
-        """Download an archive into a file; raises `TooLarge` beyond `limit` bytes."""
-        with self._response("GET", path, None, {}, None) as response:
+    def download(self, path: str, to: BinaryIO, *, limit: int | None = None) -> None:
+        """Download into a file; raises `TooLarge` beyond `limit` bytes."""
+        with self.open("GET", path) as response:
             length, received = response.length, 0
             while chunk := response.read(_CHUNK):
                 received += len(chunk)
-                if received > limit:
+                if limit is not None and received > limit:
                     raise TooLarge(f"has more than {limit} bytes")
                 to.write(chunk)
             if length is not None and received != length:
-                raise Away(f"{self.url}{path} broke off after {received} of {length} bytes")
+                raise self.unreachable(f"{path} broke off after {received} of {length} bytes")
 
     def upload(self, path: str, archive: BinaryIO, *, size: int) -> Answer:
         """Send an archive from its start."""
         archive.seek(0)
         headers = {"Content-Type": "application/x-tar", "Content-Length": str(size)}
-        with self._response("PUT", path, archive, headers, None) as response:
+        with self.open("PUT", path, archive, headers) as response:
+            return self._read_answer(path, response)
+
+    def upload_stream(self, path: str, content: BinaryIO) -> Answer:
+        """Send a file of unknown size from where it stands."""
+        with self.open("POST", path, content) as response:
             return self._read_answer(path, response)
 
     def _read_answer(self, path: str, response: http.client.HTTPResponse) -> Answer:
-        text = response.read(_LONGEST_ANSWER)
+        text = response.read(self.longest_answer)
         try:
             answer = json.loads(text) if text else {}
         except ValueError:
-            raise Away(f"{self.url}{path} sent a response that is not JSON: {text[:80]!r}") from None
+            raise self.unreachable(f"{path} sent a response that is not JSON: {text[:80]!r}") from None
         if not isinstance(answer, dict):
-            raise Away(f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
+            raise self.unreachable(f"{path} sent {text[:80]!r} instead of a JSON object")
         return Answer(body=answer, at=_date(response))
 
     @contextmanager
-    def _response(
+    def open(
         self,
         method: str,
         path: str,
+        data: bytes | BinaryIO | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        *,
+        root: str = _API,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """A response whose body is read as it comes; the token is shown again if there is another by then."""
+        target, token = f"{self._prefix}{root}{path}", self._current_token()
+        begin = 0 if data is None or isinstance(data, bytes) else data.tell()
+        try:
+            with ExitStack() as stack:
+                exchange = self._exchange(method, target, data, self._with_token(token, headers), timeout)
+                response = stack.enter_context(exchange)
+                if response.status == _UNAUTHORIZED and (other := self._replace(token)) != token:
+                    _rewind(data, begin)
+                    stack.close()
+                    exchange = self._exchange(method, target, data, self._with_token(other, headers), timeout)
+                    response = stack.enter_context(exchange)
+                if not 200 <= response.status < 300:
+                    raise self.rejection(_read_rejection(response))
+                yield response
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and errors.is_to_blame(error):
+                raise  # such as a full disk under a download
+            raise self.unreachable(error) from None
+
+    def unreachable(self, error: Exception | str) -> Exception:
+        """The exception for a response that did not come, or is not the service's."""
+        return Away(f"{self.url}{error if isinstance(error, str) else f': {name_error(error)}'}")
+
+    def rejection(self, found: Rejection) -> Exception:
+        """The exception for a response other than 2xx; a pilot waits wherever that may help."""
+        if found.status == _UNAUTHORIZED and found.code != _REVOKED:
+            return TokenNotAccepted(found.code, found.message)
+        # A load balancer without a backend may respond with 403 or 404.
+        is_astray = found.status in (403, 404, 409) and found.code in _ASTRAY
+        # The service never redirects: a sign-in or maintenance page in front of it does, for a while.
+        is_redirect = 300 <= found.status < 400
+        if found.status >= 500 or found.status in _PASSING or is_astray or is_redirect:
+            return Away(f"{found.message} ({found.status} {found.code})", found.retry_after)
+        return Refused(found.status, found.code, found.message)
+
+    def _current_token(self) -> str:
+        return self._token if isinstance(self._token, str) else self._token()
+
+    def _replace(self, token: str) -> str:
+        """The token to use after one was refused; the same if there is no other."""
+        if not isinstance(self._token, str):
+            self._token.reject(token)
+        return self._current_token()
+
+    @contextmanager
+    def _exchange(
+        self,
+        method: str,
+        target: str,
         data: bytes | BinaryIO | None,
         headers: Mapping[str, str],
         timeout: float | None,
     ) -> Iterator[http.client.HTTPResponse]:
-        connection = self._connection(timeout or self._timeout)
+        """One request and its response; the connection is kept if the response was read to its end."""
+        connection = self._connect(timeout or self._timeout)
+        is_done = False
         try:
-            connection.connect()
+            is_sent = False
             # A service that refuses before it has read the whole body explains this in its response.
             with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, self._target(path), data, self._with_token(headers))
+                connection.request(method, self._as_seen_by_proxy(target), data, dict(headers))
+                is_sent = True
             response = connection.getresponse()
-            _refuse_failure(response)
             yield response
-        except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and errors.is_to_blame(error):
-                raise  # such as a full disk under a download
-            raise Away(f"{self.url}: {str(error) or type(error).__name__}") from None
+            is_done = is_sent and response.isclosed() and not response.will_close
         finally:
-            connection.close()
+            if is_done:
+                self._idle.keep(connection)
+            else:
+                connection.close()
 
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        """Connect to the service or to the proxy, with a CONNECT tunnel where the service uses TLS."""
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        """A connection to the service or to the proxy, with a CONNECT tunnel where the service uses TLS."""
+        if (kept := self._idle.take()) is not None:
+            kept.sock.settimeout(timeout)
+            return kept
         to = self._proxy or self
         if not self._tls:
-            return http.client.HTTPConnection(to.host, to.port, timeout=timeout)
-        made = http.client.HTTPSConnection(to.host, to.port, timeout=timeout, context=self._context)
-        if self._proxy is not None:
-            made.set_tunnel(self.host, self.port, headers=dict(self._proxy.headers))
+            made = http.client.HTTPConnection(to.host, to.port, timeout=timeout)
+        else:
+            made = http.client.HTTPSConnection(to.host, to.port, timeout=timeout, context=self._context)
+            if self._proxy is not None:
+                made.set_tunnel(self.host, self.port, headers=dict(self._proxy.headers))
+        made.connect()
         return made
 
-    def _target(self, path: str) -> str:
+    def _as_seen_by_proxy(self, target: str) -> str:
         """Request target: a proxy needs the absolute URL unless it only tunnels."""
-        if self._proxy is None or self._tls:
-            return self._prefix + path
-        return f"http://{self._authority}{self._prefix}{path}"
+        return target if self._proxy is None or self._tls else f"http://{self._authority}{target}"
 
-    def _with_token(self, headers: Mapping[str, str]) -> dict[str, str]:
-        said = {"Authorization": f"Bearer {self._token}", "Accept": "application/json", **headers}
-        return said if self._proxy is None or self._tls else {**said, **self._proxy.headers}
-
-
-def _refuse_failure(response: http.client.HTTPResponse) -> None:
-    """Raise the exception for a status other than 2xx."""
-    if 200 <= response.status < 300:
-        return
-    code, message = _error(response)
-    if response.status == 401 and code != _REVOKED:
-        raise TokenNotAccepted(code, message)
-    # A load balancer without a backend may respond with 403 or 404.
-    is_astray = response.status in (403, 404, 409) and code in _ASTRAY
-    # The service never redirects: a sign-in or maintenance page in front of it does, for a while.
-    is_redirect = 300 <= response.status < 400
-    if response.status >= 500 or response.status in _PASSING or is_astray or is_redirect:
-        raise Away(f"{message} ({response.status} {code})", _seconds(response.getheader("Retry-After")))
-    raise Refused(response.status, code, message)
+    def _with_token(self, token: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+        shown = {"Authorization": f"Bearer {token}"} if token else {}
+        own = {} if self._proxy is None or self._tls else self._proxy.headers
+        return {**shown, "Accept": "application/json", **(headers or {}), **own}
 
 
-def _error(response: http.client.HTTPResponse) -> tuple[str, str]:
+def _rewind(data: bytes | BinaryIO | None, begin: int) -> None:
+    if data is not None and not isinstance(data, bytes):
+        data.seek(begin)
+
+
+def name_error(error: Exception) -> str:
+    """The message of an error, or its kind if it has none."""
+    return str(error) or type(error).__name__
+
+
+def _read_rejection(response: http.client.HTTPResponse) -> Rejection:
+    details: Mapping[str, Any] = {}
     try:
-        error = json.loads(response.read(1 << 16))["error"]
-        return str(error["code"]), str(error["message"])
+        error = json.loads(response.read(1 << 20))["error"]
+        code, message, details = str(error["code"]), str(error["message"]), dict(error.get("details") or {})
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         to = response.getheader("Location")
         where = f" to {to!r:.200}" if to else ""
-        return _FOREIGN, f"the service responds {response.status} {response.reason}{where}"
+        code, message = _FOREIGN, f"the service responds {response.status} {response.reason}{where}"
+    retry_after = _seconds(response.getheader("Retry-After"))
+    return Rejection(response.status, code, message, details, retry_after)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -1,5 +1,6 @@
 """The pilot's HTTP at servers that do not behave."""
 
+import http.client as http_client
 import io
 import socket
 import ssl
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography import x509
@@ -15,8 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.pilot.service import transport
-from pilotage.fabric.pilot.service.transport import Away, Refused, TooLarge, Transport
+from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted, TooLarge, Transport
 from tests.forward_proxy import ForwardProxy
 
 
@@ -256,3 +259,164 @@ def test_a_proxy_that_refuses_may_be_tried_again(tmp_path: Path) -> None:
         pytest.raises(Away, match="407"),
     ):
         Transport(url, "token", proxy=transport.choose_proxy(url, between.url, {})).call("GET", "/x")
+
+
+class Lines:
+    """A server that answers each request on a connection with the next of some bytes, while it has any."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+        self.paths: list[str] = []
+        self.tokens: list[str] = []
+        self.connections = 0
+        self.ended = threading.Event()  #: a connection was closed by the server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(300)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connection:
+                self._answer(connection)
+            self.ended.set()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as sent:
+            while self.answers and (line := sent.readline()):
+                self.paths.append(line.split()[1].decode())
+                head = http_client.parse_headers(sent)
+                sent.read(int(head.get("Content-Length", 0)))
+                self.tokens.append(head["Authorization"].removeprefix("Bearer "))
+                answer = self.answers.pop(0)
+                connection.sendall(answer)
+                if b"Connection: close" in answer:
+                    return
+
+
+ANSWER = http(b'{"a": 1}')
+
+
+def test_requests_share_a_connection_that_the_service_leaves_open() -> None:
+    with Lines(ANSWER, http(b"", "204 No Content"), ANSWER) as server:
+        going = Transport(server.url, "token")
+        assert [going.call("GET", "/x").body for _ in range(3)] == [{"a": 1}, {}, {"a": 1}]
+        going.close()
+        assert server.connections == 1
+
+
+def test_a_connection_that_the_service_closed_is_not_used_again() -> None:
+    with Lines(http(b'{"a": 1}', "200 OK", "Connection: close"), ANSWER) as server:
+        going = Transport(server.url, "token")
+        assert going.call("POST", "/x", {}).body == {"a": 1}
+        assert going.call("POST", "/x", {}).body == {"a": 1}
+        going.close()
+        assert server.connections == 2
+
+
+def test_a_connection_that_ends_while_it_is_idle_is_not_used_again() -> None:
+    with Lines(ANSWER) as server:
+        going = Transport(server.url, "token")
+        assert going.call("POST", "/x", {}).body == {"a": 1}
+        assert server.ended.wait(300)
+        server.answers.append(ANSWER)
+        assert going.call("POST", "/x", {}).body == {"a": 1}
+        going.close()
+        assert server.connections == 2
+
+
+def test_a_connection_is_not_used_again_after_seconds_or_with_a_response_that_was_not_read() -> None:
+    now = [0.0]
+    with Lines(ANSWER, ANSWER, http(b"x" * 1000), ANSWER) as server:
+        going = Transport(server.url, "token")
+        going._idle._clock = lambda: now[0]
+        going.call("GET", "/x")
+        now[0] = 4.0
+        going.call("GET", "/x")
+        assert server.connections == 2
+        with pytest.raises(TooLarge):
+            going.download("/x", io.BytesIO(), limit=10)
+        assert going.call("GET", "/x").body == {"a": 1}
+        going.close()
+        assert server.connections == 3
+
+
+class Tokens:
+    """A source that has another token when one is refused."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = list(tokens)
+
+    def __call__(self) -> str:
+        return self.tokens[0]
+
+    def reject(self, token: str) -> None:
+        assert token == self.tokens[0]
+        if len(self.tokens) > 1:
+            self.tokens.pop(0)
+
+
+@pytest.mark.parametrize("body", [{"b": 1}, io.BytesIO(b"archive")])
+def test_a_request_with_a_refused_token_is_sent_again_with_another(body: dict[str, int] | io.BytesIO) -> None:
+    error = b'{"error": {"code": "not_authenticated", "message": "it has expired", "details": {}}}'
+    refusal = http(error, "401 Unauthorized")
+    with Lines(refusal, ANSWER, refusal) as server:
+        going = Transport(server.url, Tokens("old", "new"))
+        if isinstance(body, dict):
+            assert going.call("POST", "/x", body).body == {"a": 1}
+        else:
+            assert going.upload("/x", body, size=7).body == {"a": 1}
+        with pytest.raises(TokenNotAccepted, match="it has expired"):
+            going.call("GET", "/x")
+        going.close()
+        assert server.tokens == ["old", "new", "new"]
+
+
+def test_errors_of_all_clients_are_one_family() -> None:
+    assert issubclass(ApiError, Refused)
+    assert issubclass(ServiceAway, Away)
+    busy = http(
+        b'{"error": {"code": "busy", "message": "x", "details": {"a": 1}}}', "503 No", "Retry-After: 7"
+    )
+    with Lines(busy) as server, ServiceClient(server.url, "token") as client:
+        with pytest.raises(ApiError, match=r"^x$") as refused:
+            client.whoami()
+        found = refused.value
+        assert (found.status, found.code, found.details, found.retry_after) == (503, "busy", {"a": 1}, 7)
+    with ServiceClient("http://127.0.0.1:1", "token") as client, pytest.raises(ServiceAway, match="reached"):
+        client.whoami()
+
+
+def test_names_and_filters_are_sent_whatever_is_in_them() -> None:
+    page = http(b'{"jobs": [], "next": null}')
+    with Lines(ANSWER, ANSWER, page) as server, ServiceClient(server.url, "token") as client:
+        client.drain_queue("LCG.A.org/c\u00e9 1/q", message="x")
+        client.site("a/b c")
+        client.jobs({"job_name": "a&b \u00e9"}, limit=7)
+        assert server.paths == [
+            "/api/v1/resources/queues/LCG.A.org/c%C3%A9%201/q/drain",
+            "/api/v1/sites/a%2Fb%20c",
+            "/api/v1/jobs?job_name=a%26b+%C3%A9&limit=7",
+        ]
+
+
+def test_an_answer_that_is_no_json_is_no_error_of_the_program() -> None:
+    with (
+        Lines(http(b"<html>a sign-in page</html>")) as server,
+        ServiceClient(server.url, "token") as client,
+        pytest.raises(ServiceAway, match="not JSON"),
+    ):
+        client.whoami()
