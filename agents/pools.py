@@ -97,10 +97,9 @@ def _compute(leadership: Leadership, config: Configuration, vo: str, *, whole: b
         stored = queue_class_store.read_slots(conn, vo)
         new = frozenset(pools.list_unmapped(conn, vo))
         pool_ids = new.union(pools.list_mapped(conn, vo)) if whole else new
-        originals = _read_originals(conn, index, pool_ids)
+        found = _read_pools(conn, index, pool_ids)
     slots = queue_class_store.number_classes(stored, [each.digest for each in index.classes.values()])
-    sets = _resolve(index, slots, pool_ids, originals)
-    return _Mappings(state=state, slots=slots, new=new, sets=sets)
+    return _Mappings(state=state, slots=slots, new=new, sets=_resolve(index, slots, found))
 
 
 def _store(
@@ -121,16 +120,13 @@ def _store(
         if not computed.slots.items() <= queue_class_store.read_slots(conn, vo).items():
             raise _OvertakenError
         stored = pools.read_mappings(conn, vo) if whole else {}
-        late = stored.keys() - computed.sets.keys()
-        sets = {
-            **computed.sets,
-            **_resolve(index, computed.slots, late, _read_originals(conn, index, late)),
-        }
+        late = _read_pools(conn, index, stored.keys() - computed.sets.keys())
+        sets = {**computed.sets, **_resolve(index, computed.slots, late)}
         changed = pools.refresh_mappings(
             conn,
             vo=vo,
             new={pool_id: sets[pool_id] for pool_id in existing},
-            wanted={pool_id: sets[pool_id] for pool_id in (stored.keys() & sets.keys()) - computed.new},
+            wanted={pool_id: sets[pool_id] for pool_id in (stored.keys() & sets.keys()).difference(existing)},
             before=stored,
             now=now,
             **of,
@@ -141,23 +137,25 @@ def _store(
     return changed
 
 
-def _read_originals(conn: Connection, index: QueueClassIndex, pool_ids: Iterable[str]) -> Mapping[str, str]:
-    """The requirements of those pools whose queue classes are not cached."""
-    return pools.read_originals(conn, [each for each in pool_ids if index.find_pool(each) is None])
+def _read_pools(
+    conn: Connection, index: QueueClassIndex, pool_ids: Iterable[str]
+) -> dict[str, EligibleSets | str]:
+    """The cached queue classes of each pool, or its requirements; deleted pools are left out."""
+    known = {pool_id: index.find_pool(pool_id) for pool_id in pool_ids}
+    originals = pools.read_originals(conn, [pool_id for pool_id, sets in known.items() if sets is None])
+    return {**{pool_id: sets for pool_id, sets in known.items() if sets is not None}, **originals}
 
 
 def _resolve(
-    index: QueueClassIndex, slots: Mapping[str, int], pool_ids: Iterable[str], originals: Mapping[str, str]
+    index: QueueClassIndex, slots: Mapping[str, int], found: Mapping[str, EligibleSets | str]
 ) -> dict[str, EligibleSets]:
-    """The eligible classes of the pools, by slot; deleted pools are left out."""
+    """The eligible classes of the pools, by slot."""
     numbers = [slots[each.digest] for each in index.classes.values()]
     resolved: dict[str, EligibleSets] = {}
-    for pool_id in pool_ids:
-        found = index.find_pool(pool_id)
-        if found is None and pool_id in originals:
-            found = index.resolve_pool(pool_id, canonical.from_json(originals[pool_id]))
-        if found is not None:
-            resolved[pool_id] = found.renumbered(numbers)
+    for pool_id, sets in found.items():
+        if isinstance(sets, str):
+            sets = index.resolve_pool(pool_id, canonical.from_json(sets))
+        resolved[pool_id] = sets.renumbered(numbers)
     return resolved
 
 

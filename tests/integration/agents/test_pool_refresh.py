@@ -148,6 +148,23 @@ def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_cor
     assert wrong(engine, newer, _ASKED[:2]) == []
 
 
+def test_a_pool_that_goes_and_comes_back_meanwhile_is_corrected_with_the_others(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is unmapped when it is listed, gone when its requirements are read, and mapped in the end."""
+    older, newer = tree({0: 2000, 1: 9000}, 1), tree({0: 5000, 1: 9000}, 2)
+    bring(engine, _ASKED[0], now)
+    cycle(engine, older, now)
+    monkeypatch.setattr(pool_mapping, "list_unmapped", lambda *_: [pool_id(_ASKED[1], "lhcb")])
+
+    def arrive() -> None:
+        asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
+        batch.optimize(engine, older, submit(engine, older, now, asked), now=now)
+
+    refresh_while(engine, newer, now, arrive)
+    assert wrong(engine, newer, _ASKED[:2]) == []
+
+
 def test_who_was_overtaken_while_computing_writes_nothing_and_the_next_cycle_does(
     engine: Engine, now: datetime
 ) -> None:
