@@ -248,26 +248,14 @@ def check_change(
     restoring: bool,
     advice: str,
 ) -> None:
-    """Refuse a tree whose differences from the current configuration are beyond the permissions.
+    """Refuse differences from the current configuration beyond the permissions, with all their paths.
 
+    A VO may set values only at existing sites, CEs and queues.
     `restoring`: it brings back what was there, which may be more values than are allowed at once. `advice` is
     for values beyond the bounds of what is the VO's.
     """
     if rights.everything:
         return
-    _check_differences(config, rights, differences, advice=advice)
-    _check_groups(config, rights, tree)
-    if not restoring:
-        _check_amount(config, rights, tree)
-
-
-def _check_differences(
-    config: Configuration, rights: Rights, differences: Iterable[Difference], *, advice: str
-) -> None:
-    """Refuse differences beyond the permissions, with all their paths.
-
-    A VO may set values only at existing sites, CEs and queues.
-    """
     changed = [(names, each) for each in differences for names in list_leaves(each)]
     _refuse(rights, ("/".join(names) for names, _ in changed if not _may_set(config, rights, names)))
     beyond = {
@@ -278,6 +266,9 @@ def _check_differences(
     }
     if beyond:
         raise EditNotAllowed(beyond, allowed=advice)
+    _check_groups(config, rights, tree)
+    if not restoring:
+        _check_amount(config, rights, tree)
 
 
 def _check_groups(config: Configuration, rights: Rights, tree: Tree) -> None:
