@@ -136,7 +136,7 @@ def _more_task_queues(
     if not classes:
         return {}
     rows = [{"digest": each.digest, "vo": each.vo, "definition": each.to_json()} for each in classes]
-    conn.execute(task_queues.NEW_CLASS.to_statement(conn), rows)
+    conn.execute(task_queues.NEW_CLASS, rows)
     originals = [firsts[number % len(firsts)] for number in range(len(classes))]
     digests = [each.digest for each in classes]
     conn.execute(_MORE_TASK_QUEUES, {"digests": digests, "originals": originals, "now": NOW})

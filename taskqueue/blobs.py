@@ -230,7 +230,7 @@ def store_blob(
         _check_quota(conn, staged, vo=vo, quota=quota)
     _lock(conn, staged.digest)
     store.store(staged)
-    conn.execute(REGISTER.to_statement(conn), _build_row(staged, vo, now, is_output=False))
+    conn.execute(REGISTER, _build_row(staged, vo, now, is_output=False))
     return staged.digest
 
 
@@ -245,7 +245,7 @@ def store_output(
     for digest in sorted({staged.digest, replaced} - {None}, key=str):
         _lock(conn, str(digest))
     store.store(staged)
-    conn.execute(REGISTER_OUTPUT.to_statement(conn), _build_row(staged, vo, now, is_output=True))
+    conn.execute(REGISTER_OUTPUT, _build_row(staged, vo, now, is_output=True))
     if (
         replaced is None
         or not conn.execute(REMOVE_UNUSED_OUTPUT, {"the_digest": replaced, "the_vo": vo}).rowcount

@@ -155,7 +155,7 @@ def create(
     secret = _PREFIX + b64encode(token_bytes(_SECRET_BYTES)).decode()
     row = {"vo": vo, "name": name, "url": url, "owner": owner, "job_group": job_group}
     about = {"events": json.dumps(sorted(set(events))), "created_by": created_by, "created_at": now}
-    conn.execute(_ADD.to_statement(conn), {**row, **about, "secret": secret})
+    conn.execute(_ADD, {**row, **about, "secret": secret})
     stored = conn.execute(_OF_NAME, {"the_vo": vo, "the_name": name}).mappings().one()
     if stored["secret"] != secret:
         raise InvalidRequest([Problem(path="name", message=f"{vo} has a web hook {name!r} already")])

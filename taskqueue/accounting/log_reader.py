@@ -132,7 +132,7 @@ def advance(conn: Connection, name: str, span: LogSpan) -> None:
 def _get_reader(conn: Connection, name: str) -> RowMapping:
     reader = conn.execute(GET, {"the_name": name}).mappings().one_or_none()
     if reader is None:
-        conn.execute(BEGIN.to_statement(conn), {"name": name, "counted": 0, "noted": 0, "under_way": "[]"})
+        conn.execute(BEGIN, {"name": name, "counted": 0, "noted": 0, "under_way": "[]"})
         reader = conn.execute(GET, {"the_name": name}).mappings().one()
     return reader
 

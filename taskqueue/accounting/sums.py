@@ -41,7 +41,7 @@ class SumTable:
         """Add sums, by key."""
         if rows:
             values = [{**dict(zip(self.keys, key, strict=True)), **rows[key]} for key in sorted(rows)]
-            conn.execute(self._add.to_statement(conn), values)
+            conn.execute(self._add, values)
 
 
 FLOWS: Final = SumTable(job_flows, below="minute", coarse=truncate_to_hour)

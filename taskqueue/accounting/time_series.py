@@ -181,4 +181,4 @@ def _add_stocks(conn: Connection, came: Counter[_FlowKey], went: Counter[_FlowKe
         more[vo, status] -= count
     rows = [{"vo": vo, "status": status, "jobs": count} for (vo, status), count in sorted(more.items())]
     if rows:
-        conn.execute(ADD_STOCKS.to_statement(conn), rows)
+        conn.execute(ADD_STOCKS, rows)

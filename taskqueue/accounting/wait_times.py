@@ -186,7 +186,7 @@ def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
     if rows:
         conn.execute(DELETE_WAITS, {"ids": sorted({row["job_id"] for row in rows})})
         rows.sort(key=itemgetter("job_id", "cause"))  # two agents lock them in the same order
-        conn.execute(STORE_WAITS.to_statement(conn), rows)
+        conn.execute(STORE_WAITS, rows)
     return len(ended)
 
 

@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, and_, bindparam, case, or_, select, update
-from sqlalchemy.sql.dml import Insert
 
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import agent_leases as table
 
 #: No lease can last longer: it was made before the database's clock was set back.
@@ -21,20 +20,18 @@ _LATEST = bindparam("latest", type_=table.c.expires_at.type)
 _NOW = bindparam("now", type_=table.c.expires_at.type)
 
 
-def _acquire(insert: DialectInsert) -> Insert:
-    is_ours = table.c.holder == insert.excluded.holder
-    return insert.on_conflict_do_update(
-        index_elements=["name"],
-        set_={
-            "holder": insert.excluded.holder,
-            "expires_at": insert.excluded.expires_at,
-            "fence": case((is_ours, table.c.fence), else_=table.c.fence + 1),
-        },
-        where=or_(is_ours, table.c.expires_at <= _NOW, table.c.expires_at > _LATEST),
-    ).returning(table.c.fence)
+_NEW = sql.insert(table)
+_IS_SAME_HOLDER = table.c.holder == _NEW.excluded.holder
+ACQUIRE = _NEW.on_conflict_do_update(
+    index_elements=["name"],
+    set_={
+        "holder": _NEW.excluded.holder,
+        "expires_at": _NEW.excluded.expires_at,
+        "fence": case((_IS_SAME_HOLDER, table.c.fence), else_=table.c.fence + 1),
+    },
+    where=or_(_IS_SAME_HOLDER, table.c.expires_at <= _NOW, table.c.expires_at > _LATEST),
+).returning(table.c.fence)
 
-
-ACQUIRE = Upsert(table, _acquire)
 
 _IS_OURS = and_(table.c.name == bindparam("the_name"), table.c.fence == bindparam("the_fence"))
 
@@ -54,7 +51,7 @@ def acquire(conn: Connection, *, name: str, holder: str, now: datetime, ttl: tim
     """
     row = {"name": name, "holder": holder, "fence": 1, "expires_at": now + ttl}
     values = {**row, "now": now, "latest": now + 2 * ttl}
-    fence: int | None = conn.execute(ACQUIRE.to_statement(conn), values).scalar_one_or_none()
+    fence: int | None = conn.execute(ACQUIRE, values).scalar_one_or_none()
     return fence
 
 

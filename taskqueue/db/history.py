@@ -102,7 +102,7 @@ def record(conn: Connection, state: HistoryState, commit: SeenCommit) -> None:
     """
     if not commit.is_lost:
         values = {"home": commit.home, "number": commit.number, "at": commit.at}
-        conn.execute(RAISE.to_statement(conn), values)
+        conn.execute(RAISE, values)
     elif not state.is_lost:
         conn.execute(MARK)
 

@@ -7,28 +7,25 @@ may have ended meanwhile; they are quarantined until their pilots report or a de
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
     Connection,
-    Table,
     bindparam,
     case,
-    column,
     delete,
     insert,
     literal,
     select,
-    table,
     text,
     update,
 )
-from sqlalchemy.types import Text
 
 from cs_config import notifications
 from cs_config.versions import store
 from cs_config.versions.tables import UtcTime, metadata
+from taskqueue.db import sql
 from taskqueue.schema.tables import (
     agent_leases,
     attempts,
@@ -40,8 +37,6 @@ from taskqueue.schema.tables import (
     scopes,
     submit_pools,
 )
-
-_sequences = table("sqlite_sequence", column("name", Text), column("seq", BigInteger))
 
 SOURCE: Final = "Recovery"
 QUARANTINED: Final = "Commits were lost; left alone until its pilot reports"
@@ -108,10 +103,6 @@ RAISE_SEQUENCE = text(
     "SELECT setval(sequence, nextval(sequence) + :jump) "
     "FROM CAST(pg_get_serial_sequence(:of_table, :of_column) AS regclass) AS sequence"
 )
-RAISE_SQLITE = (
-    update(_sequences).where(_sequences.c.name == bindparam("of_table")).values(seq=_sequences.c.seq + _JUMP)
-)
-BEGIN_SQLITE = insert(_sequences).values(name=bindparam("of_table"), seq=_JUMP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +160,9 @@ def _raise_numbers(conn: Connection, jump: int, now: datetime) -> None:
     conn.execute(RAISE_WATERMARKS, {"jump": jump})
     conn.execute(RAISE_FENCES, {"jump": jump, "now": now})
     for numbered in metadata.sorted_tables:
-        if (key := numbered.autoincrement_column) is not None:
-            _raise_sequence(conn, numbered, {"of_column": key.name, "jump": jump})
-
-
-def _raise_sequence(conn: Connection, numbered: Table, values: dict[str, Any]) -> None:
-    values["of_table"] = numbered.name
-    if conn.dialect.name == "postgresql":
-        conn.execute(RAISE_SEQUENCE, values)
-    elif not conn.execute(RAISE_SQLITE, values).rowcount:
-        conn.execute(BEGIN_SQLITE, values)
+        if (key := numbered.autoincrement_column) is None:
+            continue
+        if conn.dialect.name == "postgresql":
+            conn.execute(RAISE_SEQUENCE, {"of_table": numbered.name, "of_column": key.name, "jump": jump})
+        else:
+            sql.raise_ids(conn, numbered, sql.read_next_id(conn, numbered) + jump)

@@ -19,17 +19,15 @@ from sqlalchemy import Connection, bindparam, delete, func, select
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert, IdListStatement
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs.placeholders import fill_job_id, fill_placeholders, fill_source
 from taskqueue.schema.tables import descriptions, job_parameters, jobs
 
-STORE_DESCRIPTIONS = BulkInsert(descriptions, varying=("description_id", "source", "body", "sandbox", "rank"))
+STORE_DESCRIPTIONS = sql.bulk_insert(descriptions, "description_id", "source", "body", "sandbox", "rank")
 
 #: Read once for all jobs that share a description.
-DESCRIPTIONS = IdListStatement(
-    descriptions.c.description_id,
-    select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where,
+DESCRIPTIONS = select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
+    sql.is_listed(descriptions.c.description_id)
 )
 DESCRIPTION_OF_JOB = (
     select(descriptions.c.source, descriptions.c.body, descriptions.c.sandbox, jobs.c.parameters)
@@ -76,7 +74,7 @@ def add_defaults(text: str, defaults: Mapping[str, str]) -> str:
 
 def read_shared(conn: Connection, ids: Collection[int]) -> Mapping[int, tuple[str, str | None]]:
     """Body (JSON, with placeholders) and sandbox of descriptions, by their id."""
-    rows = conn.execute(DESCRIPTIONS.to_statement(conn), {"ids": sorted(ids)}) if ids else ()
+    rows = conn.execute(DESCRIPTIONS, {"ids": sorted(ids)}) if ids else ()
     return {row.description_id: (row.body, row.sandbox) for row in rows}
 
 
@@ -158,7 +156,7 @@ def store_parameters(conn: Connection, given: Mapping[int, Mapping[str, str]], *
         for name, value in sorted(parameters.items())
     ]
     if rows:
-        conn.execute(STORE_PARAMETERS.to_statement(conn), rows)
+        conn.execute(STORE_PARAMETERS, rows)
 
 
 def remove_parameters(conn: Connection, job_ids: Collection[int]) -> None:

@@ -194,7 +194,7 @@ def store_local_jobs(conn: Connection, attempt: Attempt, reported: Sequence[Repo
     about = {"job_id": attempt.job_id, "epoch": attempt.epoch}
     if reported:
         rows = [{**about, **asdict(each), "details": json.dumps(dict(each.details))} for each in reported]
-        conn.execute(STORE_LOCAL.to_statement(conn), rows)
+        conn.execute(STORE_LOCAL, rows)
 
 
 def list_local_jobs(

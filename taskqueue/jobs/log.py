@@ -21,7 +21,6 @@ from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select
 
 from requirements.states import JobStatus, read_status
 from taskqueue.db import database, sql
-from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import installation, job_log, jobs
 from taskqueue.task_queues import change_feed
 
@@ -31,7 +30,7 @@ _NAMES = [column.name for column in COLUMNS]
 #: Entries of one job that are read at once.
 MOST = 10_000
 
-APPEND = BulkInsert(job_log, varying=_NAMES)
+APPEND = sql.bulk_insert(job_log, *_NAMES)
 
 OF_JOB = (
     select(*COLUMNS, job_log.c.log_id)

@@ -13,11 +13,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, select
-from sqlalchemy.sql.dml import Insert
 
 from requirements.states import PREPARING, JobStatus, read_status
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkUpdate, DialectInsert, IdListStatement, Upsert
 from taskqueue.jobs import descriptions, log
 from taskqueue.schema.tables import blobs, jobs
 from taskqueue.schema.tables import trials as table
@@ -30,40 +28,36 @@ _STATE = (jobs.c.job_id, jobs.c.status, jobs.c.due_at, jobs.c.reschedules)
 
 DUE = select(jobs.c.job_id).where(_IS_DUE).order_by(jobs.c.due_at).limit(bindparam("most"))
 
-READ = IdListStatement(
-    jobs.c.job_id,
-    lambda ours: (
-        select(
-            *_STATE,
-            *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.step, jobs.c.epoch),
-            *(jobs.c.parameters, jobs.c.description_id),
-        )
-        .where(ours, _IS_DUE)
-        .order_by(jobs.c.job_id)
-    ),
+READ = (
+    select(
+        *_STATE,
+        *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.step, jobs.c.epoch),
+        *(jobs.c.parameters, jobs.c.description_id),
+    )
+    .where(sql.is_listed(jobs.c.job_id), _IS_DUE)
+    .order_by(jobs.c.job_id)
 )
 SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(sql.IDS))
 
 #: SKIP LOCKED: a locked row is already being processed by another worker.
-LOCK = IdListStatement(
-    jobs.c.job_id,
-    lambda ours: (
-        select(*_STATE).where(ours, _IS_DUE).order_by(jobs.c.job_id).with_for_update(skip_locked=True)
-    ),
+LOCK = (
+    select(*_STATE)
+    .where(sql.is_listed(jobs.c.job_id), _IS_DUE)
+    .order_by(jobs.c.job_id)
+    .with_for_update(skip_locked=True)
 )
 
 #: For rows locked by `LOCK` in the same transaction.
-SETTLE = BulkUpdate(
+SETTLE = sql.bulk_update(
     jobs,
+    *("status", "minor_status", "application_status", "step", "due_at", "ended_at", "updated_at"),
     key="job_id",
-    varying=("status", "minor_status", "application_status", "step", "due_at", "ended_at"),
-    common=("updated_at",),
 )
-SETTLE_WAITING = BulkUpdate(
+SETTLE_WAITING = sql.bulk_update(
     jobs,
+    *("minor_status", "submit_pool", "site", "task_queue_id", "priority", "job_type"),
+    *("status", "application_status", "step", "due_at", "ended_at", "updated_at"),
     key="job_id",
-    varying=("minor_status", "submit_pool", "site", "task_queue_id", "priority", "job_type"),
-    common=("status", "application_status", "step", "due_at", "ended_at", "updated_at"),
 )
 
 
@@ -127,7 +121,7 @@ def list_due(conn: Connection, *, now: datetime, most: int) -> list[int]:
 
 def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list[PreparingJob]:
     """The jobs that are still due, without locking them."""
-    rows = conn.execute(READ.to_statement(conn), {"ids": job_ids, "now": now}).all()
+    rows = conn.execute(READ, {"ids": job_ids, "now": now}).all()
     written = descriptions.read_shared(conn, {row.description_id for row in rows})
     stored = _read_sandboxes(conn, {sandbox for _, sandbox in written.values() if sandbox})
     found: list[PreparingJob] = []
@@ -155,7 +149,7 @@ def _read_sandboxes(conn: Connection, digests: Collection[str]) -> frozenset[tup
 def lock_due(conn: Connection, read_jobs: Iterable[PreparingJob], *, now: datetime) -> list[PreparingJob]:
     """Lock the jobs that are unchanged since they were read, until the transaction ends."""
     by_id = {job.job_id: job for job in read_jobs}
-    rows = conn.execute(LOCK.to_statement(conn), {"ids": list(by_id), "now": now})
+    rows = conn.execute(LOCK, {"ids": list(by_id), "now": now})
     return [by_id[row.job_id] for row in rows if tuple(row) == _get_state(by_id[row.job_id])]
 
 
@@ -213,16 +207,14 @@ def _group_log_entries(
         yield verdict.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in some]
 
 
-def _begin_trial(insert: DialectInsert) -> Insert:
-    # An entry of the same holder was left by an error that the process survived: no crash.
-    one_more = case((table.c.holder == insert.excluded.holder, 0), else_=1)
-    return insert.on_conflict_do_update(
-        index_elements=["job_id"],
-        set_={"crashes": table.c.crashes + one_more, "holder": insert.excluded.holder},
-    )
+_NEW = sql.insert(table)
+# An entry of the same holder was left by an error that the process survived: no crash.
+_ONE_MORE = case((table.c.holder == _NEW.excluded.holder, 0), else_=1)
+BEGIN_TRIAL = _NEW.on_conflict_do_update(
+    index_elements=["job_id"],
+    set_={"crashes": table.c.crashes + _ONE_MORE, "holder": _NEW.excluded.holder},
+)
 
-
-BEGIN_TRIAL = Upsert(table, _begin_trial)
 END_TRIAL = delete(table).where(table.c.job_id.in_(sql.IDS), table.c.holder == bindparam("the_holder"))
 CRASHES = select(
     table.c.job_id,
@@ -242,7 +234,7 @@ def count_crashes(conn: Connection, job_ids: Sequence[int], *, holder: str) -> M
 def begin_trial(conn: Connection, job_ids: Sequence[int], *, holder: str) -> None:
     """Record that a process works on these jobs; to be committed before it begins."""
     conn.execute(
-        BEGIN_TRIAL.to_statement(conn),
+        BEGIN_TRIAL,
         [{"job_id": each, "holder": holder, "crashes": 0} for each in sorted(job_ids)],
     )
 

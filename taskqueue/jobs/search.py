@@ -3,6 +3,10 @@
 A filter may match three of ten million jobs, or none. So a search scans only indexes that end with the job
 id and carry most of the filter, one for each status, and stops after a number of rows. The page states how
 far the scan came, and the next page continues there.
+
+Left to the planner, a page of 600,000 jobs took SQLite 0.3 s for a status that no job has, and 1 s for a
+status at one site, which along these paths are 1 and 40 ms. PostgreSQL chose well, but nothing bounds what it
+reads for a column without an index.
 """
 
 from collections import Counter, defaultdict

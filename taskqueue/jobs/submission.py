@@ -20,7 +20,6 @@ from cs_config.options.options import LimitOptions
 from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue import ownership
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, log
 from taskqueue.jobs.descriptions import Description
@@ -37,13 +36,11 @@ _STATED = ("vo", "owner", "owner_group", "job_type", "priority")
 #: Those in which the placeholder of the job's id is filled, as in its description.
 _NAMES = ("job_name", "job_group")
 _DECIDED = ("minor_status", "application_status", "step", "due_at", "submit_pool")
-STORE = BulkInsert(
+STORE = sql.bulk_insert(
     jobs,
-    varying=(
-        *("job_id", *_STATED, *_NAMES, "site", "description_id", "parameters"),
-        *("status", *_DECIDED, "ended_at", "task_queue_id"),
-    ),
-    common=("epoch", "reschedules", "submitted_at", "updated_at"),
+    *("job_id", *_STATED, *_NAMES, "site", "description_id", "parameters"),
+    *("status", *_DECIDED, "ended_at", "task_queue_id"),
+    *("epoch", "reschedules", "submitted_at", "updated_at"),
 )
 
 
@@ -163,7 +160,7 @@ def reserve_key(
     and call `fulfil_key`.
     """
     row = {"subject": subject, "key": key, "body_digest": body_digest, "job_ids": "[]", "at": now}
-    if conn.execute(RESERVE_KEY.to_statement(conn), row).first() is not None:
+    if conn.execute(RESERVE_KEY, row).first() is not None:
         return None
     earlier = conn.execute(FIND_KEY, {"the_subject": subject, "the_key": key}).one()
     return _read_ids(earlier, key, body_digest)

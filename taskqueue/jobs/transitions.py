@@ -64,7 +64,7 @@ MOVE = (
     )
     .returning(jobs.c.job_id)
 )
-SET_APPLICATION = sql.BulkUpdate(jobs, key="job_id", varying=("application_status",))
+SET_APPLICATION = sql.bulk_update(jobs, "application_status", key="job_id")
 
 #: Nothing changes, and no row is returned, if the values are the same as before.
 NOTE = (

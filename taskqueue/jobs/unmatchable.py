@@ -9,7 +9,6 @@ from sqlalchemy import Connection, bindparam, exists, func, select
 from requirements.states import JobStatus
 from taskqueue import ownership
 from taskqueue.db import sql
-from taskqueue.db.sql import IdListStatement
 from taskqueue.jobs import transitions
 from taskqueue.schema.tables import jobs, pool_mappings, submit_pools
 from taskqueue.schema.tables import queue_class_members as members
@@ -63,12 +62,9 @@ _IN_POOL = (
 _OF_POOL = exists().where(
     jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
 )
-_POOLS = select(submit_pools.c.pool_id)
-POOLS_WITH_JOBS = IdListStatement(submit_pools.c.pool_id, _POOLS.where(_OF_POOL).where)
-POOLS_WITH_STATUS = {
-    saying: IdListStatement(submit_pools.c.pool_id, _POOLS.where(_OF_POOL.where(has)).where)
-    for saying, has in _HAS_MINOR.items()
-}
+_POOLS = select(submit_pools.c.pool_id).where(sql.is_listed(submit_pools.c.pool_id))
+POOLS_WITH_JOBS = _POOLS.where(_OF_POOL)
+POOLS_WITH_STATUS = {saying: _POOLS.where(_OF_POOL.where(has)) for saying, has in _HAS_MINOR.items()}
 JOBS_WITH_STATUS = {saying: _IN_POOL.where(has) for saying, has in _HAS_MINOR.items()}
 _STUCK = (
     select(jobs.c.job_id)
@@ -100,16 +96,15 @@ def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int
 
 def find_pools_with_jobs(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
     """The pools among these that have a waiting job."""
-    statement = POOLS_WITH_JOBS.to_statement(conn)
-    return frozenset(row.pool_id for row in sql.read_batches(conn, statement, pool_ids))
+    return frozenset(row.pool_id for row in sql.read_batches(conn, POOLS_WITH_JOBS, pool_ids))
 
 
 def find_pools_with_status(
     conn: Connection, pool_ids: Collection[str], minor: str, *, saying: bool
 ) -> frozenset[str]:
     """Pools with a waiting job that has this minor status (`saying`), or another one."""
-    statement = POOLS_WITH_STATUS[saying].to_statement(conn)
-    return frozenset(row.pool_id for row in sql.read_batches(conn, statement, pool_ids, minor=minor))
+    rows = sql.read_batches(conn, POOLS_WITH_STATUS[saying], pool_ids, minor=minor)
+    return frozenset(row.pool_id for row in rows)
 
 
 def list_waiting_jobs(

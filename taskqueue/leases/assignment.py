@@ -33,7 +33,6 @@ from sqlalchemy import (
 from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import sql
-from taskqueue.db.sql import IdListStatement
 from taskqueue.schema.tables import installation, jobs, queue_classes, task_queues, waiting_jobs
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
@@ -121,15 +120,12 @@ LOCKED = select_claimable(bindparam("the_task_queue"), **LOCATION_BINDS).with_fo
 )
 #: The first ones of a task queue.
 LOCK_FIRST = LOCKED.limit(bindparam("most"))
-LEAVE = IdListStatement(waiting_jobs.c.job_id, delete(waiting_jobs).where)
-MATCH = IdListStatement(
-    jobs.c.job_id,
-    lambda are_locked: (
-        update(jobs)
-        .where(are_locked, jobs.c.status == JobStatus.WAITING.value)
-        .values(site=bindparam("at_site"), **MATCHED_VALUES)
-        .returning(*CLAIMED_COLUMNS)
-    ),
+LEAVE = delete(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id))
+MATCH = (
+    update(jobs)
+    .where(sql.is_listed(jobs.c.job_id), jobs.c.status == JobStatus.WAITING.value)
+    .values(site=bindparam("at_site"), **MATCHED_VALUES)
+    .returning(*CLAIMED_COLUMNS)
 )
 
 
@@ -175,9 +171,9 @@ def take_locked(
     """Take jobs that this transaction has locked by `LOCKED`, in this order."""
     if not job_ids:
         return []
-    conn.execute(LEAVE.to_statement(conn), {"ids": job_ids})
+    conn.execute(LEAVE, {"ids": job_ids})
     values = {"ids": job_ids, "at_site": place.site or "ANY", "now": now}
-    rows = {row.job_id: row for row in conn.execute(MATCH.to_statement(conn), values)}
+    rows = {row.job_id: row for row in conn.execute(MATCH, values)}
     return [rows[job_id] for job_id in job_ids]
 
 

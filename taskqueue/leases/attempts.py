@@ -21,7 +21,6 @@ from sqlalchemy import Connection, bindparam, delete, func, select, tuple_, upda
 
 from cs_config.options import bounds
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkUpdate
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.schema.tables import attempts, jobs
 from taskqueue.schema.tables import match_requests as table
@@ -71,7 +70,7 @@ _REPORTED = (
     *("progress", "output_tail", "phases", "local_jobs", "output"),
     *("closed_at", "closed_as", "request", "answer", "exit_code"),
 )
-STORE_REPORTED = BulkUpdate(attempts, key="lease", varying=_REPORTED)
+STORE_REPORTED = sql.bulk_update(attempts, *_REPORTED, key="lease")
 
 
 #: Those of open attempts, by VO.
@@ -330,7 +329,7 @@ def reserve_keys(conn: Connection, keys: Collection[RequestKey], *, now: datetim
             {"subject": subject, "request_id": request_id, "at": now, "matches": "[]"}
             for subject, request_id in some
         ]
-        found = conn.execute(RESERVE_KEY.to_statement(conn), rows)
+        found = conn.execute(RESERVE_KEY, rows)
         new |= {(row.subject, row.request_id) for row in found}
     return frozenset(new)
 
@@ -342,7 +341,7 @@ def store_answers(conn: Connection, given: Mapping[RequestKey, Collection[int]],
         for (subject, request_id), job_ids in sorted(given.items())
     ]
     if rows:
-        conn.execute(STORE_ANSWER.to_statement(conn), rows)
+        conn.execute(STORE_ANSWER, rows)
 
 
 def release_keys(conn: Connection, keys: Collection[RequestKey]) -> None:

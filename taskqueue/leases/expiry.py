@@ -10,14 +10,13 @@ LOCKED: a locked one is just being reported on, so its pilot is not silent.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, or_, select, update
 
 from requirements.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.db import clock, sql
-from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.jobs import control, jobs, log, transitions, unmatchable
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.transitions import MovedJob
@@ -54,40 +53,39 @@ def _limit_rows(statement: Select[int]) -> Select[int]:
     )
 
 
-def _select_overdue(
-    reported: ColumnElement[datetime], *conditions: ColumnElement[bool]
-) -> Callable[[TimesByKey], Select[int]]:
+_SILENT_SINCE, _STALLED_SINCE, _ENDED_SINCE = map(
+    sql.times_by_key, ("silent_since", "stalled_since", "ended_since")
+)
+
+
+def _select_overdue(reported: ColumnElement[datetime], *conditions: ColumnElement[bool]) -> Select[int]:
     """Attempts whose lease is over, and whose pilot reported last before `silent_since`."""
-
-    def select_overdue(times: TimesByKey) -> Select[int]:
-        silent_since = times("silent_since")
-        return _limit_rows(
-            select(table.c.job_id)
-            .join(silent_since, silent_since.c.key == _KEY)
-            .where(
-                _OPEN,
-                *conditions,
-                table.c.lease_expires_at < bindparam("now"),
-                reported < silent_since.c.time,
-            )
-        )
-
-    return select_overdue
-
-
-def _select_silent(times: TimesByKey) -> Select[int]:
-    silent_since = times("silent_since")
     return _limit_rows(
         select(table.c.job_id)
-        .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
-        .join(silent_since, silent_since.c.key == _KEY)
+        .join(_SILENT_SINCE, _SILENT_SINCE.c.key == _KEY)
         .where(
             _OPEN,
-            table.c.heartbeat_at < silent_since.c.time,
-            jobs_table.c.status.in_([JobStatus.RUNNING.value, JobStatus.COMPLETING.value]),
+            *conditions,
+            table.c.lease_expires_at < bindparam("now"),
+            reported < _SILENT_SINCE.c.time,
         )
     )
 
+
+EXPIRED = _select_overdue(table.c.opened_at, table.c.started_at.is_(None), table.c.ending.is_(False))
+ENDED_IN_SILENCE = _select_overdue(
+    func.coalesce(table.c.heartbeat_at, table.c.opened_at), table.c.ending.is_(True)
+)
+SILENT = _limit_rows(
+    select(table.c.job_id)
+    .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
+    .join(_SILENT_SINCE, _SILENT_SINCE.c.key == _KEY)
+    .where(
+        _OPEN,
+        table.c.heartbeat_at < _SILENT_SINCE.c.time,
+        jobs_table.c.status.in_([JobStatus.RUNNING.value, JobStatus.COMPLETING.value]),
+    )
+)
 
 #: Of the attempt's pilot. A heartbeat after the reported end, or after the start of another process of that
 #: pilot, shows that the process with the attempt lives: the report was wrong, or two have one token.
@@ -96,53 +94,38 @@ _REPORTED_END = and_(
 )
 _RESTARTED = table.c.heartbeat_at <= pilots.c.restarted_at
 _PILOT_HAS_ENDED = and_(pilots.c.stamp == table.c.stamp, or_(_REPORTED_END, _RESTARTED))
-
-
-def _select_stalled_long(times: TimesByKey) -> Select[int]:
-    silent_since, stalled_since, ended_since = map(times, ("silent_since", "stalled_since", "ended_since"))
-    before = ended_since.c.time
-    has_ended = (
-        select(pilots.c.stamp)
-        .where(
-            pilots.c.stamp == table.c.stamp,
-            or_(
-                and_(_REPORTED_END, pilots.c.updated_at < before),
-                and_(_RESTARTED, pilots.c.restarted_at < before),
-            ),
-        )
-        .exists()
+_HAS_ENDED = (
+    select(pilots.c.stamp)
+    .where(
+        pilots.c.stamp == table.c.stamp,
+        or_(
+            and_(_REPORTED_END, pilots.c.updated_at < _ENDED_SINCE.c.time),
+            and_(_RESTARTED, pilots.c.restarted_at < _ENDED_SINCE.c.time),
+        ),
     )
-    return _limit_rows(
-        select(
-            *(table.c.job_id, _KEY.label("key")),
-            *(jobs_table.c.minor_status, jobs_table.c.application_status),
-        )
-        .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
-        .join(silent_since, silent_since.c.key == _KEY)
-        .join(stalled_since, stalled_since.c.key == _KEY)
-        .join(ended_since, ended_since.c.key == _KEY)
-        .where(
-            _OPEN,
-            jobs_table.c.status == JobStatus.STALLED.value,
-            or_(
-                and_(
-                    table.c.heartbeat_at < silent_since.c.time,
-                    jobs_table.c.updated_at < stalled_since.c.time,
-                ),
-                and_(jobs_table.c.updated_at < ended_since.c.time, has_ended),
-            ),
-        )
+    .exists()
+)
+STALLED_LONG = _limit_rows(
+    select(
+        *(table.c.job_id, _KEY.label("key")),
+        *(jobs_table.c.minor_status, jobs_table.c.application_status),
     )
-
-
-EXPIRED = PerKeyStatement(
-    _select_overdue(table.c.opened_at, table.c.started_at.is_(None), table.c.ending.is_(False))
+    .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
+    .join(_SILENT_SINCE, _SILENT_SINCE.c.key == _KEY)
+    .join(_STALLED_SINCE, _STALLED_SINCE.c.key == _KEY)
+    .join(_ENDED_SINCE, _ENDED_SINCE.c.key == _KEY)
+    .where(
+        _OPEN,
+        jobs_table.c.status == JobStatus.STALLED.value,
+        or_(
+            and_(
+                table.c.heartbeat_at < _SILENT_SINCE.c.time,
+                jobs_table.c.updated_at < _STALLED_SINCE.c.time,
+            ),
+            and_(jobs_table.c.updated_at < _ENDED_SINCE.c.time, _HAS_ENDED),
+        ),
+    )
 )
-ENDED_IN_SILENCE = PerKeyStatement(
-    _select_overdue(func.coalesce(table.c.heartbeat_at, table.c.opened_at), table.c.ending.is_(True))
-)
-SILENT = PerKeyStatement(_select_silent)
-STALLED_LONG = PerKeyStatement(_select_stalled_long)
 
 #: Jobs with what is stored of their pilot's end, empty where another process of it began. No SKIP LOCKED: the
 #: end of a pilot is reported once.
@@ -322,7 +305,7 @@ def give_up_stalled(
     }
     found: dict[int, list[int]] = defaultdict(list)
     reasons: dict[int, str] = {}
-    for row in conn.execute(STALLED_LONG.to_statement(conn), values):
+    for row in conn.execute(STALLED_LONG, values):
         found[max_rescheduling[row.key]].append(row.job_id)
         has_reason = row.minor_status == PILOT_ENDED and row.application_status
         reasons[row.job_id] = row.application_status if has_reason else row.minor_status
@@ -359,8 +342,8 @@ def give_up_stalled(
     return again, failed
 
 
-def _find(conn: Connection, statement: PerKeyStatement[int], values: Mapping[str, object]) -> Sequence[int]:
-    return conn.execute(statement.to_statement(conn), values).scalars().all()
+def _find(conn: Connection, statement: Select[int], values: Mapping[str, object]) -> Sequence[int]:
+    return conn.execute(statement, values).scalars().all()
 
 
 def resume(conn: Connection, attempt: Attempt, *, now: datetime) -> bool:

@@ -45,7 +45,7 @@ STORE = sql.insert_or_skip(table)
 def store_mark(conn: Connection, attempt: Attempt, mark: str) -> None:
     """Note that reports with this mark are about the attempt."""
     row = {"job_id": attempt.job_id, "epoch": attempt.epoch, "mark": mark}
-    conn.execute(STORE.to_statement(conn), row)
+    conn.execute(STORE, row)
 
 
 def find_attempt(

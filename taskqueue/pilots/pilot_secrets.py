@@ -10,10 +10,9 @@ from hashlib import sha256
 from secrets import token_urlsafe
 
 from sqlalchemy import Connection, bindparam, exists, insert, select, update
-from sqlalchemy.sql.dml import Insert
 
 from requirements.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, SecretUsed
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import Pilot
@@ -34,15 +33,13 @@ _PILOT_HAS_NOT_ENDED = exists().where(
 )
 
 
-def _issue(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=["stamp"],
-        set_={"digest": insert.excluded.digest, "expires_at": insert.excluded.expires_at},
-        where=table.c.redeemed_at.is_(None),
-    ).returning(table.c.stamp)
+_NEW = sql.insert(table)
+ISSUE = _NEW.on_conflict_do_update(
+    index_elements=["stamp"],
+    set_={"digest": _NEW.excluded.digest, "expires_at": _NEW.excluded.expires_at},
+    where=table.c.redeemed_at.is_(None),
+).returning(table.c.stamp)
 
-
-ISSUE = Upsert(table, _issue)
 
 GET = select(table.c.expires_at, table.c.redeemed_at, table.c.request_id).where(*_IS_SECRET)
 
@@ -66,7 +63,7 @@ def issue_secret(conn: Connection, stamp: str, *, life: timedelta, now: datetime
     _refuse_ended(pilots.get_pilot(conn, stamp))
     secret, expires_at = token_urlsafe(_BYTES), now + min(life, MAX_LIFETIME)
     row = {"stamp": stamp, "digest": _digest(secret), "expires_at": expires_at}
-    if conn.execute(ISSUE.to_statement(conn), row).first() is None:
+    if conn.execute(ISSUE, row).first() is None:
         raise SecretUsed(stamp)
     return secret, expires_at
 

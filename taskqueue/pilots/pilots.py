@@ -13,12 +13,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
-from sqlalchemy.sql.dml import Insert, Update
+from sqlalchemy.sql.dml import Update
 
 from cs_config.tree.address import QueueAddress
 from requirements.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus, pilot_may_become
 from taskqueue.db import sql
-from taskqueue.db.sql import DialectInsert, Upsert
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound, QuotaExceeded
 from taskqueue.schema.tables import attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
@@ -29,26 +28,23 @@ _ENDED = or_(*(table.c.status == each.value for each in sorted(PILOT_ENDS)))
 _LIVES = case((_ENDED, table.c.status), else_=PilotStatus.RUNNING.value)
 
 
-def _contact(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=["stamp"],
-        set_={
-            "status": _LIVES,
-            # Without a queue in the request the stored one stays.
-            **{
-                name: func.coalesce(func.nullif(insert.excluded[name], ""), table.c[name])
-                for name in ("site", "ce", "queue")
-            },
-            # The first statement holds: a leaked token cannot enlarge the slot.
-            "processors": func.coalesce(table.c.processors, insert.excluded.processors),
-            "updated_at": case(
-                (table.c.status == _LIVES, table.c.updated_at), else_=insert.excluded.updated_at
-            ),
-            "last_seen_at": insert.excluded.last_seen_at,
+_NEW = sql.insert(table)
+CONTACT = _NEW.on_conflict_do_update(
+    index_elements=["stamp"],
+    set_={
+        "status": _LIVES,
+        # Without a queue in the request the stored one stays.
+        **{
+            name: func.coalesce(func.nullif(_NEW.excluded[name], ""), table.c[name])
+            for name in ("site", "ce", "queue")
         },
-        where=table.c.vo == insert.excluded.vo,
-    )
-
+        # The first statement holds: a leaked token cannot enlarge the slot.
+        "processors": func.coalesce(table.c.processors, _NEW.excluded.processors),
+        "updated_at": case((table.c.status == _LIVES, table.c.updated_at), else_=_NEW.excluded.updated_at),
+        "last_seen_at": _NEW.excluded.last_seen_at,
+    },
+    where=table.c.vo == _NEW.excluded.vo,
+)
 
 _IN_ATTEMPTS = (
     select(func.count()).select_from(attempts).where(attempts.c.stamp == table.c.stamp).scalar_subquery()
@@ -71,7 +67,6 @@ JOBS = case((_ENDED, table.c.jobs), else_=_IN_ATTEMPTS)
 ENDED_JOBS = case((_ENDED, table.c.ended_jobs), else_=_FINISHED)
 
 REGISTER = sql.insert_or_skip(table, "stamp")
-CONTACT = Upsert(table, _contact)
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.stored_at.is_not(None))
 _has_log = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.logged_at.is_not(None))
@@ -200,7 +195,7 @@ def register(
         "submitted_by": submitted_by,
         "possible_queues": json.dumps(sorted(map(str, possible_queues))) if possible_queues else None,
     }
-    if conn.execute(REGISTER.to_statement(conn), row).first() is not None:
+    if conn.execute(REGISTER, row).first() is not None:
         return True
     found = get_pilot(conn, stamp)
     if (found.vo, found.submitted_by) != (vo, submitted_by):
@@ -396,7 +391,7 @@ def record_contact(
 ) -> None:
     """Record a request of a pilot: it is running. An unregistered pilot is inserted."""
     row = _build_row(stamp=stamp, vo=vo, status=PilotStatus.RUNNING, queue=queue, now=now)
-    conn.execute(CONTACT.to_statement(conn), {**row, "last_seen_at": now})
+    conn.execute(CONTACT, {**row, "last_seen_at": now})
 
 
 def read_statuses(conn: Connection, stamps: Collection[str]) -> Mapping[str, PilotStatus]:
@@ -535,7 +530,7 @@ def bind_queues(
     ]
     if not rows:
         return {}
-    conn.execute(CONTACT.to_statement(conn), [{**row, "last_seen_at": now} for row in rows])
+    conn.execute(CONTACT, [{**row, "last_seen_at": now} for row in rows])
     stated = {(each.vo, each.stamp): each.queue for each in requests}
     stamps = {stamp for _, stamp in stated}
     found = [row for row in sql.read_batches(conn, BOUND, stamps) if (row.vo, row.stamp) in stated]
@@ -649,12 +644,12 @@ class PilotOutput:
 def store_output(conn: Connection, stamp: str, *, stdout: str, stderr: str, now: datetime) -> None:
     """Store the output of an existing pilot; replaces an earlier one, and leaves its log."""
     values = {"stamp": stamp, "stdout": stdout, "stderr": stderr, "stored_at": now}
-    conn.execute(STORE_OUTPUT.to_statement(conn), values)
+    conn.execute(STORE_OUTPUT, values)
 
 
 def store_log(conn: Connection, stamp: str, log: str, *, now: datetime) -> None:
     """Store the log of an existing pilot; replaces an earlier one."""
-    conn.execute(STORE_LOG.to_statement(conn), {"stamp": stamp, "log": log, "logged_at": now})
+    conn.execute(STORE_LOG, {"stamp": stamp, "log": log, "logged_at": now})
 
 
 def get_output(conn: Connection, stamp: str) -> PilotOutput | None:

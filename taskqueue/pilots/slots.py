@@ -27,7 +27,6 @@ from sqlalchemy import (
 from cs_config.options import bounds
 from requirements.states import PILOT_ENDS, PilotStatus
 from taskqueue.db import sql
-from taskqueue.db.sql import PerKeyStatement, TimesByKey
 from taskqueue.schema.tables import attempts, pilots
 
 _HOUR = timedelta(hours=1)
@@ -91,9 +90,9 @@ def _select_used(stamp: ColumnElement[Any]) -> ScalarSelect[int]:
     return select(used.c.processors).scalar_subquery()
 
 
-def _select_rooms(times: TimesByKey) -> Select[Any]:
+def _select_rooms() -> Select[Any]:
     """Select the jobs that pilots have, and their claims since a time, by stamp."""
-    given = times("since")
+    given = sql.times_by_key("since")
     earlier = _select_own(given.c.key, func.max(_own.c.claim_number), _own.c.opened_at <= given.c.time)
     next_ = next_claim(given.c.key)
     return select(
@@ -105,14 +104,14 @@ def _select_rooms(times: TimesByKey) -> Select[Any]:
     ).select_from(given.outerjoin(pilots, pilots.c.stamp == given.c.key))
 
 
-ROOMS = PerKeyStatement(_select_rooms)
+ROOMS = _select_rooms()
 
 
 def read_rooms(conn: Connection, limits: Mapping[str, SlotLimits], *, now: datetime) -> dict[str, SlotRoom]:
     """How many jobs pilots may claim now, by stamp."""
-    statement, rooms = ROOMS.to_statement(conn), dict[str, SlotRoom]()
+    rooms: dict[str, SlotRoom] = {}
     for stamps in sql.split_batches(limits):
-        for row in conn.execute(statement, {"since": dict.fromkeys(stamps, now - _HOUR)}):
+        for row in conn.execute(ROOMS, {"since": dict.fromkeys(stamps, now - _HOUR)}):
             limit = limits[row.stamp]
             processors = min(limit.processors, row.processors or _FEWEST)
             free = processors - row.used

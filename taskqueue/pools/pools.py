@@ -226,7 +226,7 @@ def touch_pools(conn: Connection, pools: Iterable[NewPool], *, now: datetime) ->
         return frozenset()
     new = {"created_at": now, "last_used_at": now, "config_version": 0}
     rows = [{**asdict(pool), **new} for _, pool in sorted(by_id.items())]
-    found = conn.execute(TOUCH.to_statement(conn), rows)
+    found = conn.execute(TOUCH, rows)
     return frozenset(row.pool_id for row in found if row.refreshed_at is None)
 
 
@@ -438,7 +438,7 @@ def _write_changes(conn: Connection, vo: str, wanted: Mapping[str, EligibleSets]
         if before.get(pool_id) != new
     ]
     if rows:
-        conn.execute(PUT.to_statement(conn), rows)
+        conn.execute(PUT, rows)
     return {pool_id: _compare(before.get(pool_id), new) for pool_id, new in wanted.items()}
 
 

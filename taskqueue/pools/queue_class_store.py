@@ -33,11 +33,10 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.sql.dml import Insert
 
 from cs_config.classes.queue_classes import ALGORITHM, QueueClass
 from cs_config.tree.address import QueueAddress
-from taskqueue.db.sql import BulkInsert, DialectInsert, Upsert
+from taskqueue.db import sql
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
 from taskqueue.schema.tables import queue_classes as table
@@ -46,22 +45,21 @@ from taskqueue.task_queues import change_feed
 _VO: BindParameter[str] = bindparam("the_vo")
 
 
-def _advance(insert: DialectInsert) -> Insert:
-    new = insert.excluded
-    newer = or_(
-        versions.c.config_version < new.config_version,
-        and_(versions.c.config_version == new.config_version, versions.c.expiries <= new.expiries),
-    )
-    return insert.on_conflict_do_update(
-        index_elements=["vo"],
-        set_={name: new[name] for name in ("config_version", "expiries", "algorithm")},
-        where=newer,
-    ).returning(versions.c.vo)
-
-
+_NEW = sql.insert(versions)
+_IS_NEWER = or_(
+    versions.c.config_version < _NEW.excluded.config_version,
+    and_(
+        versions.c.config_version == _NEW.excluded.config_version,
+        versions.c.expiries <= _NEW.excluded.expiries,
+    ),
+)
 #: Locks the VO's version row; returns no row if the stored version is newer.
-ADVANCE = Upsert(versions, _advance)
-ADD_MEMBERS = BulkInsert(members, varying=("site", "ce", "queue", "queue_class_id"), common=("vo",))
+ADVANCE = _NEW.on_conflict_do_update(
+    index_elements=["vo"],
+    set_={name: _NEW.excluded[name] for name in ("config_version", "expiries", "algorithm")},
+    where=_IS_NEWER,
+).returning(versions.c.vo)
+ADD_MEMBERS = sql.bulk_insert(members, "site", "ce", "queue", "queue_class_id", "vo")
 
 VERSION = select(versions.c.config_version, versions.c.expiries, versions.c.algorithm).where(
     versions.c.vo == _VO
@@ -163,7 +161,7 @@ def store_classes(
     advanced = {"vo": vo, "config_version": config_version, "expiries": expiries, "algorithm": ALGORITHM}
     # Used for a new row only: then there are no mappings, so all of them have this version.
     refreshed = {"refreshed_version": config_version, "refreshed_expiries": expiries, "refreshed_at": now}
-    if conn.execute(ADVANCE.to_statement(conn), {**advanced, **refreshed}).first() is None:
+    if conn.execute(ADVANCE, {**advanced, **refreshed}).first() is None:
         return False
     class_ids = _add_classes(conn, vo, classes)
     wanted = {queue: class_ids[each.digest] for each in classes for queue in each.queues}

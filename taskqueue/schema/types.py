@@ -7,6 +7,7 @@ Names of sites, CEs and queues are ASCII, so that folding them here equals `requ
 the locale of the database is.
 """
 
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Boolean, Dialect, LargeBinary, Text
@@ -36,6 +37,16 @@ def to_bytes(slots: int) -> bytes:
     return slots.to_bytes((slots.bit_length() + 7) // 8, "little")
 
 
+def write_as(function: type[FunctionElement[Any]], *, postgresql: str, sqlite: str) -> None:
+    """Define the SQL of a function on each database, whose arguments it has as `{0}` and `{1}`."""
+    for dialect, form in (("postgresql", postgresql), ("sqlite", sqlite)):
+        compiles(function, dialect)(partial(_write, form))
+
+
+def _write(form: str, element: FunctionElement[Any], compiler: SQLCompiler, **options: Any) -> str:
+    return form.format(*(compiler.process(each, **options) for each in element.clauses))
+
+
 class has_slot(FunctionElement[bool]):  # noqa: N801  (it is called like a function)
     """Whether a set contains a slot: `has_slot(column, slot)`; null for a null slot."""
 
@@ -44,22 +55,14 @@ class has_slot(FunctionElement[bool]):  # noqa: N801  (it is called like a funct
     name = "has_class"
 
 
-@compiles(has_slot, "postgresql")
-def _bit_postgresql(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
-    classes, slot = (compiler.process(each, **options) for each in element.clauses)
+write_as(
+    has_slot,
     # CASE: operands of AND may be evaluated in any order, and get_bit beyond the end is an error.
-    return (
-        f"(CASE WHEN {slot} < 8 * octet_length({classes}) THEN get_bit({classes}, {slot}) = 1 ELSE FALSE END)"
-    )
-
-
-@compiles(has_slot, "sqlite")
-def _bit_sqlite(element: has_slot, compiler: SQLCompiler, **options: Any) -> str:
-    classes, slot = (compiler.process(each, **options) for each in element.clauses)
+    postgresql="(CASE WHEN {1} < 8 * octet_length({0}) THEN get_bit({0}, {1}) = 1 ELSE FALSE END)",
     # SQLite cannot read a byte as a number: the hex digit of its half is looked up; '00' beyond the end.
-    halves = f"hex(substr({classes}, {slot} / 8 + 1, 1)) || '00'"
-    half = f"instr('123456789ABCDEF', substr({halves}, 2 - {slot} % 8 / 4, 1))"
-    return f"({half} >> {slot} % 4 & 1)"
+    sqlite="(instr('123456789ABCDEF', substr(hex(substr({0}, {1} / 8 + 1, 1)) || '00', 2 - {1} % 8 / 4, 1))"
+    " >> {1} % 4 & 1)",
+)
 
 
 class folded_name(FunctionElement[str]):  # noqa: N801  (it is called like a function)
@@ -70,12 +73,5 @@ class folded_name(FunctionElement[str]):  # noqa: N801  (it is called like a fun
     name = "folded_name"
 
 
-@compiles(folded_name, "postgresql")
-def _folded_postgresql(element: folded_name, compiler: SQLCompiler, **options: Any) -> str:
-    # "C": in Turkish, I in lower case has no dot.
-    return f'lower({compiler.process(element.clauses, **options)} COLLATE "C")'
-
-
-@compiles(folded_name, "sqlite")
-def _folded_sqlite(element: folded_name, compiler: SQLCompiler, **options: Any) -> str:
-    return f"lower({compiler.process(element.clauses, **options)})"
+# "C": in Turkish, I in lower case has no dot.
+write_as(folded_name, postgresql='lower({0} COLLATE "C")', sqlite="lower({0})")

@@ -12,12 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, or_, select
-from sqlalchemy.sql.dml import Insert
 
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem
-from taskqueue.db import clock
-from taskqueue.db.sql import DialectInsert, Upsert
+from taskqueue.db import clock, sql
 from taskqueue.errors import OtherProcess
 from taskqueue.schema.tables import site_processes as table
 
@@ -41,23 +39,21 @@ _REPORTED = (
 )
 
 
-def _store(insert: DialectInsert) -> Insert:
-    return insert.on_conflict_do_update(
-        index_elements=table.primary_key,
-        set_={name: insert.excluded[name] for name in _REPORTED},
-        where=or_(
-            and_(
-                table.c.reported_by == insert.excluded.reported_by,
-                table.c.holder.in_((insert.excluded.holder, bindparam("replaced"))),
-            ),
-            table.c.expires_at <= insert.excluded.seen_at,
-            # No report is from the future: the clock of the database was set back since.
-            table.c.seen_at > bindparam("latest", type_=table.c.seen_at.type),
+_NEW = sql.insert(table)
+STORE = _NEW.on_conflict_do_update(
+    index_elements=table.primary_key,
+    set_={name: _NEW.excluded[name] for name in _REPORTED},
+    where=or_(
+        and_(
+            table.c.reported_by == _NEW.excluded.reported_by,
+            table.c.holder.in_((_NEW.excluded.holder, bindparam("replaced"))),
         ),
-    ).returning(table.c.holder)
+        table.c.expires_at <= _NEW.excluded.seen_at,
+        # No report is from the future: the clock of the database was set back since.
+        table.c.seen_at > bindparam("latest", type_=table.c.seen_at.type),
+    ),
+).returning(table.c.holder)
 
-
-STORE = Upsert(table, _store)
 _is_other = and_(
     table.c.vo == bindparam("vo"), or_(table.c.kind != bindparam("kind"), table.c.name != bindparam("name"))
 )
@@ -172,7 +168,7 @@ def report(
     if characters + sum(len(str(row[name])) for name in _LISTS) > bounds.SITE_REPORTS:
         row |= {"problems": json.dumps([_TOO_LARGE]), "too_small": "[]", "queues": None}
     values = {**row, "replaced": replaces, "latest": now + clock.MOST_OFFSET}
-    if conn.execute(STORE.to_statement(conn), values).first() is None:
+    if conn.execute(STORE, values).first() is None:
         holder = conn.execute(GET_HOLDER, key).scalar_one()
         raise OtherProcess(f"{process.kind} {process.name}", holder=holder)
 

@@ -87,7 +87,7 @@ LOCK = (
     .order_by(attempts.c.job_id, attempts.c.epoch)
     .with_for_update(key_share=True)
 )
-MARK = sql.BulkUpdate(attempts, key="lease", varying=["counted_by"])
+MARK = sql.bulk_update(attempts, "counted_by", key="lease")
 _ATTRIBUTES = select(scope_rules.c.attribute).where(scope_rules.c.kind == RuleKind.RUNNING.value).distinct()
 _AT_SCOPES = scope_rules.c.scope.in_(sql.IDS)
 _PENDING = (

@@ -181,7 +181,7 @@ APPLY_SQLITE = (
     .returning(*(scope_returns.c[name] for name in ("scope", *_RETURN)))
 )
 DELETE_STRAY = delete(scope_returns).where(~exists().where(table.c.scope == scope_returns.c.scope))
-STORE_COUNTS = sql.BulkUpdate(table, key="rule_id", varying=["n"])
+STORE_COUNTS = sql.bulk_update(table, "n", key="rule_id")
 
 INSERT = insert(table)
 DEFINE = (
@@ -462,4 +462,4 @@ def store_levels(conn: Connection, levels: Iterable[tuple[BucketKey, BucketLevel
         for key, level in levels
     ]
     if rows:
-        conn.execute(STORE_LEVELS.to_statement(conn), rows)
+        conn.execute(STORE_LEVELS, rows)

@@ -84,9 +84,7 @@ def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
     ordered = sorted(set(map(fold, names)))
     rows = conn.execute(LOCK, {"ids": ordered}).all()
     if len(rows) < len(ordered):
-        conn.execute(
-            INSERT.to_statement(conn), [{"scope": name, "site": parse_site(name)} for name in ordered]
-        )
+        conn.execute(INSERT, [{"scope": name, "site": parse_site(name)} for name in ordered])
         rows = conn.execute(LOCK, {"ids": ordered}).all()
     return {row.scope: build_scope(row) for row in rows}
 
@@ -171,7 +169,7 @@ class Ban:
 
 def set_ban(conn: Connection, new: Ban) -> None:
     """Ban a site; replaces an existing ban."""
-    conn.execute(SET_BAN.to_statement(conn), {**asdict(new), "site": fold(new.site)})
+    conn.execute(SET_BAN, {**asdict(new), "site": fold(new.site)})
 
 
 def lift_ban(conn: Connection, site: str) -> bool:

@@ -26,7 +26,6 @@ from sqlalchemy import (
 
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkInsert
 from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.task_queues import change_feed, shares
 
@@ -78,7 +77,7 @@ def ensure_classes(conn: Connection, classes: Mapping[str, RequirementClass]) ->
             }
             for each in new
         ]
-        conn.execute(NEW_CLASS.to_statement(conn), rows)
+        conn.execute(NEW_CLASS, rows)
         known = _read_class_ids(conn, digests)
     if outdated := sorted(
         row.class_id
@@ -108,7 +107,7 @@ def _ensure_task_queues(
             {"class_id": key[0], "vo": wanted[keys[key]][0].vo, "owner_group": key[1], "owner": key[2], **new}
             for key in missing
         ]
-        conn.execute(NEW_TASK_QUEUE.to_statement(conn), rows)
+        conn.execute(NEW_TASK_QUEUE, rows)
         known = _read_task_queue_ids(conn, list(keys))
     return {keys[key]: task_queue_id for key, task_queue_id in known.items()}
 
@@ -149,7 +148,7 @@ WITH_JOBS = select(task_queues.c.task_queue_id).where(
     task_queues.c.task_queue_id.in_(sql.IDS),
     exists().where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id),
 )
-ADD_WAITING = BulkInsert(waiting_jobs, varying=("job_id", "task_queue_id", "priority"))
+ADD_WAITING = sql.bulk_insert(waiting_jobs, "job_id", "task_queue_id", "priority")
 REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
 WAITING_VALUES = (
     select(jobs.c.job_id, jobs.c.task_queue_id, jobs.c.priority)

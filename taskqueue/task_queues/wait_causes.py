@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, FromClause, Select, bindparam, func, select
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from taskqueue.db import sql
-from taskqueue.db.sql import BulkUpsert, DialectInsert
 from taskqueue.schema.tables import wait_causes as table
 
 #: A pilot that could run the job got other jobs first.
@@ -24,8 +22,9 @@ CAUSES_SINCE = select(table).where(
 )
 
 
-def _join_stored(seen: FromClause) -> Select[Any]:
+def _join_stored(given: sql.GivenRow) -> Select[Any]:
     """The seen intervals; one that continues stored ones begins when they do."""
+    seen = select(*(value.label(name) for name, value in given.items())).subquery("seen")
     stored = table.alias()
     continues = (
         select(func.min(stored.c.since))
@@ -45,14 +44,15 @@ def _join_stored(seen: FromClause) -> Select[Any]:
     return select(*key, func.max(joined.c.until)).group_by(*key).order_by(*key)
 
 
-def _extend_cause(insert: DialectInsert) -> Insert:
-    until = insert.excluded.until
-    return insert.on_conflict_do_update(
-        index_elements=["task_queue_id", "cause", "since"], set_={"until": until}, where=until > table.c.until
-    )
-
-
-RECORD_CAUSES = BulkUpsert(table, _join_stored, _extend_cause)
+_NEW = sql.insert(table)
+RECORD_CAUSES = sql.BulkStatement(
+    list(table.c),
+    lambda given: _NEW.from_select(table.c.keys(), _join_stored(given)).on_conflict_do_update(
+        index_elements=table.primary_key,
+        set_={"until": _NEW.excluded.until},
+        where=_NEW.excluded.until > table.c.until,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ _ADD_REVOKED = sql.insert_or_skip(revoked_tokens)
 def revoke_token(conn: Connection, token_id: str, *, expires_at: datetime, now: datetime) -> None:
     """Reject the token until it expires by itself; idempotent."""
     conn.execute(_EXPIRED_TOKENS, {"now": now})
-    conn.execute(_ADD_REVOKED.to_statement(conn), {"jti": token_id, "expires_at": expires_at})
+    conn.execute(_ADD_REVOKED, {"jti": token_id, "expires_at": expires_at})
 
 
 def list_revoked(conn: Connection, *, now: datetime) -> frozenset[str]:

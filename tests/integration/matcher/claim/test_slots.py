@@ -248,7 +248,7 @@ def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgres_url:
         conn.execute(text(_EARLIER), {"job_id": served.claimed[0].job_id, "at": now - 2 * HOUR})
     with database.writing(engine) as conn:
         conn.execute(text("ANALYZE attempts"))
-        rooms = slots.ROOMS.to_statement(conn).compile(conn)
+        rooms = slots.ROOMS.compile(conn)
         since = {"since": json.dumps({"s": str(now - HOUR)})}
         [plan] = conn.exec_driver_sql(
             f"EXPLAIN (ANALYZE, FORMAT JSON) {rooms}", rooms.params | since

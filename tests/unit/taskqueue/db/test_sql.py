@@ -1,8 +1,11 @@
-"""Values for statements, so many at a time."""
+"""Statements that are written once for both databases."""
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from taskqueue.db import sql
+from taskqueue.schema.tables import agent_leases as table
 
 
 def test_each_value_comes_once_sorted_and_no_statement_gets_more_than_it_takes(
@@ -11,3 +14,38 @@ def test_each_value_comes_once_sorted_and_no_statement_gets_more_than_it_takes(
     monkeypatch.setattr(sql, "BATCH_SIZE", 2)
     assert list(sql.split_batches([5, 3, 1, 3, 2, 4])) == [[1, 2], [3, 4], [5]]
     assert list(sql.split_batches(set[str]())) == []
+
+
+def test_sqlite_compiles_an_insert_with_on_conflict_as_its_own() -> None:
+    """The statements are of SQLAlchemy's class for PostgreSQL, which promises nothing about SQLite."""
+
+    def write(insert: postgresql.Insert | sqlite.Insert) -> list[str]:
+        new = insert.excluded
+        forms = (
+            insert.on_conflict_do_nothing(),
+            insert.on_conflict_do_update(
+                index_elements=table.primary_key,
+                set_={"holder": new.holder, "fence": table.c.fence + new.fence},
+                where=table.c.expires_at <= new.expires_at,
+            ).returning(table.c.fence),
+        )
+        return [str(form.compile(dialect=sqlite.dialect())) for form in forms]
+
+    assert write(postgresql.insert(table)) == write(sqlite.insert(table))
+
+
+def test_a_list_of_ids_is_one_value_and_a_plain_condition() -> None:
+    """As a Boolean function SQLite would compare it with 1, and use no index."""
+    found = select(table.c.fence).where(sql.is_listed(table.c.name))
+    [on_postgresql, on_sqlite] = [
+        str(found.compile(dialect=dialect)).partition("WHERE ")[2]
+        for dialect in (postgresql.psycopg.dialect(), sqlite.dialect())
+    ]
+    assert on_postgresql == "agent_leases.name = ANY (%(ids)s::TEXT[])"
+    assert on_sqlite == "agent_leases.name IN (SELECT value FROM json_each(?))"
+
+
+def test_rows_of_a_bulk_statement_are_written_as_sqlite_would_write_them_one_by_one() -> None:
+    update = sql.bulk_update(table, "holder", "fence", key="name")
+    assert update._on_sqlite == "UPDATE agent_leases SET holder=?, fence=? WHERE agent_leases.name = ?"
+    assert update._places == ["its_holder", "its_fence", "its_name"]
