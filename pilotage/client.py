@@ -52,6 +52,15 @@ class JobRecord:
     minor_status: str  #: why it is in this status
     site: str  #: of the latest attempt; before that, the requested one
     fields: Mapping[str, Any] = field(repr=False)  #: all that the service returned, by its names
+    name: str = ""
+    group: str = ""
+    owner_group: str = ""
+    application_status: str = ""
+    reschedules: int = 0
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None  #: of the latest attempt; None: it has not ended, or `jobs` listed the job
 
     @property
     def has_ended(self) -> bool:
@@ -435,9 +444,26 @@ def _collect(send: Callable[..., Iterator[list[int]]]) -> SubmittedIds:
 def _read_job(fields: Mapping[str, Any]) -> JobRecord:
     return JobRecord(
         id=int(fields["job_id"]),
-        **{name: str(fields[name]) for name in ("vo", "owner", "status", "minor_status", "site")},
+        vo=str(fields["vo"]),
+        owner=str(fields["owner"]),
+        status=str(fields["status"]),
+        minor_status=str(fields["minor_status"]),
+        site=str(fields["site"]),
         fields=fields,
+        name=str(fields.get("job_name", "")),
+        group=str(fields.get("job_group", "")),
+        owner_group=str(fields.get("owner_group", "")),
+        application_status=str(fields.get("application_status", "")),
+        reschedules=int(fields.get("reschedules", 0)),
+        submitted_at=_read_time(fields.get("submitted_at")),
+        started_at=_read_time(fields.get("started_at")),
+        ended_at=_read_time(fields.get("ended_at")),
+        exit_code=(fields.get("attempt") or {}).get("exit_code"),
     )
+
+
+def _read_time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _read_drafts(description: Description) -> list[JobDraft]:

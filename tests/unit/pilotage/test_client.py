@@ -60,6 +60,16 @@ def test_a_notebook_shows_a_table_without_markup_of_others() -> None:
     assert pages_of([], 3)._repr_html_() == "<p>none</p>"
 
 
+def test_a_job_has_its_name_times_and_exit_code() -> None:
+    listed = _read_job({**ROW, "job_group": "scan", "ended_at": None})
+    assert (listed.name, listed.group, listed.ended_at, listed.exit_code) == ("<b>", "scan", None, None)
+    assert listed.submitted_at == datetime(2026, 1, 1, tzinfo=UTC)
+    ended = {**ROW, "ended_at": "2026-01-02T00:00:00Z", "reschedules": 2, "attempt": {"exit_code": 3}}
+    shown = _read_job(ended)
+    assert (shown.ended_at, shown.exit_code) == (datetime(2026, 1, 2, tzinfo=UTC), 3)
+    assert (shown.reschedules, shown.fields) == (2, ended)
+
+
 def test_importing_the_package_imports_nothing_else() -> None:
     check = "import sys, pilotage; print(*(each for each in sys.modules if each[:5] in ('httpx', 'pilot')))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
