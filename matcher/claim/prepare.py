@@ -51,7 +51,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     candidates, admission = view.admit(here.policy, fitting)
     # A request that gets no job from memory is prepared again: no reason is needed then.
     has_others = bool(served.kept_back) and not in_memory
-    kept_back = _list_kept_back(view, presented, served, resource) if has_others else ()
+    kept_back = _list_kept_back(view, presented, here) if has_others else ()
     if not candidates and not kept_back:
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
@@ -135,12 +135,12 @@ def _read_slot(view: Snapshot, place: Location, vos: frozenset[str], options: Vo
     )
 
 
-def _list_kept_back(
-    view: Snapshot, presented: StatedResource, served: PlacePools, resource: Resource
-) -> Sequence[TaskQueue]:
-    """The task queues whose jobs fit only other nodes of the queue."""
-    fitting = view.candidates(served.kept_back, resource, job_id=presented.job_id)
-    return [each for each in fitting if each.requirement_class.submit_pool in served.kept_back]
+def _list_kept_back(view: Snapshot, presented: StatedResource, here: PreparedPlace) -> Sequence[TaskQueue]:
+    """The task queues whose jobs the queue admits, but which fit only other nodes of it."""
+    pools = here.served.kept_back
+    fitting = view.candidates(pools, here.resource, job_id=presented.job_id)
+    admitted, _ = view.admit(here.policy, fitting)
+    return [each for each in admitted if each.requirement_class.submit_pool in pools]
 
 
 def _give_reason(view: Snapshot, kept_out: Mapping[str, Sequence[TaskQueue]]) -> ClaimResult:

@@ -153,6 +153,19 @@ def test_idle_pilots_of_one_batch_read_once_whether_jobs_still_wait(
     assert read[0] == read[1] > 0
 
 
+def test_a_job_that_its_queue_does_not_admit_waits_for_no_other_node(engine: Engine, now: datetime) -> None:
+    grid = Grid(
+        engine,
+        now,
+        GRID.replace(
+            "            mixed:",
+            "            mixed:\n              Requirements: other.NumberOfProcessors >= 2",
+        ),
+    )
+    grid.submit({"OS": "el8"})
+    assert grid.ask(at(MIXED), OS="el9") == "no_task_queue"
+
+
 def test_without_facts_nothing_is_given_that_they_decide(grid: Grid) -> None:
     job = grid.submit({"OS": "el9"})
     assert grid.ask(at(MIXED)) == "node"
