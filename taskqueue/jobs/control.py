@@ -87,7 +87,7 @@ def delete_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> 
 
 
 def reset_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
-    """Reschedule the jobs however often that was done before, and begin to count anew; their ids."""
+    """Reschedule the jobs however often that was done before, and count from 0 again; their ids."""
     done = reschedule_jobs(conn, job_ids, source=source, now=now, maximum=transitions.NO_LIMIT)
     for ids in sql.split_batches(done):
         conn.execute(RESET, {"ids": ids})

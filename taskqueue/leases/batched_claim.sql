@@ -192,8 +192,8 @@ assigned AS (
                     SELECT version.config_version FROM queue_class_versions AS version WHERE version.vo = picked.vo)))
 ),
 
--- The claim. Attempts are opened sorted, since each one waits for a rival to commit; a pilot that gets another job at
--- the same moment gets none here.
+-- The claim. Attempts are opened sorted, since each one waits until another claim of its pilot has committed; a pilot
+-- that gets another job at the same moment gets none here.
 opened AS (
     INSERT INTO attempts (job_id, epoch, vo, lease, holder, stamp, site, ce, queue, opened_at, lease_expires_at,
         processors, ram_mb, gpus, counted_by, times, claim_number, progress, output_tail)
@@ -224,8 +224,8 @@ logged AS (
     INSERT INTO job_log (job_id, at, from_status, to_status, minor_status, application_status, source, epoch)
     SELECT job_id, $3::timestamptz, 'Waiting', 'Matched', 'Assigned', '', 'Matcher', epoch FROM given
 ),
--- In the order of their keys, without ON CONFLICT: the second of two rivals fails and claims nothing.
-remembered AS (
+-- In the order of their keys, without ON CONFLICT: the second of two claims with one key fails and claims nothing.
+answers AS (
     INSERT INTO match_requests (subject, request_id, at, matches)
     SELECT holder, request_id, $3::timestamptz, concat('[', job_id, ']') FROM given
     WHERE request_id IS NOT NULL
