@@ -39,13 +39,16 @@ def find_address(chosen: ClientSettings, written: Mapping[str, str]) -> str:
     return address
 
 
-def make_client(chosen: ClientSettings, written: Mapping[str, str], token: str) -> ServiceClient:
-    """A client of the service with a token."""
+def make_client(
+    chosen: ClientSettings, written: Mapping[str, str], token: str, *, whose: str = ""
+) -> ServiceClient:
+    """A client of the service with a token; `whose` it is appears in the message if it is refused."""
     authorities = chosen.authorities or written.get("PILOTAGE_AUTHORITIES")
     try:
         return ServiceClient(
             find_address(chosen, written),
             token,
+            whose=whose,
             authorities=Path(authorities) if authorities else None,
             proxy=chosen.proxy or written.get("PILOTAGE_PROXY"),
         )

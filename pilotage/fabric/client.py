@@ -15,7 +15,6 @@ from pilotage.fabric.pilot.service import transport as trust
 from pilotage.fabric.pilot.service.service_client import MOST_POOLS
 from pilotage.fabric.pilot.service.transport import (
     Away,
-    Proxy,
     Refused,
     Rejection,
     TokenSource,
@@ -25,7 +24,7 @@ from requirements.errors import PilotageError, format_ids
 
 
 class ServiceAway(Away, PilotageError):
-    """The service does not respond in time; try again later."""
+    """The service does not respond in time: try again later; or its address is none."""
 
     code = "service_away"
 
@@ -187,15 +186,20 @@ class ServiceClient:
         proxy never sees the token.
 
         Raises:
+            ServiceAway: The address is none, so that nothing answers there.
             ValueError: There are no such CA certificates, or the address of the proxy is invalid.
         """
+        try:
+            is_tls = trust.split_address(url).scheme == "https"
+        except trust.InvalidAddress as error:
+            raise ServiceAway(str(error)) from None
         self._token = token
         self._http = _ClientTransport(
             url,
             token,
             whose=whose,
-            proxy=_choose_proxy(url, proxy),
-            context=trust.tls_context(authorities) if url.startswith("https:") else None,
+            proxy=trust.choose_proxy(url, proxy, os.environ if is_tls else {}),
+            context=trust.tls_context(authorities) if is_tls else None,
         )
         self.url = self._http.url
 
@@ -664,12 +668,6 @@ def _with_query(path: str, params: Mapping[str, object]) -> str:
     """A path, whose names may be quoted already, with its query."""
     quoted = quote(path, safe="/%")
     return f"{quoted}?{urlencode(params)}" if params else quoted
-
-
-def _choose_proxy(url: str, said: str | None) -> Proxy | None:
-    if said is None and not url.startswith("https:"):
-        return None
-    return trust.choose_proxy(url, said, os.environ)
 
 
 def _add_groups(groups: list[Json], more: Iterable[Json]) -> None:

@@ -15,6 +15,7 @@ import typer
 from pilotage.cli import connection, home_directory, options, output, settings
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
+from pilotage.cli.home_directory import ClientSettings
 from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 
 #: Lifetime in seconds of a token that `login` signs, and the maximum of the session.
@@ -150,4 +151,10 @@ def _signing_client(service: ServiceOptions) -> ServiceClient:
 
     grant = callers.grant(role="operator", user=getuser(), ttl=_LONGEST_SESSION)
     token, _ = tokens.mint_token(chosen, grant)
-    return ServiceClient(chosen.url or f"http://{chosen.host}:{chosen.port}", token, whose=str(chosen.key))
+    own = ClientSettings(
+        home=chosen.home,
+        url=chosen.url or f"http://{chosen.host}:{chosen.port}",
+        authorities=chosen.authorities,
+        proxy=chosen.proxy,
+    )
+    return connection.make_client(own, {}, token, whose=str(chosen.key))

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.batch_system import Evidence
@@ -27,6 +35,7 @@ from pilotage.fabric.director.targets import (
 )
 from pilotage.fabric.pilot import arguments
 from pilotage.fabric.pilot.payload.isolation import COMMAND, NONE, STRONGEST
+from pilotage.fabric.pilot.service import transport
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.values import fold
 
@@ -53,7 +62,13 @@ def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem
     return wrong
 
 
-_URL = r"^https?://[^\s]+$"
+def _check_address(url: str) -> str:
+    transport.split_address(url)
+    return url
+
+
+#: The address of the service in a file of a site.
+ServiceUrl = Annotated[str, AfterValidator(_check_address)]
 
 
 class InvalidDirector(InvalidInput):
@@ -111,7 +126,7 @@ class Vo(FileSection):
 class DirectorFile(DirectorOptions):
     """The configuration file of a director."""
 
-    url: str = Field(pattern=_URL)
+    url: ServiceUrl
     vos: dict[str, Vo] = Field(min_length=1)
     systems: dict[str, SystemSettings] = Field(min_length=1)
     #: That pilots are sent straight to; in a file also `{from_tree: …, listed: […]}`.
@@ -121,7 +136,7 @@ class DirectorFile(DirectorOptions):
     polling_time: Seconds = 60  #: between two cycles
     lost_after: Evidence = Evidence()  #: that a batch job is gone
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
-    pilot_url: str | None = Field(default=None, pattern=_URL)  #: of the service, as nodes see it; none: `url`
+    pilot_url: ServiceUrl | None = None  #: of the service, as nodes see it; none: `url`
     proxy: str | None = None  #: HTTP proxy to the service, or `none`; none stated: that of the environment
     authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
 

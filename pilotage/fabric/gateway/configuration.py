@@ -42,7 +42,7 @@ class GatewayFile(ManagerOptions):
         "gone": "lost_after",
     }
 
-    url: str = Field(pattern=r"^https?://[^\s]+$")
+    url: configuration.ServiceUrl
     token_file: Path  #: file with a gateway's token, readable by its owner only
     vos: tuple[str, ...] = Field(min_length=1)
     systems: dict[str, SystemSettings] = Field(min_length=1)

@@ -19,13 +19,38 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pilotage.fabric.pilot import errors
 
 #: Value instead of a proxy address: no proxy, whatever the environment contains.
 NONE = "none"
 _PORT = 3128
+
+
+class InvalidAddress(ValueError):
+    """An address of the service that is none; the message names it and what is allowed."""
+
+
+def split_address(url: str) -> SplitResult:
+    """The parts of the service's address; raises `InvalidAddress`."""
+    parts = _split(url)
+    if parts is None or parts.scheme not in ("http", "https"):
+        raise InvalidAddress(
+            f"{url!r} is not a service address such as https://pilotage.example.org:8443: "
+            "http or https, a host, and a port up to 65535"
+        )
+    return parts
+
+
+def _split(address: str) -> SplitResult | None:
+    """The parts of an address, if it has a host that can be looked up and no port that does not exist."""
+    try:
+        parts = urlsplit(address)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port  # both raise ValueError
+    except ValueError:
+        return None
+    return parts if host.split() == [host] else None
 
 
 @dataclass(frozen=True)
@@ -45,7 +70,7 @@ def choose_proxy(url: str, said: str | None, environment: Mapping[str, str]) -> 
     """
     if said is not None:
         return None if said.lower() == NONE else _parse_proxy(said)
-    parts = urlsplit(url)
+    parts = split_address(url)
     named = {name.lower(): value for name, value in sorted(environment.items()) if value}
     address = named.get(f"{parts.scheme}_proxy")
     if not address or _is_near(parts.hostname or "", named.get("no_proxy", "")):
@@ -60,15 +85,12 @@ def _is_near(host: str, exceptions: str) -> bool:
 
 
 def _parse_proxy(address: str) -> Proxy:
-    parts = urlsplit(address if "//" in address else f"http://{address}")
-    try:
-        host, port = parts.hostname, parts.port or _PORT
-    except ValueError:
-        host, port = None, 0
-    if parts.scheme != "http" or not host:
+    parts = _split(address if "//" in address else f"http://{address}")
+    if parts is None or parts.scheme != "http":
         # The part before the @ may contain a password.
         shown = address.rpartition("@")[2]
         raise ValueError(f"{shown!r} is not a proxy address such as http://proxy.example.org:3128")
+    host, port = parts.hostname or "", parts.port or _PORT
     if parts.username is None:
         return Proxy(host, port, {})
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
@@ -232,11 +254,10 @@ class Transport:
         context: ssl.SSLContext | None = None,
         proxy: Proxy | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not a service address such as https://pilotage.example.org")
+        """Set up; raises `InvalidAddress`."""
+        parts = split_address(url)
         self.url = url.rstrip("/")
-        self.host, self.port, self._tls = parts.hostname, parts.port, parts.scheme == "https"
+        self.host, self.port, self._tls = parts.hostname or "", parts.port, parts.scheme == "https"
         self._authority = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._token = token

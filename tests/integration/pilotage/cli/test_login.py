@@ -47,11 +47,36 @@ def test_the_bearer_of_a_token_gets_no_link_for_others(service: Service, monkeyp
     assert "only operators may create links for others" in said
 
 
-def test_whoever_holds_the_key_needs_no_token(service: Service, home: Path, capsys):
+def _copy_key(service: Service, home: Path) -> None:
     home.mkdir()
     private = service.parts.tokens.keys.signing.private
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (home / "signing-key.pem").write_bytes(pem)
+
+
+@pytest.mark.parametrize("token", ["", "x"], ids=["signed", "given"])
+@pytest.mark.parametrize("url", ["host", "http://h:99999"])
+def test_an_address_that_is_none_is_a_service_that_is_away(
+    service: Service, home: Path, monkeypatch, capsys, url: str, token: str
+):
+    _copy_key(service, home)
+    monkeypatch.setenv("PILOTAGE_TOKEN", token)
+    status, _, said = _run(capsys, "--url", url, "--json")
+    error = json.loads(said)["error"]
+    assert (status, error["code"]) == (1, "service_away")
+    assert error["message"].startswith(f"{url!r} is not a service address such as https://")
+
+
+def test_a_wrong_proxy_of_a_signed_login_is_wrong_usage(service: Service, home: Path, monkeypatch, capsys):
+    _copy_key(service, home)
+    monkeypatch.setenv("PILOTAGE_PROXY", "socks5://h")
+    status, _, said = _run(capsys)
+    assert status == 2
+    assert "'socks5://h' is not a proxy address" in said
+
+
+def test_whoever_holds_the_key_needs_no_token(service: Service, home: Path, capsys):
+    _copy_key(service, home)
     status, answer, said = _run(capsys, "--role", "vo_admin", "--vo", "dune", "--user", "eve", "--json")
     assert status == 0, said
     page = _who(service, json.loads(answer)["link"])

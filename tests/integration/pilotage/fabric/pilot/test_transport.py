@@ -2,6 +2,7 @@
 
 import http.client as http_client
 import io
+import re
 import socket
 import ssl
 import threading
@@ -19,7 +20,14 @@ from cryptography.x509.oid import NameOID
 
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.pilot.service import transport
-from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted, TooLarge, Transport
+from pilotage.fabric.pilot.service.transport import (
+    Away,
+    InvalidAddress,
+    Refused,
+    TokenNotAccepted,
+    TooLarge,
+    Transport,
+)
 from tests.forward_proxy import ForwardProxy
 
 
@@ -167,10 +175,33 @@ def test_nobody_there_may_be_tried_again() -> None:
         Transport("http://127.0.0.1:1", "token").call("GET", "/x")
 
 
-@pytest.mark.parametrize("url", ["", "service", "ftp://x", "http://", "/api"])
+WRONG_ADDRESSES = [
+    "",
+    "service",
+    "ftp://x",
+    "http://",
+    "/api",
+    "http://h:99999",
+    "http://h:x",
+    "https://[::1",
+]
+WRONG_ADDRESSES += [f"http://{'a' * 64}.org", "https://a..b", "http://a b"]
+
+
+@pytest.mark.parametrize("url", WRONG_ADDRESSES)
 def test_an_address_that_is_none_is_told(url: str) -> None:
-    with pytest.raises(ValueError, match="not a service address"):
+    told = re.escape(f"{url!r} is not a service address such as https://")
+    with pytest.raises(InvalidAddress, match=told):
         Transport(url, "token")
+    with pytest.raises(ServiceAway, match=told):
+        ServiceClient(url, "token")
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "socks5://h"])
+def test_an_address_of_a_proxy_that_is_none_is_told(url: str) -> None:
+    told = re.escape(f"{url!r} is not a proxy address such as http://")
+    with pytest.raises(ValueError, match=told):
+        transport.choose_proxy("https://pilotage.example.org", url, {})
 
 
 def certificate(directory: Path) -> Path:

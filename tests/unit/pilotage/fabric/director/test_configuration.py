@@ -73,6 +73,8 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
     ("more", "message"),
     [
         ({"name": "north.1"}, "name: String should match pattern"),
+        ({"url": "http://h:99999"}, "url: 'http://h:99999' is not a service address such as"),
+        ({"pilot_url": "pilotage"}, "pilot_url: 'pilotage' is not a service address such as"),
         ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
         ({"vos": {}}, "vos: Dictionary should have at least 1 item"),
         ({"queues": [{"queue": "long", "system": "farm"}]}, "queues/0/queue: String should match"),

@@ -47,6 +47,7 @@ def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
     ("more", "message"),
     [
         ({"name": "gate.1"}, "name: String should match pattern"),
+        ({"url": "http://h:99999"}, "url: 'http://h:99999' is not a service address such as"),
         ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
         ({"vos": []}, "vos: Tuple should have at least 1 item"),
         ({"directory": "state"}, "directory: state is not absolute"),
