@@ -308,7 +308,7 @@ class ServiceClient:
 
     def explain(self, job_id: int, *, forwarding: bool = False) -> Json:
         """Why a job does not run; with `forwarding` also what is decided where."""
-        return self._call("GET", f"/jobs/{job_id}/explain", params={"forwarding": str(forwarding).lower()})
+        return self._call("GET", f"/jobs/{job_id}/explain", params={"forwarding": forwarding})
 
     def queues_of_job(self, job_id: int, *, limit: int) -> Json:
         """The eligible queues of a job, the highest rank first."""
@@ -323,7 +323,7 @@ class ServiceClient:
     ) -> Json:
         """Whether a description that is not submitted would find queues: its text, or an object."""
         body: Json = {"jdl": jdl} if jdl is not None else {"jobs": [dict(job or {})]}
-        return self._call("POST", "/explain", json=body, params={"forwarding": str(forwarding).lower()})
+        return self._call("POST", "/explain", json=body, params={"forwarding": forwarding})
 
     def explain_queue(self, address: str) -> Json:
         """The waiting jobs that a queue, `Site/CE/Queue`, may run, and the reasons against the others."""
@@ -614,7 +614,7 @@ class ServiceClient:
 
     def config_values(self, path: str, vo: str | None, *, inherited: bool = False) -> list[Json]:
         """The values at a path and where they are written; `inherited`: of a queue also without a VO."""
-        params = {"path": path, "inherited": str(inherited).lower()} | ({} if vo is None else {"vo": vo})
+        params = {"path": path, "inherited": inherited} | ({} if vo is None else {"vo": vo})
         return self._all_rows("/config/values", "values", params)
 
     def config_blame(self, path: str, vo: str | None) -> Json:
@@ -653,7 +653,7 @@ class ServiceClient:
         rows: list[Json] = self._call(method, path, **request)[key]
         return rows
 
-    def _all_rows(self, path: str, key: str, params: Mapping[str, str]) -> list[Json]:
+    def _all_rows(self, path: str, key: str, params: Mapping[str, object]) -> list[Json]:
         """The rows of all pages."""
         rows: list[Json] = []
         after: object = 0
@@ -665,9 +665,18 @@ class ServiceClient:
 
 
 def _with_query(path: str, params: Mapping[str, object]) -> str:
-    """A path, whose names may be quoted already, with its query."""
+    """A path, whose names may be quoted already, with its query; a list repeats its name."""
     quoted = quote(path, safe="/%")
-    return f"{quoted}?{urlencode(params)}" if params else quoted
+    lists = {name: each if isinstance(each, list | tuple) else [each] for name, each in params.items()}
+    query = urlencode([(name, _as_text(value)) for name, values in lists.items() for value in values])
+    return f"{quoted}?{query}" if query else quoted
+
+
+def _as_text(value: object) -> str:
+    """A value of a query as the service reads it."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _add_groups(groups: list[Json], more: Iterable[Json]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import math
 import select
 import ssl
 import time
@@ -19,7 +20,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Protocol
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pilotage.fabric.pilot import errors
 
@@ -99,6 +100,8 @@ def _parse_proxy(address: str) -> Proxy:
 
 _API = "/api/v1"
 _UNAUTHORIZED = 401
+#: Signs of a path that are sent as they are (RFC 3986); `%`: what is quoted already.
+_SAFE = "/%:@!$&'()*+,;="
 #: Bytes of an archive held in memory at a time.
 _CHUNK = 1 << 18
 #: Maximum bytes of a JSON response.
@@ -109,6 +112,8 @@ _PASSING = frozenset({408, 425, 429})
 _OUTPUT_MISSING = "output_missing"
 #: The code of a permanent 401: an operator revoked the token.
 _REVOKED = "revoked"
+#: The code of any other 401.
+_NOT_AUTHENTICATED = "not_authenticated"
 #: Our code for a response that is not in the service's format.
 _FOREIGN = "error"
 #: Codes of a 403, 404 or 409 that concerns no attempt: from another server, or an unknown path.
@@ -259,7 +264,7 @@ class Transport:
         self.url = url.rstrip("/")
         self.host, self.port, self._tls = parts.hostname or "", parts.port, parts.scheme == "https"
         self._authority = parts.netloc
-        self._prefix = parts.path.rstrip("/")
+        self._prefix = quote(parts.path.rstrip("/"), safe=_SAFE)
         self._token = token
         self._timeout = timeout
         self._context = context
@@ -427,6 +432,9 @@ class Transport:
         return target if self._proxy is None or self._tls else f"http://{self._authority}{target}"
 
     def _with_token(self, token: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+        if not (token.isascii() and token.isprintable()):
+            wrong = "the token has signs that no token has, such as line breaks"  # it is not shown to anybody
+            raise self.rejection(Rejection(_UNAUTHORIZED, _NOT_AUTHENTICATED, wrong, {}, None))
         shown = {"Authorization": f"Bearer {token}"} if token else {}
         own = {} if self._proxy is None or self._tls else self._proxy.headers
         return {**shown, "Accept": "application/json", **(headers or {}), **own}
@@ -457,9 +465,10 @@ def _read_rejection(response: http.client.HTTPResponse) -> Rejection:
 
 def _seconds(text: str | None) -> float | None:
     try:
-        return max(0.0, float(text)) if text else None
+        seconds = float(text or "")
     except ValueError:
         return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _date(response: http.client.HTTPResponse) -> datetime:

@@ -101,6 +101,13 @@ def test_what_is_no_answer_may_be_tried_again(answer: bytes) -> None:
         call(answer)
 
 
+@pytest.mark.parametrize("text", ["inf", "1e999", "nan", "soon"])
+def test_a_pause_without_an_end_is_none(text: str) -> None:
+    with pytest.raises(Away) as caught:
+        call(http(b"{}", "429 Too Many Requests", f"Retry-After: {text}"))
+    assert caught.value.retry_after is None
+
+
 def test_the_service_says_when_to_come_back() -> None:
     with pytest.raises(Away) as caught:
         call(http(b"{}", "429 Too Many Requests", "Retry-After: 17"))
@@ -442,6 +449,38 @@ def test_names_and_filters_are_sent_whatever_is_in_them() -> None:
             "/api/v1/sites/a%2Fb%20c",
             "/api/v1/jobs?job_name=a%26b+%C3%A9&limit=7",
         ]
+
+
+def test_values_of_a_query_are_sent_as_the_service_reads_them() -> None:
+    values = {"q": ["a", "b c"], "none": None, "yes": True, "no": False, "one": 1, "left_out": []}
+    page = http(b'{"jobs": [], "next": null}')
+    with Lines(page, page) as server, ServiceClient(server.url, "token") as client:
+        client.jobs(values, limit=7)  # type: ignore[arg-type]  # of programs without types
+        client.jobs({}, limit=7)
+    query = "q=a&q=b+c&none=&yes=true&no=false&one=1&limit=7"
+    assert server.paths == [f"/api/v1/jobs?{query}", "/api/v1/jobs?limit=7"]
+
+
+def test_a_prefix_of_the_address_is_quoted_unless_it_is_already() -> None:
+    with Lines(ANSWER, ANSWER) as server:
+        for prefix in ("/a b/c\u00e9/", "/a%20b/c%C3%A9"):
+            with ServiceClient(f"{server.url}{prefix}", "token") as client:
+                client.whoami()
+    assert server.paths == ["/a%20b/c%C3%A9/api/v1/tokens/me"] * 2
+
+
+@pytest.mark.parametrize("secret", ["a\nb", "a\n", "a\n b", "a\x00", "caf\u00e9", "\u20ac"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(secret: str) -> None:
+    with Lines(ANSWER) as server:
+        told = r"^the file: the token has signs that"
+        speaking = ServiceClient(server.url, secret, whose="the file")
+        with speaking as client, pytest.raises(ApiError, match=told) as refused:
+            client.whoami()
+        with pytest.raises(TokenNotAccepted, match=r"^the token has signs that"):
+            Transport(server.url, secret).call("GET", "/x")
+    assert (refused.value.status, refused.value.code) == (401, "not_authenticated")
+    assert server.paths == []
+    assert secret not in str(refused.value)
 
 
 def test_an_answer_that_is_no_json_is_no_error_of_the_program() -> None:
