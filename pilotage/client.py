@@ -24,7 +24,7 @@ from pilotage.cli.commands import job_show, job_submit
 from pilotage.cli.commands.job_submit import JobDraft
 from pilotage.cli.errors import WrongUsage
 from pilotage.fabric.client import DELETE, KILL, RESCHEDULE, RESET, JobVerb
-from requirements.errors import PilotageError, format_ids
+from requirements.errors import PilotageError
 from requirements.states import FINAL
 
 _P = ParamSpec("_P")
@@ -180,7 +180,7 @@ class Client:
         `count` copies of each; with `parameters` one job for each combination of the values, which replace
         `%(NAME)s`. Relative names in `InputSandbox` begin at the directory of the file, else at the current
         one. Up to 1,000 jobs are stored as a whole or not at all. Of more, the `details` of an error have
-        those that were stored before it as `job_ids`.
+        those that were stored before it as `job_ids`; another exception, such as Ctrl-C, has a note.
         """
         values = {name: _read_values(name, given) for name, given in (parameters or {}).items()}
         drafts = [
@@ -428,15 +428,17 @@ def _refuse_both(job_ids: Sequence[int], filters: Mapping[str, str]) -> None:
 
 
 def _collect(send: Callable[..., Iterator[list[int]]]) -> SubmittedIds:
-    """The ids of all jobs that a sequence of requests makes; of a broken one, its error has them."""
+    """The ids of all jobs that a sequence of requests makes; if it breaks off, what broke it names them."""
     ids = SubmittedIds()
     try:
         for some in send(warn=ids.warnings.append):
             ids += some
-    except PilotageError as error:
-        if ids:
-            error.args = (f"{error}; submitted before: {format_ids(ids)}",)
+    except BaseException as error:  # also Ctrl-C, and a file of a later sandbox that is gone
+        if ids and isinstance(error, PilotageError):
+            error.args = (f"{error}; {job_submit.name_submitted(ids)}",)
             error.details = {**error.details, "job_ids": list(ids)}
+        elif ids:
+            error.add_note(job_submit.name_submitted(ids))
         raise
     return ids
 

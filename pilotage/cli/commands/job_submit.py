@@ -356,9 +356,13 @@ def _report_if_broken(ids: Sequence[int]) -> Iterator[None]:
         yield
     except BaseException:
         if ids:
-            jobs = f"{format_count(len(ids), 'job')} submitted before: {format_ids(ids)}"
-            typer.echo(f"pilotage: {jobs}", err=True)
+            typer.echo(f"pilotage: {name_submitted(ids)}", err=True)
         raise
+
+
+def name_submitted(ids: Sequence[int]) -> str:
+    """The jobs that were submitted before something went wrong."""
+    return f"{format_count(len(ids), 'job')} submitted before: {format_ids(ids)}"
 
 
 def _upload(client: ServiceClient, wanted: Sandbox) -> str:

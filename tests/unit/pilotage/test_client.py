@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
@@ -186,12 +187,46 @@ def test_a_submission_returns_its_warnings_and_prints_nothing(
     with Client("http://127.0.0.1:9", "x") as client:
         ids = client.submit({"Executable": "/bin/true"})
         copies = client.resubmit(5)
-        with pytest.raises(ApiError, match="too many; submitted before: 7") as broken:
+        with pytest.raises(ApiError, match="too many; 1 job submitted before: 7") as broken:
             client.resubmit(5, 6)
     assert (ids, ids.warnings) == ([5], ["job 5: no queue"])
     assert (copies, copies.warnings) == ([6], ["job 6: no queue"])
     assert broken.value.details == {"retry_after": 3, "job_ids": [7]}
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), FileNotFoundError(2, "No such file", "big.tar")], ids=repr
+)
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda client: client.submit({"Executable": "/bin/true"}, count=2500),
+        lambda client: client.resubmit(1, 2, 3),
+    ],
+    ids=["submit", "resubmit"],
+)
+def test_jobs_that_are_stored_before_any_exception_are_in_its_note(
+    send: Callable[[Client], object], error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = copy(error)
+    answers = [[*range(1000, 2000)], [*range(2000, 3000)]]
+
+    def answer(*_: object, **_more: object) -> dict[str, Any]:
+        if not answers:
+            raise broken
+        return {"job_ids": answers.pop(0), "warnings": []}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with Client("http://127.0.0.1:9", "x") as client:
+        with pytest.raises(type(error)):
+            send(client)
+        assert broken.__notes__ == ["2,000 jobs submitted before: 1000-2999"]
+        answers.clear()
+        broken = copy(error)
+        with pytest.raises(type(error)):
+            send(client)
+    assert not hasattr(broken, "__notes__")
 
 
 def test_jobs_are_waited_for_by_filters(monkeypatch: pytest.MonkeyPatch) -> None:
