@@ -61,10 +61,12 @@ def find_expressions(raw: Mapping[str, object]) -> tuple[list[str], bool]:
     refers = False
     for name, value in raw.items():
         is_evaluated = fold(name) in _EVALUATED
-        if is_evaluated and isinstance(read := expression(value), Unevaluated):
-            texts.append(read.text)
         if is_evaluated or isinstance(value, Unevaluated | Mapping):
-            refers = refers or may_refer_to_own(str(value))
+            # Not the text of a mapping, in which a line break before MY would be a letter.
+            read = expression(value)
+            refers = refers or may_refer_to_own(str(read))
+            if is_evaluated and isinstance(read, Unevaluated):
+                texts.append(read.text)
     return texts, refers
 
 

@@ -212,6 +212,15 @@ def test_values_in_expressions_are_counted_in_each_description(
     assert checking.check_sources(grid(), ANN, equal), "equal descriptions are read once"
 
 
+@pytest.mark.parametrize("blank", [" ", "\n", "\t"])
+def test_own_values_are_those_of_each_job_whatever_stands_before_them(blank: str) -> None:
+    requirements = {"expression": f"other.A > 1 &&{blank}MY.JobName == other.N"}
+    job = {"Executable": "a", "JobName": "%s", "Parameters": ["x", "y"], "Requirements": requirements}
+    [checked] = checking.check_sources(grid(), ANN, [job])
+    texts = [str(member.whole.requirements) for member in checked.submitted.members]
+    assert ['"x"' in texts[0], '"y"' in texts[1]] == [True, True]
+
+
 def test_equal_expressions_and_one_long_one_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     equal = [{"Executable": f"x{number}", "Requirements": _LONG.format(1)} for number in range(30)]
     assert len(checking.check_sources(grid(), ANN, equal)) == 30
