@@ -68,7 +68,8 @@ def change_many(
     begins_later = after is not None
     selector = concerned(caller, which, wanted, now=parts.clock())
     for _ in range(_BATCHES):
-        with database.reading(parts.engine) as conn:
+        # As to write, which a database that has lost commits refuses: it may have other jobs under these ids.
+        with database.writing(parts.engine) as conn:
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
         done, errors = _change(parts, caller, seen.jobs, wanted, is_reset=is_reset)
         changed += done
@@ -168,7 +169,7 @@ def change_one(
     """
     if wanted is JobStatus.RESCHEDULED:
         access.admit_jobs(parts, caller)
-    with database.reading(parts.engine) as conn:
+    with database.writing(parts.engine) as conn:  # as for many
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
     changed, refused = _change(parts, caller, [job], wanted, is_reset=is_reset)
     if not changed:

@@ -260,9 +260,10 @@ def test_processes_that_live_through_a_restore_store_nothing_until_the_recovery(
             refused = [
                 _submit(service, 1, "third"),
                 service.user().post(f"/api/v1/jobs/{lost}/kill"),
+                service.user().post("/api/v1/jobs/kill", json={"ids": [lost]}),
                 service.client(pilots.tokens.pop()).post("/api/v1/matcher/requestJob", json=ASKING),
             ]
-            assert [each.status_code for each in refused] == [503] * 3
+            assert [each.status_code for each in refused] == [503] * 4
             for each in refused:
                 assert "pilotage db recover" in each.json()["error"]["message"]
                 assert each.headers["Retry-After"]

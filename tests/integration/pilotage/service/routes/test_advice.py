@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection
 
 import matcher.explain
+from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
 from matcher.explain import explanation
@@ -46,12 +47,12 @@ def _nothing_that_follows_works(service: Service, monkeypatch: pytest.MonkeyPatc
                 monkeypatch.setattr(module, name, raise_always)
     refresh, seen = LiveConfiguration.refresh, {service.parts.live.current.version}
 
-    def refresh_at_second_try(live: LiveConfiguration, conn: Connection) -> bool:
+    def refresh_at_second_try(live: LiveConfiguration, conn: Connection, *stored: Configuration) -> bool:
         newest = store.current_version(conn)
         if newest not in seen:
             seen.add(newest)
             raise_always()
-        return refresh(live, conn)
+        return refresh(live, conn, *stored)
 
     monkeypatch.setattr(LiveConfiguration, "refresh", refresh_at_second_try)
     monkeypatch.setattr(configuring, "convert_warnings", raise_always)
