@@ -100,6 +100,8 @@ def build_claim(
 
     If its place has limits, `counted_by` is what has counted it, or `counting` what the statement counts.
     """
+    counted_by = counted_by if counting is None else counting.counted_by
+    job_types = task_queue.requirement_class.job_types
     return BatchClaim(
         task_queue_id=task_queue.task_queue_id,
         place=prepared.place,
@@ -107,8 +109,9 @@ def build_claim(
         lease=lease,
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
-        counted_by=counted_by if counting is None else counting.counted_by,
+        counted_by=counted_by,
         counting=counting,
+        job_type=min(job_types, default="") if counted_by is not None else None,
     )
 
 

@@ -201,7 +201,9 @@ class RuleFollower:
             with database.writing(self._engine) as conn:
                 scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
                 scopes.lock_scopes(conn, names)
-                rule_counters.count_rules(conn, new, counts)
+                # Another process may have counted some meanwhile.
+                left = {rule.rule_id for rule in scope_rules.list_uncounted(conn)}
+                rule_counters.count_rules(conn, [rule for rule in new if rule.rule_id in left], counts)
         except OperationalError as error:
             if len(names) > 1:
                 for name in sorted(names):

@@ -389,7 +389,7 @@ def lock_policies(
     locked = scope_rules.lock_rules(conn, names, wait=wait)
     inexact = {fold(place.site) for place in places if not place.queue}
     if "" in inexact:
-        scopes.lock_scopes(conn, ())  # none, but new rules open only when this transaction has ended
+        scopes.lock_scopes(conn, ())  # none, but new rules are counted only when this transaction has ended
     inside = scope_rules.list_rules(conn, None if "" in inexact else inexact) if inexact else ()
     unknown = {each.scope for each in locked.rules if not each.known}
     banned = scopes.list_banned(conn, now=now) if reads_bans else frozenset[str]()

@@ -156,7 +156,7 @@ def take_jobs(
     `opening.open_attempts` has to follow in the same transaction: a Matched job has an open attempt.
     """
     job_ids: list[int] = []
-    for task_queue_id in task_queue_ids:
+    for task_queue_id in dict.fromkeys(task_queue_ids):  # SKIP LOCKED skips no lock of our own
         if len(job_ids) >= count:
             break
         most = count - len(job_ids)

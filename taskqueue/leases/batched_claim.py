@@ -47,6 +47,7 @@ class BatchClaim:
     #: See `scope_rules.format_countings`; None: nothing counts at its place, which the statement checks.
     counted_by: str | None = None
     counting: CountingRules | None = None  #: None: what counts there was counted before
+    job_type: str | None = None  #: of the task queue, if counted: a job of another one is undecided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,8 @@ class BatchClaimResult:
 
     claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it, or as follows
     refused: SlotRefusal | None = None  #: why its pilot gets nothing here, whatever waits
-    #: It was answered before, its place is closed, or its pilot has room for a smaller job only: step by step
-    #: it gets the earlier answer, another job, or the reason.
+    #: It was answered before, its place is closed, its pilot has room for a smaller job only, or the job has
+    #: another type than its task queue: step by step it gets the earlier answer, a job, or the reason.
     is_undecided: bool = False
 
 
@@ -147,6 +148,7 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         **request.allotment.to_columns(),
         "request_id": request.request_id,
         "counted_by": request.counted_by,
+        "job_type": request.job_type,
         "times": holder.times.to_text() if holder.times else None,
         "rules": None if request.counting is None else request.counting.rules,
     }

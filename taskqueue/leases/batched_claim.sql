@@ -5,8 +5,9 @@
 -- $3  now
 --
 -- A row for each request that gets a job, and one with the `refusal` of each that does not get one, whatever waits:
--- `undecided` (its place is banned or has rules that cannot be applied here, it was answered before, or a smaller job
--- may fit) or the SlotRefusal of its pilot. No row: its task queue has no free job for it.
+-- `undecided` (its place is banned or has rules that cannot be applied here, it was answered before, a smaller job may
+-- fit, or the job of its task queue has another type) or the SlotRefusal of its pilot. No row: its task queue has no
+-- free job for it.
 --
 -- In psql: "PREPARE claim (text, text, timestamptz) AS" before this text and ";" after it, then
 --     BEGIN;
@@ -36,6 +37,7 @@ request AS (
         processors integer, ram_mb bigint, gpus integer,  -- the allotment of the job
         request_id text,  -- chosen by the holder; null: its answer is not repeated
         counted_by text,  -- the rules that count the job, as it is stored with its attempt
+        job_type text,  -- with which its rules were found; null: nothing counts jobs of its task queue
         times text,  -- of the attempt, in place of those of the VO
         rules json  -- the same rules: [[rule_id, limit], …], without a limit (null) if the job's VO is exempt
     )
@@ -157,12 +159,12 @@ wanted AS (
     SELECT task_queue_id, count(*) AS jobs FROM free GROUP BY task_queue_id
 ),
 picked AS (
-    SELECT wanted.task_queue_id, first.job_id, first.vo, first.submit_pool,
+    SELECT wanted.task_queue_id, first.job_id, first.vo, first.submit_pool, first.job_type,
         -- After a loss of commits the lost ones may have used lower numbers.
         greatest(first.epoch, (SELECT epoch_floor FROM installation)) + 1 AS epoch,
         row_number() OVER (PARTITION BY wanted.task_queue_id ORDER BY first.priority DESC, first.job_id) AS rank
     FROM wanted CROSS JOIN LATERAL (
-        SELECT waiting.job_id, waiting.priority, job.vo, job.submit_pool, job.epoch
+        SELECT waiting.job_id, waiting.priority, job.vo, job.submit_pool, job.job_type, job.epoch
         FROM waiting_jobs AS waiting JOIN jobs AS job ON job.job_id = waiting.job_id
         WHERE waiting.task_queue_id = wanted.task_queue_id AND job.status = 'Waiting'
         ORDER BY waiting.priority DESC, waiting.job_id
@@ -171,25 +173,31 @@ picked AS (
         FOR NO KEY UPDATE OF waiting, job SKIP LOCKED
     ) AS first
 ),
--- A job that is not eligible at its request's place stays in its task queue.
-assigned AS (
-    SELECT picked.job_id, picked.epoch, picked.vo, request.*
+offered AS (
+    SELECT picked.job_id, picked.epoch, picked.vo, picked.submit_pool, request.*,
+        -- Where the configuration has just changed, the task queue may have another type than its jobs; each counts
+        -- for the rules of its own.
+        coalesce(lower(picked.job_type COLLATE "C") <> lower(request.job_type COLLATE "C"), false) AS is_of_other_type
     FROM picked
     JOIN free ON free.task_queue_id = picked.task_queue_id AND free.rank = picked.rank
     JOIN request ON request.number = free.number
-    WHERE picked.submit_pool IS NULL OR EXISTS (
+),
+-- A job that is not eligible at its request's place stays in its task queue.
+assigned AS (
+    SELECT * FROM offered
+    WHERE NOT is_of_other_type AND (submit_pool IS NULL OR EXISTS (
         SELECT FROM pool_mappings AS mapping
         JOIN queue_class_members AS member ON member.vo = mapping.vo
         JOIN queue_classes AS class ON class.queue_class_id = member.queue_class_id
-        WHERE mapping.pool_id = picked.submit_pool AND member.vo = picked.vo
-            AND member.site = request.site AND member.ce = request.ce AND member.queue = request.queue
+        WHERE mapping.pool_id = offered.submit_pool AND member.vo = offered.vo
+            AND member.site = offered.site AND member.ce = offered.ce AND member.queue = offered.queue
             AND CASE WHEN class.slot < 8 * octet_length(mapping.eligible)
                 THEN get_bit(mapping.eligible, class.slot) = 1 ELSE false END
             -- Where the node decides, its facts must have been checked with the mapping's version.
             AND (NOT CASE WHEN class.slot < 8 * octet_length(mapping.undecided)
                     THEN get_bit(mapping.undecided, class.slot) = 1 ELSE false END
-                OR request.checked = (
-                    SELECT version.config_version FROM queue_class_versions AS version WHERE version.vo = picked.vo)))
+                OR offered.checked = (
+                    SELECT version.config_version FROM queue_class_versions AS version WHERE version.vo = offered.vo))))
 ),
 
 -- The claim. Attempts are opened sorted, since each one waits until another claim of its pilot has committed; a pilot
@@ -256,3 +264,5 @@ SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, refusal FROM admitted WHERE r
 UNION ALL
 SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided' FROM assigned
 WHERE job_id NOT IN (SELECT job_id FROM opened)
+UNION ALL
+SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided' FROM offered WHERE is_of_other_type

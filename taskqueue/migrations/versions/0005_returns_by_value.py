@@ -1,6 +1,8 @@
 """An attempt that ends is returned to every rule that counts it, also to one that is newer than its claim.
 
-So a new rule is counted by one statement, and marks no attempt: until then it is not `counted`.
+So a new rule is counted by one statement, and marks no attempt: until then it is not `counted`, and full for
+processes of 1.0. These take what sites advertise for the count of any throttle, so the counter of a rule does
+not change until it is counted.
 """
 
 import sqlalchemy as sa
@@ -53,6 +55,17 @@ EXECUTE FUNCTION return_to_scopes()""",
 CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts FOR EACH ROW
 WHEN (OLD.closed_at IS NULL)
 EXECUTE FUNCTION return_to_scopes()""",
+        """
+CREATE FUNCTION keep_counter() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.n := OLD.n;
+    RETURN NEW;
+END
+$$""",
+        """
+CREATE TRIGGER scope_rules_keep_counter BEFORE UPDATE OF n ON scope_rules FOR EACH ROW
+WHEN (NOT OLD.counted AND NOT NEW.counted)
+EXECUTE FUNCTION keep_counter()""",
     ),
     "sqlite": (
         *(f"DROP TRIGGER {name}" for name in _NAMES),
@@ -101,6 +114,12 @@ BEGIN
         OR (NOT opened OR job_value IS NULL OR length(CAST(job_value AS BLOB)) <> length(job_value))
             AND EXISTS (SELECT 1 FROM json_each(OLD.counted_by) AS mark
                 WHERE json_extract(mark.value, '$[0]') = rule_id));
+END""",
+        """
+CREATE TRIGGER scope_rules_keep_counter AFTER UPDATE OF n ON scope_rules
+WHEN NOT OLD.counted AND NOT NEW.counted
+BEGIN
+    UPDATE scope_rules SET n = OLD.n WHERE rule_id = OLD.rule_id;
 END""",
     ),
 }

@@ -14,11 +14,14 @@ from random import Random
 import pytest
 from sqlalchemy import Connection, Engine, delete, event, func, select, text, update
 
+from cs_config.options.operations import options_for
+from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_loop import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules
 from matcher.limits.compiled_rules import RuleFollower
+from optimizers.submit import submission
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
 from taskqueue.jobs import control
@@ -28,7 +31,8 @@ from taskqueue.schema.tables import attempts, job_log, reservations, scope_retur
 from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
-from tests import earlier_release, reporting, scope_counters, stored, waiting
+from taskqueue.task_queues import reclassification
+from tests import earlier_release, reporting, scope_counters, stored, submitted, waiting
 from tests.waiting import ELSEWHERE, LONG, SHORT
 
 ROOT = Path(__file__).parents[4]
@@ -760,3 +764,71 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
     assert agree()
     with database.reading(engine) as conn:
         assert conn.execute(select(scope_rules.c.n)).scalar_one() == 5
+
+
+def _throttle_uncounted(engine: Engine) -> tuple[RuleFollower, list[rules.StoredRule]]:
+    """A follower that has stored a new throttle, which it does not count yet."""
+    follower, config = RuleFollower(engine), _config("{}", throttled=True)
+    wanted = compiled_rules.list_rules(config)
+    assert follower._store(wanted, (config.version, config.expiries), wanted)
+    with database.reading(engine) as conn:
+        return follower, rules.list_uncounted(conn)
+
+
+def test_a_process_of_1_0_that_accepts_an_advertisement_opens_no_uncounted_throttle(engine: Engine) -> None:
+    _throttle_uncounted(engine)
+    with database.writing(engine) as conn:  # as 1.0 does, which knows nothing of rules that are not counted
+        conn.execute(update(scope_rules).where(scope_rules.c.kind == "throttle").values(n=0))
+    with database.reading(engine) as conn:
+        assert conn.execute(select(scope_rules.c.n)).scalar_one() == rules.FULL
+
+
+def test_a_throttle_that_another_process_has_counted_meanwhile_is_not_counted_again(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 20)
+    claimed = _ask(_matcher(engine, now, waiting.grid()), count=4).claimed
+    with database.writing(engine) as conn:
+        for job in claimed:
+            reporting.start(conn, job.lease, lease_time=LEASE, now=now)
+    follower, new = _throttle_uncounted(engine)
+    follower._count(new)
+    for _ in range(2):
+        _advertise(engine, now, 4)
+    follower._count(new)
+    with database.reading(engine) as conn:
+        [rule] = rules.read_rules(conn, [SITE.lower()])
+        there = conn.execute(select(func.count()).select_from(reservations)).scalar_one()
+    assert (rule.n, there) == (0, 0)
+
+
+def test_a_job_whose_type_has_changed_before_its_task_queue_counts_for_its_own_limit(
+    engine: Engine, now: datetime
+) -> None:
+    """The default of `JobType` changes: jobs are written a page at a time, their task queue at the end."""
+    limits, default = (
+        "JobScheduling: {RunningLimit: {A.B.ch: {JobType: {User: 5, Merge: 1}}}}",
+        "JobDescription: {JobType: {default: %s}}",
+    )
+    first, second = (
+        submitted.grid(
+            f"{submitted.GRID}Operations: {{Defaults: {{{default % job_type}, {limits}}}}}\n", version
+        )
+        for version, job_type in ((1, "User"), (2, "Merge"))
+    )
+    submission.submit(engine, first, submitted.ANN, [{"Executable": "a"}] * 6, now=now)
+    matcher = _matcher(engine, now, first)
+    options = options_for(second, "lhcb")
+    with database.writing(engine) as conn:
+        known = dict(reclassification.list_outdated(conn, "lhcb", options, after=0, most=1))
+        reclassification.derive_again(conn, known=known, options=options, now=now, most=3)
+
+    place = QueueAddress(site=SITE, ce="ce", queue="big")
+    claimed = [job for _ in range(6) for job in _ask(matcher, place).claimed]
+    assert _count(engine, "job_id IN (SELECT job_id FROM jobs WHERE job_type = 'Merge')") <= 1
+    assert scope_counters.agree(engine)
+    for job in claimed:
+        with database.writing(engine) as conn:
+            reporting.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
+    with scope_counters.snapshot(engine) as conn:
+        assert {number for _, number in scope_counters.list_counts(conn)} == {0}
