@@ -2,7 +2,8 @@
 
 A change of the configuration and the expiry of dynamic attributes are applied at once; unused pools are
 removed. All mappings of a VO are computed in memory, after each change and at intervals, and the differences
-from the stored ones are written in one transaction.
+from the stored ones are written in one transaction. After a change that leaves the VO's queue classes and
+declarations as they were, only the recorded version advances.
 
 The minor status of a waiting job shows whether any queue is eligible for it; it is updated as soon as that
 changes.
@@ -13,7 +14,7 @@ Source: RFC #7.
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -31,6 +32,7 @@ from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.chain.chain import WAITS_FOR_PILOT
 from requirements import canonical
+from requirements.record import Declarations
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
@@ -57,13 +59,29 @@ class _OvertakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Basis:
+    """What decides the mappings of a VO; when it is equal, so are they."""
+
+    digests: tuple[str, ...]  #: of the queue classes
+    declarations: Declarations
+    computed_at: datetime = field(compare=False)  #: when all pools were mapped
+
+
+#: The last refresh of all pools by this process, by VO: the state that it left, and its basis. While the
+#: stored state is this one, nobody has replaced the queue classes or the mappings since.
+_latest: Final[WeakKeyDictionary[Engine, dict[str, tuple[RefreshState | None, _Basis]]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Mappings:
     """Mappings that were computed before the transaction; slots of new classes are predicted."""
 
     state: RefreshState | None  #: of the VO when it was read
     slots: Mapping[str, int]  #: of the queue classes
     new: frozenset[str]  #: pools without a mapping
-    sets: Mapping[str, EligibleSets]  #: eligible classes of these, and in a whole refresh of all pools
+    has_all: bool  #: whether `sets` has all pools, and not only the new ones
+    sets: Mapping[str, EligibleSets]  #: eligible classes of pools
+    basis: _Basis
 
 
 @gc_tuning.pause_collection()
@@ -92,14 +110,30 @@ def refresh_vo(
 
 def _compute(leadership: Leadership, config: Configuration, vo: str, *, whole: bool) -> _Mappings:
     index = index_for_vo(config, vo)
+    digests = tuple(each.digest for each in index.classes.values())
+    basis = _Basis(digests=digests, declarations=index.declarations, computed_at=leadership.now)
     with database.reading(leadership.engine) as conn:
         state = queue_class_store.read_states(conn).get(vo)
         stored = queue_class_store.read_slots(conn, vo)
         new = frozenset(pools.list_unmapped(conn, vo))
-        pool_ids = new.union(pools.list_mapped(conn, vo)) if whole else new
+        kept = _find_kept(leadership, config, vo, state, basis) if whole else None
+        has_all = whole and kept is None
+        pool_ids = new.union(pools.list_mapped(conn, vo)) if has_all else new
         found = _read_pools(conn, index, pool_ids)
-    slots = queue_class_store.number_classes(stored, [each.digest for each in index.classes.values()])
-    return _Mappings(state=state, slots=slots, new=new, sets=_resolve(index, slots, found))
+    slots = queue_class_store.number_classes(stored, digests)
+    sets = _resolve(index, slots, found)
+    return _Mappings(state=state, slots=slots, new=new, has_all=has_all, sets=sets, basis=kept or basis)
+
+
+def _find_kept(
+    leadership: Leadership, config: Configuration, vo: str, state: RefreshState | None, basis: _Basis
+) -> _Basis | None:
+    """The equal basis of the stored mappings; None: it is another or unknown, or all pools are due."""
+    left, kept = _latest.get(leadership.engine, {}).get(vo, (None, None))
+    if state is None or kept is None or (left, kept) != (state, basis):
+        return None
+    due = kept.computed_at + timedelta(seconds=options_for(config, vo).pools.refresh_interval)
+    return kept if leadership.now <= due else None
 
 
 def _store(
@@ -119,7 +153,8 @@ def _store(
             raise _OvertakenError
         if not computed.slots.items() <= queue_class_store.read_slots(conn, vo).items():
             raise _OvertakenError
-        stored = pools.read_mappings(conn, vo) if whole else {}
+        # Unless all were computed, pools that came meanwhile have a mapping of the same basis.
+        stored = pools.read_mappings(conn, vo) if computed.has_all else {}
         late = _read_pools(conn, index, stored.keys() - computed.sets.keys())
         sets = {**computed.sets, **_resolve(index, computed.slots, late)}
         changed = pools.refresh_mappings(
@@ -134,6 +169,9 @@ def _store(
         if whole:
             queue_class_store.record_refresh(conn, vo, now=now)
             queue_class_store.prune_classes(conn, vo)
+            # Should the transaction be rolled back, the stored state is another one.
+            left = queue_class_store.lock_state(conn, vo)
+            _latest.setdefault(leadership.engine, {})[vo] = (left, computed.basis)
     return changed
 
 

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Engine, select, update
 from agents import pools
 from agents import pools as pool_agent
 from agents.leader import Leadership
-from cs_config.classes.queue_class_index import eligible_classes
+from cs_config.classes.queue_class_index import QueueClassIndex, eligible_classes
 from cs_config.classes.queue_classes import queue_classes as configured_classes
+from cs_config.classes.queue_columns import EligibleSets
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from requirements import canonical
@@ -108,6 +109,92 @@ def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
             memories.pop(number, None)
             if draw.random() < 0.8:
                 memories[number] = 1000 * draw.randint(1, 10)
+
+
+@pytest.fixture
+def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The pools that are resolved, also where the cache knows them."""
+    found: list[str] = []
+    resolve = QueueClassIndex.resolve_pool
+
+    def count(index: QueueClassIndex, pool: str, requirements: Requirements) -> EligibleSets:
+        found.append(pool)
+        return resolve(index, pool, requirements)
+
+    monkeypatch.setattr(QueueClassIndex, "resolve_pool", count)
+    return found
+
+
+def test_a_version_with_the_same_queue_classes_advances_and_resolves_no_pool(
+    engine: Engine, now: datetime, resolved: list[str]
+) -> None:
+    bring(engine, _ASKED[0], now)
+    bring(engine, _ASKED[1], now)
+    cycle(engine, tree({0: 4000, 1: 9000}, 1), now)
+    assert len(resolved) == 2
+    same = tree({0: 4000, 1: 9000, 2: 9000}, 2)  # a second queue of the class
+    later = now + timedelta(seconds=1)
+    bring(engine, _ASKED[2], later)
+    assert cycle(engine, same, later).resolved == 1
+    assert resolved[2:] == [pool_id(_ASKED[2], "lhcb")]
+    assert standing(engine).is_of((2, 0), refreshed_after=later)
+    with database.reading(engine) as conn:
+        assert pool_mapping.get_pool(conn, pool_id(_ASKED[0], "lhcb")).config_version == 2
+    resolved.clear()
+    assert wrong(engine, same, _ASKED[:3]) == []
+    changed = tree({0: 4000, 1: 2000, 2: 9000}, 3)
+    assert cycle(engine, changed, later).resolved == 3
+    assert len(resolved) == 3
+    assert wrong(engine, changed, _ASKED[:3]) == []
+
+
+def test_other_declarations_resolve_all_pools_again(engine: Engine, now: datetime) -> None:
+    queues = "Resources: {Sites: {A.B.ch: {CEs: {ce: {Queues: {a: {Memory: 4000, Disk: 10}}}}}}}\n"
+    bring(engine, _ASKED[0], now)
+    cycle(engine, grid(queues, 1), now)
+    declared = "{JobDescription: {Memory: {type: number, resource: Disk}}}"
+    other = grid(f"{queues}Operations: {{lhcb: {declared}}}\n", 2)
+    assert cycle(engine, other, now).changed == 1
+    assert wrong(engine, other, _ASKED[:1]) == []
+
+
+def test_the_same_queue_classes_do_not_put_off_the_refresh_at_intervals(
+    engine: Engine, now: datetime, resolved: list[str]
+) -> None:
+    bring(engine, _ASKED[0], now)
+    for version, seconds in enumerate((0, 600, 900, 901), 1):
+        cycle(engine, tree({0: 4000}, version), now + timedelta(seconds=seconds))
+        assert len(resolved) == (2 if seconds > 900 else 1)
+
+
+def test_what_another_process_refreshed_meanwhile_is_computed_anew(
+    engine: Engine, now: datetime, resolved: list[str]
+) -> None:
+    bring(engine, _ASKED[0], now)
+    cycle(engine, tree({0: 4000}, 1), now)
+    mine = pool_agent._latest.pop(engine)
+    cycle(engine, tree({0: 500}, 2), now)  # as another process
+    pool_agent._latest[engine] = mine
+    assert cycle(engine, tree({0: 4000}, 3), now).changed == 1
+    assert len(resolved) == 3
+    assert wrong(engine, tree({0: 4000}, 3), _ASKED[:1]) == []
+
+
+def test_a_pool_that_comes_with_the_old_version_of_the_same_queue_classes_is_mapped_and_advances(
+    engine: Engine, now: datetime
+) -> None:
+    older, newer = tree({0: 4000, 1: 9000}, 1), tree({0: 4000, 1: 9000}, 2)
+    bring(engine, _ASKED[0], now)
+    cycle(engine, older, now)
+
+    def arrive() -> None:
+        asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
+        batch.optimize(engine, older, submit(engine, older, now, asked), now=now)
+
+    assert refresh_while(engine, newer, now, arrive) == {}
+    with database.reading(engine) as conn:
+        assert pool_mapping.get_pool(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
+    assert wrong(engine, newer, _ASKED[:2]) == []
 
 
 class Interrupted(Leadership):
