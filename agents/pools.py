@@ -32,6 +32,7 @@ from cs_config.options.options import VoOptions
 from cs_config.tree.configuration import Configuration
 from optimizers.chain.chain import WAITS_FOR_PILOT
 from requirements import canonical
+from requirements.bitset import Renumbering
 from requirements.record import Declarations
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
@@ -188,7 +189,7 @@ def _resolve(
     index: QueueClassIndex, slots: Mapping[str, int], found: Mapping[str, EligibleSets | str]
 ) -> dict[str, EligibleSets]:
     """The eligible classes of the pools, by slot."""
-    numbers = [slots[each.digest] for each in index.classes.values()]
+    numbers = Renumbering([slots[each.digest] for each in index.classes.values()])
     resolved: dict[str, EligibleSets] = {}
     for pool_id, sets in found.items():
         if isinstance(sets, str):

@@ -64,8 +64,12 @@ class QueueClassIndex(QueueColumns[QueueClass]):
 
 @derived
 def index_for_vo(config: Configuration, vo: str) -> QueueClassIndex:
-    """The queue classes that a VO may use now, cached with the configuration."""
-    return QueueClassIndex(queue_classes(config, vo), options_for(config, vo).job_description.declarations)
+    """The queue classes that a VO may use now, cached with the configuration.
+
+    By digest, as slots are given to new classes: then most neighbours have neighbouring slots.
+    """
+    classes = sorted(queue_classes(config, vo), key=lambda each: each.digest)
+    return QueueClassIndex(classes, options_for(config, vo).job_description.declarations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ parts that are evaluated independently; the result of each part is a cached set,
 parts. A queue matches either surely, or only at some of its nodes.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from cs_config.cache import Cache
 from requirements import evaluator
-from requirements.bitset import list_positions, mask_from
+from requirements.bitset import Renumbering
 from requirements.canonical import Requirements
 from requirements.classad.evaluation import Operands
 from requirements.column_index import ColumnIndex
@@ -45,12 +45,9 @@ class EligibleSets:
     eligible: int
     undecided: int = 0  #: subset of `eligible`: queues of which only some nodes may
 
-    def renumbered(self, numbers: Sequence[int]) -> "EligibleSets":
+    def renumbered(self, numbers: Renumbering) -> "EligibleSets":
         """The same sets by the new numbers of the queues."""
-        return EligibleSets(
-            eligible=mask_from([numbers[each] for each in list_positions(self.eligible)]),
-            undecided=mask_from([numbers[each] for each in list_positions(self.undecided)]),
-        )
+        return EligibleSets(eligible=numbers.apply(self.eligible), undecided=numbers.apply(self.undecided))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

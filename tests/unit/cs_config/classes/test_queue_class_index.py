@@ -13,7 +13,7 @@ from cs_config.classes.queue_class_index import QueueClassIndex
 from cs_config.classes.queue_classes import QueueClass, digest
 from cs_config.classes.queue_columns import EligibleSets, RequirementQuestion
 from requirements import evaluator
-from requirements.bitset import mask_from
+from requirements.bitset import Renumbering, list_positions, mask_from
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.nodes.enumeration import MAX_TOTAL, TotalWork
@@ -150,9 +150,20 @@ def test_renumbered_sets_have_the_same_queues(drawn: tuple[list[bool], list[int]
     sets = EligibleSets(
         eligible=mask_from(range(len(bits))), undecided=mask_from([n for n, bit in enumerate(bits) if bit])
     )
-    found = sets.renumbered(numbers)
+    found = sets.renumbered(Renumbering(numbers))
     assert found.eligible == sets.eligible
     assert [bool(found.undecided >> number & 1) for number in numbers] == bits
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 9), st.integers(0, 2**90 - 1))
+def test_neighbours_that_move_together_have_their_new_numbers(
+    start: int, length: int, room: int, members: int
+) -> None:
+    """Some are taken out of the middle and put at the end; slots are free between."""
+    numbers = [*range(start + 30, start + 60), *range(start), *range(100 + room, 100 + room + length)]
+    members &= (1 << len(numbers)) - 1
+    found = Renumbering(numbers).apply(members)
+    assert set(list_positions(found)) == {numbers[each] for each in list_positions(members)}
 
 
 def test_an_expression_with_many_combinations_at_many_queues_has_one_budget(
