@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cs_config.options import bounds, keywords
 from cs_config.options.keywords import UnfitValueError
 from optimizers.description import jdl, parametric
+from optimizers.description.parametric import SplitDescription
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
@@ -50,6 +51,7 @@ class JobDraft:
 
     text: str | None  #: the whole text of the file; None: the file has several descriptions
     content: Mapping[str, object]
+    split: SplitDescription  #: the same, as template and parameters
     files: tuple[Path, ...]  #: of its input sandbox
     vo: str | None  #: named in the description
     jobs: int  #: number of its jobs: 1, or the members of a parametric job
@@ -72,12 +74,14 @@ def read_drafts(text: str, *, file: str, directory: Path) -> list[JobDraft]:
 
 def make_draft(content: Mapping[str, object], *, directory: Path, text: str | None = None) -> JobDraft:
     """The draft of one description; `text`: the file that has nothing else."""
+    split = parametric.split_description(content)
     return JobDraft(
         text=text,
         content=content,
-        files=_sandbox_files(content, directory),
+        split=split,
+        files=_sandbox_files(split, directory),
         vo=next((str(value) for value in _values_of("vo", content)), None),
-        jobs=_count_members(content),
+        jobs=_count_members(split),
     )
 
 
@@ -88,12 +92,13 @@ def add_parameters(draft: JobDraft, parameters: Mapping[str, Sequence[str]]) -> 
     """
     if not parameters:
         return draft
-    if parametric.split_description(draft.content).parameters:
+    if draft.split.parameters:
         raise WrongUsage("--param: the description has Parameters of its own")
     columns = zip(*product(*parameters.values()), strict=True)
     lists = {f"Parameters.{name}": list(column) for name, column in zip(parameters, columns, strict=True)}
     content = {**draft.content, **lists}
-    return replace(draft, text=None, content=content, jobs=_count_members(content))
+    split = parametric.split_description(content)
+    return replace(draft, text=None, content=content, split=split, jobs=_count_members(split))
 
 
 def parse_parameters(words: Sequence[str]) -> dict[str, list[str]]:
@@ -133,7 +138,7 @@ class _Work(Counter[str]):
     @classmethod
     def of(cls, draft: JobDraft) -> "_Work":
         """The work for a description."""
-        volume = parametric.split_description(draft.content).volume
+        volume = draft.split.volume
         source = description_as_json(draft.content) if draft.text is None else draft.text
         return cls(
             BODY=len(text := json.dumps(source, default=str)) + _ENVELOPE,
@@ -164,17 +169,16 @@ def _split_members(draft: JobDraft) -> Iterator[JobDraft]:
     if draft.jobs <= most:
         yield draft
         return
-    split = parametric.split_description(draft.content)
-    members = parametric.expand_parameters(split, most=_MOST_MEMBERS)
+    members = parametric.expand_parameters(draft.split, most=_MOST_MEMBERS)
     for start in range(0, len(members), most):
         some = members[start : start + most]
         lists = {f"Parameters.{name}": [values[name] for values in some] for name in some[0]}
         if "s" in some[0]:
             lists["Parameters"] = lists.pop("Parameters.s")
+        content = {**draft.split.template, **lists}
+        split = parametric.split_description(content)
         # Again, since the values of some members may be longer than those of others.
-        yield from _split_members(
-            replace(draft, text=None, content={**split.template, **lists}, jobs=len(some))
-        )
+        yield from _split_members(replace(draft, text=None, content=content, split=split, jobs=len(some)))
 
 
 def description_as_json(content: Mapping[str, object]) -> dict[str, object]:
@@ -192,13 +196,12 @@ def _plain(value: object) -> object:
     return value
 
 
-def _count_members(content: Mapping[str, object]) -> int:
-    split = parametric.split_description(content)
+def _count_members(split: SplitDescription) -> int:
     return len(parametric.expand_parameters(split, most=_MOST_MEMBERS)) if split.parameters else 1
 
 
-def _sandbox_files(content: Mapping[str, object], directory: Path) -> tuple[Path, ...]:
-    stated = [directory / Path(name).expanduser() for name in _sandbox_names(content)]
+def _sandbox_files(split: SplitDescription, directory: Path) -> tuple[Path, ...]:
+    stated = [directory / Path(name).expanduser() for name in _sandbox_names(split)]
     missing = [str(file) for file in stated if not file.exists()]
     if missing:
         raise WrongUsage(f"InputSandbox: {', '.join(missing)}: no such file")
@@ -215,19 +218,18 @@ def _sandbox_files(content: Mapping[str, object], directory: Path) -> tuple[Path
 _ELSEWHERE = re.compile(r"(?:lfn|sb|sha256):|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
-def _sandbox_names(content: Mapping[str, object]) -> list[str]:
+def _sandbox_names(split: SplitDescription) -> list[str]:
     """Names of the local files of all members, each once."""
     found: dict[str, None] = {}
-    for value in _values_of("input_sandbox", content):
-        for stated in _fill_for_members(value, content):
+    for value in _values_of("input_sandbox", split.template):
+        for stated in _fill_for_members(value, split):
             with suppress(UnfitValueError):  # which the service reports
                 found.update(dict.fromkeys(keywords.texts(stated)))
     return [name for name in found if not _ELSEWHERE.match(name)]
 
 
-def _fill_for_members(value: object, content: Mapping[str, object]) -> Iterator[object]:
+def _fill_for_members(value: object, split: SplitDescription) -> Iterator[object]:
     """A value with the placeholders of each member of a parametric job filled."""
-    split = parametric.split_description(content)
     if not (split.parameters and parametric.has_place(value)):
         yield value
         return
