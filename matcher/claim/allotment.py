@@ -54,7 +54,6 @@ class SlotAllotment:
         self._left = _list_capacities(resource)
         self._is_shared = self._left != _UNSTATED
         self._jobs: list[RequirementClass] = []
-        self._is_given_whole = False
 
     @property
     def full(self) -> bool:
@@ -74,7 +73,6 @@ class SlotAllotment:
 
     def take(self, asked: RequirementClass, jobs: int) -> None:
         """Account for taken jobs of a class."""
-        self._is_given_whole |= asked.whole_node and not self._jobs and jobs > 0
         self._jobs += [asked] * jobs
         for name, need in _list_needs(asked).items():
             left = self._left[name]
@@ -92,6 +90,10 @@ class SlotAllotment:
             replace(Allotment(**_list_needs(asked)), processors=number, ram_mb=ram)
             for asked, number, ram in zip(self._jobs, cores, memory, strict=True)
         ]
+
+    @property
+    def _is_given_whole(self) -> bool:
+        return any(asked.whole_node for asked in self._jobs[:1])
 
     def _cores(self) -> list[int]:
         """Processors by job: the minimum, then one more for the job with fewest while any are left."""
