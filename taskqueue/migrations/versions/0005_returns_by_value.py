@@ -14,6 +14,28 @@ branch_labels = None
 depends_on = None
 
 _NAMES = ("attempts_return_to_scopes", "attempts_deleted_return_to_scopes")
+#: In a trigger of `attempts`: the number that is returned to a rule, and whether one returns to a throttle.
+_RETURN_ON_SQLITE = """\
+    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
+    SELECT scope, CASE kind WHEN 'throttle' THEN 0 ELSE rule_id END, OLD.job_id, OLD.epoch,
+        {number}
+    FROM (SELECT rule.*, CASE WHEN job.job_id IS NOT NULL THEN CASE rule.attribute
+            WHEN 'JobType' THEN job.job_type WHEN 'JobGroup' THEN job.job_group
+            WHEN 'JobName' THEN job.job_name WHEN 'Owner' THEN job.owner
+            WHEN 'OwnerGroup' THEN job.owner_group WHEN 'VO' THEN job.vo
+            WHEN 'SubmitPool' THEN coalesce(job.submit_pool, '') END END AS job_value
+        FROM scope_rules AS rule LEFT JOIN jobs AS job ON job.job_id = OLD.job_id
+        WHERE rule.scope IN ('allsites', lower(OLD.site), lower(OLD.site || '/' || OLD.ce),
+            lower(OLD.site || '/' || OLD.ce || '/' || OLD.queue))
+    )
+    WHERE kind = 'throttle' AND ({leaves}) OR kind = 'running' AND (
+        opened AND vo IN ('', '*', OLD.vo) AND value = lower(job_value)
+        OR (NOT opened OR job_value IS NULL OR length(CAST(job_value AS BLOB)) <> length(job_value))
+            AND EXISTS (SELECT 1 FROM json_each(OLD.counted_by) AS mark
+                WHERE json_extract(mark.value, '$[0]') = rule_id));"""
+_LEAVES = """NEW.closed_at IS NOT NULL
+        AND (NEW.closed_as IN ('finished', 'released')
+            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled')"""
 _STATEMENTS = {
     "postgresql": (
         *(f"DROP TRIGGER {name} ON attempts" for name in _NAMES),
@@ -69,51 +91,17 @@ EXECUTE FUNCTION keep_counter()""",
     ),
     "sqlite": (
         *(f"DROP TRIGGER {name}" for name in _NAMES),
-        """
+        f"""
 CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts
 WHEN (OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL)
 BEGIN
-    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
-    SELECT scope, CASE kind WHEN 'throttle' THEN 0 ELSE rule_id END, OLD.job_id, OLD.epoch,
-        CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END
-    FROM (SELECT rule.*, CASE WHEN job.job_id IS NOT NULL THEN CASE rule.attribute
-            WHEN 'JobType' THEN job.job_type WHEN 'JobGroup' THEN job.job_group
-            WHEN 'JobName' THEN job.job_name WHEN 'Owner' THEN job.owner
-            WHEN 'OwnerGroup' THEN job.owner_group WHEN 'VO' THEN job.vo
-            WHEN 'SubmitPool' THEN coalesce(job.submit_pool, '') END END AS job_value
-        FROM scope_rules AS rule LEFT JOIN jobs AS job ON job.job_id = OLD.job_id
-        WHERE rule.scope IN ('allsites', lower(OLD.site), lower(OLD.site || '/' || OLD.ce),
-            lower(OLD.site || '/' || OLD.ce || '/' || OLD.queue))
-    )
-    WHERE kind = 'throttle' AND (NEW.closed_at IS NOT NULL
-        AND (NEW.closed_as IN ('finished', 'released')
-            OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled')) OR kind = 'running' AND (
-        opened AND vo IN ('', '*', OLD.vo) AND value = lower(job_value)
-        OR (NOT opened OR job_value IS NULL OR length(CAST(job_value AS BLOB)) <> length(job_value))
-            AND EXISTS (SELECT 1 FROM json_each(OLD.counted_by) AS mark
-                WHERE json_extract(mark.value, '$[0]') = rule_id));
+{_RETURN_ON_SQLITE.format(number="CASE WHEN NEW.closed_at IS NULL THEN 1 ELSE -1 END", leaves=_LEAVES)}
 END""",
-        """
+        f"""
 CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts
 WHEN OLD.closed_at IS NULL
 BEGIN
-    INSERT INTO scope_returns (scope, rule_id, job_id, epoch, number)
-    SELECT scope, CASE kind WHEN 'throttle' THEN 0 ELSE rule_id END, OLD.job_id, OLD.epoch,
-        -1
-    FROM (SELECT rule.*, CASE WHEN job.job_id IS NOT NULL THEN CASE rule.attribute
-            WHEN 'JobType' THEN job.job_type WHEN 'JobGroup' THEN job.job_group
-            WHEN 'JobName' THEN job.job_name WHEN 'Owner' THEN job.owner
-            WHEN 'OwnerGroup' THEN job.owner_group WHEN 'VO' THEN job.vo
-            WHEN 'SubmitPool' THEN coalesce(job.submit_pool, '') END END AS job_value
-        FROM scope_rules AS rule LEFT JOIN jobs AS job ON job.job_id = OLD.job_id
-        WHERE rule.scope IN ('allsites', lower(OLD.site), lower(OLD.site || '/' || OLD.ce),
-            lower(OLD.site || '/' || OLD.ce || '/' || OLD.queue))
-    )
-    WHERE kind = 'throttle' AND (true) OR kind = 'running' AND (
-        opened AND vo IN ('', '*', OLD.vo) AND value = lower(job_value)
-        OR (NOT opened OR job_value IS NULL OR length(CAST(job_value AS BLOB)) <> length(job_value))
-            AND EXISTS (SELECT 1 FROM json_each(OLD.counted_by) AS mark
-                WHERE json_extract(mark.value, '$[0]') = rule_id));
+{_RETURN_ON_SQLITE.format(number=-1, leaves="true")}
 END""",
         """
 CREATE TRIGGER scope_rules_keep_counter AFTER UPDATE OF n ON scope_rules
