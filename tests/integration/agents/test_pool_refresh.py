@@ -4,12 +4,12 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 import pytest
 from sqlalchemy import Connection, Engine, select, update
 
-from agents import pools
 from agents import pools as pool_agent
 from agents.leader import Leadership
 from cs_config.classes.queue_class_index import QueueClassIndex, eligible_classes
@@ -23,7 +23,6 @@ from requirements.classad.expression import Expression
 from requirements.record import Record
 from taskqueue.db import database
 from taskqueue.pools import pools as pool_mapping
-from taskqueue.pools import pools as pools_pools
 from taskqueue.pools import queue_class_store
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import queue_class_versions
@@ -62,6 +61,12 @@ def bring(engine: Engine, asked: Requirements, now: datetime) -> None:
     """A pool that is not mapped yet."""
     with database.writing(engine) as conn:
         touch(conn, asked, now)
+
+
+def bring_job(engine: Engine, config: Configuration, now: datetime) -> None:
+    """A job whose pool is new, and mapped with this version of the configuration."""
+    asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
+    batch.optimize(engine, config, submit(engine, config, now, asked), now=now)
 
 
 def cycle(engine: Engine, config: Configuration, now: datetime) -> pool_agent.PoolResult:
@@ -187,11 +192,7 @@ def test_a_pool_that_comes_with_the_old_version_of_the_same_queue_classes_is_map
     bring(engine, _ASKED[0], now)
     cycle(engine, older, now)
 
-    def arrive() -> None:
-        asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
-        batch.optimize(engine, older, submit(engine, older, now, asked), now=now)
-
-    assert refresh_while(engine, newer, now, arrive) == {}
+    assert refresh_while(engine, newer, now, partial(bring_job, engine, older, now)) == {}
     with database.reading(engine) as conn:
         assert pool_mapping.get_pool(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
     assert wrong(engine, newer, _ASKED[:2]) == []
@@ -215,7 +216,7 @@ def refresh_while(
     """A refresh of all pools that is interrupted."""
     Interrupted.do = staticmethod(do)
     mine = Interrupted(engine=engine, name="pools", fence=0, now=now, last=None)
-    return dict(pools.refresh_vo(mine, config, "lhcb", whole=True))
+    return dict(pool_agent.refresh_vo(mine, config, "lhcb", whole=True))
 
 
 def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_corrected_with_the_others(
@@ -225,13 +226,9 @@ def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_cor
     bring(engine, _ASKED[0], now)
     cycle(engine, older, now)
 
-    def arrive() -> None:
-        asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
-        batch.optimize(engine, older, submit(engine, older, now, asked), now=now)
-
-    refresh_while(engine, newer, now, arrive)
+    refresh_while(engine, newer, now, partial(bring_job, engine, older, now))
     with database.reading(engine) as conn:
-        assert pools_pools.get_pool(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
+        assert pool_mapping.get_pool(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
     assert wrong(engine, newer, _ASKED[:2]) == []
 
 
@@ -244,11 +241,7 @@ def test_a_pool_that_goes_and_comes_back_meanwhile_is_corrected_with_the_others(
     cycle(engine, older, now)
     monkeypatch.setattr(pool_mapping, "list_unmapped", lambda *_: [pool_id(_ASKED[1], "lhcb")])
 
-    def arrive() -> None:
-        asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
-        batch.optimize(engine, older, submit(engine, older, now, asked), now=now)
-
-    refresh_while(engine, newer, now, arrive)
+    refresh_while(engine, newer, now, partial(bring_job, engine, older, now))
     assert wrong(engine, newer, _ASKED[:2]) == []
 
 
