@@ -63,13 +63,6 @@ class Resource:
             "tags": self.banned_tags,
         }
 
-    def managed_types_of(self, vo: str) -> frozenset[str]:
-        """Job types of a VO that this resource refuses because it does not name them."""
-        if self.job_types is not None:
-            return frozenset()
-        by_vo = dict(self.managed_types)
-        return by_vo.get(vo, by_vo.get("", frozenset()))
-
     @property
     def offers_whole_node(self) -> bool:
         """Whether it offers whole nodes."""

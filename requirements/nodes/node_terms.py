@@ -18,7 +18,6 @@ from requirements.nodes.site_mapping import Meaning, SiteMapping
 from requirements.values import Scalar, as_number, fold, key
 
 _MINIMUM = frozenset({ConditionForm.MIN, ConditionForm.ABOVE})
-_BOUNDS = _MINIMUM | {ConditionForm.MAX, ConditionForm.BELOW}
 
 
 #: Lower and upper bound of numbers, each with whether it is exclusive.

@@ -27,7 +27,6 @@ GRID: Final = fold(ALL_SITES)
 INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
 LOCK = READ.order_by(table.c.scope).with_for_update()
-LOCK_FREE = LOCK.with_for_update(skip_locked=True)
 ADVERTISED = select(table.c.scope, table.c.advertised_at).where(table.c.advertised_at.is_not(None))
 LIMIT_WAIT = select(func.set_config("lock_timeout", bindparam("most"), literal_column("true")))
 ADVERTISED_AT_SITES: Select[Any] = (
@@ -87,11 +86,6 @@ def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:
         conn.execute(INSERT, [{"scope": name, "site": parse_site(name)} for name in ordered])
         rows = conn.execute(LOCK, {"ids": ordered}).all()
     return {row.scope: build_scope(row) for row in rows}
-
-
-def lock_free(conn: Connection, names: Collection[str]) -> frozenset[str]:
-    """Lock those scopes (folded names, with rows) that no other transaction has locked; their names."""
-    return frozenset(row.scope for row in conn.execute(LOCK_FREE, {"ids": sorted(names)}))
 
 
 def limit_wait(conn: Connection, *, milliseconds: int) -> None:
