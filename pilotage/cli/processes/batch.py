@@ -1,10 +1,9 @@
-"""`pilotage-batch-check` checks a batch system with real jobs; a warning of secrets that jobs can read."""
+"""`pilotage-batch-check` checks a batch system with real jobs."""
 
 import contextlib
-import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -33,32 +32,6 @@ from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 from requirements.errors import did_you_mean
-
-log = logging.getLogger(__name__)
-
-
-def warn_of_readable(secrets: Iterable[Path], systems: Mapping[str, SystemSettings]) -> None:
-    """Warn of secrets that jobs can read: on the file system of the jobs' files, with the same account.
-
-    Not affected: systems over SSH (jobs of another account), HTCondor (no shared directory), ARC.
-    """
-    for name, each in systems.items():
-        if each.ssh is None and each.directory is not None and each.kind != "htcondor":
-            for secret in secrets:
-                if each.kind == "local" or _share_a_disk(secret, each.directory):
-                    log.warning(
-                        "%s: jobs of the batch system %s run as this account and may read it: "
-                        "keep it on a disk that its nodes do not see, or submit over ssh as another account",
-                        secret,
-                        name,
-                    )
-
-
-def _share_a_disk(one: Path, other: Path) -> bool:
-    try:
-        return one.stat().st_dev == other.stat().st_dev
-    except OSError:  # not made yet, or away
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ import typer
 
 from pilotage.cli import errors, options, output, process_setup, settings
 from pilotage.cli.errors import REFUSED
-from pilotage.cli.processes import batch, site_file
+from pilotage.cli.processes import site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric import bundle, node_script
@@ -157,7 +157,7 @@ def director(
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     process_setup.raise_file_limit()
     described = read_director_file(config)
-    batch.warn_of_readable([each.token_file for each in described.vos.values()], described.systems)
+    site_file.warn_of_readable([each.token_file for each in described.vos.values()], described.systems)
     _warn_of_risks(described)
     if check:
         status = _check(described, config, as_json=as_json)

@@ -23,7 +23,7 @@ import typer
 from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.errors import REFUSED, WrongUsage
 from pilotage.cli.output import LOCAL_JOBS, Column, Entry
-from pilotage.cli.processes import batch, site_file
+from pilotage.cli.processes import site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
@@ -259,7 +259,7 @@ def gateway(
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     process_setup.raise_file_limit()
     with open_gateway(described, config) as made:
-        batch.warn_of_readable([described.token_file, described.directory], described.systems)
+        site_file.warn_of_readable([described.token_file, described.directory], described.systems)
         if once:
             if _once(made, as_json=as_json).has_failed:
                 raise typer.Exit(REFUSED)

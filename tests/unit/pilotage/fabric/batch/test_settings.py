@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.cli.processes import batch
+from pilotage.cli.processes import site_file
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.command_line import CommandLineSystem, ListingSystem
 from pilotage.fabric.batch.dialect.command import DialectSystem
@@ -119,7 +119,7 @@ def test_a_token_that_jobs_can_read_is_warned_of(
     token.write_text("t")
     system = SystemSettings.model_validate({**said, "directory": str(tmp_path)})
 
-    batch.warn_of_readable([token, tmp_path / "not there"], {"farm": system})
+    site_file.warn_of_readable([token, tmp_path / "not there"], {"farm": system})
 
     assert (f"{token}: jobs of the batch system farm run as this account" in caplog.text) is warned
 
