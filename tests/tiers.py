@@ -53,7 +53,12 @@ GROUPS = (
     Group(
         name="batch systems",
         suites=("arc", "gridengine", "htcondor", "torque"),
-        sources=("pilotage/fabric/batch/", "pilotage/fabric/director/", "examples/servers/"),
+        sources=(
+            "pilotage/fabric/batch/",
+            "pilotage/fabric/director/",
+            "pilotage/plugins/",
+            "examples/servers/",
+        ),
     ),
     Group(
         name="directors on Slurm",

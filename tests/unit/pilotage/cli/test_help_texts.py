@@ -6,7 +6,7 @@ import pytest
 from typer.main import get_command
 
 from pilotage.cli import application
-from pilotage.cli.processes import batch
+from pilotage.plugins.batch_check import command as batch_command
 
 
 def commands(command: object, path: str) -> Iterator[tuple[str, object]]:
@@ -20,7 +20,7 @@ def commands(command: object, path: str) -> Iterator[tuple[str, object]]:
 
 EVERY = {
     **dict(commands(get_command(application.application()), "pilotage")),
-    "pilotage-batch-check": get_command(batch._application()),
+    "pilotage-batch-check": get_command(batch_command._application()),
 }
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from examples.servers.starting import wait_until
-from pilotage.cli.processes import batch
 from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import (
@@ -23,6 +22,7 @@ from pilotage.fabric.batch.batch_system import (
     State,
     SubmissionRefused,
 )
+from pilotage.plugins.batch_check import command
 from tests.arc_ce import ArcCe
 from tests.grid_jobs import Site, ended, montecarlo, output, until
 
@@ -131,7 +131,7 @@ def test_the_command_checks_a_ce_that_a_file_describes(
     file.write_text(f"{{url: {arc_ce.url}, token_file: {arc_ce.token()}, authorities: {arc_ce.authorities}}}")
     only = [word for name in ("refusal", "capacity_is_told", "full_spool") for word in ("--only", name)]
     with pytest.raises(SystemExit) as ended:
-        batch.main(["arc", "--ce", str(file), "--queue", "fork", "--json", *only])
+        command.main(["arc", "--ce", str(file), "--queue", "fork", "--json", *only])
     outcomes = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0, outcomes
 

@@ -16,8 +16,8 @@ from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
 from pilotage.fabric.batch.arc.arc import Arc
 from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
-from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
-from pilotage.fabric.batch.conformance.fault_injection import FaultyHttp
+from pilotage.plugins.batch_check.conformance import CHECKS, Bench
+from pilotage.plugins.batch_check.fault_injection import FaultyHttp
 from taskqueue.db import database
 from tests.arc_ce import ArcCe
 from tests.director_field import Field

@@ -18,11 +18,11 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.conformance.conformance import Bench
 from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.settings import RemoteSchedd
 from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.plugins.batch_check.conformance import Bench
 from tests.htcondor_pool import HTCondorPool
 
 pool_test = pytest.mark.debian("htcondor")

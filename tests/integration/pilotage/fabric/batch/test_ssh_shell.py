@@ -15,14 +15,14 @@ from examples.servers.slurm import Slurm as Cluster
 from examples.servers.starting import wait_until
 from pilotage.fabric.batch import ssh_shell
 from pilotage.fabric.batch.batch_system import BatchSystemAway
-from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
-from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.settings import Connections, HeadNode, SystemSettings
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.plugins.batch_check.conformance import CHECKS, Bench
+from pilotage.plugins.batch_check.fault_injection import FaultyShell
 from tests.ssh_server import SlowLine, SshServer
 from tests.stand_ins import commands
 

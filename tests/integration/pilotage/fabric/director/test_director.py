@@ -31,7 +31,6 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     Survey,
 )
-from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultySystem
 from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
@@ -44,6 +43,7 @@ from pilotage.fabric.director.targets import (
     new_stamp,
 )
 from pilotage.fabric.node_script import PilotScript
+from pilotage.plugins.batch_check.fault_injection import Fault, FaultySystem
 from pilotage.service.services import utc_now
 from tests.running_service import Service, running
 

@@ -16,7 +16,6 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultyShell, FaultySystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager import journal, submission
 from pilotage.fabric.manager.context import Retries
@@ -31,6 +30,7 @@ from pilotage.fabric.manager.grid_job import (
 )
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import SUBMITTING, Manager
+from pilotage.plugins.batch_check.fault_injection import Fault, FaultyShell, FaultySystem
 from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
 from tests.pretended_batch import PretendedBatch
 

@@ -6,8 +6,6 @@ import pytest
 
 from examples.servers.slurm import Slurm as Cluster
 from pilotage.fabric.batch import htcondor
-from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench
-from pilotage.fabric.batch.conformance.fault_injection import FaultyShell
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.htcondor import HTCondor
@@ -15,6 +13,8 @@ from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.node_script import PYTHONS
+from pilotage.plugins.batch_check.conformance import CHECKS, Bench
+from pilotage.plugins.batch_check.fault_injection import FaultyShell
 from tests import torque
 from tests.grid_engine import GridEngine as Cell
 from tests.htcondor_pool import HTCondorPool

@@ -25,7 +25,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.conformance.fault_injection import Fault, FaultyHttp, FaultyShell, FaultySystem
+from pilotage.plugins.batch_check.fault_injection import Fault, FaultyHttp, FaultyShell, FaultySystem
 
 
 class Violated(Exception):

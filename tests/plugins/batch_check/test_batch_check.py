@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pilotage.cli.processes import batch
 from pilotage.fabric.batch.batch_system import Handle, JobReport, Output, State
-from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench, Violated
 from pilotage.fabric.batch.dialect import dialect as dialect_dialect
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
+from pilotage.plugins.batch_check import command
+from pilotage.plugins.batch_check.conformance import CHECKS, Bench, Violated
 from tests.stand_ins import commands
 
 
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, kind: Any, check: str) -> None:
 
 def test_the_command_tells_each_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch.main(["local", "--directory", str(tmp_path), "--only", "round_trip", "--json"])
+        command.main(["local", "--directory", str(tmp_path), "--only", "round_trip", "--json"])
     assert ended.value.code == 0
     [outcome] = json.loads(capsys.readouterr().out)
     assert (outcome["check"], outcome["passed"]) == ("round_trip", True)
@@ -107,7 +107,7 @@ def test_a_system_is_checked_as_the_file_of_a_director_describes_it(
     file = tmp_path / "director.yaml"
     file.write_text(yaml.safe_dump({"name": "north", "systems": {"farm": farm}}))
     with pytest.raises(SystemExit) as ended:
-        batch.main(["farm", "--config", str(file), "--queue", "normal", "--only", "round_trip", "--json"])
+        command.main(["farm", "--config", str(file), "--queue", "normal", "--only", "round_trip", "--json"])
     [outcome] = json.loads(capsys.readouterr().out)
     assert (ended.value.code, outcome["passed"]) == (status, not status), outcome["message"]
     assert ("nowhere: No such queue" in outcome["message"]) == bool(flags)
@@ -129,14 +129,14 @@ def test_what_does_not_go_with_the_file_of_a_director_is_named(
     systems = {"farm": slurm, "each": {**slurm, "directory": "/j/{ce}"}}
     file.write_text(yaml.safe_dump({"systems": systems}))
     with pytest.raises(SystemExit) as ended:
-        batch.main([*words, "--config", str(file)])
+        command.main([*words, "--config", str(file)])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_check_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch.main(["local", "--directory", str(tmp_path), "--only", "roundtrip"])
+        command.main(["local", "--directory", str(tmp_path), "--only", "roundtrip"])
     assert ended.value.code == 2
     assert "did you mean round_trip?" in capsys.readouterr().err
 
@@ -145,7 +145,7 @@ def test_a_check_that_fails_ends_the_command_with_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch.main(["local", "--directory", str(tmp_path), "--queue", "nowhere", "--only", "round_trip"])
+        command.main(["local", "--directory", str(tmp_path), "--queue", "nowhere", "--only", "round_trip"])
     assert ended.value.code == 1
     assert "there is no queue nowhere" in capsys.readouterr().out
 
@@ -164,7 +164,7 @@ def test_a_dialect_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     file.write_text(yaml.safe_dump(dict(dialect_dialect.shipped_content("lsf")) if kind == "command" else {}))
     words = ["--directory", str(tmp_path / "jobs"), "--queue", "normal", "--dialect", str(file)]
     with pytest.raises(SystemExit) as ended:
-        batch.main([kind, *words, "--only", "exit_status", "--only", "capacity_is_told", "--json"])
+        command.main([kind, *words, "--only", "exit_status", "--only", "capacity_is_told", "--json"])
     outcomes = json.loads(capsys.readouterr().out)
     assert [each["message"] for each in outcomes if not each["passed"]] == []
     assert ended.value.code == 0
@@ -190,13 +190,13 @@ def test_what_is_wrong_with_a_dialect_is_told(
         file.write_text(dialect)
         words += ["--dialect", str(file)]
     with pytest.raises(SystemExit) as ended:
-        batch.main(words)
+        command.main(words)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_what_is_not_installed_is_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        batch.main(["lsf", "--directory", str(tmp_path), "--only", "capacity_is_told"])
+        command.main(["lsf", "--directory", str(tmp_path), "--only", "capacity_is_told"])
     assert ended.value.code == 1
     assert "bqueues cannot be run" in capsys.readouterr().out

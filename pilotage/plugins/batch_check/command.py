@@ -22,8 +22,6 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.conformance.conformance import CHECKS, Bench, Violated
-from pilotage.fabric.batch.conformance.fault_injection import FaultyHttp, FaultyShell
 from pilotage.fabric.batch.dialect import dialect as dialect_dialect
 from pilotage.fabric.batch.dialect.dialect import Dialect, InvalidDialect, merge_dialect
 from pilotage.fabric.batch.local_host import QUEUE
@@ -31,6 +29,8 @@ from pilotage.fabric.batch.settings import BatchSystemKind, Connections, RemoteS
 from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
+from pilotage.plugins.batch_check.conformance import CHECKS, Bench, Violated
+from pilotage.plugins.batch_check.fault_injection import FaultyHttp, FaultyShell
 from requirements.errors import did_you_mean
 
 
