@@ -60,7 +60,7 @@ def _walk_commands(path: str, command: Any) -> Iterator[str]:
 
 
 def _list_operations() -> Iterator[str]:
-    for path, operations in app.ServiceApplication(routes=app._routes()).openapi()["paths"].items():
+    for path, operations in app.ServiceApplication(routes=app.list_routes()).openapi()["paths"].items():
         for method, each in operations.items():
             named = f"operation {each['operationId']}"
             yield f"{named} {method.upper()} {path}"

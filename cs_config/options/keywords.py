@@ -205,6 +205,7 @@ class Keyword:
     name: str  #: canonical spelling, in responses and stored descriptions
     attribute: str  #: attribute of `JobDescription`
     read: Callable[[object], object]  #: raises `UnfitValueError`
+    meaning: str  #: for the reference of keywords
     minimum: float | None = None  #: default, if the configuration sets none
     maximum: float | None = None  #: default, if the configuration sets none
     also: tuple[str, ...] = ()  #: spellings beside singular and plural
@@ -219,68 +220,142 @@ def _number(
     name: str,
     attribute: str,
     low: float,
-    high: float | None = None,
+    high: float | None,
+    meaning: str,
     *also: str,
     read: Callable[[object], float] = whole_number,
 ) -> Keyword:
-    return Keyword(name=name, attribute=attribute, read=read, minimum=low, maximum=high, also=also)
+    return Keyword(
+        name=name, attribute=attribute, read=read, meaning=meaning, minimum=low, maximum=high, also=also
+    )
 
 
-def _plain(name: str, attribute: str, read: Callable[[object], object], *also: str) -> Keyword:
-    return Keyword(name=name, attribute=attribute, read=read, also=also)
+def _plain(name: str, attribute: str, read: Callable[[object], object], meaning: str, *also: str) -> Keyword:
+    return Keyword(name=name, attribute=attribute, read=read, meaning=meaning, also=also)
 
 
 KEYWORDS = (
     # The payload.
-    _plain("Executable", "executable", filled_text),
-    _plain("Arguments", "arguments", arguments, "Argument"),
-    _plain("StdOutput", "std_output", text, "StdOut"),
-    _plain("StdError", "std_error", text, "StdErr"),
-    _plain("ExecutionEnvironment", "environment", environment, "Environment"),
-    _plain("InputSandbox", "input_sandbox", texts, "InputSandboxes"),
-    _plain("OutputSandbox", "output_sandbox", texts, "OutputSandboxes"),
-    _plain("LogLevel", "log_level", text),
-    _plain("JobConfigArgs", "job_config_args", text),
-    _plain("ForeignKeywords", "foreign", foreign),
+    _plain(
+        "Executable",
+        "executable",
+        filled_text,
+        "program that the pilot starts; a file of the input sandbox, or found on the node",
+    ),
+    _plain(
+        "Arguments", "arguments", arguments, "its arguments, split into words as a shell does", "Argument"
+    ),
+    _plain("StdOutput", "std_output", text, "file that gets the standard output; std.out if unset", "StdOut"),
+    _plain("StdError", "std_error", text, "file that gets the standard error; std.err if unset", "StdErr"),
+    _plain(
+        "ExecutionEnvironment",
+        "environment",
+        environment,
+        "environment variables of the payload: `NAME=value`",
+        "Environment",
+    ),
+    _plain("InputSandbox", "input_sandbox", texts, "files that are sent with the job", "InputSandboxes"),
+    _plain(
+        "OutputSandbox", "output_sandbox", texts, "files that are kept when it has ended", "OutputSandboxes"
+    ),
+    _plain("LogLevel", "log_level", text, "passed on to DIRAC's job wrapper"),
+    _plain("JobConfigArgs", "job_config_args", text, "passed on to DIRAC's job wrapper"),
+    _plain("ForeignKeywords", "foreign", foreign, "keywords of another system, which it gets back unchanged"),
     # Identification and ownership.
-    _plain("JobName", "job_name", short_text),
-    _plain("JobType", "job_type", short_filled_text, "JobTypes"),
-    _plain("JobGroup", "job_group", short_text),
-    _plain("Owner", "owner", filled_text),
-    _plain("OwnerGroup", "owner_group", filled_text),
-    _plain("VO", "vo", filled_text, "VirtualOrganization", "VirtualOrganisation"),
-    _number("Priority", "priority", 0, 10, "UserPriority", read=number),
-    _plain("JobPath", "job_path", names),
+    _plain("JobName", "job_name", short_text, "name, for people and filters"),
+    _plain(
+        "JobType",
+        "job_type",
+        short_filled_text,
+        "kind of work; limits, and queues with a job manager, select by it",
+        "JobTypes",
+    ),
+    _plain("JobGroup", "job_group", short_text, "group, for filters and limits"),
+    _plain("Owner", "owner", filled_text, "owner, where the token may submit for others"),
+    _plain("OwnerGroup", "owner_group", filled_text, "group of the owner, if it has several"),
+    _plain(
+        "VO",
+        "vo",
+        filled_text,
+        "VO, if the token is for several",
+        "VirtualOrganization",
+        "VirtualOrganisation",
+    ),
+    _number(
+        "Priority",
+        "priority",
+        0,
+        10,
+        "order among the jobs of one owner group, the largest first",
+        "UserPriority",
+        read=number,
+    ),
+    _plain("JobPath", "job_path", names, "steps of the optimizer chain, in place of the VO's"),
     # Input and output.
-    _plain("InputData", "input_data", logical_names),
-    _plain("InputDataPolicy", "input_data_policy", texts),
-    _plain("OutputData", "output_data", texts),
-    _plain("OutputPath", "output_path", text),
-    _plain("OutputSE", "output_se", texts, "OutputSEs"),
+    _plain(
+        "InputData",
+        "input_data",
+        logical_names,
+        "logical names of files; the job runs at sites that have them",
+    ),
+    _plain("InputDataPolicy", "input_data_policy", texts, "how DIRAC's job wrapper reaches its input data"),
+    _plain("OutputData", "output_data", texts, "files that DIRAC's job wrapper stores and registers"),
+    _plain("OutputPath", "output_path", text, "directory there for OutputData"),
+    _plain("OutputSE", "output_se", texts, "storage elements for OutputData", "OutputSEs"),
     # Requirements on the resource.
-    _number("CPUTime", "cpu_time", 100, 500_000, "MaxCPUTime"),
-    _number("MaxWallClockTime", "max_wall_clock_time", 1, None, "WallClockTime"),
-    _plain("Site", "sites", names, "Sites"),
-    _plain("BannedSites", "banned_sites", names, "BannedSite"),
-    _plain("GridCE", "grid_ces", names, "GridCEs"),
-    _plain("Platform", "platforms", names, "Platforms", "SystemConfig"),
-    _plain("Tags", "tags", names, "Tag"),
-    _number("NumberOfProcessors", "processors", 1, bounds.PROCESSORS),
-    _number("MinNumberOfProcessors", "min_processors", 1, bounds.PROCESSORS),
-    _number("MaxNumberOfProcessors", "max_processors", 1, bounds.PROCESSORS),
-    _plain("WholeNode", "whole_node", flag),
-    _number("MinRAM", "min_ram_mb", 0),
-    _number("MaxRAM", "max_ram_mb", 0),
-    _number("MinRAMPerCore", "min_ram_per_core_mb", 0, None, "RAMPerCore"),
-    *(_number(each.keyword, each.name, 0, each.most, *each.also) for each in QUANTITIES),
+    _number("CPUTime", "cpu_time", 100, 500_000, "CPU seconds that the job takes at most", "MaxCPUTime"),
+    _number(
+        "MaxWallClockTime",
+        "max_wall_clock_time",
+        1,
+        None,
+        "seconds after which the pilot ends the payload",
+        "WallClockTime",
+    ),
+    _plain("Site", "sites", names, "sites that it may run at; any if unset", "Sites"),
+    _plain("BannedSites", "banned_sites", names, "sites that it may not run at", "BannedSite"),
+    _plain("GridCE", "grid_ces", names, "CEs that it may run at; any if unset", "GridCEs"),
+    _plain(
+        "Platform",
+        "platforms",
+        names,
+        "platforms, any of which the node must run",
+        "Platforms",
+        "SystemConfig",
+    ),
+    _plain("Tags", "tags", names, "tags, all of which the queue must have", "Tag"),
+    _number("NumberOfProcessors", "processors", 1, bounds.PROCESSORS, "processors, exactly"),
+    _number("MinNumberOfProcessors", "min_processors", 1, bounds.PROCESSORS, "processors at least"),
+    _number(
+        "MaxNumberOfProcessors",
+        "max_processors",
+        1,
+        bounds.PROCESSORS,
+        "processors at most, if more than the least are free",
+    ),
+    _plain("WholeNode", "whole_node", flag, "a node for itself"),
+    _number("MinRAM", "min_ram_mb", 0, None, "MB of memory at least"),
+    _number("MaxRAM", "max_ram_mb", 0, None, "MB of memory beyond which the pilot ends the payload"),
+    _number(
+        "MinRAMPerCore",
+        "min_ram_per_core_mb",
+        0,
+        None,
+        "MB of memory at least, for each processor",
+        "RAMPerCore",
+    ),
+    *(
+        _number(each.keyword, each.name, 0, each.most, f"{each.keyword} at least", *each.also)
+        for each in QUANTITIES
+    ),
     # Parts of a grid job; read by its job manager.
-    _number("LocalJobs", "local_jobs", 1, 10**12),
-    _number("Events", "events", 1, 10**12),
-    _number("EventsPerJob", "events_per_job", 1, 10**12),
-    _number("EventsPerFile", "events_per_file", 1, 10**12),
-    _number("FirstEvent", "first_event", 0, 10**12),
-    _number("Seed", "seed", 0, 2**31 - 1),
-    _number("CPUPerEvent", "cpu_per_event", 0, 10**12, read=number),
+    _number("LocalJobs", "local_jobs", 1, 10**12, "local jobs that a job manager makes of it"),
+    _number("Events", "events", 1, 10**12, "events to be made or read by all local jobs"),
+    _number("EventsPerJob", "events_per_job", 1, 10**12, "events of one local job"),
+    _number("EventsPerFile", "events_per_file", 1, 10**12, "events of one file"),
+    _number("FirstEvent", "first_event", 0, 10**12, "number of the first event"),
+    _number("Seed", "seed", 0, 2**31 - 1, "first seed of the random numbers"),
+    _number("CPUPerEvent", "cpu_per_event", 0, 10**12, "CPU seconds for each event", read=number),
 )
 
 #: Keywords that are individual to each job: they affect neither where it may run nor whether it is valid.

@@ -41,12 +41,19 @@ class RoleSettings(_IssuerModel):
     """A role, and the group, scope or subject that has it."""
 
     role: str = Field(pattern=_ROLES)
-    group: str | None = None  #: in the claim `wlcg.groups`, such as `/cms/pilotage_admin`
-    scope: str | None = None  #: of the token
-    subject: str | None = None  #: one person or program
+    """user, vo_admin, site_admin, director, operator or monitor."""
+    group: str | None = None
+    """In the claim `wlcg.groups`, such as `/cms/pilotage_admin`."""
+    scope: str | None = None
+    """Of the token."""
+    subject: str | None = None
+    """One person or program."""
     vo: str | None = None
+    """VO of the role."""
     site: str | None = None
-    owner_group: str | None = None  #: default: `<vo>_user`
+    """Site of a site admin."""
+    owner_group: str | None = None
+    """Owner group of jobs; `<vo>_user` if unset."""
 
     @model_validator(mode="after")
     def _one_of_three(self) -> "RoleSettings":
@@ -59,8 +66,11 @@ class SignInSettings(_IssuerModel):
     """Client of an issuer for signing in to the web pages."""
 
     client_id: str = Field(min_length=1)
-    client_secret_file: Path | None = None  #: None: a public client
+    """Client that is registered with the issuer."""
+    client_secret_file: Path | None = None
+    """File with its secret; without it, it is a public client."""
     scopes: tuple[str, ...] = ("openid", "profile", "wlcg.groups")
+    """Scopes to request; `openid` is always one."""
 
     @field_validator("scopes")
     @classmethod
@@ -71,17 +81,26 @@ class SignInSettings(_IssuerModel):
 class IssuerSettings(_IssuerModel):
     """A trusted issuer of tokens, and the roles of its groups."""
 
-    url: str  #: the claim `iss` of its tokens
-    name: str = Field(default="", pattern=f"^$|{_NAME}")  #: default: host of the URL
-    kind: Literal["oidc", "diracx"] = "oidc"  #: diracx: VO, group and user are in claims of DiracX
-    #: Accepted values of the claim `aud`, which DiracX does not set.
+    url: str
+    """The claim `iss` of its tokens."""
+    name: str = Field(default="", pattern=f"^$|{_NAME}")
+    """For people and addresses; the host of the URL if unset."""
+    kind: Literal["oidc", "diracx"] = "oidc"
+    """oidc, or diracx: VO, group and user are in claims of DiracX."""
     audience: tuple[str, ...] = Field(default=(), validate_default=True)
+    """Accepted values of the claim `aud`, which DiracX does not set."""
     vo: str | None = None
+    """VO whose groups have their default roles, if `roles` is empty."""
     user_claim: str = "sub"
+    """Claim with the name of the user."""
     groups_claim: tuple[str, ...] = ("wlcg.groups", "groups")
-    roles: tuple[RoleSettings, ...] = ()  #: empty: default roles of the groups of `vo`
+    """Claims with the groups."""
+    roles: tuple[RoleSettings, ...] = ()
+    """Who has which role; empty: default roles of the groups of `vo`."""
     sign_in: SignInSettings | None = None
-    authorities: Path | None = None  #: CA certificates for its HTTPS; None: those of the system
+    """Signing in to the pages through this issuer."""
+    authorities: Path | None = None
+    """CA certificates for its HTTPS; those of the system if unset."""
 
     @field_validator("audience", "groups_claim", mode="before")
     @classmethod
@@ -126,6 +145,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path
+    """Directory of the installation: signing key, settings, and without PostgreSQL the database."""
     database_url: Annotated[
         str,
         options.option("URL", "Database (default: PILOTAGE_DATABASE_URL or SQLite in the home directory)."),
@@ -184,12 +204,16 @@ class Settings(BaseModel):
             "FILE", "Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY)."
         ),
     ] = None
-    trusted_proxies: tuple[str, ...] = ()  #: addresses and networks whose X-Forwarded headers are believed
-    web_hook_networks: tuple[str, ...] = ()  #: that web hooks may reach beside the internet, also without TLS
-    web_hook_refused_networks: tuple[str, ...] = ()  #: that they may not reach, though public or allowed
-    #: Through which web hooks send e-mail, such as smtp://localhost; none: they cannot.
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks whose X-Forwarded headers are believed."""
+    web_hook_networks: tuple[str, ...] = ()
+    """Networks that web hooks may reach beside the internet, also without TLS."""
+    web_hook_refused_networks: tuple[str, ...] = ()
+    """Networks that web hooks may not reach, though public or allowed."""
     mail_server: str | None = Field(default=None, pattern=_MAIL_SERVER)
+    """Server of the e-mail of web hooks, such as smtp://localhost; without it they send none."""
     mail_from: str = Field(default="pilotage@localhost", pattern=r"^[^@\s<>,]+@[^@\s<>,]+$")
+    """Sender of the e-mail of web hooks."""
     workers: Annotated[
         int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
     ] = Field(default=1, ge=1, le=256)
@@ -197,9 +221,12 @@ class Settings(BaseModel):
         Path | None,
         options.option("FILE", "Configuration file to import at start, if it changed since the last import."),
     ] = None
-    blobs: Path  #: directory of sandboxes and outputs; shared by all hosts
-    key: Path  #: private signing key of tokens; the same on all hosts
-    issuers: tuple[IssuerSettings, ...] = ()  #: trusted besides the installation itself
+    blobs: Path
+    """Directory of sandboxes and outputs; shared by all hosts."""
+    key: Path
+    """Private signing key of tokens; the same on all hosts."""
+    issuers: tuple[IssuerSettings, ...] = ()
+    """Issuers of tokens that are trusted besides the installation itself."""
     site: Annotated[
         str | None,
         options.option("SITE", "Run local pilots for the queues of this site while jobs wait for them."),
@@ -220,10 +247,14 @@ class Settings(BaseModel):
     log_level: Annotated[
         str, options.option("LEVEL", "Log level: debug, info, warning (default) or error.")
     ] = Field(default="warning", pattern="^(debug|info|warning|error)$")
-    url: str | None = None  #: for clients: the service
-    authorities: Path | None = None  #: for clients: CA certificates of the service
-    proxy: str | None = None  #: for clients: HTTP proxy to the service, or `none`; else HTTPS_PROXY
-    token: str | None = Field(default=None, repr=False)  #: for clients
+    url: str | None = None
+    """For clients: the service."""
+    authorities: Path | None = None
+    """For clients: CA certificates of the service."""
+    proxy: str | None = None
+    """For clients: HTTP proxy to the service, or `none`; else HTTPS_PROXY."""
+    token: str | None = Field(default=None, repr=False)
+    """For clients: the token."""
 
     @field_validator(*_NETWORKS, mode="before")
     @classmethod

@@ -93,7 +93,7 @@ def create_app(parts: Services) -> FastAPI:
         title="Pilotage",
         summary="Task queue and pilot matcher.",
         version="1",
-        routes=_routes(),
+        routes=list_routes(),
         lifespan=_lifespan,
         redirect_slashes=False,
         openapi_url=None,  # `pages.interface` has these: FastAPI's page loads scripts from other hosts
@@ -116,7 +116,7 @@ def create_app(parts: Services) -> FastAPI:
 
 
 @cache
-def _routes() -> list[BaseRoute]:
+def list_routes() -> list[BaseRoute]:
     """All routes. They hold nothing of one application, and making them takes most of its start."""
     everything = APIRouter(strict_content_type=False, generate_unique_id_function=openapi.name_operation)
     api = APIRouter(

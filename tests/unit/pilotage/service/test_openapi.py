@@ -19,7 +19,7 @@ Document = dict[str, Any]
 @pytest.fixture(scope="module")
 def document() -> Document:
     """Made by the process that runs these tests alone: it takes a second."""
-    return app.ServiceApplication(routes=app._routes()).openapi()
+    return app.ServiceApplication(routes=app.list_routes()).openapi()
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_there_are_examples_of_the_twenty_requests_with_a_body_that_are_made_mos
 
 
 def test_threads_that_need_the_description_at_once_share_one(monkeypatch: pytest.MonkeyPatch):
-    described = app.ServiceApplication(routes=app._routes())
+    described = app.ServiceApplication(routes=app.list_routes())
     threads = [threading.Thread(target=described.openapi) for _ in range(4)]
     made: list[object] = []
 
