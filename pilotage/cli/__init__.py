@@ -1,5 +1,1 @@
 """Command line, settings, the wiring of the parts, and the embedded mode."""
-
-from pilotage.cli.application import main
-
-__all__ = ["main"]

@@ -1,13 +1,14 @@
 """Connects commands to the service."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 
-from pilotage.cli import home_directory, options, output
+from pilotage.cli import errors, home_directory, options, output
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.home_directory import ClientSettings
 from pilotage.fabric.client import ServiceClient
@@ -64,9 +65,15 @@ class ServiceOptions:
     home: options.Home = None
     url: options.Url = None
 
-    def connect(self) -> ServiceClient:
+    @contextmanager
+    def connect(self) -> Iterator[ServiceClient]:
         """A client of the service named by flags, environment or `client.env`."""
-        return connect(url=self.url, home=self.home)
+        with connect(url=self.url, home=self.home) as client:
+            try:
+                yield client
+            except KeyboardInterrupt as stopped:
+                errors.show_notes(stopped)  # here, since Typer makes an exit status of it
+                raise
 
     def show(self, fetch: Callable[[ServiceClient], Any], render: Callable[[Any], RenderableType]) -> None:
         """Fetch an answer, and print it as JSON, or what `render` makes of it."""

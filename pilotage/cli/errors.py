@@ -81,6 +81,11 @@ def show_bug(error: Exception) -> int:
     return REFUSED
 
 
+def show_notes(error: BaseException) -> None:
+    """Print what is known of work that was broken off, such as jobs that are submitted already."""
+    sys.stderr.writelines(f"pilotage: {harmless(note)}\n" for note in getattr(error, "__notes__", ()))
+
+
 def explain_missing(error: ModuleNotFoundError) -> CommandRefused | None:
     """How to install the package that is missing; None for a module that is not of our dependencies."""
     package = (error.name or "").partition(".")[0]

@@ -108,17 +108,8 @@ def _describe_progress(
     """The error of a request, with what was changed before; `ids`: those of this request and behind it."""
     if not (done["job_ids"] or done["refused"] or ids[_IDS:]):
         return error
-    is_uncertain = isinstance(error, ServiceAway) or error.status >= 500
-    first = _IDS if is_uncertain else 0
-    parts = {
-        "changed": done["job_ids"],
-        "refused": [each["job_id"] for each in done["refused"]],
-        "may be changed or not": ids[:first],
-        "not tried": ids[first:],
-    }
-    told = [f"{what}: {format_ids(some)}" for what, some in parts.items() if some]
-    others = [] if ids else ["others that pass the filters may be as they were"]
-    message = "; ".join([str(error), *told, *others])
+    first = _IDS if isinstance(error, ServiceAway) or error.status >= 500 else 0
+    message = f"{error}; {_name_changed(done, ids, uncertain=first)}"
     details = {**error.details, **done, "uncertain": list(ids[:first]), "not_tried": list(ids[first:])}
     if isinstance(error, ApiError):
         return ApiError(
@@ -127,6 +118,18 @@ def _describe_progress(
     away = ServiceAway(message)
     away.details = details
     return away
+
+
+def _name_changed(done: Json, ids: Sequence[int], *, uncertain: int) -> str:
+    """What was changed before something went wrong; of the `ids` left the first may be changed."""
+    parts = {
+        "changed": done["job_ids"],
+        "refused": [each["job_id"] for each in done["refused"]],
+        "may be changed or not": ids[:uncertain],
+        "not tried": ids[uncertain:],
+    }
+    named = [f"{what}: {format_ids(some)}" for what, some in parts.items() if some]
+    return "; ".join([*named, *([] if ids else ["others that pass the filters may be as they were"])])
 
 
 class RenewableToken(TokenSource, Protocol):
@@ -333,7 +336,8 @@ class ServiceClient:
         """Change the jobs with these ids, or else all that pass the filters, in as many requests as it takes.
 
         The answer has the changed ones as `job_ids`, and others that were named as `refused`, with reasons.
-        If a later request fails, its error has those of the earlier ones in its message and `details`.
+        If a later request fails, its error has those of the earlier ones in its message and `details`; Ctrl-C
+        has them in a note.
         """
         batches = [ids[start : start + _IDS] for start in range(0, len(ids), _IDS)]
         todo = deque({"ids": ",".join(map(str, batch))} for batch in batches) or deque([dict(filters)])
@@ -345,6 +349,10 @@ class ServiceClient:
             except (ServiceAway, ApiError) as error:
                 left = ids[(len(batches) - len(todo)) * _IDS :]
                 raise _describe_progress(error, done, left) from error
+            except KeyboardInterrupt as error:
+                left = ids[(len(batches) - len(todo)) * _IDS :]
+                error.add_note(_name_changed(done, left, uncertain=_IDS))
+                raise
             body = todo.popleft()
             done["job_ids"] += answer["job_ids"]
             done["refused"] += answer.get("refused", [])

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import connection, home_directory, options, output, settings
+from pilotage.cli import connection, home_directory, options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.home_directory import ClientSettings
@@ -142,13 +142,17 @@ def revoke(
 
 def _signing_client(service: ServiceOptions) -> ServiceClient:
     """A client with the configured token, or else with an operator's token signed by the local key."""
-    chosen = settings.load({"home": service.home, "url": service.url})
-    if chosen.token or home_directory.read_client_env(chosen.home) or not chosen.key.exists():
-        return service.connect()
-    # Imported late: most users have a token, and need neither keys nor the database.
+    mine = home_directory.load_client_settings(home=service.home, url=service.url)
+    if mine.token or home_directory.read_client_env(mine.home):
+        return connection.connect(url=service.url, home=service.home)
+    # Imported late: most users have a token, and need neither all settings nor keys nor the database.
+    from pilotage.cli import settings
     from pilotage.cli.commands import tokens
     from pilotage.service.auth import callers
 
+    chosen = settings.load({"home": service.home, "url": service.url})
+    if not chosen.key.exists():
+        return connection.connect(url=service.url, home=service.home)
     grant = callers.grant(role="operator", user=getuser(), ttl=_LONGEST_SESSION)
     token, _ = tokens.mint_token(chosen, grant)
     own = ClientSettings(

@@ -413,3 +413,27 @@ def test_a_service_that_goes_away_is_waited_for(wait: Callable[[_Restarting], Ma
             wait(_Restarting(error, "Done"))
     with pytest.raises(ApiError):
         wait(_Restarting("Running", ApiError("no", status=401, code="not_authenticated", details={})))
+
+
+def test_ctrl_c_in_a_change_names_what_was_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+
+    def answer(_: object, _method: str, _path: str, *, json: Mapping[str, str]) -> dict[str, Any]:
+        if sent:
+            raise KeyboardInterrupt
+        sent.append(json["ids"])
+        return {"job_ids": [int(each) for each in json["ids"].split(",")], "refused": []}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
+    told = "changed: 1-1000; may be changed or not: 1001-2000; not tried: 2001-2500"
+    with Client() as client, pytest.raises(KeyboardInterrupt) as broken:
+        client.kill(*range(1, 2501))
+    assert broken.value.__notes__ == [told]
+    sent.clear()
+    with pytest.raises(SystemExit, match="130"):
+        main(["job", "kill", "1-2500"])
+    assert capsys.readouterr().err == f"pilotage: {told}\n"

@@ -102,6 +102,8 @@ _API = "/api/v1"
 _UNAUTHORIZED = 401
 #: Signs of a path that are sent as they are (RFC 3986); `%`: what is quoted already.
 _SAFE = "/%:@!$&'()*+,;="
+#: Header of a request that has one effect however often it is sent.
+_KEY = "Idempotency-Key"
 #: Bytes of an archive held in memory at a time.
 _CHUNK = 1 << 18
 #: Maximum bytes of a JSON response.
@@ -210,12 +212,14 @@ class _IdleConnections:
         self._clock = clock
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
 
-    def take(self) -> http.client.HTTPConnection | None:
-        """The one used last, if the service has not closed it."""
+    def take(self, timeout: float) -> http.client.HTTPConnection | None:
+        """The one used last, if the service has not closed it, with another timeout."""
         with suppress(IndexError):
             while True:
                 since, connection = self._idle.pop()
                 if self._clock() - since < _MOST_IDLE and not _has_input(connection):
+                    connection.timeout = timeout
+                    connection.sock.settimeout(timeout)
                     return connection
                 connection.close()
         return None
@@ -394,16 +398,24 @@ class Transport:
         headers: Mapping[str, str],
         timeout: float | None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """One request and its response; the connection is kept if the response was read to its end."""
-        connection = self._connect(timeout or self._timeout)
+        """One request and its response; the connection is kept if the response was read to its end.
+
+        A connection that stayed open may end just when it is used again: what is the same if it is done twice
+        is then sent on a new one.
+        """
+        seconds = timeout or self._timeout
+        kept = self._idle.take(seconds)
+        connection = kept or self._connect(seconds)
+        request = (method, self._as_seen_by_proxy(target), data, dict(headers))
         is_done = False
         try:
-            is_sent = False
-            # A service that refuses before it has read the whole body explains this in its response.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, self._as_seen_by_proxy(target), data, dict(headers))
-                is_sent = True
-            response = connection.getresponse()
+            try:
+                response, is_sent = _send(connection, *request)
+            except ConnectionError:
+                if kept is None or not _is_repeatable(method, data, headers):
+                    raise
+                connection.close()  # the next request opens it
+                response, is_sent = _send(connection, *request)
             yield response
             is_done = is_sent and response.isclosed() and not response.will_close
         finally:
@@ -414,9 +426,6 @@ class Transport:
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         """A connection to the service or to the proxy, with a CONNECT tunnel where the service uses TLS."""
-        if (kept := self._idle.take()) is not None:
-            kept.sock.settimeout(timeout)
-            return kept
         to = self._proxy or self
         if not self._tls:
             made = http.client.HTTPConnection(to.host, to.port, timeout=timeout)
@@ -438,6 +447,27 @@ class Transport:
         shown = {"Authorization": f"Bearer {token}"} if token else {}
         own = {} if self._proxy is None or self._tls else self._proxy.headers
         return {**shown, "Accept": "application/json", **(headers or {}), **own}
+
+
+def _send(
+    connection: http.client.HTTPConnection,
+    method: str,
+    target: str,
+    data: bytes | BinaryIO | None,
+    headers: dict[str, str],
+) -> tuple[http.client.HTTPResponse, bool]:
+    """The response to a request, and whether the whole request was sent before it."""
+    is_sent = False
+    # A service that refuses before it has read the whole body explains this in its response.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, target, data, headers)
+        is_sent = True
+    return connection.getresponse(), is_sent
+
+
+def _is_repeatable(method: str, data: bytes | BinaryIO | None, headers: Mapping[str, str]) -> bool:
+    """Whether a request has one effect if it is carried out twice, and can be sent again."""
+    return (method == "GET" or _KEY in headers) and (data is None or isinstance(data, bytes))
 
 
 def _rewind(data: bytes | BinaryIO | None, begin: int) -> None:

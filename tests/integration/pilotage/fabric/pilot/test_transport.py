@@ -392,6 +392,27 @@ def test_a_connection_is_not_used_again_after_seconds_or_with_a_response_that_wa
         assert server.connections == 3
 
 
+@pytest.mark.parametrize(
+    ("method", "headers", "is_repeated"),
+    [("GET", {}, True), ("POST", {"Idempotency-Key": "a"}, True), ("POST", {}, False)],
+    ids=["reading", "with a key", "any other"],
+)
+def test_a_connection_that_ends_as_it_is_used_again_fails_only_what_is_not_to_be_done_twice(
+    method: str, headers: dict[str, str], is_repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_has_input", lambda _: False)  # it ends after the look
+    with Lines(http(b"{}")) as server:
+        service = Transport(server.url, "t")
+        service.call("GET", "/first")
+        assert server.ended.wait(300)
+        server.answers.append(http(b'{"again": 1}'))
+        if is_repeated:
+            assert service.call(method, "/second", {}, headers=headers).body == {"again": 1}
+        else:
+            with pytest.raises(Away):
+                service.call(method, "/second", {}, headers=headers)
+
+
 class Tokens:
     """A source that has another token when one is refused."""
 
