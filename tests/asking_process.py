@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from cs_config.tree.address import QueueAddress
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
 from tests import waiting

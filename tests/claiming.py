@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
@@ -12,6 +13,9 @@ from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchRequest, MatchResult
+from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.leases import batched_claim
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 
 Answer = TypeVar("Answer")
 
@@ -61,3 +65,11 @@ def run(work: Callable[[], Coroutine[Any, Any, Answer]], *processes: ClaimingPro
                 await each.claimer.close()
 
     return asyncio.run(carry_out())
+
+
+def claim_together(
+    server: AutocommitRunner, claims: Sequence[BatchClaim], *, now: datetime
+) -> list[BatchClaimResult]:
+    """The outcomes of claims in one statement."""
+    rows = server.rows(*batched_claim.build_statement(claims, now=now))
+    return batched_claim.read_results(claims, rows, now=now)

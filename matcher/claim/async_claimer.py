@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from matcher.claim import batch_claim, claim_loop
 from matcher.claim import matcher as matching
-from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from matcher.limits.place_policy import PlainLimits
@@ -53,6 +52,8 @@ _SLOW = 0.02
 _BATCH = 64
 #: Requests that wait for a statement; further ones go to the claim thread, which refuses what is too much.
 _MOST_WAITING = 1024
+#: Task queues tried for a request; afterwards the claim thread serves it.
+_TRIES = 4
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class AsyncClaimer:
         `NotInTime` at the deadline, and the errors of an unavailable database. What comes after the end of
         the future is released.
         """
-        key = claim_loop.request_key(request)
+        key = request.key
         if not self._lanes or key in self._keys:
             return None
         if (prepared := self._matcher.prepare_in_memory(request)) is None:
@@ -236,7 +237,7 @@ class AsyncClaimer:
             if database.is_unavailable(error) and not database.is_conflict(error):
                 raise
             # It claimed nothing: one of the requests is at fault, or is answered elsewhere.
-            batch_claim.log_rejection(error, len(claims))
+            _log_rejection(error, len(claims))
             for ticket in tried:
                 self._hand_over(ticket)
             return
@@ -282,7 +283,7 @@ class AsyncClaimer:
             return
         if task_queue_id not in lane.shared:
             ticket.emptied.add(task_queue_id)
-        if len(ticket.prepared.drawn.tried) >= batch_claim.TRIES:
+        if len(ticket.prepared.drawn.tried) >= _TRIES:
             self._hand_over(ticket)
         elif not ticket.future.done():
             self._waiting.appendleft(ticket)
@@ -323,4 +324,22 @@ def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:
     task_queue, limits, counting = prepared.drawn.next(), prepared.limits, None
     if task_queue is None or (limits and (counting := limits.find_counting(task_queue)) is None):
         return None
-    return batch_claim.build_claim(prepared, task_queue, lease=lease, counting=counting)
+    job_types = task_queue.requirement_class.job_types
+    return BatchClaim(
+        task_queue_id=task_queue.task_queue_id,
+        place=prepared.place,
+        holder=prepared.holder.for_vo(task_queue.vo),
+        lease=lease,
+        allotment=prepared.allot_one(task_queue),
+        request_id=prepared.request.request_id,
+        counted_by=None if counting is None else counting.counted_by,
+        counting=counting,
+        job_type=None if counting is None else min(job_types, default=""),
+    )
+
+
+def _log_rejection(error: DBAPIError, claims: int) -> None:
+    """Log that the database rejected a statement, a warning if not by a rival's request: it costs much."""
+    is_rival = isinstance(error, IntegrityError) or database.is_conflict(error)
+    level = logging.INFO if is_rival else logging.WARNING
+    log.log(level, "a batch of %d claims was rejected, they go step by step: %s", claims, error)

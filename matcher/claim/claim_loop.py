@@ -1,87 +1,91 @@
-"""Claiming step by step: for all requests of a batch in one transaction."""
+"""Claiming step by step: for all requests of a batch in one transaction, on any database."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from operator import attrgetter
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
-from cs_config.cache import evict
-from matcher.claim.allotment import JobSize, SlotAllotment, read_size
-from matcher.index.sampling import CandidateOrder
+from matcher.claim.allotment import SlotAllotment
+from matcher.claim.claim_request import ClaimRequest, ClaimResult
+from matcher.claim.in_doubt_claims import InDoubtClaims
 from matcher.index.waiting import split_into_pieces
 from matcher.limits import place_policy
-from matcher.limits.admission import AdmissionPolicy
-from matcher.limits.place_policy import PlacePolicies, PlacePolicy, PlainLimits
-from matcher.request.match_request import MatchRequest
-from requirements.resource import Allotment, Location, Resource
+from matcher.limits.place_policy import PlacePolicies, PlacePolicy
+from matcher.request.match_request import MatchRequest, Unserved
+from requirements.errors import PilotageError
+from requirements.resource import Location
+from taskqueue.db import database
 from taskqueue.leases import assignment, attempts, candidate_jobs
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import TakenRow
 from taskqueue.leases.attempts import RequestKey
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow
-from taskqueue.leases.opening import AssignedJob, ClaimedJob, LeaseHolder
+from taskqueue.leases.opening import AssignedJob, ClaimedJob
 from taskqueue.pilots import slots
 from taskqueue.pilots.slots import SlotRoom
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Cached allotments per place.
-_ALLOTMENTS = 1000
 #: Task queues tried before a query finds which of the others have jobs at all.
 _DIRECT_TRIES = 3
+#: Passes over a locked place after which it is waited for.
+_PASSES = 3
+
+#: Results by the `id()` of their requests.
+Results = dict[int, ClaimResult | PilotageError]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
-    """A prepared request: the place where its jobs would run, and the candidates."""
+class StepwiseClaimer:
+    """Claims of one process step by step; for the claim thread only."""
 
-    request: MatchRequest
-    resource: Resource  #: shared by the jobs
-    place: Location
-    holder: LeaseHolder
-    drawn: CandidateOrder  #: matching task queues, in the order to try them
-    admission: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
-    otherwise: str | None = None  #: reason if none of the candidates has a job any more
-    counted: bool = False  #: whether the place is known to have limits, bans or throttles
-    limits: PlainLimits | None = None  #: of a counted place, if a statement may apply them by itself
-    #: of single jobs, shared by requests with the same resource
-    allotments: dict[JobSize, Allotment] = field(default_factory=dict)
+    def __init__(self, engine: Engine, doubts: InDoubtClaims) -> None:
+        self._engine = engine
+        self._doubts = doubts
+        self._passed: Counter[Location] = Counter()  # claims in a row that found a place locked
 
-    @property
-    def is_single(self) -> bool:
-        """Whether one batch statement may claim for it: one job, and any will do.
+    def claim(self, requests: Sequence[ClaimRequest], *, now: datetime) -> Results:
+        """Claim for all requests: first at free places, then at one that was passed over too often.
 
-        Not without a queue: the statement does not search for rules inside a place.
+        Jobs claimed at free places must be delivered even if the second transaction fails.
         """
-        is_any = self.admission is None and self.request.presented.job_id is None
-        return self.request.count == 1 and is_any and bool(self.place.queue)
+        overdue = next((each.place for each in requests if self._passed[each.place] >= _PASSES), None)
+        free = [each for each in requests if each.place != overdue]
+        late = [each for each in requests if each.place == overdue]
+        found = self._claim_together(free, now, wait=False) if free else {}
+        try:
+            found |= self._claim_together(late, now, wait=True) if late else {}
+        except Exception as error:  # of any kind
+            is_busy = isinstance(error, OperationalError) and database.is_lock_timeout(error)
+            if not (free or is_busy):
+                raise
+            result = ClaimResult(in_other_hands=True) if is_busy else Unserved(error)
+            found |= dict.fromkeys((id(each.request) for each in late), result)
+        self._count_passes(requests, found)
+        return found
 
-    def allot_one(self, task_queue: TaskQueue) -> Allotment:
-        """The allotment of a single job of a task queue."""
-        asked = task_queue.requirement_class
-        size = read_size(asked)
-        known = self.allotments.get(size)
-        if known is None:
-            filling = SlotAllotment(self.resource)
-            filling.take(asked, 1)
-            [known] = filling.allotments()
-            if len(self.allotments) >= _ALLOTMENTS:
-                evict(self.allotments, _ALLOTMENTS)
-            self.allotments[size] = known
-        return known
+    def _count_passes(self, requests: Sequence[ClaimRequest], found: Results) -> None:
+        results = [(each.place, found[id(each.request)]) for each in requests]
+        passed = {
+            place for place, result in results if isinstance(result, ClaimResult) and result.in_other_hands
+        }
+        for place in {place for place, _ in results} - passed:
+            self._passed.pop(place, None)
+        self._passed.update(passed)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimResult:
-    """The result of a claim for one request: jobs, or a reason."""
-
-    claimed: tuple[ClaimedJob, ...] = ()
-    refused: str | None = None  #: reason code why it may have none now: banned, throttled
-    emptied: frozenset[int] = frozenset()  #: tried task queues without a job
-    #: matching jobs are locked by other transactions; they may become free again
-    in_other_hands: bool = False
+    def _claim_together(self, requests: Sequence[ClaimRequest], now: datetime, *, wait: bool) -> Results:
+        """Claim in one transaction; claims whose commit is not confirmed are in doubt."""
+        maybe: list[tuple[MatchRequest, tuple[str, ...]]] = []
+        with self._doubts.about(maybe), database.writing(self._engine) as conn:
+            results = claim_all(conn, requests, now=now, wait=wait)
+            maybe += (
+                (requests[number].request, tuple(each.lease for each in result.claimed))
+                for number, result in results.items()
+            )
+        return {id(requests[number].request): result for number, result in results.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,9 +168,7 @@ def claim_all(
     which raises OperationalError after a moment.
     """
     policies = place_policy.lock_policies(conn, {prepared.place for prepared in requests}, now, wait=wait)
-    keys = {
-        number: key for number, each in enumerate(requests) if (key := request_key(each.request)) is not None
-    }
+    keys = {number: key for number, each in enumerate(requests) if (key := each.request.key) is not None}
     new = attempts.reserve_keys(conn, keys.values(), now=now) if keys else frozenset()
     repeated = [requests[number].request for number, key in keys.items() if key not in new]
     held = read_earlier_answers(conn, repeated, lock=True) if repeated else {}
@@ -222,16 +224,11 @@ def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | Non
     )
 
 
-def request_key(request: MatchRequest) -> RequestKey | None:
-    """Idempotency key of a request; None: it has none."""
-    return None if request.request_id is None else (request.caller.subject, request.request_id)
-
-
 def read_earlier_answers(
     conn: Connection, requests: Sequence[MatchRequest], *, lock: bool = False
 ) -> Mapping[RequestKey | None, tuple[ClaimedJob, ...]]:
     """Jobs of earlier answers that are still held, by request key; `lock` as of `attempts.read_answers`."""
-    keys = [key for request in requests if (key := request_key(request)) is not None]
+    keys = [key for request in requests if (key := request.key) is not None]
     found: dict[RequestKey | None, tuple[ClaimedJob, ...]] = {}
     for key, job_ids in attempts.read_answers(conn, keys, lock=lock).items():
         if held := leases_claim.list_held(conn, job_ids, subject=key[0]):

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 
 from matcher.claim import in_doubt_claims
 from matcher.claim import matcher as matching
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime, Unserved
 from requirements.errors import PilotageError

@@ -15,7 +15,6 @@ from threading import Lock
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from matcher.claim import claim_loop
 from matcher.request.match_request import MatchRequest
 from taskqueue.db import database
 from taskqueue.errors import LeaseNotFound
@@ -31,10 +30,9 @@ def release(conn: Connection, request: MatchRequest, leases: Iterable[str], *, n
         LeaseNotFound: One of them was never claimed.
     """
     recalled = [lifecycle.recall(conn, lease, reason=REASON, now=now) for lease in leases]
-    key = claim_loop.request_key(request)
     # A started job stays the answer: a repetition of the request elsewhere gets no second job.
-    if key is not None and all(recalled):
-        attempts.release_keys(conn, [key])
+    if request.key is not None and all(recalled):
+        attempts.release_keys(conn, [request.key])
 
 
 def release_if_claimed(

@@ -15,8 +15,9 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.cache import NoMatch, QueuePoolCache
 from matcher.claim import claim_loop, in_doubt_claims
-from matcher.claim.batch_claim import BatchClaimer, Results
-from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim.claim_loop import Results, StepwiseClaimer
+from matcher.claim.claim_request import ClaimRequest, ClaimResult
+from matcher.claim.in_doubt_claims import InDoubtClaims
 from matcher.claim.matching_task_queues import (
     DemandCount,
     MatchedPlace,
@@ -29,6 +30,7 @@ from matcher.claim.snapshot import MatcherCache, Snapshot
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.limits import job_groups
+from matcher.limits.compiled_rules import RuleFollower
 from matcher.pilot_groups import PilotGroup
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotServed, Unserved
 from requirements.errors import PilotageError
@@ -74,8 +76,9 @@ class Matcher:
         self._random = random or Random()
         self._memory = MatcherCache()
         self._freshness = FeedFreshness()
-        self._claims = BatchClaimer(engine)
-        self.doubts = self._claims.doubts  #: claims with unknown outcome
+        self._rules = RuleFollower(engine)  # to bring up to date before requests are prepared
+        self.doubts = InDoubtClaims()  #: claims with unknown outcome
+        self._claims = StepwiseClaimer(engine, self.doubts)
         self._job_groups = job_groups.find_cache(engine)
         self._pools = QueuePoolCache()
         self.is_loaded = False  #: whether the waiting jobs were read at least once
@@ -92,7 +95,7 @@ class Matcher:
     def refresh(self) -> None:
         """Apply recent changes; for idle times."""
         self._mark_empty()
-        self._claims.rules.follow(self._config())
+        self._rules.follow(self._config())
         since = self._freshness.begin()
         with database.reading(self._engine) as conn:
             self._follow(conn, self.now(), since)
@@ -104,10 +107,7 @@ class Matcher:
         """
         numbers: dict[object, int] = {}
         # For each request the position of the first one with the same key.
-        first = [
-            numbers.setdefault(claim_loop.request_key(request) or number, number)
-            for number, request in enumerate(batch)
-        ]
+        first = [numbers.setdefault(request.key or number, number) for number, request in enumerate(batch)]
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
         was_fresh = time.monotonic() - self._memory.bans.at < _FRESH
         found = self._claim_jobs(unique, fresh=was_fresh)
@@ -157,7 +157,7 @@ class Matcher:
         """One result per request; `fresh`: the snapshot of a moment ago is good enough."""
         if not fresh:
             self._mark_empty()
-        self._claims.rules.follow(self._config())
+        self._rules.follow(self._config())
         now, since = self.now(), None if fresh else self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             view = self._view(reading, now, since)
@@ -168,8 +168,7 @@ class Matcher:
                 id(request): _find_pools(view, request) for request in requests if request.presented.submits
             }
         prepared = [each for each in found.values() if isinstance(each, ClaimRequest)]
-        # The claim uses the newest configuration.
-        claimed = self._claims.claim(prepared, config=self._config(), now=now)
+        claimed = self._claims.claim(prepared, now=now) if prepared else {}
         for each in prepared:
             result = claimed[id(each.request)]
             self.record_outcome(each, gave=isinstance(result, ClaimResult) and bool(result.claimed))
@@ -288,7 +287,7 @@ class Matcher:
     def current_view(self) -> Iterator[Snapshot]:
         """A snapshot with all changes."""
         self._mark_empty()  # otherwise the snapshot would restore them
-        self._claims.rules.follow(self._config())
+        self._rules.follow(self._config())
         since = self._freshness.begin()
         with database.reading_lazily(self._engine) as reading:
             yield self._view(reading, self.now(), since)
@@ -359,11 +358,7 @@ def _read_earlier_answers(
         if each.request_id is not None and not isinstance(found[id(each)], ClaimRequest)
     ]
     given = claim_loop.read_earlier_answers(view.conn, keyed) if keyed else {}
-    return {
-        id(request): ClaimResult(claimed=held)
-        for request in keyed
-        if (held := given.get(claim_loop.request_key(request)))
-    }
+    return {id(request): ClaimResult(claimed=held) for request in keyed if (held := given.get(request.key))}
 
 
 def _find_pools(view: Snapshot, request: MatchRequest) -> PlacePools | None:

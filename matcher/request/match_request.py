@@ -25,7 +25,7 @@ from requirements.nodes.node_facts import Facts
 from requirements.quantities import QUANTITIES
 from requirements.resource import Resource, StatedResource, Values
 from requirements.values import fold
-from taskqueue.leases.attempts import AttemptTimes
+from taskqueue.leases.attempts import AttemptTimes, RequestKey
 from taskqueue.leases.opening import ClaimedJob
 
 
@@ -83,6 +83,11 @@ class MatchRequest:
     #: Cache key, equal for equal statements from the same place with the same rights; None: not cached.
     cache_key: Hashable | None = None
     times: AttemptTimes | None = None  #: of its attempts; None: those of the VO
+
+    @property
+    def key(self) -> RequestKey | None:
+        """Its idempotency key; None: it has none."""
+        return None if self.request_id is None else (self.caller.subject, self.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     JSON,
@@ -98,29 +98,6 @@ def _quote(value: str | int) -> str:
 _PLAN_SETTINGS = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off"
 Rows = list[tuple[Any, ...]]
 _Driver: TypeAlias = "psycopg.Connection[Any]"
-
-
-class StatementRunner(Protocol):
-    """Executes statements."""
-
-    def rows(self, statement: str, values: Sequence[object]) -> Rows:
-        """Execute a statement with `$1` … for its values; DBAPIError if the server rejects it or is away."""
-
-
-class TransactionRunner:
-    """Runs statements in an open transaction, which has to be rolled back if one fails."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-
-    def rows(self, statement: str, values: Sequence[object]) -> Rows:
-        """Execute a statement; its rows."""
-        try:
-            return _run(self._conn.dialect, _get_driver(self._conn), statement, values)
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                self._conn.invalidate()
-            raise
 
 
 class AutocommitRunner:

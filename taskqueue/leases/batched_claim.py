@@ -17,7 +17,6 @@ from typing import Any
 
 from requirements.resource import Allotment, Location
 from requirements.values import fold
-from taskqueue.db.compiled_sql import StatementRunner
 from taskqueue.leases import opening
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.pilots.slots import SlotRefusal
@@ -59,16 +58,6 @@ class BatchClaimResult:
     #: It was answered before, its place is closed, its pilot has room for a smaller job only, or the job has
     #: another type than its task queue: step by step it gets the earlier answer, a job, or the reason.
     is_undecided: bool = False
-
-
-def claim_jobs(
-    server: StatementRunner, requests: Sequence[BatchClaim], *, now: datetime
-) -> list[BatchClaimResult]:
-    """Claim a job for each request if there is one, all in one statement (PostgreSQL).
-
-    IntegrityError: one of the requests is being answered elsewhere; nothing was claimed.
-    """
-    return read_results(requests, server.rows(*build_statement(requests, now=now)), now=now)
 
 
 def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[str, ...]]:

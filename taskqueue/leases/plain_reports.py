@@ -42,7 +42,7 @@ from sqlalchemy import (
 
 from requirements.states import FINAL, JobStatus
 from taskqueue.db import compiled_sql
-from taskqueue.db.compiled_sql import CompiledStatement, StatementRunner
+from taskqueue.db.compiled_sql import AutocommitRunner, CompiledStatement
 from taskqueue.leases import lifecycle, reports
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
@@ -222,7 +222,7 @@ def _expect(report: LeaseReport) -> tuple[Attempt, JobState]:
 
 
 def record_plain(
-    server: StatementRunner, sent: Sequence[LeaseReport], *, rules: LeaseRules, now: datetime
+    server: AutocommitRunner, sent: Sequence[LeaseReport], *, rules: LeaseRules, now: datetime
 ) -> list[ReportAnswer | None]:
     """Record the plain reports; None: that report is not plain, and changed nothing.
 

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, update
 from agents import scope_counters
 from agents.scope_counters import ScopeCountersState
 from cs_config.tree.configuration import Configuration
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules
 from taskqueue.db import database

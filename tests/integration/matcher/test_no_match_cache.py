@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.tree.configuration import Configuration
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.index.waiting import FeedFreshness
 from matcher.request.match_request import MatchRequest

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from agents import wait_times
 from matcher import wait_cause_recorder
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher, build_answer
 from matcher.claim.snapshot import Snapshot
 from matcher.limits import place_policy

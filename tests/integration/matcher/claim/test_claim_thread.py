@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from cs_config.errors import QueueNotFound
 from matcher.claim import claim_thread as claimer_module
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import Busy, MatchCaller, MatchRequest, MatchResult, NotInTime

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from sqlalchemy import Engine
 
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchRequest
 from requirements.requirement_class import RequirementClass

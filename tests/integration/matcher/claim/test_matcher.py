@@ -9,7 +9,7 @@ from sqlalchemy import Engine, func, select
 from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from matcher.claim import matcher as matching
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import MatcherCache
 from matcher.request.match_request import MatchCaller, MatchRequest, NotServed

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from matcher.claim import matching_task_queues
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
 from taskqueue.sites import scopes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from requirements.errors import InvalidResource
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database

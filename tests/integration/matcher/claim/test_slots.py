@@ -1,5 +1,6 @@
 """What the token of a pilot is worth: one slot."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,15 @@ import pytest
 from sqlalchemy import Connection, Engine, text, update
 
 from cs_config.tree.configuration import Configuration
-from matcher.claim import batch_claim, claim_loop
-from matcher.claim.batch_claim import BatchClaimer
-from matcher.claim.claim_loop import ClaimRequest, ClaimResult
+from matcher.claim import claim_loop
+from matcher.claim.claim_loop import StepwiseClaimer
+from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Allotment, Location
 from requirements.states import PILOT_ENDS, PilotStatus
 from taskqueue.db import database
-from taskqueue.db.compiled_sql import TransactionRunner
+from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.leases import batched_claim
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.leases.opening import LeaseHolder
@@ -29,6 +30,7 @@ from taskqueue.pilots.slots import SlotLimits, SlotRefusal
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
 from tests import databases, waiting
+from tests.claiming import claim_together
 from tests.waiting import LONG
 
 HOUR = timedelta(hours=1)
@@ -147,14 +149,14 @@ def test_jobs_of_several_processors_fill_the_slot(engine: Engine, now: datetime,
 def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
     postgres_url: str, now: datetime, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both claim before the other one has committed; requests for two jobs go step by step."""
+    """Both claim before the other one has committed."""
     engine = database.connect(postgres_url)
     Claims(engine, now).begin("s", "t", processors=2)
     first, second = (of_pilot(count=count) for count in counts)
     other = of_pilot("t")
     with ThreadPoolExecutor() as pool, database.writing(engine) as conn:
         rival = waiting.matcher(engine, now)
-        monkeypatch.setattr(batch_claim.BatchClaimer, "claim", partialmethod(claim_inside, conn))
+        monkeypatch.setattr(StepwiseClaimer, "claim", partialmethod(claim_inside, conn))
         [before] = rival.serve([first])
         monkeypatch.undo()
         late = pool.submit(Claims(engine, now).serve, second, other)
@@ -168,13 +170,10 @@ def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
 
 
 def claim_inside(
-    _self: BatchClaimer, conn: Connection, requests: Sequence[ClaimRequest], *, config: object, now: datetime
+    _self: StepwiseClaimer, conn: Connection, requests: Sequence[ClaimRequest], *, now: datetime
 ) -> dict[int, ClaimResult]:
     """Claim in an open transaction."""
-    if requests[0].is_single:
-        found = batch_claim.claim_limited(conn, requests, now=now)
-    else:
-        found = claim_loop.claim_all(conn, requests, now=now)
+    found = claim_loop.claim_all(conn, requests, now=now)
     return {id(requests[number].request): result for number, result in found.items()}
 
 
@@ -285,12 +284,10 @@ def test_a_refusal_does_not_read_all_that_a_pilot_holds(postgres_url: str, now: 
     )
     with database.writing(engine) as conn:
         conn.execute(text("ANALYZE attempts"))
-        runner = TransactionRunner(conn)
-        assert batched_claim.claim_jobs(runner, [claim], now=now) == [
-            BatchClaimResult(refused=SlotRefusal.FULL)
-        ]
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        assert claim_together(server, [claim], now=now) == [BatchClaimResult(refused=SlotRefusal.FULL)]
         statement, values = batched_claim.build_statement([claim], now=now)
-        [([plan],)] = runner.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
+        [([plan],)] = server.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
     assert max(_list_rows(plan["Plan"])) < 100
     engine.dispose()
 
@@ -303,13 +300,13 @@ def test_a_pilot_without_room_is_refused_at_once(
     matcher = waiting.matcher(engine, now)
     assert len(claims.serve(of_pilot())[0].claimed) == 1
     tries: list[int] = []
-    claim = BatchClaimer.claim
+    claim = StepwiseClaimer.claim
 
-    def note(claimer: BatchClaimer, requests: Sequence[ClaimRequest], **about: Any) -> Any:
+    def note(claimer: StepwiseClaimer, requests: Sequence[ClaimRequest], **about: Any) -> Any:
         tries.append(len(requests))
         return claim(claimer, requests, **about)
 
-    monkeypatch.setattr(BatchClaimer, "claim", note)
+    monkeypatch.setattr(StepwiseClaimer, "claim", note)
     for key in ("a", "b"):
         [served] = database.run_with_retry(lambda key=key: matcher.serve([of_pilot(key=key)]))
         assert served == ClaimResult(refused=SlotRefusal.FULL)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.tree.address import QueueAddress
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller
 from taskqueue.db import database

@@ -12,7 +12,7 @@ from agents import scope_counters
 from agents.scope_counters import ScopeCountersState
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller
 from requirements.errors import InvalidResource, PilotageError

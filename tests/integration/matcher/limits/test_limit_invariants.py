@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from sqlalchemy import Engine, select, update
 
 from matcher.claim import claim_loop
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database

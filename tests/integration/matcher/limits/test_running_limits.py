@@ -16,7 +16,7 @@ from cs_config.errors import ConfigError
 from cs_config.tree.configuration import Configuration
 from matcher.claim import claim_loop
 from matcher.claim import matcher as matching
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules, job_groups, running_limits
 from matcher.limits.compiled_rules import RuleFollower

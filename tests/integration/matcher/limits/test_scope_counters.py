@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, delete, event, func, select, text, up
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules
 from matcher.limits.compiled_rules import RuleFollower

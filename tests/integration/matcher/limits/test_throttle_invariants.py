@@ -21,7 +21,7 @@ from sqlalchemy import Engine, update
 
 from cs_config.tree.throttle import Policy
 from matcher.claim import claim_loop
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import throttle_standings
 from requirements.states import JobStatus

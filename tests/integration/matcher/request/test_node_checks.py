@@ -14,7 +14,7 @@ from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.claim import matcher as matching
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest
 from optimizers.chain import batch

@@ -1,5 +1,6 @@
 """Claims of one statement: how often they go to the server, what they refuse, what a break leaves."""
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -8,29 +9,30 @@ import re
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, event, func, insert, select, text
+from sqlalchemy import Connection, Engine, func, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from cs_config.tree.address import QueueAddress
+from matcher.claim import claim_loop, in_doubt_claims
 from matcher.claim import matcher as matching
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.async_claimer import AsyncClaimer
+from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
-from matcher.request.match_request import MatchCaller, MatchRequest
+from matcher.request.match_request import MatchCaller, MatchRequest, Unserved
 from requirements.errors import PilotageError
 from requirements.resource import Allotment, Location
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.db.compiled_sql import AutocommitRunner
+from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner, Rows
 from taskqueue.jobs import jobs
 from taskqueue.leases import assignment, attempts, batched_claim, opening
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
@@ -45,6 +47,7 @@ from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule
 from taskqueue.sites.scopes import Ban
 from tests import databases, waiting
+from tests.claiming import ClaimingProcess, claim_together, claiming, run
 from tests.waiting import request
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
@@ -66,6 +69,12 @@ def matcher(engine: Engine, now: datetime) -> Matcher:
     return waiting.matcher(engine, now)
 
 
+@pytest.fixture
+def process(engine: Engine, now: datetime) -> Iterator[ClaimingProcess]:
+    with claiming(engine, waiting.matcher(engine, now)) as process:
+        yield process
+
+
 def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
     with database.writing(engine) as conn:
         return waiting.put(conn, now, count, **about)  # type: ignore[arg-type]
@@ -75,23 +84,19 @@ def _ids(looks: list[ClaimResult | PilotageError]) -> list[list[int]]:
     return [[each.job_id for each in look.claimed] for look in looks if isinstance(look, ClaimResult)]
 
 
-@contextmanager
-def _statements(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    seen: list[str] = []
+async def _give_together(process: ClaimingProcess, *asked: MatchRequest) -> list[list[int]]:
+    answers = await asyncio.gather(*map(process.ask, asked))
+    return [[match.job_id for match in answer.matches] for answer in answers]
 
-    def note(_conn: object, _cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement)
 
-    def note_single(server: AutocommitRunner, statement: str, values: Sequence[object]) -> Any:
-        seen.append(statement)
-        return rows(server, statement, values)
+def _wrap_rows(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Awaitable[Rows]], Awaitable[Rows]]) -> None:
+    """Wrap the statements of the event loop."""
+    rows = AsyncRunner.rows
 
-    rows = AutocommitRunner.rows
-    event.listen(engine, "before_cursor_execute", note)
-    monkeypatch.setattr(AutocommitRunner, "rows", note_single)
-    yield seen
-    monkeypatch.undo()
-    event.remove(engine, "before_cursor_execute", note)
+    async def wrapped(server: AsyncRunner, statement: str, values: Sequence[object]) -> Rows:
+        return await wrap(rows(server, statement, values))
+
+    monkeypatch.setattr(AsyncRunner, "rows", wrapped)
 
 
 def _ask(
@@ -111,20 +116,29 @@ def _ask(
 def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
     engine: Engine,
     now: datetime,
-    matcher: Matcher,
+    process: ClaimingProcess,
     pilots_at_once: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _put(engine, now, 100)
     _put(engine, now, 100, owner="bob")
-    monkeypatch.setattr(matching, "_FRESH", 60.0)  # however long the machine takes between the two
-    matcher.serve([request(**AT)])
-    with _statements(engine, monkeypatch) as seen:
-        looks = matcher.serve([request(**AT, request_id=str(number)) for number in range(pilots_at_once)])
-    assert len(seen) == 1
-    assert all(len(ids) == 1 for ids in _ids(looks))
-    given = [ids[0] for ids in _ids(looks)]
-    assert len(set(given)) == pilots_at_once
+    monkeypatch.setattr(matching, "_RECENT", 600.0)  # however long the machine takes between the two
+    statements: list[int] = []
+
+    async def note(rows: Awaitable[Rows]) -> Rows:
+        statements.append(len(found := await rows))
+        return found
+
+    async def work() -> list[list[int]]:
+        await process.ask(request(**AT))  # by the thread
+        _wrap_rows(monkeypatch, note)
+        asked = [request(**AT, request_id=str(number)) for number in range(pilots_at_once)]
+        return await _give_together(process, *asked)
+
+    given = run(work, process)
+    assert statements == [pilots_at_once]
+    assert process.in_loop == pilots_at_once
+    assert len({job_id for ids in given for job_id in ids}) == pilots_at_once
 
 
 def test_jobs_that_come_late_are_found_before_nothing_is_said(
@@ -193,8 +207,8 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:
         refused = BatchClaimResult(is_undecided=True)
-        assert batched_claim.claim_jobs(server, asks, now=now) == [refused] * how_many
-        [*nothing, given] = batched_claim.claim_jobs(server, [*asks, allowed], now=now)
+        assert claim_together(server, asks, now=now) == [refused] * how_many
+        [*nothing, given] = claim_together(server, [*asks, allowed], now=now)
     assert nothing == [refused] * how_many
     assert given.claimed is not None
 
@@ -223,7 +237,7 @@ def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: En
                 )
                 for number, stamp in enumerate(sizes)
             ]
-            outcomes = batched_claim.claim_jobs(server, asks, now=now)
+            outcomes = claim_together(server, asks, now=now)
             for stamp, outcome in zip(sizes, outcomes, strict=True):
                 given[stamp] += outcome.claimed is not None
                 reasons[stamp] = outcome.refused
@@ -257,7 +271,7 @@ def test_the_statement_takes_jobs_of_a_pool_where_other_claims_do(
         expected = [bool(assignment.find_nonempty(conn, [task_queue], place=place)) for place in places]
     asks = [replace(_ask(task_queue, number), place=place) for number, place in enumerate(places)]
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        outcomes = batched_claim.claim_jobs(server, asks, now=now)
+        outcomes = claim_together(server, asks, now=now)
     assert [outcome.claimed is not None for outcome in outcomes] == expected
     assert config.version == 1
     assert sum(expected) == (2 if undecided else 6), "two queues, with each or one of the versions"
@@ -281,9 +295,9 @@ def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        [first] = batched_claim.claim_jobs(server, [_ask(task_queue, request_id="r")], now=now)
+        [first] = claim_together(server, [_ask(task_queue, request_id="r")], now=now)
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
-        [repeated, other] = batched_claim.claim_jobs(server, again, now=now)
+        [repeated, other] = claim_together(server, again, now=now)
     assert first.claimed is not None
     assert repeated == BatchClaimResult(is_undecided=True)
     assert other.claimed is not None, "another pilot's request of the same name"
@@ -297,7 +311,7 @@ def _serve_until_free(matcher: Matcher, asked: MatchRequest) -> Sequence[ClaimRe
             return looks
 
 
-@pytest.mark.parametrize("how_many", [1, 2], ids=["one statement", "step by step"])
+@pytest.mark.parametrize("how_many", [1, 2])
 @pytest.mark.parametrize("tree", [waiting.GRID, waiting.GRID + LIMITS], ids=["free", "counted"])
 def test_one_request_at_several_processes_at_once_gets_one_answer(
     engine: Engine, now: datetime, how_many: int, tree: str
@@ -312,9 +326,7 @@ def test_one_request_at_several_processes_at_once_gets_one_answer(
             # All of them come to the door before one goes in.
             rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
             answers = [processes.submit(_serve_until_free, each, asked) for each in matchers]
-            # Where jobs are counted the place is locked: the others pass it over.
-            alone = how_many == 1 and tree != waiting.GRID
-            waiting.until(lambda: databases.count_lock_waits(engine) >= (1 if alone else len(matchers)))
+            waiting.until(lambda: databases.count_lock_waits(engine) >= len(matchers))
             transaction.rollback()
         given = [
             [each.lease for each in look.claimed]
@@ -327,15 +339,21 @@ def test_one_request_at_several_processes_at_once_gets_one_answer(
 
 
 def test_what_the_statement_cannot_take_fails_its_own_request_only(
-    engine: Engine, now: datetime, matcher: Matcher
+    engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 3)
-    claimer = ClaimWorker(engine, matcher)
-    bad = PendingRequest(request=request(caller=MatchCaller(subject="nul\0", vos=frozenset({"lhcb"}))))
-    good = [PendingRequest(request=request()) for _ in range(2)]
-    claimer._serve_batch([good[0], bad, good[1]])
-    assert all(each.future.result(0).matches for each in good)
-    assert bad.future.exception(0) is not None
+    _put(engine, now, 4)
+    bad = request(caller=MatchCaller(subject="nul\0", vos=frozenset({"lhcb"})), **AT)
+
+    async def work() -> tuple[Any, Any, Any]:
+        await process.ask(request(**AT))  # by the thread: what follows is one statement
+        asked = map(process.ask, (request(**AT), bad, request(**AT)))
+        first, refused, last = await asyncio.gather(*asked, return_exceptions=True)
+        return first, refused, last
+
+    first, refused, last = run(work, process)
+    assert first.matches
+    assert last.matches
+    assert isinstance(refused, Exception)
 
 
 def _lost() -> OperationalError:
@@ -349,104 +367,113 @@ def _open_attempts(engine: Engine) -> int:
         return conn.scalar(open_) or 0
 
 
+async def _cut_off(rows: Awaitable[Rows]) -> Rows:
+    assert await rows, "it is committed"
+    raise _lost()
+
+
 def test_a_claim_that_nobody_heard_of_goes_back(
-    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [job_id] = _put(engine, now)
-    claim = batched_claim.claim_jobs
+    first, job_id = _put(engine, now, 2)
 
-    def cut_off(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
-        claim(server, asks, now=now)  # it is committed
-        raise _lost()
+    async def work() -> list[list[int]]:
+        assert await _give_together(process, request(**AT)) == [[first]], "by the thread"
+        _wrap_rows(monkeypatch, _cut_off)
+        with pytest.raises(OperationalError):
+            await process.claimer.claim(request(**AT, request_id="r"), lambda: False)
+        monkeypatch.undo()
+        return await _give_together(process, request(**AT, request_id="r"))
 
-    monkeypatch.setattr(batched_claim, "claim_jobs", cut_off)
-    claimer = ClaimWorker(engine, matcher)
-    lost = PendingRequest(request=request(**AT, request_id="r"))
-    claimer._serve_batch([lost])
-    assert isinstance(lost.future.exception(0), OperationalError)
-    assert _open_attempts(engine) == 1
-    monkeypatch.undo()
-    again = PendingRequest(request=request(**AT, request_id="r"))
-    claimer._serve_batch([again])
-    assert [each.job_id for each in again.future.result(0).matches] == [job_id]
-    assert _open_attempts(engine) == 1
+    assert run(work, process) == [[job_id]]
+    assert _open_attempts(engine) == 2
     with database.reading(engine) as conn:
         assert conn.scalar(select(func.count()).select_from(match_requests)) == 1
 
 
 def test_what_was_claimed_before_the_database_went_away_is_delivered(
-    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _put(engine, now)
-    both: list[MatchRequest] = [request(), request()]
-    claim = batched_claim.claim_jobs
-    calls: list[int] = []
-
-    def once(
-        server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime
-    ) -> list[BatchClaimResult]:
-        calls.append(len(asks))
-        if len(calls) > 1:
-            raise _lost()
-        return claim(server, asks, now=now)
-
-    _put(engine, now, owner="bob")
+    """One place has been passed over too often: it is waited for in a second transaction."""
+    _put(engine, now, 2)
+    matcher = waiting.matcher(engine, now)
     matcher.refresh()
-    with database.writing(engine) as conn:  # one of the task queues is empty, and nobody knows
-        conn.execute(text("DELETE FROM waiting_jobs WHERE job_id = (SELECT max(job_id) FROM waiting_jobs)"))
-    monkeypatch.setattr(batched_claim, "claim_jobs", once)
-    looks = matcher.serve(both)
-    assert sum(map(len, _ids(looks))) == 1
+    late = request(**waiting.at(waiting.ELSEWHERE))
+    claim_all, waits = claim_loop.claim_all, list[bool]()
+
+    def fail_late(
+        conn: Connection, requests: Sequence[ClaimRequest], *, now: datetime, wait: bool
+    ) -> dict[int, ClaimResult]:
+        waits.append(wait)
+        if wait:
+            raise _lost()
+        return claim_all(conn, requests, now=now, wait=wait)
+
+    monkeypatch.setattr(claim_loop, "claim_all", fail_late)
+    monkeypatch.setattr(claim_loop, "_PASSES", 0)
+    failed, given = matcher.serve([late, request(**AT)])
+    assert waits == [False, True]
+    assert isinstance(given, ClaimResult)
+    assert len(given.claimed) == 1
+    assert isinstance(failed, Unserved), "it is served alone"
 
 
 def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
-    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The server executes the statement after the first search for it."""
     _put(engine, now, 2)
-    _put(engine, now, 2, owner="bob")
-    claim = batched_claim.claim_jobs
-
-    def second_is_cut_off(
-        server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime
-    ) -> list[BatchClaimResult]:
-        [first] = claim(server, asks[:1], now=now)
-        leases.append(asks[0].lease)
-        if len(leases) > 1:
-            raise _lost()  # it is committed
-        return [first, *[BatchClaimResult()] * (len(asks) - 1)]
-
-    leases: list[str] = []
-    matcher.refresh()
-    monkeypatch.setattr(batched_claim, "claim_jobs", second_is_cut_off)
-    tickets = [PendingRequest(request=request(**AT, request_id=each)) for each in ("first", "second")]
+    matcher = waiting.matcher(engine, now)
     claimer = ClaimWorker(engine, matcher)
-    claimer._serve_batch(tickets)
-    monkeypatch.undo()
+    monkeypatch.setattr(in_doubt_claims, "_AGAIN", 600.0)
+    monkeypatch.setattr(matching, "_RECENT", 600.0)
+    sent: list[tuple[str, Sequence[object]]] = []
+
+    async def lose(_: AsyncRunner, statement: str, values: Sequence[object]) -> Rows:
+        sent.append((statement, values))
+        raise _lost()
+
+    async def work() -> None:
+        with pytest.raises(OperationalError):
+            await in_loop.claim(request(**AT, request_id="r"), lambda: False)
+        await in_loop.close()
+
+    claimer._serve_batch([PendingRequest(request=request(**AT))])
+    in_loop = AsyncClaimer(engine, matcher, claimer)
+    monkeypatch.setattr(AsyncRunner, "rows", lose)
+    asyncio.run(work())
     claimer._serve_batch([])
-    given = [match.lease for ticket in tickets for match in ticket.future.result(0).matches]
-    assert given == leases
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        [statement] = sent
+        assert server.rows(*statement)
+    again = PendingRequest(request=request(**AT, request_id="r"))
+    claimer._serve_batch([again])
+    [match] = again.future.result(0).matches
+    later = time.monotonic() + 700
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    claimer._serve_batch([])
     with database.reading(engine) as conn:
-        assert all(attempts.get_attempt(conn, lease).closed_at is None for lease in given)
+        assert attempts.get_attempt(conn, match.lease).closed_at is None
+    assert _open_attempts(engine) == 2
 
 
 def test_claims_that_are_made_and_cannot_be_told_go_back(
-    engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_ids = _put(engine, now, 3)
-    claim = batched_claim.claim_jobs
+    first, *job_ids = _put(engine, now, 4)
 
-    def broken(server: AutocommitRunner, asks: Sequence[BatchClaim], *, now: datetime) -> None:
-        claim(server, asks, now=now)  # it is committed
+    def cannot_read(_: object, rows: Rows, *, now: datetime) -> None:
+        assert len(rows) == 2, f"committed at {now}"
         raise KeyError("a description that cannot be read")
 
-    monkeypatch.setattr(batched_claim, "claim_jobs", broken)
-    claimer = ClaimWorker(engine, matcher)
-    tickets = [PendingRequest(request=request(**AT)) for _ in range(2)]
-    claimer._serve_batch(tickets)
-    assert all(isinstance(each.future.exception(0), KeyError) for each in tickets)
-    monkeypatch.undo()
-    claimer._serve_batch([])
-    assert _open_attempts(engine) == 0
+    async def work() -> list[Any]:
+        assert await _give_together(process, request(**AT)) == [[first]], "by the thread"
+        monkeypatch.setattr(batched_claim, "read_results", cannot_read)
+        asked = [process.claimer.claim(request(**AT), lambda: False) for _ in range(2)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    assert run(work, process) == [None, None], "the thread serves them, but for this test"
+    waiting.until(lambda: _open_attempts(engine) == 1)
     with database.reading(engine) as conn:
         assert waiting.left(conn) == job_ids
 
@@ -519,7 +546,7 @@ def test_a_claim_is_prepared_at_once_with_a_plan_for_all_values(engine: Engine, 
     with database.reading(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        batched_claim.claim_jobs(server, [_ask(task_queue, number) for number in range(2)], now=now)
+        claim_together(server, [_ask(task_queue, number) for number in range(2)], now=now)
         [plans] = server.rows(
             "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
             " WHERE statement LIKE '%DELETE FROM waiting_jobs%' AND statement NOT LIKE '%pg_prepared%'",

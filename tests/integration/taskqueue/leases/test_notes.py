@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from agents import lost_jobs
 from agents.lost_jobs import LostResult
 from cs_config.options import bounds
-from matcher.claim.claim_loop import ClaimResult
+from matcher.claim.claim_request import ClaimResult
 from requirements.errors import InvalidRequest
 from requirements.states import JobStatus
 from taskqueue import retention

@@ -19,7 +19,7 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, attempts, batched_claim, expiry
+from taskqueue.leases import assignment, attempts, expiry
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.batched_claim import BatchClaim
@@ -29,6 +29,7 @@ from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
 from tests import accounted, by_hand, reporting, stored
+from tests.claiming import claim_together
 from tests.submitted import grid, job, log_of, submit, waiting, way
 
 S = JobStatus
@@ -341,7 +342,7 @@ def _claim_quickly(
         )
         for task_queue_id in task_queue_ids
     ]
-    outcomes = batched_claim.claim_jobs(server, asks, now=gone.now)
+    outcomes = claim_together(server, asks, now=gone.now)
     return [each.claimed.job_id for each in outcomes if each.claimed is not None]
 
 
