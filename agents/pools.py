@@ -37,7 +37,7 @@ from requirements.record import Declarations
 from taskqueue.db import database
 from taskqueue.jobs import unmatchable
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
-from taskqueue.pools import pools, queue_class_store
+from taskqueue.pools import mapping, pools, queue_class_store
 from taskqueue.pools.pools import MappingChange
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.task_queues import reclassification
@@ -181,7 +181,7 @@ def _read_pools(
 ) -> dict[str, EligibleSets | str]:
     """The cached queue classes of each pool, or its requirements; deleted pools are left out."""
     known = {pool_id: index.find_pool(pool_id) for pool_id in pool_ids}
-    originals = pools.read_originals(conn, [pool_id for pool_id, sets in known.items() if sets is None])
+    originals = mapping.read_originals(conn, [pool_id for pool_id, sets in known.items() if sets is None])
     return {**{pool_id: sets for pool_id, sets in known.items() if sets is not None}, **originals}
 
 

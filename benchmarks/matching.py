@@ -41,7 +41,7 @@ def together(
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         worker = ClaimWorker(engine, matcher)
-        claimer = AsyncClaimer(engine, matcher, worker)
+        claimer = AsyncClaimer(engine, matcher, worker.give_back)
         worker.start()
         requests = _requests(offers, number)
 

@@ -22,10 +22,11 @@ from benchmarks.results import Result
 from cs_config.classes.queue_class_index import eligible_classes
 from cs_config.classes.queue_classes import queue_classes
 from cs_config.tree.configuration import Configuration
+from matcher import demand
 from matcher.claim.matcher import Matcher
 from requirements import canonical
 from taskqueue.db import database
-from taskqueue.pools import listing, pools
+from taskqueue.pools import listing, mapping, pools
 from taskqueue.pools.pools import NewPool
 
 _SAMPLE = 5
@@ -96,7 +97,7 @@ def _asked(engine: Engine, config: Configuration, size: dict[str, str | float]) 
         yield _line(what, statistics.median(times), {**size, "pools each": found // len(times)})
     began = time.perf_counter()
     with database.reading(engine) as conn:
-        listing.list_pool_ids(conn, vos, config.addresses)
+        mapping.list_pool_ids(conn, vos, config.addresses)
     yield _line("pools for all queues", time.perf_counter() - began, size)
 
 
@@ -156,7 +157,7 @@ def _matcher(pipe: Any, url: str) -> None:
     engine = database.connect(url)
     matcher = Matcher(engine, lambda: config, lambda: _NOW)
     matcher.get_submit_pools(frozenset({grid.VO}), [config.addresses[0]])
-    matcher.get_matching_task_queues(*grid.asking(config.addresses[0]))
+    demand.get_matching_task_queues(matcher, *grid.asking(config.addresses[0]))
     pipe.send((time.perf_counter() - began, _resident()))
 
 

@@ -226,7 +226,7 @@ def _serve_alone(engine: Engine, matcher: Matcher, requests: list[MatchRequest])
 def _serve_in_loop(engine: Engine, matcher: Matcher, requests: list[MatchRequest]) -> list[Walk]:
     """As on PostgreSQL: in the event loop, and by the claim thread what it leaves."""
     worker = ClaimWorker(engine, matcher)
-    claimer = AsyncClaimer(engine, matcher, worker)
+    claimer = AsyncClaimer(engine, matcher, worker.give_back)
     walks = []
 
     async def serve() -> None:

@@ -15,11 +15,10 @@ from cs_config.classes.queue_classes import QueueClass, find_class
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.request import node_checks
 from requirements import evaluator
 from requirements.nodes.flags import NodeFlags, compile_flags
-from taskqueue.pools import pools
-from taskqueue.pools.listing import MappedPool
+from taskqueue.pools import mapping
+from taskqueue.pools.mapping import MappedPool
 
 Flags = tuple[str, ...]
 #: Cached flags.
@@ -84,14 +83,15 @@ class PilotGroups:
     ) -> Mapping[tuple[str, str], NodeFlags | None]:
         """The flags of pools, by queue class and pool, from each class with the VO; None: no such pool."""
         known = {key: self._known.find(key, config.version) for key in undecided}
-        texts = pools.read_originals(
+        requirements = mapping.read_requirements(
             conn, {pool_id for (_, pool_id), found in known.items() if found is None}
         )
         for key, (here, vo) in undecided.items():
-            if known[key] is None and key[1] in texts:
+            if known[key] is None and key[1] in requirements:
                 declarations = options_for(config, vo).job_description.declarations
-                requirements = node_checks.parse_stored(texts[key[1]])
-                decision = evaluator.decide_at_queue(requirements, here.values, declarations, here.nodes)
+                decision = evaluator.decide_at_queue(
+                    requirements[key[1]], here.values, declarations, here.nodes
+                )
                 found = compile_flags(decision, here.forwarding)
                 known[key] = self._known.store(key, found, config.version)
         return known

@@ -49,7 +49,7 @@ def claiming(engine: Engine, matcher: Matcher) -> Iterator[ClaimingProcess]:
     worker = ClaimWorker(engine, matcher)
     worker.start()
     try:
-        yield ClaimingProcess(matcher, worker, AsyncClaimer(engine, matcher, worker))
+        yield ClaimingProcess(matcher, worker, AsyncClaimer(engine, matcher, worker.give_back))
     finally:
         worker.stop()
 

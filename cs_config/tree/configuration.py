@@ -1,7 +1,7 @@
 """One version of the configuration as an immutable value."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -118,6 +118,13 @@ class Configuration:
     def knows(self, address: QueueAddress) -> bool:
         """Whether the queue exists, usable or not."""
         return address in self.levels
+
+    def queues_at(self, site: str, ce: str = "", queue: str = "") -> Sequence[QueueAddress]:
+        """The queue of this place if it exists, else all queues of its CE or site."""
+        if queue:
+            address = QueueAddress(site=site, ce=ce, queue=queue)
+            return [address] if self.knows(address) else []
+        return [each for each in self.addresses if each.site == site and ce in ("", each.ce)]
 
     def require(self, address: QueueAddress) -> QueueAddress:
         """The address of an existing queue; QueueNotFound suggests the most similar one."""

@@ -26,7 +26,6 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from matcher.claim import matcher as matching
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
-from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from matcher.limits.place_policy import PlainLimits
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
@@ -54,6 +53,8 @@ _BATCH = 64
 _MOST_WAITING = 1024
 #: Task queues tried for a request; afterwards the claim thread serves it.
 _TRIES = 4
+#: Releases jobs, by their leases, that were claimed for a request and cannot be delivered.
+Release = Callable[[MatchRequest, tuple[str, ...]], None]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -93,11 +94,11 @@ class _Lane:
 class AsyncClaimer:
     """Claims of one process in its event loop."""
 
-    def __init__(self, engine: Engine, matcher: Matcher, worker: ClaimWorker) -> None:
-        """Create it; `engine` tells only where the database is. On SQLite `worker` serves all requests."""
+    def __init__(self, engine: Engine, matcher: Matcher, release: Release) -> None:
+        """Create it; `engine` tells only where the database is. On SQLite the thread serves all requests."""
         is_possible = engine.dialect.name == "postgresql"
         self._matcher = matcher
-        self._worker = worker
+        self._release = release
         self._lanes = [_Lane(AsyncRunner(engine)) for _ in range(_LANES if is_possible else 0)]
         self._waiting: deque[_Ticket] = deque()
         self._keys: set[object] = set()  # of the requests that wait or are claimed for
@@ -154,7 +155,7 @@ class AsyncClaimer:
     def give_back(self, request: MatchRequest, answer: MatchResult) -> None:
         """Release jobs that cannot be delivered."""
         if answer.matches:
-            self._worker.give_back(request, tuple(match.lease for match in answer.matches))
+            self._release(request, tuple(match.lease for match in answer.matches))
 
     async def close(self) -> None:
         """Wait for the statements under way, and for those that begin at their end; close the connections."""
@@ -260,7 +261,7 @@ class AsyncClaimer:
             log.exception("the outcome of a claim could not be delivered")
             ticket.refuse(error)
             if outcome.claimed is not None:
-                self._worker.give_back(ticket.prepared.request, (claim.lease,))
+                self._release(ticket.prepared.request, (claim.lease,))
 
     def _settle(self, lane: _Lane, ticket: _Ticket, claim: BatchClaim, outcome: BatchClaimResult) -> None:
         """Deliver the outcome of one claim, or try the request again."""
@@ -270,7 +271,7 @@ class AsyncClaimer:
             self._matcher.record_outcome(ticket.prepared, gave=True)
             self._exclude(ticket)
             if not ticket.answer(matching.build_answer(request, result)):
-                self._worker.give_back(request, (outcome.claimed.lease,))
+                self._release(request, (outcome.claimed.lease,))
             return
         if outcome.refused:
             result = ClaimResult(refused=outcome.refused)

@@ -10,36 +10,27 @@ from random import Random
 
 from sqlalchemy import Connection, Engine
 
-from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.cache import NoMatch, QueuePoolCache
 from matcher.claim import claim_loop, in_doubt_claims
 from matcher.claim.claim_loop import Results, StepwiseClaimer
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.in_doubt_claims import InDoubtClaims
-from matcher.claim.matching_task_queues import (
-    DemandCount,
-    MatchedPlace,
-    MatchingTaskQueue,
-    PilotDemand,
-    list_matching,
-)
 from matcher.claim.prepare import NODE, prepare
-from matcher.claim.snapshot import MatcherCache, Snapshot
+from matcher.claim.snapshot import MatcherCache, NoMatch, Snapshot
 from matcher.index.place_pools import PlacePools
+from matcher.index.queue_pools import QueuePoolCache
 from matcher.index.waiting import FeedFreshness, FeedRead
 from matcher.limits import job_groups
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.pilot_groups import PilotGroup
-from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotServed, Unserved
+from matcher.request.match_request import MatchRequest, MatchResult, Unserved
 from requirements.errors import PilotageError
-from requirements.resource import StatedResource
 from taskqueue.db import database
 from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.pilots.slots import SlotRefusal
-from taskqueue.pools import listing
+from taskqueue.pools import mapping
 from taskqueue.sites import scopes
 from taskqueue.task_queues import task_queues
 
@@ -195,7 +186,7 @@ class Matcher:
             return {}
         with database.reading(self._engine) as conn:
             ids = [job.job_id for _, result in with_jobs.values() for job in result.claimed]
-            pools = listing.read_pools_and_owners(conn, ids)
+            pools = mapping.read_pools_and_owners(conn, ids)
         found: dict[int, ClaimResult | PilotageError] = {}
         for number, (request, result) in with_jobs.items():
             jobs = _with_flags(result.claimed, pools, places[number])
@@ -249,39 +240,8 @@ class Matcher:
     ) -> Mapping[QueueAddress, Sequence[PilotGroup]]:
         """The same pools, grouped by the flags of the pilots of each queue."""
         with database.reading(self._engine) as conn:
-            mapped = listing.list_mapped_pools(conn, sorted(vos), sorted(queues))
+            mapped = mapping.list_mapped_pools(conn, sorted(vos), sorted(queues))
             return self._memory.places.groups.find_groups(conn, self._config(), mapped)
-
-    def get_matching_task_queues(
-        self, presented: StatedResource, caller: MatchCaller
-    ) -> list[MatchingTaskQueue]:
-        """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
-
-        Without node facts, including those that only some nodes of the queue may serve. At most
-        `matching_task_queues.MOST`, those with the largest weights.
-        """
-        with self.current_view() as view:
-            found = _find_served(view, presented, caller)
-            if found is None:
-                return []
-            return list_matching(view.conn, found.candidates, found.place, found.gate)
-
-    def get_demand(self, resources: Sequence[StatedResource], caller: MatchCaller) -> PilotDemand:
-        """The same for many resources, as numbers of jobs; a resource that is not served has none.
-
-        Where very many task queues wait, only for the first of the resources.
-        """
-        count = DemandCount()
-        with self.current_view() as view:
-            for each in resources:
-                try:
-                    found = _find_served(view, each, caller)
-                except (NotServed, QueueNotFound):  # the configuration has changed meanwhile
-                    found = None
-                count.add(view.conn, found)
-                if count.is_full:
-                    break
-            return count.total(view.conn, self._config())
 
     @contextmanager
     def current_view(self) -> Iterator[Snapshot]:
@@ -330,20 +290,6 @@ def build_answer(request: MatchRequest, result: ClaimResult) -> MatchResult:
         return MatchResult(matches=result.claimed, warnings=warnings)
     reason = result.refused or NO_TASK_QUEUE
     return MatchResult(reason=reason, warnings=warnings)
-
-
-def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller) -> MatchedPlace | None:
-    """The task queues that a resource may serve; None: the queue serves none of the VOs now."""
-    served, resource = view.place(presented, caller)
-    if served is None:
-        return None
-    pools, place = served.pools, served.place
-    if not presented.node_facts:
-        # Without a node, no pool can be excluded by its facts.
-        pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
-    candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
-    gate = view.gate(place, admission, vos=resource.named_vos)
-    return MatchedPlace(candidates=candidates, place=place, gate=gate)
 
 
 def _read_earlier_answers(

@@ -7,9 +7,8 @@ from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.address import QueueAddress
-from matcher.cache import NoMatch
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
-from matcher.claim.snapshot import PreparedPlace, Snapshot
+from matcher.claim.snapshot import NoMatch, PreparedPlace, Snapshot
 from matcher.index import place_pools
 from matcher.index.place_pools import PlacePools
 from matcher.index.sampling import CandidateOrder

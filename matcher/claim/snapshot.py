@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +16,13 @@ from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.storage import list_near
-from matcher.cache import NoMatchCache, OpenPlaceCache
 from matcher.claim.allotment import JobSize
 from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
 from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
-from matcher.limits.place_policy import PlacePolicy
+from matcher.limits.place_policy import PlacePolicy, PlainLimits
 from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
@@ -63,6 +63,81 @@ class PreparedPlace:
     lease_times: Mapping[str, timedelta]  #: of those of several VOs that differ
     slot: SlotLimits | None  #: of a pilot there; None: the request is not by one
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)  #: of single jobs
+
+
+#: Cached requests without a match, and cached places.
+_REQUESTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoMatch:
+    """A request that had no match, with everything that this depends on."""
+
+    resource: Resource
+    served: PlacePools  #: its place, and the pools that may run there
+    warnings: tuple[str, ...]
+    config: Configuration
+    age: int  #: of the mapping
+    changed: int  #: of the waiting index, see `WaitingIndex.changed`
+
+
+class NoMatchCache:
+    """Cache of requests without a match, the most frequent result.
+
+    Such a result depends only on the waiting classes, the mapping and the configuration: bans, limits and
+    throttles are evaluated only for matching task queues. It is valid while these three are unchanged. At
+    worst a job of the last second is missed, whose notification was lost; the pilot asks again in twenty
+    seconds, and no job is handed out from this cache. Written by the claim thread, read by any.
+    """
+
+    def __init__(self) -> None:
+        self._results: Cache[Hashable, NoMatch] = Cache(_REQUESTS)
+
+    def store(self, key: Hashable, no_match: NoMatch) -> None:
+        """Store a result."""
+        self._results.store(key, no_match, no_match.config)
+
+    def find(
+        self, key: Hashable, config: Configuration, *, age: int, waiting: WaitingIndex, lock: threading.Lock
+    ) -> NoMatch | None:
+        """The cached result if it still holds; None: unknown, or it must be computed again."""
+        no_match = self._results.find(key, config)
+        if no_match is None or no_match.age != age:
+            return None
+        if no_match.changed == waiting.changed:
+            return no_match
+        # Match the classes again. If another thread is changing them, waiting is not worth it.
+        if not lock.acquire(blocking=False):
+            return None
+        try:
+            changed, found = waiting.changed, waiting.candidates(no_match.resource, no_match.served.pools)
+        finally:
+            lock.release()
+        if found:
+            return None
+        no_match = replace(no_match, changed=changed)
+        self.store(key, no_match)
+        return no_match
+
+
+#: Seconds for which a place counts as open; a claim that finds it closed ends that.
+_OPEN_SECONDS = 10.0
+
+
+class OpenPlaceCache:
+    """Places with limits that gave a job a moment ago: claimed from without an advisory check."""
+
+    def __init__(self) -> None:
+        self._until: Cache[Location, float] = Cache(_REQUESTS)
+        #: As last read, by configuration; None: a statement cannot apply them by itself.
+        self.limits: Cache[Location, PlainLimits | None] = Cache(_REQUESTS)
+
+    def __contains__(self, place: Location) -> bool:
+        return time.monotonic() < (self._until.find(place) or 0.0)
+
+    def record(self, place: Location, *, gave: bool) -> None:
+        """Record whether a claim at the place succeeded."""
+        self._until.store(place, time.monotonic() + _OPEN_SECONDS if gave else 0.0)
 
 
 @dataclass(slots=True)

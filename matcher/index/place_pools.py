@@ -6,14 +6,14 @@ gets a job that the place is not eligible for.
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from sqlalchemy import Connection, Select, bindparam, select
+from sqlalchemy import Connection
 
 from cs_config.cache import evict
 from cs_config.errors import QueueNotFound
@@ -29,35 +29,8 @@ from requirements.nodes.node_facts import Facts
 from requirements.resource import Location, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
-from taskqueue.pools import listing, queue_class_store
-from taskqueue.schema.tables import pool_mappings as mapped
-from taskqueue.schema.tables import queue_class_members as members
-from taskqueue.schema.tables import queue_classes as classes
-from taskqueue.schema.types import has_slot
+from taskqueue.pools import mapping, queue_class_store
 from taskqueue.sites import scopes
-
-
-def _pools_at(*, ce: bool) -> Select[Any]:
-    found = (
-        select(
-            mapped.c.pool_id,
-            has_slot(mapped.c.undecided, classes.c.slot).label("undecided"),
-            *(members.c.vo, members.c.ce, members.c.queue),
-        )
-        .join(members, members.c.vo == mapped.c.vo)
-        .join(classes, classes.c.queue_class_id == members.c.queue_class_id)
-        .where(
-            mapped.c.pool_id.in_(bindparam("pools", expanding=True)),
-            has_slot(mapped.c.eligible, classes.c.slot),
-            members.c.site == bindparam("site"),
-            members.c.vo.in_(bindparam("vos", expanding=True)),
-        )
-    )
-    return found.where(members.c.ce == bindparam("ce")) if ce else found
-
-
-POOLS_AT_SITE = _pools_at(ce=False)
-POOLS_AT_CE = _pools_at(ce=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +109,7 @@ class PlaceCache:
         conn = reading.conn
         with self._reading:
             checked = _read_checked(conn, config, vos, versions)
-            of_queue = listing.list_mapped_pools(conn, sorted(vos), [address])[address]
+            of_queue = mapping.list_mapped_pools(conn, sorted(vos), [address])[address]
             mapped = ((each.pool_id, each.vo, address, each.undecided) for each in of_queue)
             place = Location(site=address.site, ce=address.ce, queue=address.queue, checked=checked)
             found = self._check_nodes(conn, config, place, mapped, counting, now, submits=submits)
@@ -168,7 +141,7 @@ class PlaceCache:
         conn = reading.conn
         with self._reading:
             place = replace(place, checked=_read_checked(conn, config, vos, versions))
-            mapped = _list_pools_without_queue(conn, place, presented.pools, vos)
+            mapped = mapping.list_pools_at(conn, place, presented.pools, vos)
             found = self._check_nodes(conn, config, place, mapped, presented.node_facts, now)
             return self._store(key, found, age)
 
@@ -264,16 +237,6 @@ def _read_advertised(
     return {name: stated[name].value if name in stated else None for name in names}
 
 
-def _list_pools_without_queue(
-    conn: Connection, place: Location, pools: frozenset[str], vos: frozenset[str]
-) -> Iterator[tuple[str, str, QueueAddress, bool]]:
-    """The pools among these that a queue at the place is eligible for: with VO, queue, and undecided."""
-    values = {"pools": sorted(pools), "site": place.site, "vos": sorted(vos)}
-    statement, more = (POOLS_AT_CE, {"ce": place.ce}) if place.ce else (POOLS_AT_SITE, {})
-    for row in conn.execute(statement, {**values, **more}):
-        yield row.pool_id, row.vo, QueueAddress(site=place.site, ce=row.ce, queue=row.queue), row.undecided
-
-
 def _read_checked(
     conn: Connection, config: Configuration, vos: Collection[str], versions: MappingVersions
 ) -> int | None:
@@ -314,19 +277,11 @@ def respell_place(presented: StatedResource, config: Configuration) -> StatedRes
 
 def usable_vos(vos: frozenset[str], presented: StatedResource, config: Configuration) -> frozenset[str]:
     """The VOs that may use a queue at the pilot's place; all of them where the tree has no queues."""
-    there = list_queues(config, Location(site=presented.site))
+    there = config.queues_at(presented.site)
     if not there:
         return vos
     stated = [each for each in there if presented.ce in ("", each.ce)]
     return frozenset(vo for vo in vos if any(config.usable(queue, vo) for queue in stated))
-
-
-def list_queues(config: Configuration, place: Location) -> Sequence[QueueAddress]:
-    """The queues that a pilot at a place may belong to: its own, else all of its CE or site."""
-    if place.queue:
-        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
-        return [address] if config.knows(address) else []
-    return [each for each in config.addresses if each.site == place.site and place.ce in ("", each.ce)]
 
 
 def require_one_place(

@@ -13,7 +13,6 @@ from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
-from matcher.index import place_pools
 from matcher.limits import job_groups
 from matcher.limits.job_groups import WaitingJobRow, group_key, is_same_for_group, reads_owner_only
 from requirements.resource import Location
@@ -114,7 +113,7 @@ class AdmissionPolicies:
 def _build_policy(config: Configuration, place: Location, vos: frozenset[str]) -> AdmissionPolicy | None:
     checking = [
         queue
-        for queue in place_pools.list_queues(config, place)
+        for queue in config.queues_at(place.site, place.ce, place.queue)
         if any(config.usable(queue, vo) and config.admission(queue, vo) for vo in vos)
     ]
     return AdmissionPolicy(config, checking) if checking else None

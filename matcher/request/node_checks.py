@@ -5,7 +5,6 @@ Pilots on equal nodes send equal facts, so results are cached until the configur
 
 from collections.abc import Collection, Hashable, Mapping
 from enum import IntEnum
-from functools import lru_cache
 
 from sqlalchemy import Connection
 
@@ -14,14 +13,14 @@ from cs_config.classes.queue_classes import find_class
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from requirements import canonical, evaluator
+from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.nodes import node_attributes, node_facts
 from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.node_facts import Facts
 from requirements.record import Declarations
 from requirements.values import Value, fold
-from taskqueue.pools import pools
+from taskqueue.pools import mapping
 
 #: Cached results.
 _CACHED = 100_000
@@ -61,8 +60,8 @@ class NodeChecks:
                 key = here.digest, node_facts.cache_key(declared)
                 known = {each: self._results.find((each, *key), config.version) for each in ids}
                 new = [each for each in known if known[each] is None]
-                for each, text in pools.read_originals(conn, new).items():
-                    standing = decide(parse_stored(text), here.values, here.nodes, declared, declarations)
+                for each, requirements in mapping.read_requirements(conn, new).items():
+                    standing = decide(requirements, here.values, here.nodes, declared, declarations)
                     known[each] = self._results.store((each, *key), standing, config.version)
                 found.update(each for each, it in known.items() if it is not None and it >= least)
         return frozenset(found)
@@ -82,17 +81,11 @@ class NodeChecks:
             declarations = options_for(config, vo).job_description.declarations
             known = {each: self._names.find(each, config.version) for each in ids}
             new = [each for each in known if known[each] is None]
-            for each, text in pools.read_originals(conn, new).items():
-                names = frozenset(map(fold, evaluator.parameters(parse_stored(text), declarations)))
+            for each, requirements in mapping.read_requirements(conn, new).items():
+                names = frozenset(map(fold, evaluator.parameters(requirements, declarations)))
                 known[each] = self._names.store(each, names, config.version)
             found.update(*(advertised & names for names in known.values() if names))
         return frozenset(found)
-
-
-@lru_cache(maxsize=20_000)
-def parse_stored(text: str) -> Requirements:
-    """Parse stored requirements of a pool; see `canonical.from_json`."""
-    return canonical.from_json(text)
 
 
 def decide(

@@ -10,6 +10,7 @@ import anyio.to_thread
 
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
+from matcher import demand
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
@@ -147,7 +148,7 @@ def get_matching_task_queues(call: DiracCall, resource: dict[str, Any]) -> Resul
     presented = match_request.read_resource({"CPUTime": match_request.LARGEST} | _describe(call, resource))
     place = place_pools.respell_place(presented, call.parts.live.current)
     caller = MatchCaller(subject=call.peer.holder, vos=_vos(call, resource))
-    found = call.parts.matcher.get_matching_task_queues(place, caller)
+    found = demand.get_matching_task_queues(call.parts.matcher, place, caller)
     return jencode.ok(
         {str(each.task_queue.task_queue_id): _describe_queue(each.task_queue, each.waiting) for each in found}
     )

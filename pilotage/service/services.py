@@ -113,7 +113,7 @@ class Services:
 
     def __post_init__(self) -> None:
         direct = self.engine if self.direct_url is None else database.connect(self.direct_url)
-        object.__setattr__(self, "claims", AsyncClaimer(direct, self.matcher, self.claimer))
+        object.__setattr__(self, "claims", AsyncClaimer(direct, self.matcher, self.claimer.give_back))
         object.__setattr__(self, "wait_causes", WaitCauseRecorder(self.engine, self.matcher))
         object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))

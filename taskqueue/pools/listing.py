@@ -1,17 +1,12 @@
-"""Lists of pools: by VO and served site, with their queues and jobs, and by eligible queue.
-
-Source: RFC #7's getSubmitPoolsForQueue.
-"""
+"""Lists of pools: by VO and served site, with their queues and jobs."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     bindparam,
     exists,
     func,
@@ -23,7 +18,7 @@ from sqlalchemy import (
 )
 
 from cs_config.tree.address import QueueAddress
-from requirements.bitset import list_positions, mask_from
+from requirements.bitset import list_positions
 from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs.search import JobCount
@@ -50,7 +45,6 @@ SIZES = (
     .order_by(None)
     .group_by(classes.c.vo, classes.c.slot)
 )
-POOLS_OF_JOBS = select(jobs.c.job_id, jobs.c.submit_pool, jobs.c.owner).where(jobs.c.job_id.in_(sql.IDS))
 _statuses = union_all(*(select(literal(status.value).label("status")) for status in JobStatus)).subquery()
 _some = (
     select(jobs.c.job_id)
@@ -182,119 +176,3 @@ def _is_served_at(sites: Collection[str]) -> ColumnElement[bool]:
         )
         .correlate(table)
     )
-
-
-#: Up to this number queue classes are queried one by one; beyond it the whole mapping is read.
-_FEW_CLASSES = 3
-
-CLASSES_AT_SITES = (
-    select(members.c.vo, members.c.site, members.c.ce, members.c.queue, classes.c.slot)
-    .join(classes, classes.c.queue_class_id == members.c.queue_class_id)
-    .where(
-        members.c.vo.in_(bindparam("vos", expanding=True)),
-        members.c.site.in_(bindparam("sites", expanding=True)),
-    )
-)
-
-POOLS_OF_CLASS = (
-    select(mapped.c.pool_id, has_slot(mapped.c.undecided, bindparam("the_slot")).label("undecided"))
-    .where(mapped.c.vo == bindparam("the_vo"), has_slot(mapped.c.eligible, bindparam("the_slot")))
-    .order_by(mapped.c.pool_id)
-)
-
-POOLS_OF_VO = (
-    select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided)
-    .where(mapped.c.vo == bindparam("the_vo"))
-    .order_by(mapped.c.pool_id)
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappedPool:
-    """A pool for which a queue is eligible."""
-
-    pool_id: str
-    vo: str
-    undecided: bool  #: the node decides
-
-
-def list_pool_ids(
-    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
-) -> Mapping[QueueAddress, Sequence[str]]:
-    """Ids of the pools of these VOs, by eligible queue; every queue is there, maybe without any."""
-    ids: dict[int, list[str]] = {}  # by list of pools: queues of one class share theirs
-    return {
-        address: ids.get(id(found)) or ids.setdefault(id(found), [each.pool_id for each in found])
-        for address, found in list_mapped_pools(conn, vos, addresses).items()
-    }
-
-
-def list_mapped_pools(
-    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
-) -> Mapping[QueueAddress, Sequence[MappedPool]]:
-    """The same as `list_pool_ids`, sorted by id, with whether the node decides. Shared: do not modify."""
-    slots = _read_slots(conn, vos, addresses)
-    wanted: defaultdict[str, set[int]] = defaultdict(set)
-    for of_queue in slots.values():
-        for vo, slot in of_queue:
-            wanted[vo].add(slot)
-    found = {
-        (vo, slot): pools
-        for vo in sorted(wanted)
-        for slot, pools in _read_classes(conn, vo, wanted[vo]).items()
-    }
-    several: dict[tuple[tuple[str, int], ...], Sequence[MappedPool]] = {(): ()}
-    for of_queue in set(slots.values()):
-        lists = [found[each] for each in of_queue]
-        several[of_queue] = (
-            lists[0] if len(lists) == 1 else sorted(chain(*lists), key=lambda each: each.pool_id)
-        )
-    return {address: several[slots.get(address, ())] for address in addresses}
-
-
-def _read_slots(
-    conn: Connection, vos: Collection[str], addresses: Collection[QueueAddress]
-) -> dict[QueueAddress, tuple[tuple[str, int], ...]]:
-    """The VOs that may use each queue, with the slots of its classes."""
-    requested = set(addresses)
-    found: dict[QueueAddress, tuple[tuple[str, int], ...]] = {}
-    for sites in sql.split_batches({address.site for address in requested}):
-        for row in conn.execute(CLASSES_AT_SITES, {"vos": sorted(vos), "sites": sites}):
-            address = QueueAddress(site=row.site, ce=row.ce, queue=row.queue)
-            if address in requested:
-                found[address] = (*found.get(address, ()), (row.vo, row.slot))
-    return found
-
-
-def _read_classes(conn: Connection, vo: str, slots: Collection[int]) -> Mapping[int, Sequence[MappedPool]]:
-    if len(slots) <= _FEW_CLASSES:
-        return {
-            slot: [
-                MappedPool(pool_id=row.pool_id, vo=vo, undecided=bool(row.undecided))
-                for row in conn.execute(POOLS_OF_CLASS, {"the_vo": vo, "the_slot": slot})
-            ]
-            for slot in slots
-        }
-    return _transpose(conn.execute(POOLS_OF_VO, {"the_vo": vo}), vo, slots)
-
-
-def _transpose(
-    rows: Iterator[Row[tuple[str, int, int]]], vo: str, slots: Collection[int]
-) -> Mapping[int, Sequence[MappedPool]]:
-    all_slots = mask_from(slots)
-    found: dict[int, list[MappedPool]] = {slot: [] for slot in slots}
-    for row in rows:
-        decided, open_ = (
-            MappedPool(pool_id=row.pool_id, vo=vo, undecided=undecided) for undecided in (False, True)
-        )
-        for slot in list_positions(row.eligible & all_slots & ~row.undecided):
-            found[slot].append(decided)
-        for slot in list_positions(row.eligible & all_slots & row.undecided):
-            found[slot].append(open_)
-    return found
-
-
-def read_pools_and_owners(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, tuple[str | None, str]]:
-    """The ids of the pools of jobs, and their owners, by job; None: the job has no requirements."""
-    rows = conn.execute(POOLS_OF_JOBS, {"ids": list(job_ids)})
-    return {row.job_id: (row.submit_pool, row.owner) for row in rows}

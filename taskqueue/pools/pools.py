@@ -70,7 +70,6 @@ IS_UNMAPPED = ~exists().where(pool_mappings.c.pool_id == submit_pools.c.pool_id)
 
 COUNT = select(func.count()).select_from(submit_pools)
 
-ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(submit_pools.c.pool_id.in_(sql.IDS))
 
 #: KEY SHARE: none of them is removed until the transaction ends.
 EXISTING = (
@@ -241,11 +240,6 @@ def get_pool(conn: Connection, pool_id: str) -> Pool:
 def count_pools(conn: Connection, *, vos: Collection[str] | None = None) -> int:
     """Number of pools of some VOs (None: of all)."""
     return conn.execute(COUNT.where(*ownership.match_values({submit_pools.c.vo: vos}))).scalar_one()
-
-
-def read_originals(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, str]:
-    """Requirements of pools as first written, JSON, by id."""
-    return {row.pool_id: row.original for row in sql.read_batches(conn, ORIGINALS, pool_ids)}
 
 
 def list_vos(conn: Connection) -> list[str]:

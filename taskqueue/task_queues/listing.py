@@ -11,7 +11,7 @@ from requirements.requirement_class import RequirementClass
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.ownership import EVERY_ROW, Visible
-from taskqueue.pools import pools
+from taskqueue.pools import mapping
 from taskqueue.schema.tables import descriptions, jobs, requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import task_queues
@@ -154,7 +154,7 @@ def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingC
         for row in rows
         if (asked := _parse_class(row.definition)) is not None
     ]
-    originals = pools.read_originals(conn, {asked.submit_pool for asked, *_ in found if asked.submit_pool})
+    originals = mapping.read_originals(conn, {asked.submit_pool for asked, *_ in found if asked.submit_pool})
     return [
         WaitingClass(
             asked=asked, requirements=originals.get(asked.submit_pool or ""), jobs=jobs, first_job=first

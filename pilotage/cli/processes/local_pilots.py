@@ -23,6 +23,7 @@ from sqlalchemy import make_url
 
 import pilotage
 from cs_config.tree.address import QueueAddress
+from matcher import demand
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller
 from pilotage.cli.errors import CommandRefused
@@ -71,7 +72,7 @@ def _has_work(parts: Services, post: LocalQueue) -> bool:
     caller = MatchCaller(subject="pilotage up", vos=frozenset({post.vo}), queue=address)
     try:
         request = match_request.read_resource(offered.at(0))
-        return bool(parts.matcher.get_matching_task_queues(request, caller))
+        return bool(demand.get_matching_task_queues(parts.matcher, request, caller))
     except PilotageError as error:
         log.warning("no local pilots for the VO %s at %s: %s", post.vo, address, error)
         return False

@@ -29,7 +29,7 @@ from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotCounts
-from taskqueue.pools import listing, pools
+from taskqueue.pools import listing, mapping
 
 router = APIRouter(route_class=PageRoute)
 
@@ -243,9 +243,9 @@ def _whole(
     if selected:
         values = configuring.blame_values(page.parts, page.editor, config, path=str(address), vo=selected)
     with database.reading(page.parts.engine) as conn:
-        served = listing.list_mapped_pools(conn, vos, [address])[address]
+        served = mapping.list_mapped_pools(conn, vos, [address])[address]
         ids = [each.pool_id for each in served[:_POOLS]]
-        originals = pools.read_originals(conn, ids)
+        originals = mapping.read_originals(conn, ids)
         jobs = listing.count_jobs_by_status(conn, ids)
     return page.render(
         "sites/queue.html",

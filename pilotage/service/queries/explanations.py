@@ -58,7 +58,7 @@ from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.pools import listing as pools_listing
-from taskqueue.pools import pools
+from taskqueue.pools import mapping
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
 
@@ -113,7 +113,7 @@ def ask_about_job(conn: Connection, config: Configuration, job: Job, *, now: dat
 
 def _read_requirements(conn: Connection, pool_id: str | None) -> Requirements | None:
     """The requirements of a pool; None: no pool, or it was removed, because no job waits for it any more."""
-    originals = pools.read_originals(conn, [pool_id]) if pool_id else {}
+    originals = mapping.read_originals(conn, [pool_id]) if pool_id else {}
     return canonical.from_json(originals[pool_id]) if pool_id and pool_id in originals else None
 
 

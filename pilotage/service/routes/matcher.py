@@ -19,11 +19,11 @@ from cs_config.cache import Cache
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher import conditions
-from matcher.cache import NoMatch
+from matcher import conditions, demand
 from matcher.claim import matcher as matching
 from matcher.claim.claim_thread import ClaimWorker
-from matcher.claim.matching_task_queues import MatchingTaskQueue
+from matcher.claim.snapshot import NoMatch
+from matcher.demand import MatchingTaskQueue
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime
@@ -371,7 +371,7 @@ def get_matching_task_queues(parts: PartsOf, caller: CallerOf, body: ResourceDes
     """List the task queues that the resource may serve now, at most 1000: those with the largest weights."""
     resource = place_pools.respell_place(match_request.read_resource(body.to_record()), parts.live.current)
     pilot_binding.check_site(caller, resource.site)
-    found = parts.matcher.get_matching_task_queues(resource, _caller(parts, caller, resource))
+    found = demand.get_matching_task_queues(parts.matcher, resource, _caller(parts, caller, resource))
     return TaskQueues(task_queues=[_task_queue(each) for each in found], warnings=list(resource.warnings))
 
 
@@ -389,7 +389,7 @@ def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> Demand
     ]
     for site in {each.site for each in resources}:
         pilot_binding.check_site(caller, site)
-    found = parts.matcher.get_demand(resources, _caller(parts, caller, resources[0]))
+    found = demand.count_demand(parts.matcher, resources, _caller(parts, caller, resources[0]))
     return DemandAnswer(
         task_queues=[_demanded(each, found.waiting[number]) for number, each in found.task_queues.items()],
         resources=found.served,

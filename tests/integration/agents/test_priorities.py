@@ -11,6 +11,7 @@ from agents import priorities
 from agents.priorities import PriorityResult, PriorityState, UsageCache
 from cs_config.options.options import Measure
 from cs_config.tree.configuration import Configuration
+from matcher import demand
 from matcher.claim.matcher import Matcher
 from requirements.states import JobStatus
 from taskqueue.db import database
@@ -266,7 +267,7 @@ def test_jobs_that_arrive_meanwhile_lose_nothing(engine: Engine, now: datetime, 
 
 def shown(asked: Matcher) -> dict[int, float]:
     """The weights that a matcher draws with."""
-    listings = asked.get_matching_task_queues(request(Site="A.B.ch").presented, request().caller)
+    listings = demand.get_matching_task_queues(asked, request(Site="A.B.ch").presented, request().caller)
     return {each.task_queue.task_queue_id: each.task_queue.priority for each in listings}
 
 

@@ -32,6 +32,7 @@ from agents import pools as pool_agent
 from cs_config.editing import proposals
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
+from matcher import demand
 from matcher.claim.matcher import Matcher
 from matcher.explain import queue_set
 from matcher.preview import outlook
@@ -300,7 +301,7 @@ class WholePath(RuleBasedStateMachine):
                 ce=address.ce,
                 queue=address.queue,
             )
-            for each in self.matcher.get_matching_task_queues(presented, CALLER):
+            for each in demand.get_matching_task_queues(self.matcher, presented, CALLER):
                 for job_id in each.job_ids:
                     found[job_id].add(address)
         return {job_id: frozenset(queues) for job_id, queues in found.items()}

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, select, text
 
-from matcher import cache
-from matcher.claim import async_claimer
+from matcher.claim import async_claimer, snapshot
 from matcher.claim import matcher as matching
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
@@ -34,7 +33,7 @@ from tests.waiting import LONG, at, request
 @pytest.fixture(autouse=True)
 def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
-    monkeypatch.setattr(cache, "_OPEN_SECONDS", 600.0)
+    monkeypatch.setattr(snapshot, "_OPEN_SECONDS", 600.0)
     monkeypatch.setattr(matching, "_RECENT", 600.0)
 
 

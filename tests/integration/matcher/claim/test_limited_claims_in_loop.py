@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Engine, func, insert, select, text
 
 from cs_config.tree.configuration import Configuration
-from matcher import cache
 from matcher.claim import matcher as matching
+from matcher.claim import snapshot
 from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
@@ -46,7 +46,7 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is."""
-    monkeypatch.setattr(cache, "_OPEN_SECONDS", 600.0)
+    monkeypatch.setattr(snapshot, "_OPEN_SECONDS", 600.0)
     monkeypatch.setattr(matching, "_RECENT", 600.0)
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import Engine, func, select
 
 from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
+from matcher import demand
 from matcher.claim import matcher as matching
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
@@ -159,7 +160,7 @@ def test_a_listing_brings_nothing_back_that_was_found_empty(
         task_queues.dequeue(conn, waiting.put(conn, now))
     asked = request()
     matcher.settle([_one(matcher, asked)])
-    assert matcher.get_matching_task_queues(asked.presented, asked.caller) == []
+    assert demand.get_matching_task_queues(matcher, asked.presented, asked.caller) == []
     assert not matcher._memory.waiting.excluded
     with database.reading(engine) as conn:
         assert waiting.occupied(conn) == set()
@@ -444,13 +445,13 @@ def test_a_director_learns_what_waits_for_a_queue(
     ids = _put(engine, now, 150)
     _put(engine, now, asked=replace(waiting.EVERYWHERE, cpu_time=10**8))
     here = request(**at(waiting.LONG))
-    found = matcher.get_matching_task_queues(here.presented, here.caller)
+    found = demand.get_matching_task_queues(matcher, here.presented, here.caller)
     by_pool = {each.task_queue.requirement_class.submit_pool: each for each in found}
     assert by_pool.keys() == {None, POOL}
     assert (by_pool[None].waiting, by_pool[None].job_ids) == (150, tuple(ids[:100]))
     assert (by_pool[POOL].waiting, by_pool[POOL].job_ids) == (1, (pooled,))
     elsewhere = request(**at(waiting.ELSEWHERE))
-    assert len(matcher.get_matching_task_queues(elsewhere.presented, elsewhere.caller)) == 1
+    assert len(demand.get_matching_task_queues(matcher, elsewhere.presented, elsewhere.caller)) == 1
 
 
 def test_emptied_task_queues_are_not_listed(engine: Engine, now: datetime, matcher: Matcher) -> None:
@@ -458,7 +459,7 @@ def test_emptied_task_queues_are_not_listed(engine: Engine, now: datetime, match
     with database.writing(engine) as conn:
         control.kill_job(conn, job_id, source="alice", now=now)
     asked = request()
-    assert matcher.get_matching_task_queues(asked.presented, asked.caller) == []
+    assert demand.get_matching_task_queues(matcher, asked.presented, asked.caller) == []
 
 
 def test_a_claim_writes_one_attempt_a_job(engine: Engine, now: datetime, matcher: Matcher) -> None:

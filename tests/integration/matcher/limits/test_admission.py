@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.tree.address import QueueAddress
+from matcher import demand
 from matcher.claim.claim_request import ClaimResult
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller
@@ -129,7 +130,9 @@ def test_a_listing_shows_only_task_queues_with_jobs_that_are_admitted(engine: En
         matcher = waiting.matcher(engine, now, CONFIG)
         said = match_request.read_resource({"CPUTime": 10**7, **waiting.at(queue(name))})
         caller = MatchCaller(subject="pilot", vos=frozenset({"lhcb"}))
-        return sorted(each.task_queue.owner for each in matcher.get_matching_task_queues(said, caller))
+        return sorted(
+            each.task_queue.owner for each in demand.get_matching_task_queues(matcher, said, caller)
+        )
 
     assert owners("open") == ["alice", "bob"]
     assert owners("alice") == owners("short") == ["alice"]

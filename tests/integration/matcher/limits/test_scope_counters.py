@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, delete, event, func, select, text, up
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher import demand
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules
@@ -723,7 +724,7 @@ def test_a_listing_does_not_take_off_twice_what_an_advertisement_has_acknowledge
         [rule] = rules.read_rules(conn, [SITE.lower()])
     assert rule.n == 0
     asked = waiting.request(**waiting.at(LONG))
-    assert not matcher.get_matching_task_queues(asked.presented, asked.caller)
+    assert not demand.get_matching_task_queues(matcher, asked.presented, asked.caller)
 
 
 def _advertise(engine: Engine, now: datetime, submitting: int) -> None:

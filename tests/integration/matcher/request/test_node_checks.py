@@ -13,6 +13,7 @@ from sqlalchemy import Engine, event
 from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher import demand
 from matcher.claim import matcher as matching
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
@@ -27,7 +28,7 @@ from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import assignment
-from taskqueue.pools import listing
+from taskqueue.pools import mapping
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement
 from tests import submitted, waiting
@@ -411,7 +412,8 @@ def test_whoever_gets_a_job_has_all_that_it_asks_and_who_has_it_gets_it(grid: Gr
     by_pool = {pool_of(grid, grid.submit(asked)): asked for asked in ASKED}
     given = {}
     for number, facts in enumerate(FACTS):
-        listed = grid.matcher.get_matching_task_queues(
+        listed = demand.get_matching_task_queues(
+            grid.matcher,
             request(NodeFacts={**facts, "Number": number}, **at(MIXED)).presented,
             MatchCaller(subject="pilot", vos=frozenset({"lhcb"})),
         )
@@ -537,7 +539,7 @@ Resources:
         grid.submit({"SAMStation": "cdf"}, vo)
     for fact, vos in (("dzero", {"lhcb"}), ("cdf", {"lhcb", "cms"})):
         asked = request(NodeFacts={"SAMStation": fact}, **at(MIXED)).presented
-        listed = grid.matcher.get_matching_task_queues(asked, caller)
+        listed = demand.get_matching_task_queues(grid.matcher, asked, caller)
         assert {each.task_queue.requirement_class.vo for each in listed} == vos, fact
 
 
@@ -553,13 +555,13 @@ def test_a_place_is_kept_while_the_advertised_values_stay(
 ) -> None:
     advertising.submit({"SAMStation": "dzero"})
     read: list[object] = []
-    list_mapped = listing.list_mapped_pools
+    list_mapped = mapping.list_mapped_pools
 
     def count(*arguments: Any) -> Any:
         read.append(arguments)
         return list_mapped(*arguments)
 
-    monkeypatch.setattr(listing, "list_mapped_pools", count)
+    monkeypatch.setattr(mapping, "list_mapped_pools", count)
     for number, value in enumerate(("cdf", "cdf", "atlas"), 1):
         advertise(advertising, "A.B.ch", SAMStation=value, FreeDisk=number)
         assert advertising.ask(at(MIXED)) == advertising.ask(at(MIXED)) == "no_task_queue"

@@ -439,7 +439,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
         await in_loop.close()
 
     claimer._serve_batch([PendingRequest(request=request(**AT))])
-    in_loop = AsyncClaimer(engine, matcher, claimer)
+    in_loop = AsyncClaimer(engine, matcher, claimer.give_back)
     monkeypatch.setattr(AsyncRunner, "rows", lose)
     asyncio.run(work())
     claimer._serve_batch([])

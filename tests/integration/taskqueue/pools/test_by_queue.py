@@ -9,13 +9,13 @@ from sqlalchemy import Engine, delete, event
 from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher import cache
-from matcher.cache import QueuePoolCache
+from matcher.index import queue_pools
+from matcher.index.queue_pools import QueuePoolCache
 from optimizers.chain import batch
 from requirements.canonical import pool_id
 from requirements.record import Record
 from taskqueue.db import database, incarnation
-from taskqueue.pools import listing, pools
+from taskqueue.pools import mapping, pools
 from taskqueue.schema.tables import pool_mappings
 from tests import stored
 from tests.submitted import GRID, grid, submit
@@ -37,7 +37,7 @@ def ask(engine: Engine, known: QueuePoolCache) -> tuple[list[str], list[str]]:
     with database.reading(engine) as conn:
         told = known.read_pools(conn, LHCB, [BIG, MIDDLE])
     with database.reading(engine) as conn:
-        assert {each: list(ids) for each, ids in told.items()} == listing.list_pool_ids(
+        assert {each: list(ids) for each, ids in told.items()} == mapping.list_pool_ids(
             conn, LHCB, [BIG, MIDDLE]
         )
     return list(told[BIG]), list(told[MIDDLE])
@@ -97,7 +97,7 @@ def test_after_a_recovery_everything_is_read_anew(engine: Engine, now: datetime)
 def test_no_more_queues_are_remembered_than_there_is_room_for(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_QUEUES", 1)
+    monkeypatch.setattr(queue_pools, "_QUEUES", 1)
     known = QueuePoolCache()
     pool, _ = arrive(engine, grid(), now, 3000)
     for _ in range(2):

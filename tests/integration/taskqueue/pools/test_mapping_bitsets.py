@@ -8,7 +8,7 @@ from sqlalchemy import Engine, Integer, bindparam, select
 from cs_config.classes.queue_classes import QueueClass
 from cs_config.tree.address import QueueAddress
 from taskqueue.db import database
-from taskqueue.pools import listing, pools, queue_class_store
+from taskqueue.pools import mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.schema.types import BitsetType, has_slot
 
@@ -42,9 +42,9 @@ def test_queues_are_told_the_same_pools_one_by_one_and_all_together(engine: Engi
             queue_class_store.store_classes(conn, vo=vo, config_version=1, classes=CLASSES, now=now)
             of_vo = {f"{vo}{pool_id}": each for pool_id, each in digests.items()}
             pools.store_mappings(conn, vo=vo, config_version=1, digests=of_vo, now=now)
-        together = listing.list_mapped_pools(conn, ["lhcb", "cms"], QUEUES)
+        together = mapping.list_mapped_pools(conn, ["lhcb", "cms"], QUEUES)
         for queue, each in zip(QUEUES, CLASSES, strict=True):
-            alone = listing.list_mapped_pools(conn, ["lhcb", "cms"], [queue])[queue]
+            alone = mapping.list_mapped_pools(conn, ["lhcb", "cms"], [queue])[queue]
             assert list(alone) == list(together[queue])
             assert {(found.pool_id, found.undecided) for found in alone} == {
                 (f"{vo}{pool_id}", of_pool[each.digest])

@@ -18,7 +18,7 @@ from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
 from taskqueue.jobs import unmatchable
-from taskqueue.pools import listing, pools, queue_class_store
+from taskqueue.pools import listing, mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import changes, pool_mappings, queue_class_members, submit_pools
@@ -98,8 +98,8 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         assert by_hand.list_eligible_queues(conn, "p") == [A, B]
         assert by_hand.list_eligible_queues(conn, "q") == []
         assert unmatchable.read_has_queue(conn, ["p", "q"]) == {"p": True, "q": False}
-        assert listing.list_pool_ids(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
-        assert listing.list_pool_ids(conn, ["cms"], [A]) == {A: []}
+        assert mapping.list_pool_ids(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
+        assert mapping.list_pool_ids(conn, ["cms"], [A]) == {A: []}
         view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
         assert [row["queue"] for row in view] == ["a", "b"]
         assert {row["config_version"] for row in view} == {7}

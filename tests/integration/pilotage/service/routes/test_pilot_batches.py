@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from matcher.claim import matching_task_queues
+from matcher import demand
 from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.director import matcher_client
 from tests.running_service import Service
@@ -136,7 +136,7 @@ def test_demand_for_many_resources_counts_each_task_queue_once(service: Service)
 def test_an_answer_about_demand_has_a_bounded_number_of_candidates_and_directors_ask_for_the_rest(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(matching_task_queues, "_MOST_CANDIDATES", 4)
+    monkeypatch.setattr(demand, "_MOST_CANDIDATES", 4)
     jobs = [{"Executable": "x", "MinRAM": ram} for ram in (100, 200)]
     service.user().post(f"{API}/jobs", json={"jobs": jobs})
     place = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}

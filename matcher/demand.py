@@ -6,17 +6,21 @@ Of one resource with the first jobs of each task queue; of many resources with t
 import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
 from sqlalchemy import Connection
 
+from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher.claim.matcher import Matcher
+from matcher.claim.snapshot import Snapshot
 from matcher.explain.eligible_queues import DemandRanks
 from matcher.limits.place_policy import PlacePolicy
-from requirements.resource import Location
+from matcher.request.match_request import MatchCaller, NotServed
+from requirements.resource import Location, StatedResource
 from taskqueue.leases import candidate_jobs
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -153,7 +157,7 @@ def _task_queue_id(task_queue: TaskQueue) -> int:
     return task_queue.task_queue_id
 
 
-def list_matching(
+def _list_matching(
     conn: Connection, candidates: Collection[TaskQueue], place: Location, gate: PlacePolicy | None
 ) -> list[MatchingTaskQueue]:
     """The candidates with a job that a claim at the place would take now; `gate` None: no conditions.
@@ -190,3 +194,50 @@ def _list_admitted(
         waiting=candidate_jobs.count_candidates(conn, task_queue.task_queue_id, place=place, passing=passing),
         job_ids=job_ids,
     )
+
+
+def get_matching_task_queues(
+    matcher: Matcher, presented: StatedResource, caller: MatchCaller
+) -> list[MatchingTaskQueue]:
+    """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
+
+    Without node facts, including those that only some nodes of the queue may serve. At most `MOST`, those
+    with the largest weights.
+    """
+    with matcher.current_view() as view:
+        found = _find_served(view, presented, caller)
+        if found is None:
+            return []
+        return _list_matching(view.conn, found.candidates, found.place, found.gate)
+
+
+def count_demand(matcher: Matcher, resources: Sequence[StatedResource], caller: MatchCaller) -> PilotDemand:
+    """The same for many resources, as numbers of jobs; a resource that is not served has none.
+
+    Where very many task queues wait, only for the first of the resources.
+    """
+    count = DemandCount()
+    with matcher.current_view() as view:
+        for each in resources:
+            try:
+                found = _find_served(view, each, caller)
+            except (NotServed, QueueNotFound):  # the configuration has changed meanwhile
+                found = None
+            count.add(view.conn, found)
+            if count.is_full:
+                break
+        return count.total(view.conn, view.config)
+
+
+def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller) -> MatchedPlace | None:
+    """The task queues that a resource may serve; None: the queue serves none of the VOs now."""
+    served, resource = view.place(presented, caller)
+    if served is None:
+        return None
+    pools, place = served.pools, served.place
+    if not presented.node_facts:
+        # Without a node, no pool can be excluded by its facts.
+        pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
+    candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
+    gate = view.gate(place, admission, vos=resource.named_vos)
+    return MatchedPlace(candidates=candidates, place=place, gate=gate)

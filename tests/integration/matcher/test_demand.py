@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from sqlalchemy import Engine, event
 
-from matcher.claim import matching_task_queues
+from matcher import demand
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
@@ -44,7 +44,7 @@ def _put(engine: Engine, now: datetime, count: int, owner: str = "alice", **valu
 
 def _listed(matcher: Matcher) -> list[tuple[str, int, list[int]]]:
     asked = waiting.request(**waiting.at(LONG))
-    found = matcher.get_matching_task_queues(asked.presented, asked.caller)
+    found = demand.get_matching_task_queues(matcher, asked.presented, asked.caller)
     return [(each.task_queue.owner, each.waiting, list(each.job_ids)) for each in found]
 
 
@@ -68,7 +68,7 @@ def test_jobs_over_a_running_limit_are_not_listed(engine: Engine, now: datetime)
 def test_a_list_is_bounded_and_read_in_few_statements(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching_task_queues, "MOST", 3)
+    monkeypatch.setattr(demand, "MOST", 3)
     matcher = _matcher(engine, now, waiting.GRID)
     for number in range(5):
         _put(engine, now, 2, owner=f"user{number}", job_group="free")
