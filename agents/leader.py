@@ -252,8 +252,8 @@ def _run_once(cycle: Callable[[datetime], object], *, name: str, clock: Clock) -
     return result
 
 
-#: Seconds between two cycles. Changes of the configuration reach the pools, lost jobs their next pilot, and
-#: new task queues their weight within seconds.
+#: Seconds between two cycles of the agents of the program; plug-ins have further ones. Changes of the
+#: configuration reach the pools, lost jobs their next pilot, and new task queues their weight within seconds.
 INTERVALS: Mapping[str, float] = {
     "pools": 0.5,
     "lost-jobs": 1.0,
@@ -268,17 +268,16 @@ INTERVALS: Mapping[str, float] = {
     "scope-counters": 30.0,
     "retention": 600.0,
 }
-#: Agents that run only where they are configured; none of them is ever overdue.
-OPTIONAL = frozenset({"traces"})
 #: An agent is overdue if its latest cycle began longer ago than this and than three intervals.
 _TOLERANCE = timedelta(minutes=1)
 
 
-def list_overdue(latest: Mapping[str, datetime | None], *, now: datetime) -> list[str]:
+def list_overdue(
+    latest: Mapping[str, datetime | None], intervals: Mapping[str, float], *, now: datetime
+) -> list[str]:
     """List the agents that no process seems to run; `latest` is the start of each one's latest cycle."""
-    return [name for name in INTERVALS if name not in OPTIONAL and is_silent(name, latest.get(name), now=now)]
+    return [name for name, every in intervals.items() if _is_overdue(latest.get(name), every, now)]
 
 
-def is_silent(name: str, began: datetime | None, *, now: datetime) -> bool:
-    """Whether the latest cycle of the agent began so long ago that no process seems to run it."""
-    return began is None or now - began > max(_TOLERANCE, timedelta(seconds=3 * INTERVALS[name]))
+def _is_overdue(began: datetime | None, every: float, now: datetime) -> bool:
+    return began is None or now - began > max(_TOLERANCE, timedelta(seconds=3 * every))

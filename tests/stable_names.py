@@ -15,7 +15,7 @@ from cs_config.options.options import VoOptions
 from cs_config.options.registry import Registry
 from cs_config.tree import parameters
 from pilotage.cli import application
-from pilotage.cli.settings import Settings
+from pilotage.cli.settings import model_with_plugins
 from pilotage.dirac_door.app import SERVICES
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director.configuration import DirectorQueue
@@ -36,7 +36,7 @@ def find_names() -> frozenset[str]:
         [
             *_walk_commands("command", get_command(application.application())),
             *_list_operations(),
-            *(f"setting {name}" for name in Settings.model_fields),
+            *(f"setting {name}" for name in model_with_plugins().model_fields),
             *_walk_schema("option Operations", VoOptions.model_json_schema(by_alias=True)),
             *_walk_schema("option Registry", Registry.model_json_schema(by_alias=True)),
             *(f"parameter {each.name}" for each in parameters.KNOWN),

@@ -26,6 +26,7 @@ from cs_config.options import bounds, keywords
 from cs_config.options.options import DeclaredName, JobType, ShareCorrection, TimeSlice, VoOptions
 from cs_config.tree.parameters import KNOWN
 from matcher.conditions import CONDITIONS
+from pilotage import extensions
 from pilotage.cli import application
 from pilotage.cli.settings import IssuerSettings, RoleSettings, Settings, SignInSettings
 from pilotage.service import app, error_handlers
@@ -177,10 +178,10 @@ option. Who may set them, largest values and what goes beyond a line: [more](../
 def write_settings() -> str:
     """Settings of processes and clients."""
 
-    def fields_of(model: type[BaseModel]) -> str:
-        meanings = read_docstrings(model)
+    def fields_of(*models: type[BaseModel]) -> str:
         rows = (
             (_code(name), _format_default(field.default), meanings.get(name) or _help_of(field))
+            for meanings, model in ((read_docstrings(each), each) for each in models)
             for name, field in model.model_fields.items()
         )
         return table(("setting", "default", "means"), rows)
@@ -192,7 +193,7 @@ Of `up`, `serve`, `worker`, `agent` and commands: an option (`--log-level`), els
 Settings with structure are YAML or JSON in a variable. `pilotage COMMAND --help` lists the options of a
 process.
 
-{fields_of(Settings)}
+{fields_of(Settings, *extensions.list_settings())}
 ## Issuers
 
 `issuers` is a list of these: [who may sign in](../operator/tokens.md).

@@ -4,35 +4,15 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from cs_config import gc_tuning
+from pilotage import entry_points, extensions
 from pilotage.cli import errors, options, output
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command of the program, imported only when it is run or completed."""
-
-    function: str  #: in this package, as `module:name`
-    help: str  #: line in `pilotage --help`; the first paragraph of the help of the command itself
-    reads_own_options: bool = False  #: gets all arguments that are not its options, `--help` too
-
-
-@dataclass(frozen=True, slots=True)
-class CommandGroup:
-    """A command with subcommands."""
-
-    help: str
-    commands: Mapping[str, "str | CommandGroup"]  #: a function in `commands/`, as `module:name`, or a group
-    #: Group of entry points whose names are commands too, and the function in `commands/` that makes them.
-    installed: tuple[str, str] | None = None
-
+from pilotage.extensions import Command, CommandGroup
 
 #: Only the module of the command that is run is imported: a client command must not wait until a database and
 #: a web server are loaded, and neither must the list of all commands.
@@ -218,17 +198,33 @@ def _root(
     """
 
 
+def list_commands() -> Mapping[str, Command | CommandGroup]:
+    """The commands of the program and of its plug-ins."""
+    return extensions.add_commands(COMMANDS)
+
+
+def _find_commands(path: Sequence[str]) -> Mapping[str, Command | CommandGroup]:
+    """The commands that have the one at a path: without plug-ins, which take time, if it is the program's."""
+    below: object = COMMANDS
+    for word in path:
+        if not isinstance(below, Mapping):
+            break
+        found = below.get(word)
+        below = found.commands if isinstance(found, CommandGroup) else found
+    return list_commands() if below is None or isinstance(below, Mapping) else COMMANDS
+
+
 def application(path: Sequence[str] = ()) -> typer.Typer:
     """The program with the commands at and below a path such as `job list`; others are not imported."""
     app = _program()
-    _add_commands(app, COMMANDS, path)
+    _add_commands(app, _find_commands(path), path, package="pilotage.cli")
     return app
 
 
 def overview() -> typer.Typer:
     """The program with the names and help lines of all commands, none of them imported."""
     app = _program()
-    for name, command in COMMANDS.items():
+    for name, command in list_commands().items():
         app.command(name, help=command.help, add_help_option=False)(_not_imported)
     return app
 
@@ -244,38 +240,40 @@ def _not_imported() -> None:
 
 
 def _add_commands(
-    app: typer.Typer, commands: Mapping[str, Command | CommandGroup | str], path: Sequence[str]
+    app: typer.Typer,
+    commands: Mapping[str, Command | CommandGroup | str],
+    path: Sequence[str],
+    *,
+    package: str,
 ) -> None:
+    """Add commands, or the one that the path begins with; the functions named by text are in the package."""
     named = [name for name in path[:1] if name in commands]
     for name in named or commands:
         command = commands[name]
         if isinstance(command, CommandGroup):
             group = typer.Typer(help=command.help)
-            _add_commands(group, command.commands, path[1:])
+            _add_commands(group, command.commands, path[1:], package=command.package)
             if command.installed is not None:
                 _add_installed(group, command, *command.installed)
             app.add_typer(group, name=name)
         elif isinstance(command, str):
-            app.command(name)(_import_function(f"commands.{command}"))
+            app.command(name)(_import_function(command, package))
         else:
             own = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
             context = own if command.reads_own_options else None
-            app.command(name, context_settings=context)(_import_function(command.function))
+            function = _import_function(command.function, command.package)
+            app.command(name, context_settings=context)(function)
 
 
 def _add_installed(app: typer.Typer, group: CommandGroup, points: str, maker: str) -> None:
-    from importlib import metadata  # slow, and needed here only
-
-    module, _, name = maker.partition(":")
-    make = getattr(import_module(f"pilotage.cli.commands.{module}"), name)
-    for point in metadata.entry_points(group=points):
-        if point.name not in group.commands:
-            app.command(point.name)(options.expand_groups(make(point.name)))
+    make = extensions.find(maker, group.package)
+    for name in entry_points.list_present(points):
+        if name not in group.commands:
+            app.command(name)(options.expand_groups(make(name)))
 
 
-def _import_function(place: str) -> options.CommandFunction:
-    module, _, name = place.partition(":")
-    return options.expand_groups(getattr(import_module(f"pilotage.cli.{module}"), name))
+def _import_function(place: str, package: str) -> options.CommandFunction:
+    return options.expand_groups(extensions.find(place, package))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -285,9 +283,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words[:2] == ["token", "revoke"]:
         words = words[1:]
     typed = typed_words(os.environ) if _COMPLETION in os.environ else words
-    is_command = bool(typed) and typed[0] in COMMANDS
-    program = partial(application, typed) if is_command else overview
+    program = partial(_find_program, typed)
     run(program, words, name="pilotage", owns_process=arguments is None)
+
+
+def _find_program(words: Sequence[str]) -> typer.Typer:
+    """The program with the command of these words, or the overview if there is none."""
+    is_command = bool(words) and (words[0] in COMMANDS or words[0] in list_commands())
+    return application(words) if is_command else overview()
 
 
 def typed_words(environment: Mapping[str, str]) -> list[str]:

@@ -20,12 +20,15 @@ from cs_config.editing import reverts
 from cs_config.errors import ConfigError
 from cs_config.versions import store
 from matcher.limits import compiled_rules
+from pilotage import entry_points, extensions
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import home_directory, output, wiring
 from pilotage.cli.errors import REFUSED, explain_missing, one_line
 from pilotage.cli.home_directory import FILE
 from pilotage.cli.processes import tls
 from pilotage.cli.settings import InvalidSettings, Settings, command_with
+from pilotage.entry_points import BrokenPlugin
+from pilotage.extensions import Plugin
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
@@ -321,12 +324,15 @@ def _agents(engine: Engine, now: datetime) -> Finding:
         latest = agent_leases.list_last_cycles(conn)
         broken = agent_leases.list_broken(conn)
         now = clock.read_time(conn, now)
-    if missing := leader.list_overdue(latest, now=now):
+    expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
+    if missing := leader.list_overdue(latest, expected, now=now):
         message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
         return Finding("agents", Health.WARNING, message)
     if failed := [f"{name} for {', '.join(vos)}" for name, vos in broken.items() if vos]:
         return Finding("agents", Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
-    at_work = [name for name in leader.INTERVALS if not leader.is_silent(name, latest.get(name), now=now)]
+    known = extensions.list_intervals(leader.INTERVALS, with_optional=True)
+    silent = leader.list_overdue(latest, known, now=now)
+    at_work = [name for name in known if name not in silent]
     return Finding("agents", Health.GOOD, f"at work: {', '.join(at_work)}")
 
 
@@ -417,6 +423,7 @@ _PATIENCE = 3
 def check_installation(settings: Settings, now: datetime) -> Iterator[Finding]:
     """Run all checks."""
     yield from check_packages()
+    yield from check_plugins()
     yield from check_files(settings)
     yield from check_database(settings, now)
     yield from check_redis(settings)
@@ -438,6 +445,24 @@ def check_packages() -> Iterator[Finding]:
             message = f"is loaded from {place}, pilotage from {home}: something hides ours"
             yield Finding(f"package {name}", Health.BAD, message)
     yield Finding("packages", Health.GOOD, f"pilotage {metadata.version('pilotage')} from {home}")
+
+
+def check_plugins() -> Iterator[Finding]:
+    """List the plug-ins that were left out of this installation, and those that cannot be loaded."""
+    loaded = []
+    for point in (point for group in entry_points.GROUPS for point in entry_points.list_all(group)):
+        subject = f"plug-in {point.name}"
+        if entry_points.is_absent(point):
+            message = f"left out of this installation: {point.group} names {point.module}, which is absent"
+            yield Finding(subject, Health.WARNING, message)
+            continue
+        try:
+            entry_points.load(point, Plugin if point.group == extensions.GROUP else object)
+        except BrokenPlugin as error:
+            yield Finding(subject, Health.BAD, one_line(str(error)))
+        else:
+            loaded.append(point.name)
+    yield Finding("plug-ins", Health.GOOD, f"loaded: {', '.join(dict.fromkeys(loaded))}")
 
 
 def _location(package: str) -> str:

@@ -2,15 +2,17 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -18,10 +20,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
 from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader
+from pilotage import extensions
 from pilotage.cli import options
 from pilotage.cli.home_directory import FILE, PREFIX, default_home
 from pilotage.cli.options import CommandFunction
@@ -125,9 +129,20 @@ class IssuerSettings(_IssuerModel):
         return self
 
 
-_NETWORKS = ("trusted_proxies", "web_hook_networks", "web_hook_refused_networks")
-#: Settings with structure; as variables they are YAML or JSON.
-_STRUCTURED = frozenset({"issuers", *_NETWORKS})
+def _make_tuple(given: object) -> object:
+    return (given,) if isinstance(given, str) else given
+
+
+def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    for each in networks:
+        ip_network(each)
+    return networks
+
+
+#: Addresses and networks; a single one may be given as text.
+Networks = Annotated[tuple[str, ...], BeforeValidator(_make_tuple), AfterValidator(_check_networks)]
+
+_Own = TypeVar("_Own", bound=BaseModel)
 
 
 class InvalidSettings(InvalidInput):
@@ -204,11 +219,11 @@ class Settings(BaseModel):
             "FILE", "Private key of the certificate, if not in the same file (default: PILOTAGE_TLS_KEY)."
         ),
     ] = None
-    trusted_proxies: tuple[str, ...] = ()
+    trusted_proxies: Networks = ()
     """Addresses and networks whose X-Forwarded headers are believed."""
-    web_hook_networks: tuple[str, ...] = ()
+    web_hook_networks: Networks = ()
     """Networks that web hooks may reach beside the internet, also without TLS."""
-    web_hook_refused_networks: tuple[str, ...] = ()
+    web_hook_refused_networks: Networks = ()
     """Networks that web hooks may not reach, though public or allowed."""
     mail_server: str | None = Field(default=None, pattern=_MAIL_SERVER)
     """Server of the e-mail of web hooks, such as smtp://localhost; without it they send none."""
@@ -256,18 +271,6 @@ class Settings(BaseModel):
     token: str | None = Field(default=None, repr=False)
     """For clients: the token."""
 
-    @field_validator(*_NETWORKS, mode="before")
-    @classmethod
-    def _one_or_many(cls, given: object) -> object:
-        return (given,) if isinstance(given, str) else given
-
-    @field_validator(*_NETWORKS)
-    @classmethod
-    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
-        for each in networks:
-            ip_network(each)
-        return networks
-
     @field_validator("tls_key")
     @classmethod
     def _require_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
@@ -287,12 +290,29 @@ class Settings(BaseModel):
         """The URL of the database without a pooler."""
         return self.database_direct_url or self.database_url
 
+    def of(self, kind: type[_Own]) -> _Own:
+        """The settings of a plug-in, by its model: the defaults where none of them is given."""
+        return self if isinstance(self, kind) else kind()
 
-def command_with(*names: str) -> Callable[[CommandFunction], CommandFunction]:
+
+@cache
+def model_with_plugins() -> type[Settings]:
+    """The settings of the program with those of its plug-ins."""
+    return type("Settings", (Settings, *extensions.list_settings()), {"__module__": __name__})
+
+
+def _find_model(names: Iterable[str]) -> type[Settings]:
+    """The model that has these names: without plug-ins, which take time, if all are the program's."""
+    return Settings if Settings.model_fields.keys() >= set(names) else model_with_plugins()
+
+
+def command_with(*names: str, with_plugins: bool = False) -> Callable[[CommandFunction], CommandFunction]:
     """Make a command of a function of the settings: with an option for each of `names`, --json and --home.
 
+    `with_plugins`: with the options of plug-ins, too.
     The function is called as `function(settings, as_json=…, …)`; its other parameters are options, too.
     """
+    names = (*names, *(_list_plugin_options() if with_plugins else ()))
     shared = [options.parameter(name, _option_of(name)) for name in names]
     shared += [
         options.parameter("as_json", options.AsJson, default=False),
@@ -312,31 +332,43 @@ def command_with(*names: str) -> Callable[[CommandFunction], CommandFunction]:
     return decorate
 
 
+def _list_plugin_options() -> list[str]:
+    fields = model_with_plugins().model_fields
+    return [name for name in fields if name not in Settings.model_fields and _list_flags(fields[name])]
+
+
+def _list_flags(field: FieldInfo) -> list[OptionInfo]:
+    return [each for each in field.metadata if isinstance(each, OptionInfo)]
+
+
 def _option_of(name: str) -> object:
-    field = Settings.model_fields[name]
-    [flag] = [each for each in field.metadata if isinstance(each, OptionInfo)]
+    field = _find_model([name]).model_fields[name]
+    [flag] = _list_flags(field)
     return Annotated[field.annotation | None, flag]  # type: ignore[operator]
 
 
 def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings of this process."""
     given = {name: value for name, value in flags.items() if value is not None}
-    variables = _variables(environment)
-    home = Path(str(given.get("home") or variables.get("home") or default_home(environment)))
+    named = {key.removeprefix(PREFIX).lower() for key in environment if key.startswith(PREFIX)}
+    home = Path(str(given.get("home") or environment.get(f"{PREFIX}HOME") or default_home(environment)))
     home = home.expanduser().absolute()
     file = home / FILE
+    content = _read(file)
+    model = _find_model([*given, *named, *map(str, content)])
+    _check_names(content, model, file)
     #: Format of the name of a setting in messages, and values; later ones win.
     layers: dict[str, Mapping[str, object]] = {
         "default {name}": _defaults(home),
-        f"{file}: {{name}}": _read(file),
-        PREFIX + "{upper}": variables,
+        f"{file}: {{name}}": {str(name): value for name, value in content.items() if value is not None},
+        PREFIX + "{upper}": _variables(environment, model),
         "--{dashed}": given,
         "--home": {"home": home},
     }
     merged = {name: value for values in layers.values() for name, value in values.items()}
     origin = {name: label for label, values in layers.items() for name in values}
     try:
-        return Settings.model_validate(merged)
+        return model.model_validate(merged)
     except ValidationError as error:
         raise InvalidSettings([_problem(each, origin) for each in error.errors()]) from None
 
@@ -349,22 +381,25 @@ def _defaults(home: Path) -> dict[str, object]:
     }
 
 
-def _variables(environment: Mapping[str, str]) -> dict[str, object]:
+def _variables(environment: Mapping[str, str], model: type[Settings]) -> dict[str, object]:
     """Values of variables named after a setting; other variables with the prefix are ignored."""
-    names = {PREFIX + name.upper(): name for name in Settings.model_fields}
+    names = {PREFIX + name.upper(): name for name in model.model_fields}
     given = {names[key]: value for key, value in environment.items() if key in names and value != ""}
-    return {name: _structured(value) if name in _STRUCTURED else value for name, value in given.items()}
+    return {
+        name: _structured(value) if get_origin(model.model_fields[name].annotation) is tuple else value
+        for name, value in given.items()
+    }
 
 
 def _structured(text: str) -> object:
-    """The YAML value of a variable; text that is not YAML is returned as it is, for validation to reject."""
+    """The YAML or JSON of a variable; other text is returned as it is, for validation to reject."""
     try:
         return _read_yaml(text, "", InvalidSettings)
     except InvalidSettings:
         return text
 
 
-def _read(file: Path) -> dict[str, object]:
+def _read(file: Path) -> dict[object, object]:
     try:
         content = load_yaml(file, InvalidSettings)
     except FileNotFoundError:
@@ -375,7 +410,7 @@ def _read(file: Path) -> dict[str, object]:
         raise InvalidSettings(
             [Problem(path=str(file), message=f"holds settings by name, not {content!r:.60}")]
         )
-    return _checked_names(content, file)
+    return content
 
 
 class _SettingsReader(EventReader):
@@ -414,8 +449,8 @@ def _read_yaml(text: str, file: str, invalid: type[InvalidInput]) -> object:
     return to_plain(reader.documents[0]) if reader.documents else None
 
 
-def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, object]:
-    known = sorted(set(Settings.model_fields) - {"home"})
+def _check_names(content: Iterable[object], model: type[Settings], file: Path) -> None:
+    known = sorted(set(model.model_fields) - {"home"})
     wrong = Problem(path="", message="unknown setting", file=str(file))
     problems = [
         replace(wrong, path=str(name), suggestion=did_you_mean(str(name), known))
@@ -424,7 +459,6 @@ def _checked_names(content: Mapping[object, object], file: Path) -> dict[str, ob
     ]
     if problems:
         raise InvalidSettings(problems)
-    return {str(name): value for name, value in content.items() if value is not None}
 
 
 def _problem(error: Mapping[str, object], origin: Mapping[str, str]) -> Problem:

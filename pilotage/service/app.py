@@ -17,13 +17,14 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from matcher import wait_cause_recorder
+from pilotage import extensions
 from pilotage.service import error_handlers, openapi
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.fast_path import FastPath
 from pilotage.service.http_errors import ServiceEnding
 from pilotage.service.middleware import CountedAnswers, MeasuredRequests, SecurityHeaders
 from pilotage.service.pages import page, templating
-from pilotage.service.pages.navigation import ROUTERS as PAGES
+from pilotage.service.pages.navigation import list_pages
 from pilotage.service.queries.archives import Uploads
 from pilotage.service.routes import health
 from pilotage.service.routes.api import ROUTERS
@@ -107,7 +108,7 @@ def create_app(parts: Services) -> FastAPI:
     # Apart: outputs wait for no sandbox of a user.
     app.state.sandbox_uploads = Uploads(parts.blobs)
     app.state.output_uploads = Uploads(parts.blobs, leave=blobs.OUTPUTS_LEAVE)
-    app.state.navigation = page.entries(PAGES)
+    app.state.navigation = page.entries(list_pages())
     app.add_middleware(CountedAnswers, answers=parts.answers)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(MeasuredRequests, metrics=parts.metrics)
@@ -122,14 +123,14 @@ def list_routes() -> list[BaseRoute]:
     api = APIRouter(
         prefix="/api/v1", route_class=ApiRoute, dependencies=[Security(_BEARER)], responses=_ERRORS
     )
-    for router in ROUTERS:
+    for router in (*ROUTERS, *extensions.list_routers()):
         api.include_router(router)
     # First: routes are tried in order, and health checks are frequent.
     everything.include_router(health.router)
     everything.include_router(health.metrics_router, responses=_ERRORS)
     everything.include_router(api)
     everything.include_router(templating.router)
-    for router in PAGES:
+    for router in list_pages():
         everything.include_router(router, include_in_schema=False)
     return everything.routes
 

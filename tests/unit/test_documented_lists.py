@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agents import leader
 from benchmarks.__main__ import BENCHMARKS
+from pilotage import extensions
 from pilotage.service.pages import navigation, page
 from taskqueue.schema.tables import metadata
 from tests import conditions_table
@@ -25,7 +26,7 @@ def test_every_agent_is_described() -> None:
     described = [
         cells[0].strip("`") for cells in rows((OPERATOR / "README.md").read_text(), "| agent | does |")
     ]
-    assert described == list(leader.INTERVALS)
+    assert described == list(extensions.list_intervals(leader.INTERVALS, with_optional=True))
 
 
 def test_every_extra_is_described() -> None:
@@ -37,7 +38,7 @@ def test_every_extra_is_described() -> None:
 def test_every_page_of_the_navigation_is_described() -> None:
     table = rows((OPERATOR / "pages.md").read_text(), "| page | shows | beside operators for |")
     described = " ".join(cells[0] for cells in table).lower()
-    titles = [each.title for each in page.entries(navigation.ROUTERS)]
+    titles = [each.title for each in page.entries(navigation.list_pages())]
     assert len(titles) > 8
     assert [title for title in titles if title.lower() not in described] == []
 

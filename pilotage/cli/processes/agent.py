@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
@@ -29,6 +29,7 @@ from agents import (
 )
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
+from pilotage import extensions
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
@@ -113,29 +114,48 @@ def make_hook_sender(chosen: Settings) -> HookSender:
     )
 
 
+def list_names() -> list[str]:
+    """The names of all agents, those of plug-ins behind the program's own."""
+    return [*AGENTS, *extensions.list_agents()]
+
+
+@contextmanager
+def open_cycles(
+    names: Iterable[str], context: AgentContext, chosen: Settings
+) -> Iterator[Mapping[str, Callable[[datetime], object]]]:
+    """The function that runs a cycle of each agent; what plug-ins open for theirs is closed at the end."""
+    with ExitStack() as stack:
+        yield {
+            name: partial(AGENTS[name], context)
+            if name in AGENTS
+            else stack.enter_context(extensions.open_agent(name, context, chosen))
+            for name in names
+        }
+
+
 def unique_holder() -> str:
     """A unique name for this process, with its host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
 
 
 @contextmanager
-def run_agents(names: Sequence[str], context: AgentContext) -> Iterator[None]:
+def run_agents(names: Sequence[str], context: AgentContext, chosen: Settings) -> Iterator[None]:
     """Run each agent in its own thread until the end of the block."""
+    intervals = extensions.list_intervals(leader.INTERVALS, with_optional=True)
     with ExitStack() as stack:
-        for name in names:
-            cycle = partial(AGENTS[name], context)
+        for name, cycle in stack.enter_context(open_cycles(names, context, chosen)).items():
             stack.enter_context(
-                wiring.repeat_in_thread(cycle, name=name, every=leader.INTERVALS[name], clock=context.clock)
+                wiring.repeat_in_thread(cycle, name=name, every=intervals[name], clock=context.clock)
             )
         yield
 
 
-@settings.command_with("database_url", "redis_url", "otlp_url", "log_level")
+@settings.command_with("database_url", "redis_url", "otlp_url", "log_level", with_plugins=True)
 def agent(
     chosen: Settings,
     *,
     as_json: bool,
-    names: Annotated[list[str], options.argument("NAME", f"Agents: {', '.join(AGENTS)}; or all.")],
+    names: Annotated[list[str], options.argument("NAME", f"Agents: {', '.join(list_names())}; or all.")],
     once: Annotated[
         bool, typer.Option("--once", help="Run one cycle of each, print its result, and exit.")
     ] = False,
@@ -168,24 +188,28 @@ def agent(
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)
         else:
-            with run_agents(wanted, context):
+            with run_agents(wanted, context, chosen):
                 process_setup.stop_on_signals().wait()
 
 
 def _check_names(names: list[str]) -> list[str]:
+    known = list_names()
     if names == ["all"]:
-        return list(AGENTS)
+        return known
     for name in names:
-        if name not in AGENTS:
-            meant = did_you_mean(name, AGENTS)
-            hint = f", did you mean {meant}?" if meant else f"; there are {', '.join(AGENTS)}"
+        if name not in known:
+            meant = did_you_mean(name, known)
+            hint = f", did you mean {meant}?" if meant else f"; there are {', '.join(known)}"
             raise WrongUsage(f"no agent {name}{hint}")
     return list(dict.fromkeys(names))
 
 
 def _run_each_once(names: list[str], context: AgentContext, chosen: Settings, *, as_json: bool) -> None:
-    with cli_engine.translate_unreachable(chosen.database_url):
-        results = {name: AGENTS[name](context, context.clock()) for name in names}
+    with (
+        cli_engine.translate_unreachable(chosen.database_url),
+        open_cycles(names, context, chosen) as cycles,
+    ):
+        results = {name: cycle(context.clock()) for name, cycle in cycles.items()}
     data = {name: _facts(result) for name, result in results.items()}
     rows = (
         (name, "active in another process" if facts is None else _format_facts(facts))

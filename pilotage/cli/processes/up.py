@@ -16,7 +16,7 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli import home_directory, output, process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, harmless
 from pilotage.cli.processes import agent, local_pilots, serve, tls, worker
-from pilotage.cli.processes.agent import AGENTS, AgentContext
+from pilotage.cli.processes.agent import AgentContext
 from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
@@ -79,6 +79,7 @@ _RENEW_EVERY = 6 * 3600
 @settings.command_with(
     *("resources", "host", "port", "tls_certificate", "tls_key"),
     *("site", "pilots", "isolation", "vo", "database_url", "redis_url", "otlp_url", "log_level"),
+    with_plugins=True,
 )
 def up(chosen: Settings, *, as_json: bool) -> None:
     """Run the whole system in one process: database, service, optimizers, agents; with --site, pilots.
@@ -114,7 +115,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             send_traces=stack.enter_context(agent.open_collector(chosen)),
             sender=agent.make_hook_sender(chosen),
         )
-        stack.enter_context(agent.run_agents(list(AGENTS), context))
+        stack.enter_context(agent.run_agents(agent.list_names(), context, chosen))
         if chosen.redis_url is not None:
             target = partial(worker.run, chosen, chosen.redis_url, burst=False, as_json=as_json)
             stack.enter_context(process_setup.keep_beside(target))

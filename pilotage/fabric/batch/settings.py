@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from pilotage import entry_points
+from pilotage.entry_points import BrokenPlugin
 from pilotage.fabric.batch.arc import rest as arc_rest
 from pilotage.fabric.batch.arc.rest import ComputingElement, Connect
 from pilotage.fabric.batch.batch_system import BatchSystem, CountsJobs, JobCounts
@@ -31,25 +32,21 @@ Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\
 
 def installed_kinds() -> list[str]:
     """The kinds of all installed packages."""
-    return sorted(metadata.entry_points(group=GROUP).names)
+    return list(entry_points.list_present(GROUP))
 
 
 @cache
 def load_kind(name: str) -> "BatchSystemKind":
     """An installed kind; a `ValueError` tells which ones are installed, or why this one cannot be used."""
-    entry = next(iter(metadata.entry_points(group=GROUP, name=name)), None)
-    if entry is None:
-        names = installed_kinds()
-        meant = did_you_mean(name, names)
+    present = entry_points.list_present(GROUP)
+    if name not in present:
+        meant = did_you_mean(name, present)
         hint = f", did you mean {meant}?" if meant else ""
-        raise ValueError(f"no such kind of batch system is installed, only {', '.join(names)}{hint}")
+        raise ValueError(f"no such kind of batch system is installed, only {', '.join(present)}{hint}")
     try:
-        kind = entry.load()
-    except Exception as error:  # other people's code
-        raise ValueError(f"{GROUP}: {entry.value} cannot be loaded: {error}") from error
-    if not isinstance(kind, BatchSystemKind):
-        raise ValueError(f"{GROUP}: {name} = {entry.value} is no BatchSystemKind")  # noqa: TRY004 - of a validator
-    return kind
+        return entry_points.load(present[name], BatchSystemKind)
+    except BrokenPlugin as error:
+        raise ValueError(str(error)) from error
 
 
 def list_kinds_with(setting: str) -> Sequence[str]:

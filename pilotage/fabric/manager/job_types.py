@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from importlib import metadata
+from importlib.metadata import EntryPoint
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pydantic import Field
 
+from pilotage import entry_points
 from pilotage.fabric.director.targets import FileSection
 from requirements.errors import PilotageError
 
@@ -88,10 +89,10 @@ class Handler(Protocol):
 
 def installed_handlers() -> dict[str, Handler]:
     """The handlers of all installed packages by `JobType`; `TypeError` for what is not a handler."""
-    return {each.name: _load_handler(each) for each in metadata.entry_points(group=GROUP)}
+    return {name: _load_handler(point) for name, point in entry_points.list_present(GROUP).items()}
 
 
-def _load_handler(entry: metadata.EntryPoint) -> Handler:
+def _load_handler(entry: EntryPoint) -> Handler:
     handler = entry.load()()
     if not isinstance(handler, Handler):
         raise TypeError(f"{GROUP}: {entry.name} = {entry.value!r} is not a handler: methods are missing")

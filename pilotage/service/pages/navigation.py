@@ -1,5 +1,8 @@
 """The routers of all pages, in the order of the navigation."""
 
+from fastapi import APIRouter
+
+from pilotage import extensions
 from pilotage.service.pages import (
     accounting,
     configuration,
@@ -14,7 +17,7 @@ from pilotage.service.pages import (
     web_hooks,
 )
 
-#: All pages; the navigation lists its entries in this order.
+#: The pages of the program; the navigation lists its entries in this order, those of plug-ins before `LAST`.
 ROUTERS = (
     overview.router,
     jobs.router,
@@ -29,7 +32,10 @@ ROUTERS = (
     configuration.changes_router,
     accounting.router,
     web_hooks.router,
-    interface.router,
-    sign_in.router,
-    sign_in.logout_router,
 )
+LAST = (interface.router, sign_in.router, sign_in.logout_router)
+
+
+def list_pages() -> list[APIRouter]:
+    """All pages, also those of plug-ins."""
+    return [*ROUTERS, *extensions.list_pages(), *LAST]

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
 from agents import leader
+from pilotage import extensions
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.pages import accounting
@@ -102,17 +103,18 @@ def show_services(page: PageOf) -> HTMLResponse:
     with database.reading(page.parts.engine) as conn:
         latest, broken = agent_leases.list_last_cycles(conn), agent_leases.list_broken(conn)
         schema = database.schema_state(page.parts.engine)
-    overdue = leader.list_overdue(latest, now=now)
+    intervals = extensions.list_intervals(leader.INTERVALS, with_optional=True)
+    expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
+    overdue = leader.list_overdue(latest, intervals, now=now)
     agents = [
         AgentState(
             name=name,
             last_at=latest.get(name),
-            is_overdue=name in overdue,
-            is_configured=name not in leader.OPTIONAL
-            or not leader.is_silent(name, latest.get(name), now=now),
+            is_overdue=name in overdue and name in expected,
+            is_configured=name in expected or name not in overdue,
             broken=broken.get(name, ()),
         )
-        for name in sorted(leader.INTERVALS)
+        for name in sorted(intervals)
     ]
     config = page.parts.live.current
     return page.render(

@@ -12,6 +12,7 @@ from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.queue_report import RunnableJobs
+from pilotage import extensions
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
@@ -217,6 +218,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
         banned = set(scopes.read_bans(conn, sites, now=now))
         latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None
+    expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
     # Only sites with a throttle or a ban: others have no problems.
     limited = {scopes.parse_site(scope) for scope in config.throttles} & sites
     states = queries_sites.briefly(parts, caller, sorted(limited | banned))
@@ -226,7 +228,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         banned=[each for each in states if each.ban],
         throttled=[each for each in states if any(not one.open for one in each.throttles)],
         stale=[each for each in states if any(one.stale for one in each.throttles)],
-        silent=leader.list_overdue(latest, now=now) if latest is not None else (),
+        silent=leader.list_overdue(latest, expected, now=now) if latest is not None else (),
         configuration=parts.live.problem if caller.is_operator else None,
         optimizers=parts.optimizer_queue() if caller.is_operator else None,
     )

@@ -23,7 +23,7 @@ from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.pages import sessions
-from pilotage.service.pages.navigation import ROUTERS
+from pilotage.service.pages.navigation import list_pages
 from pilotage.service.services import utc_now
 from tests.acceptance.fuzzing import mutations, parsers
 from tests.acceptance.fuzzing.mutations import WORDS, Flaw
@@ -163,7 +163,7 @@ def _list_operations(description: Mapping[str, Any]) -> Iterator[Operation]:
             contents = about.get("requestBody", {}).get("content", {})
             bodies = {kind: content.get("schema", {}) for kind, content in contents.items()}
             yield Operation(method.upper(), path, about.get("parameters", ()), bodies)
-    for router in ROUTERS:
+    for router in list_pages():
         for route in router.routes:
             for method in sorted(getattr(route, "methods", ())):
                 form: dict[str, Any] = {"application/x-www-form-urlencoded": {}} if method != "GET" else {}

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cs_config import validate
 from pilotage.cli.application import application
-from pilotage.cli.settings import PREFIX, Settings
+from pilotage.cli.settings import PREFIX, model_with_plugins
 from pilotage.service.metrics import Metrics, StateMetrics
 from tests import http_servers
 
@@ -58,7 +58,7 @@ def test_what_is_started_is_a_command_with_its_options(arguments: list[str]) -> 
 
 
 def test_variables_are_settings() -> None:
-    names = {PREFIX + name.upper() for name in Settings.model_fields}
+    names = {PREFIX + name.upper() for name in model_with_plugins().model_fields}
     said = {name for service in (*OURS.values(), *HOST.values()) for name in service["environment"]}
     units = "".join(unit.read_text() for unit in (DEPLOY / "systemd").glob("*.service"))
     readme = (DEPLOY / "README.md").read_text()

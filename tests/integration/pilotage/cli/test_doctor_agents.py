@@ -6,13 +6,14 @@ from pathlib import Path
 
 from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Finding, Health
-from pilotage.cli.processes.agent import AGENTS
+from pilotage.cli.processes.agent import list_names
 from pilotage.cli.settings import Settings
 from taskqueue.db import agent_leases
 from taskqueue.db import database as db_database
 from taskqueue.sites import processes
 from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
 
+AGENTS = list_names()
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -39,7 +40,7 @@ def agents_of(home: Path, now: datetime) -> Finding:
 
 
 def test_an_agent_that_nobody_runs_is_named(tmp_path: Path) -> None:
-    came_through(tmp_path, AGENTS.keys() - {"waits"}, NOW)
+    came_through(tmp_path, set(AGENTS) - {"waits"}, NOW)
     found = agents_of(tmp_path, NOW)
     assert (found.health, found.message.partition(":")[0]) == (Health.WARNING, "nobody runs waits now")
 

@@ -38,11 +38,11 @@ def complete_bash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 
 def test_the_first_word_completes_to_every_command(complete_bash: Complete) -> None:
-    assert set(complete_bash("pilotage ")) == set(application.COMMANDS)
+    assert set(complete_bash("pilotage ")) == set(application.list_commands())
     assert complete_bash("pilotage pilot") == ["pilot", "pilots"]
 
 
-@pytest.mark.parametrize("name", sorted(application.COMMANDS))
+@pytest.mark.parametrize("name", sorted(application.list_commands()))
 def test_every_command_completes_its_subcommands_and_options(name: str, complete_bash: Complete) -> None:
     command = get_command(application.application([name])).commands[name]  # type: ignore[attr-defined]
     inner = getattr(command, "commands", None)

@@ -17,7 +17,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_each_command_has_a_page(pages: dict[str, Path]) -> None:
-    assert {f"pilotage-{name}" for name in application.COMMANDS} < pages.keys()
+    assert {f"pilotage-{name}" for name in application.list_commands()} < pages.keys()
     assert {"pilotage", "pilotage-job-list", "pilotage-config-import-dirac"} < pages.keys()
 
 

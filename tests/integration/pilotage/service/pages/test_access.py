@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from cs_config.source import yaml_writer
 from pilotage.service.pages import sessions
-from pilotage.service.pages.navigation import ROUTERS
+from pilotage.service.pages.navigation import list_pages
 from pilotage.service.pages.page import PageRoute
 from tests.access import TOKENS
 from tests.running_service import NO_AUTHORITIES, Service
@@ -132,7 +132,7 @@ def test_each_role_may_use_its_pages_and_no_other(service: Service, caplog: pyte
 def test_the_table_above_has_every_page():
     pages = {
         (method, route.path)  # type: ignore[attr-defined]
-        for router in ROUTERS
+        for router in list_pages()
         for route in _all(router.routes)
         if isinstance(route, PageRoute)
         for method in route.methods - {"HEAD"}

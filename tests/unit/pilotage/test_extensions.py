@@ -1,0 +1,154 @@
+"""What plug-ins add to commands, settings, agents and routes, and what an absent or broken one does."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from pilotage import entry_points, extensions
+from pilotage.cli import application, doctor, settings
+from pilotage.cli.doctor import Finding, Health
+from pilotage.cli.processes import agent
+from pilotage.cli.settings import InvalidSettings
+from pilotage.entry_points import BrokenPlugin
+
+PLUGIN = """
+from contextlib import contextmanager
+from typing import Annotated
+from pydantic import BaseModel
+from fastapi import APIRouter
+from pilotage.cli import options
+from pilotage.extensions import Command, CommandGroup, Plugin, PluginAgent
+
+class Tides(BaseModel):
+    tide_url: Annotated[str, options.option("URL", "Where tides are read.")] = "none"
+    tides: tuple[str, ...] = ()
+
+def tide() -> None:
+    "Print the tide."
+    print("high")
+
+@contextmanager
+def open_tides(context, chosen):
+    yield lambda now: f"{chosen.of(Tides).tide_url} {now}"
+
+router = APIRouter(prefix="/tides")
+PLUGIN = Plugin(
+    package="sea",
+    commands={"tide": Command("parts:tide", "Print the tide.", package="sea")},
+    subgroups={"config sea": CommandGroup("Seas.", {"tide": "parts:tide"}, package="sea")},
+    settings="parts:Tides",
+    agents={"tides": PluginAgent(every=7.0, open="parts:open_tides", is_optional=True)},
+    pages=("parts:router",),
+)
+"""
+AGENTS = ("tides",)
+
+
+@pytest.fixture(autouse=True)
+def _no_plugin_is_remembered() -> Iterator[None]:
+    kept = (extensions.list_plugins, settings.model_with_plugins)
+    for each in kept:
+        each.cache_clear()
+    yield
+    for each in kept:
+        each.cache_clear()
+
+
+def install(directory: Path, monkeypatch: pytest.MonkeyPatch, points: Sequence[str]) -> None:
+    """A package `sea`, with these entry points."""
+    (directory / "sea").mkdir()
+    (directory / "sea" / "__init__.py").touch()
+    (directory / "sea" / "parts.py").write_text(PLUGIN)
+    (directory / "sea" / "wrong.py").write_text("import nowhere\n")
+    facts = directory / "sea-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: sea\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text("\n".join([f"[{extensions.GROUP}]", *points]))
+    monkeypatch.syspath_prepend(directory)
+
+
+def test_a_plugin_adds_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(tmp_path, monkeypatch, ["sea = sea.parts:PLUGIN"])
+    for words in (["tide"], ["config", "sea", "tide"]):
+        with pytest.raises(SystemExit) as ended:
+            application.main(words)
+        assert (ended.value.code, capsys.readouterr().out) == (0, "high\n")
+    assert "tide" in application.list_commands()
+
+
+def test_a_plugin_has_settings_agents_and_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, ["sea = sea.parts:PLUGIN"])
+    tides: type[BaseModel] = extensions.list_plugins()["sea"].find("parts:Tides")
+    (tmp_path / "pilotage.yaml").write_text("tides: [spring, neap]\n")
+    chosen = settings.load({"home": tmp_path}, {"PILOTAGE_TIDE_URL": "https://sea"})
+    assert chosen.of(tides).model_dump(include={"tide_url", "tides"}) == {
+        "tide_url": "https://sea",
+        "tides": ("spring", "neap"),
+    }
+    assert settings.load({"home": tmp_path / "other"}, {}).of(tides) == tides()
+    assert agent.list_names()[-1] == "tides"
+    with extensions.open_agent("tides", None, chosen) as cycle:
+        assert cycle("now") == "https://sea now"  # type: ignore[arg-type]
+    assert "tides" not in extensions.list_intervals({}, with_optional=False)
+    assert extensions.list_intervals({}, with_optional=True)["tides"] == 7.0
+    assert extensions.list_pages()[-1].prefix == "/tides"
+
+
+def test_an_absent_plugin_is_listed_and_otherwise_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, ["gone = sea.away:PLUGIN", "far = faraway.sea:PLUGIN"])
+    assert not {"gone", "far"} & set(extensions.list_plugins())
+    found = {each.subject: each for each in doctor.check_plugins()}
+    assert found["plug-in gone"] == Finding(
+        "plug-in gone",
+        Health.WARNING,
+        "left out of this installation: pilotage.plugins names sea.away, which is absent",
+    )
+    assert "plug-in far" in found
+
+
+@pytest.mark.parametrize(
+    ("point", "problem"),
+    [
+        ("sea.wrong:PLUGIN", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
+        ("sea.parts:NOTHING", "cannot be loaded: AttributeError"),
+        ("sea.parts:tide", "is no Plugin"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_an_error_with_its_name(
+    point: str,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(tmp_path, monkeypatch, [f"sea = {point}"])
+    message = f"pilotage.plugins: sea = {point} {problem}"
+    with pytest.raises(BrokenPlugin, match=message):
+        extensions.list_plugins()
+    with pytest.raises(SystemExit) as ended:
+        application.main(["--help"])
+    assert (ended.value.code, message in capsys.readouterr().err) == (1, True)
+    [finding] = [each for each in doctor.check_plugins() if each.subject == "plug-in sea"]
+    assert (finding.health, message in finding.message) == (Health.BAD, True)
+
+
+def test_settings_of_an_absent_plugin_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, ["gone = sea.away:PLUGIN"])
+    (tmp_path / "pilotage.yaml").write_text("tides: [spring, neap]\n")
+    with pytest.raises(InvalidSettings, match="tides: unknown setting"):
+        settings.load({"home": tmp_path}, {})
+
+
+def test_commands_of_the_program_read_no_entry_points(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(entry_points, "list_all", lambda group: pytest.fail(f"{group} was read"))
+    with pytest.raises(SystemExit):
+        application.main(["whoami", "--help"])
+    assert "--json" in capsys.readouterr().out
