@@ -106,7 +106,11 @@ GROUPS = (
         suites=("machines",),
         sources=("README.md", "docs/", "deploy/", "examples/", "pilotage/cli/"),
     ),
-    Group(name="image", files=("tests/acceptance/test_image.py",), sources=("deploy/",)),
+    Group(
+        name="image",
+        files=("tests/acceptance/test_image.py", "tests/acceptance/test_release.py"),
+        sources=("deploy/",),
+    ),
 )
 
 
