@@ -204,17 +204,16 @@ def _list_values(section: Section, path: str) -> Iterator[tuple[str, str, str, i
 def _unknown_levels(root: Section, file: str) -> Iterator[Problem]:
     """Unknown sections at the top, and values where sections are needed."""
     resources_section = root.section("Resources")
-    yield from _levels(root, "", TOP, file)
-    yield from _levels(resources_section, "Resources/", _RESOURCES, file)
-    yield from _levels(resources_section.section("Computing"), "Resources/Computing/", _COMPUTING, file)
-    yield from _levels(root.section("Registry"), "Registry/", registry.LEVELS, file)
-
-
-def _levels(section: Section, path: str, allowed: tuple[str, ...], file: str) -> Iterator[Problem]:
-    for name, entry in section.entries.items():
-        where = Problem(path=f"{path}{name}", message="", file=file, line=entry.line)
-        if name not in allowed:
-            message = f"unknown level, allowed here are {', '.join(allowed)}"
-            yield replace(where, message=message, suggestion=did_you_mean(name, allowed))
-        elif isinstance(entry, Leaf) and entry.value is not None and name not in _VALUES:
-            yield replace(where, message=f"{entry.value!r:.60} is a value, a section is needed here")
+    for path, section, allowed in (
+        ("", root, TOP),
+        ("Resources/", resources_section, _RESOURCES),
+        ("Resources/Computing/", resources_section.section("Computing"), _COMPUTING),
+        ("Registry/", root.section("Registry"), registry.LEVELS),
+    ):
+        for name, entry in section.entries.items():
+            where = Problem(path=f"{path}{name}", message="", file=file, line=entry.line)
+            if name not in allowed:
+                message = f"unknown level, allowed here are {', '.join(allowed)}"
+                yield replace(where, message=message, suggestion=did_you_mean(name, allowed))
+            elif isinstance(entry, Leaf) and entry.value is not None and name not in _VALUES:
+                yield replace(where, message=f"{entry.value!r:.60} is a value, a section is needed here")

@@ -117,17 +117,11 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
         if not NAME.fullmatch(vo):
             message = f"{vo!r} is not a valid name of a VO, allowed are {NAME_ALLOWED}"
             problems.append(Problem(path=f"Registry/VO/{vo}", message=message, file=file, line=entry.line))
+    # A VO or group without options has the defaults.
+    levels = {name: section.section(name) for name in LEVELS}
+    tree = {name: dict.fromkeys(below.entries, {}) | model_section(below) for name, below in levels.items()}
     try:
-        return Registry.model_validate(_model_input(section)), problems
+        return Registry.model_validate(tree), problems
     except ValidationError as error:
         problems += sections.list_problems(error, Registry, section, path="Registry", file=file)
         return Registry.model_validate({}), problems
-
-
-def _model_input(section: Section) -> dict[str, object]:
-    """The section as model input; a VO or group without options has the defaults."""
-    tree: dict[str, object] = {}
-    for name in LEVELS:
-        below = section.section(name)
-        tree[name] = {each: {} for each in below.entries} | model_section(below)
-    return tree

@@ -263,12 +263,10 @@ def is_mapping(annotation: Any) -> bool:
 
 def model_section(section: Section) -> dict[str, object]:
     """A section as model input, its lists as tuples; an option with an empty value counts as not given."""
-    return {
-        name: _model_value(entry.value) if isinstance(entry, Leaf) else model_section(entry)
-        for name, entry in section.entries.items()
-        if not (isinstance(entry, Leaf) and entry.value is None)
-    }
-
-
-def _model_value(leaf: LeafValue) -> object:
-    return tuple(leaf) if isinstance(leaf, list) else leaf
+    found: dict[str, object] = {}
+    for name, entry in section.entries.items():
+        if isinstance(entry, Section):
+            found[name] = model_section(entry)
+        elif entry.value is not None:
+            found[name] = tuple(entry.value) if isinstance(entry.value, list) else entry.value
+    return found

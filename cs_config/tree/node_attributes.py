@@ -99,8 +99,7 @@ def _attribute(
         parameters.error(path, entry.line, fault)
     for option in found.options(name) or ():
         if option is not None:
-            parameters.check_length(option, path, entry.line)
-            parameters.check_version(option, path, fold(name), entry.line)
+            parameters.check_comparison(option, path, fold(name), entry.line)
     return None if faults else found
 
 

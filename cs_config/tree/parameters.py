@@ -309,8 +309,19 @@ class ParameterReader:
         if not name.strip() or name != name.strip() or "/" in name or not name.isprintable():
             self.error(path, line, f"{name!r} is not a valid name of a parameter")
             return False
-        self._check_name(name, fold(name), path, line)
+        folded = fold(name)
+        if folded not in _BY_FOLD and folded not in self.declared:
+            self._check_spelling(name, folded, path, line)
         return True
+
+    def _check_spelling(self, name: str, folded: str, path: str, line: int) -> None:
+        suggestion, surely = suggest_parameter(name) or (None, False)
+        if surely:
+            self.error(path, line, "unknown parameter", suggestion)
+        elif suggestion and folded not in self._warned:
+            self._warned.add(folded)
+            message = "not a parameter of the system (kept as the site's own)"
+            self.warnings.append(self._problem(path, line, message, suggestion))
 
     def value(self, leaf: Leaf, path: str, folded: str) -> Value | None:
         """The value in the form of the known parameter; None, and a problem, if it is invalid."""
@@ -331,31 +342,14 @@ class ParameterReader:
                     self.error(path, leaf.line, problem.message, problem.suggestion)
                 return None
         else:
-            self.check_length(value, path, leaf.line)
-            self.check_version(value, path, folded, leaf.line)
+            self.check_comparison(value, path, folded, leaf.line)
         return value
 
-    def check_version(self, value: Value, path: str, folded: str, line: int) -> None:
-        """Warn of a version that is written as a number: 9.10 would be 9.1."""
-        if not is_version(folded):
-            return
-        for number in value if isinstance(value, tuple) else (value,):
+    def check_comparison(self, value: Value, path: str, folded: str, line: int) -> None:
+        """Record a value that is too long for expressions, and a version that is a number: 9.10 is 9.1."""
+        if excess := find_excess(value):
+            self.excesses.append(self._problem(path, line, excess, None))
+        for number in as_tuple(value) if is_version(folded) else ():
             if isinstance(number, float):
                 message = f"{number} is a number, as which 9.10 is 9.1; write versions in quotes"
                 self.warnings.append(self._problem(path, line, message, None))
-
-    def check_length(self, value: Value, path: str, line: int) -> None:
-        """Record a value that is too long for expressions."""
-        if excess := find_excess(value):
-            self.excesses.append(self._problem(path, line, excess, None))
-
-    def _check_name(self, name: str, folded: str, path: str, line: int) -> None:
-        if is_known(folded) or folded in self.declared or (meant := suggest_parameter(name)) is None:
-            return
-        suggestion, surely = meant
-        if surely:
-            self.error(path, line, "unknown parameter", suggestion)
-        elif folded not in self._warned:
-            self._warned.add(folded)
-            message = "not a parameter of the system (kept as the site's own)"
-            self.warnings.append(self._problem(path, line, message, suggestion))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -26,16 +27,18 @@ _OF_NODES = {
     node_attributes.FORWARDING: node_attributes.read_forwarding,
 }
 #: Sections of limits by kind of job, with their readers; delays are of whole sites.
-_RUNNING_LIMIT: Mapping[str, LimitReader] = {"RunningLimit": place_limits.read_limits_at}
-_OF_LIMITS: Mapping[str, LimitReader] = {**_RUNNING_LIMIT, "MatchingDelay": place_limits.read_delays_at}
+_OF_LIMITS: Mapping[str, LimitReader] = {
+    "RunningLimit": place_limits.read_limits_at,
+    "MatchingDelay": place_limits.read_delays_at,
+}
 #: The sections that each level may have, its children first.
 BELOW = {
     "Site": ("CEs", "VOs", "Throttle", *_OF_LIMITS, *_OF_NODES),
-    "CE": ("Queues", "VOs", "Throttle", *_RUNNING_LIMIT, *_OF_NODES),
+    "CE": ("Queues", "VOs", "Throttle", "RunningLimit", *_OF_NODES),
     "Queue": ("VOs", "Throttle", *_OF_NODES),
 }
-_STRUCTURE = ("Sites", "CEs", "Queues", "VOs", "Throttle", *_OF_LIMITS, *_OF_NODES)
-_STRUCTURE_FOLDED = {fold(name): name for name in _STRUCTURE}
+#: Sections that no parameter may be named like, by folded name.
+_STRUCTURE = {fold(name): name for name in ("Sites", *chain.from_iterable(BELOW.values()))}
 
 
 #: The settings of single VOs at nearly all nodes: none.
@@ -79,18 +82,14 @@ class ResourceReader:
         path = "Resources/Sites"
         for site, node in self._nodes(section, path, "site"):
             site_path = f"{path}/{site}"
-            level = self._level(node, site_path, "Site")
-            self._throttle(node, site_path, site)
-            self._read_limits(node, site_path, site, _OF_LIMITS)
+            level = self._level(node, site_path, "Site", site)
             for ce, ce_node in self._children(node, site_path, "CEs"):
                 ce_path = f"{site_path}/CEs/{ce}"
-                ce_level = self._level(ce_node, ce_path, "CE")
-                self._throttle(ce_node, ce_path, f"{site}/{ce}")
-                self._read_limits(ce_node, ce_path, f"{site}/{ce}", _RUNNING_LIMIT)
+                ce_level = self._level(ce_node, ce_path, "CE", f"{site}/{ce}")
                 for queue, queue_node in self._children(ce_node, ce_path, "Queues"):
-                    queue_level = self._level(queue_node, f"{ce_path}/Queues/{queue}", "Queue")
+                    queue_path = f"{ce_path}/Queues/{queue}"
+                    queue_level = self._level(queue_node, queue_path, "Queue", f"{site}/{ce}/{queue}")
                     address = QueueAddress(site=site, ce=ce, queue=queue)
-                    self._throttle(queue_node, f"{ce_path}/Queues/{queue}", str(address))
                     self.queues[address] = (level, ce_level, queue_level)
 
     def _children(self, node: Section, path: str, name: str) -> Iterator[tuple[str, Section]]:
@@ -117,94 +116,77 @@ class ResourceReader:
                 message = f"{entry.value!r} is a value, a {kind} is a section of parameters"
                 self.parameters.error(below, entry.line, message)
 
-    def _level(self, node: Section, path: str, level: str) -> Level:
-        plain: dict[str, Parameter | None] = {}
+    def _level(self, node: Section, path: str, level: str, scope: str) -> Level:
+        plain, by_vo = self._settings(node, path, level, BELOW[level]), _NO_VOS
         for name, entry in node.entries.items():
-            if fold(name) in _STRUCTURE_FOLDED:
-                self._structure(name, entry, path, level)
-            elif isinstance(entry, Section):
-                allowed = ", ".join(BELOW[level])
-                message = f"unknown level, allowed here are {allowed} and parameters with a value"
-                suggestion = did_you_mean(name, BELOW[level])
-                self.parameters.error(f"{path}/{name}", entry.line, message, suggestion)
-            else:
-                self.parameters.read(plain, name, entry, path=path, level=level)
-        self._read_node_sections(plain, node, path, level)
-        found = Level(path=path, plain=plain, by_vo=self._read_vo_sections(node, path, level))
-        self.nodes[path] = found
+            if name == "VOs":
+                by_vo = self._read_vos(entry, f"{path}/{name}", level)
+            elif name == "Throttle":
+                self._read_throttle(entry, f"{path}/{name}", scope)
+            elif name in _OF_LIMITS and name in BELOW[level]:
+                self._read_limits(entry, f"{path}/{name}", scope, _OF_LIMITS[name])
+        found = self.nodes[path] = Level(path=path, plain=plain, by_vo=by_vo)
         return found
 
-    def _read_node_sections(
-        self, into: dict[str, Parameter | None], section: Section, path: str, level: str
-    ) -> None:
+    def _settings(self, section: Section, path: str, level: str, allowed: tuple[str, ...]) -> Settings:
+        """The parameters of a node, or of a VO there, and then what it states about its nodes."""
+        found: dict[str, Parameter | None] = {}
+        for name, entry in section.entries.items():
+            if name in allowed:
+                continue
+            if isinstance(entry, Section) or fold(name) in _STRUCTURE:
+                self._refuse_level(name, entry.line, f"{path}/{name}", allowed)
+            else:
+                self.parameters.read(found, name, entry, path=path, level=level)
         for name, read in _OF_NODES.items():
-            if (entry := section.entries.get(name)) is not None:
-                read(into, entry, self.parameters, path=path, level=level)
+            if (stated := section.entries.get(name)) is not None:
+                read(found, stated, self.parameters, path=path, level=level)
+        return found
 
-    def _throttle(self, node: Section, path: str, scope: str) -> None:
-        entry = node.entries.get("Throttle")
+    def _refuse_level(self, name: str, line: int, path: str, allowed: tuple[str, ...]) -> None:
+        """Report a section that is unknown, misspelled or out of place."""
+        message = f"unknown level, allowed here are {', '.join(allowed)}"
+        right = _STRUCTURE.get(fold(name))
+        if right is None:
+            message += " and parameters with a value"
+            self.parameters.error(path, line, message, did_you_mean(name, allowed))
+        elif right in allowed:
+            self.parameters.error(path, line, "unknown level", right)
+        else:
+            self.parameters.error(path, line, message)
+
+    def _read_throttle(self, entry: Leaf | Section, path: str, scope: str) -> None:
         if isinstance(entry, Section):
             try:
                 self.throttles[scope] = Throttle.model_validate(model_section(entry))
             except ValidationError as error:
-                wrong = sections.list_problems(
-                    error, Throttle, entry, path=f"{path}/Throttle", file=self.parameters.file
-                )
+                wrong = sections.list_problems(error, Throttle, entry, path=path, file=self.parameters.file)
                 self.parameters.errors.extend(wrong)
-        elif entry is not None and entry.value is not None:
+        elif entry.value is not None:
             message = "a section is needed here: {Policy: level0, MaxSubmittingJobs: 5}"
-            self.parameters.error(f"{path}/Throttle", entry.line, message)
+            self.parameters.error(path, entry.line, message)
 
-    def _read_limits(self, node: Section, path: str, scope: str, readers: Mapping[str, LimitReader]) -> None:
-        for name, read in readers.items():
-            entry = node.entries.get(name)
-            if isinstance(entry, Section):
-                try:
-                    found = list(read(scope, model_section(entry)))
-                except ValueError as error:
-                    self.parameters.error(f"{path}/{name}", entry.line, str(error))
-                else:
-                    self.limits += found
-            elif entry is not None and entry.value is not None:
-                message = "a section is needed here: {JobType: {Merge: 50}}"
-                self.parameters.error(f"{path}/{name}", entry.line, message)
+    def _read_limits(self, entry: Leaf | Section, path: str, scope: str, read: LimitReader) -> None:
+        if isinstance(entry, Section):
+            try:
+                self.limits += list(read(scope, model_section(entry)))
+            except ValueError as error:
+                self.parameters.error(path, entry.line, str(error))
+        elif entry.value is not None:
+            message = "a section is needed here: {JobType: {Merge: 50}}"
+            self.parameters.error(path, entry.line, message)
 
-    def _read_vo_sections(self, node: Section, path: str, level: str) -> Mapping[str, Settings]:
-        entry = node.entries.get("VOs")
-        if entry is None:
-            return _NO_VOS
+    def _read_vos(self, entry: Leaf | Section, path: str, level: str) -> Mapping[str, Settings]:
         if isinstance(entry, Leaf):
             if entry.value is not None:
-                self.parameters.error(f"{path}/VOs", entry.line, "a section of VO names is needed here")
-            return {}
+                self.parameters.error(path, entry.line, "a section of VO names is needed here")
+            return _NO_VOS
         by_vo: dict[str, Settings] = {}
-        for vo, section in self._nodes(entry, f"{path}/VOs", "VO"):
+        for vo, section in self._nodes(entry, path, "VO"):
             self.parameters.vos.add(fold(vo))
-            by_vo[fold(vo)] = self._settings_of_vo(section, f"{path}/VOs/{vo}", f"{level} VOs/{vo}")
+            of_vo = f"{level} VOs/{vo}"
+            by_vo[fold(vo)] = self._settings(section, f"{path}/{vo}", of_vo, tuple(_OF_NODES))
         return by_vo
-
-    def _settings_of_vo(self, section: Section, path: str, level: str) -> Settings:
-        settings: dict[str, Parameter | None] = {}
-        for name, entry in section.entries.items():
-            if name in _OF_NODES:
-                continue
-            if isinstance(entry, Section) or fold(name) in map(fold, _OF_NODES):
-                message = f"unknown level, a VO has parameters, {' and '.join(_OF_NODES)} only"
-                meant = did_you_mean(name, _OF_NODES)
-                self.parameters.error(f"{path}/{name}", entry.line, message, meant)
-            else:
-                self.parameters.read(settings, name, entry, path=path, level=level)
-        self._read_node_sections(settings, section, path, level)
-        return settings
-
-    def _structure(self, name: str, entry: Leaf | Section, path: str, level: str) -> None:
-        """Check the name of a structural section: spelling and position."""
-        right = _STRUCTURE_FOLDED[fold(name)]
-        if right not in BELOW[level]:
-            message = f"unknown level, allowed here are {', '.join(BELOW[level])}"
-            self.parameters.error(f"{path}/{name}", entry.line, message)
-        elif name != right:
-            self.parameters.error(f"{path}/{name}", entry.line, "unknown level", right)
 
 
 _PLATFORMS = "Resources/Computing/OSCompatibility"

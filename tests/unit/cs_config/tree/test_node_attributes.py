@@ -144,7 +144,7 @@ def test_eligible_nodes_are_those_where_some_node_would_do() -> None:
         ),
         ("NodeAttributes: {VO: [cms]}", "VO is an access rule and cannot differ between nodes"),
         ("nodeattributes: {OS: [a]}", "unknown level, did you mean NodeAttributes?"),
-        ("VOs: {cms: {nodeattributes: {OS: [a]}}}", "NodeAttributes and Forwarding only, did you mean NodeA"),
+        ("VOs: {cms: {nodeattributes: {OS: [a]}}}", "unknown level, did you mean NodeAttributes?"),
         ("Forwarding: Slurm", "Forwarding: 'Slurm' is a value, a section is needed here"),
         ("Forwarding: {Vocabulary: Slrm}", "'Slrm' is not a vocabulary"),
         ("Forwarding: {Vocabulary: Slrm}", "did you mean Slurm? (grid.yaml:1)"),
