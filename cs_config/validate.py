@@ -53,12 +53,14 @@ def parse(
     origins: LineOrigins | None = None,
     *,
     kept: Kept = NOTHING_KEPT,
+    earlier: Configuration | None = None,
 ) -> Configuration:
     """The configuration of a text, which may have been read; ConfigError has every problem.
 
-    `origins`: of an edited text.
+    `origins`: of an edited text. `earlier`: a version whose options and registry are used where the text has
+    the same.
     """
-    found = report(text, file, version, author, origins, kept=kept)
+    found = report(text, file, version, author, origins, kept=kept, earlier=earlier)
     if found.configuration is None:
         raise ConfigError(found.errors)
     return found.configuration
@@ -87,13 +89,18 @@ def report(
     origins: LineOrigins | None = None,
     *,
     kept: Kept = NOTHING_KEPT,
+    earlier: Configuration | None = None,
 ) -> Report:
     """All errors and warnings of a text, and the configuration if there are no errors."""
     reading = text if isinstance(text, YamlReading) else yaml_reader.read_yaml(text, file)
     root = reading.root
     origins = origins or LineOrigins.from_file(file)
-    options, wrong_options = operations.read_operations(root.section("Operations"), file)
-    entries, wrong_entries = registry.read_registry(root.section("Registry"), file)
+    options, wrong_options = operations.read_operations(root.section("Operations"), file, earlier)
+    of_registry = root.section("Registry")
+    if earlier is not None and earlier.has_section("Registry", of_registry):
+        entries, wrong_entries = earlier.registry, list[Problem]()
+    else:
+        entries, wrong_entries = registry.read_registry(of_registry, file)
     compatibility, wrong_platforms = resources.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
     tree = resources.read_resources(root, file, origins=origins, declared=_declared(options))

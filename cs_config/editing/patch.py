@@ -52,8 +52,11 @@ def read_edits(values: Mapping[str, object], removed: Sequence[str] = ()) -> tup
 
     Raises InvalidRequest if there is no edit, a path is invalid, or two edits concern the same place.
     """
-    edits = [Edit(names=_names(path), value=value) for path, value in values.items()]
-    edits += [Edit(names=_names(path), value=ABSENT) for path in removed]
+    entries = [*values.items(), *((path, ABSENT) for path in removed)]
+    edits = [
+        Edit(names=tuple(path.removeprefix("/").removesuffix("/").split("/")), value=value)
+        for path, value in entries
+    ]
     problems = [*_invalid_places(edits), *_overlapping(edits)]
     if not edits:
         problems = [Problem(path="set", message="nothing is to be set or removed")]
@@ -70,10 +73,6 @@ def edits_from_differences(found: Iterable[Difference]) -> tuple[dict[str, Entry
     found = [each for difference in found for each in diff.split_by_vo(difference)]
     values = {each.path: each.after for each in found if each.after is not ABSENT}
     return values, [each.path for each in found if each.after is ABSENT]
-
-
-def _names(path: str) -> tuple[str, ...]:
-    return tuple(path.removeprefix("/").removesuffix("/").split("/"))
 
 
 def _invalid_places(edits: Sequence[Edit]) -> Iterator[Problem]:

@@ -67,7 +67,9 @@ def propose_edits(
 def propose_text(current: Configuration, text: str, file: str = API) -> Proposal:
     """Replace the current configuration by a whole text."""
     origins = _follow_origins(current, text) if file == API else None
-    after = validate.parse(text, file, current.version, origins=origins, kept=current.long_values)
+    after = validate.parse(
+        text, file, current.version, origins=origins, kept=current.long_values, earlier=current
+    )
     return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
 
 
@@ -108,7 +110,7 @@ def _propose_tree(
     reading = yaml_writer.edit_and_read(current.source, current.tree, tree)
     try:
         origins, kept = _follow_origins(current, reading.text), None if restoring else current.long_values
-        after = validate.parse(reading, API, current.version, origins=origins, kept=kept)
+        after = validate.parse(reading, API, current.version, origins=origins, kept=kept, earlier=current)
     except ConfigError as error:
         # The author of edits has no text whose lines could be named.
         problems = [replace(each, file=None, line=None, column=None) for each in error.problems]
@@ -164,21 +166,17 @@ def list_edits(draft: ConfigDraft, base: Configuration, rights: Rights) -> tuple
 
     Raises ConfigError if its text cannot be read, InvalidRequest if it is too large for anyone but operators.
     """
-    if rights.everything:
-        return _read_edits(draft, base, rights)
-    _check_size(len(draft.text or ""), "characters in one text", bounds.EDITED_TEXT)
-    edits = _read_edits(draft, base, rights)
-    values = sum(diff.count_values(edit.value) for edit in edits)
-    _check_size(values, "values in one change", bounds.EDITED_VALUES)
-    length = sum(len(edit.path) + diff.count_characters(edit.value) for edit in edits)
-    _check_size(length, "characters in one change", bounds.EDITED_TEXT)
+    edits = draft.edits
+    if draft.text is not None:
+        if not rights.everything:
+            _check_size(len(draft.text), "characters in one text", bounds.EDITED_TEXT)
+        edits = patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
+    if not rights.everything:
+        values = sum(diff.count_values(edit.value) for edit in edits)
+        _check_size(values, "values in one change", bounds.EDITED_VALUES)
+        length = sum(len(edit.path) + diff.count_characters(edit.value) for edit in edits)
+        _check_size(length, "characters in one change", bounds.EDITED_TEXT)
     return edits
-
-
-def _read_edits(draft: ConfigDraft, base: Configuration, rights: Rights) -> tuple[Edit, ...]:
-    if draft.text is None:
-        return draft.edits
-    return patch.edits_from_text(permissions.visible_tree(base, rights), draft.names, draft.text)
 
 
 def _check_size(number: int, what: str, most: int) -> None:

@@ -33,8 +33,15 @@ def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]
     return frozenset({("", common), *((vo, types) for vo, types in own if types != common)})
 
 
-def read_operations(section: Section, file: str) -> tuple[dict[str, Operations], list[Problem]]:
-    """The options by VO in lower case (`""`: the defaults), and the problems."""
+def read_operations(
+    section: Section, file: str, earlier: Configuration | None
+) -> tuple[dict[str, Operations], list[Problem]]:
+    """The options by VO in lower case (`""`: the defaults), and the problems.
+
+    Options that an earlier version has in the same words are not read again.
+    """
+    if earlier is not None and earlier.has_section("Operations", section):
+        return {"": earlier.default_operations, **earlier.vo_operations}, []
     problems = list(_misplaced(section, file))
     defaults = section.section(DEFAULTS)
     found = {"": _validated(defaults, f"Operations/{DEFAULTS}", file, problems)}

@@ -119,7 +119,9 @@ def read_registry(section: Section, file: str) -> tuple[Registry, list[Problem]]
             problems.append(Problem(path=f"Registry/VO/{vo}", message=message, file=file, line=entry.line))
     # A VO or group without options has the defaults.
     levels = {name: section.section(name) for name in LEVELS}
-    tree = {name: dict.fromkeys(below.entries, {}) | model_section(below) for name, below in levels.items()}
+    tree = {
+        name: {each: {} for each in below.entries} | model_section(below) for name, below in levels.items()
+    }
     try:
         return Registry.model_validate(tree), problems
     except ValidationError as error:

@@ -61,25 +61,25 @@ class Difference:
 
 def is_equal(one: Entry, other: Entry) -> bool:
     """Whether two entries are equal; the order of names is ignored, and True is not 1."""
+    if one is other:  # as are the sections that an edit leaves
+        return True
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_equal(one[name], other[name]) for name in one)
     return repr(one) == repr(other)
 
 
-def compare(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[Difference, ...]:
-    """All differences; a section that only one of the trees has is a single one."""
-    return tuple(_compare((), before, after))
-
-
-def _compare(
-    names: tuple[str, ...], before: Mapping[str, Entry], after: Mapping[str, Entry]
-) -> Iterator[Difference]:
+def compare(
+    before: Mapping[str, Entry], after: Mapping[str, Entry], names: tuple[str, ...] = ()
+) -> tuple[Difference, ...]:
+    """All differences of two trees, below `names`; a section that only one of them has is a single one."""
+    found: list[Difference] = []
     for name in (*before, *(name for name in after if name not in before)):
         old, new = before.get(name, ABSENT), after.get(name, ABSENT)
         if isinstance(old, dict) and isinstance(new, dict):
-            yield from _compare((*names, name), old, new)
+            found += () if old is new else compare(old, new, (*names, name))
         elif not is_equal(old, new):
-            yield Difference(names=(*names, name), before=old, after=new)
+            found.append(Difference(names=(*names, name), before=old, after=new))
+    return tuple(found)
 
 
 def list_leaves(difference: Difference) -> Iterator[tuple[str, ...]]:

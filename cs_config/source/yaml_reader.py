@@ -318,7 +318,8 @@ def _decode(source: str | bytes, reading: YamlReading) -> str | None:
         message = f"{len(source)} bytes are too many, allowed are {MAX_BYTES}"
     elif isinstance(source, str):
         text = source
-        message = "the text has characters that are not Unicode" if _has_surrogates(text) else None
+        if not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
+            message = "the text has characters that are not Unicode"
     else:
         try:
             text = source.decode("utf-8-sig")
@@ -331,10 +332,6 @@ def _decode(source: str | bytes, reading: YamlReading) -> str | None:
         return text
     reading.problems.append(Problem(path="/", message=message, file=reading.file, line=line))
     return None
-
-
-def _has_surrogates(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def syntax_problem(error: yaml.YAMLError, text: str, file: str | None) -> Problem:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from hashlib import sha256
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -104,6 +105,15 @@ class Configuration:
         """The text as dicts, lists and scalars."""
         tree = to_plain(self.root)
         return tree if isinstance(tree, dict) else {}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return sha256(self.source.encode()).hexdigest()
+
+    def has_section(self, name: str, section: Section) -> bool:
+        """Whether a section at the top has this content: the same names and values, in the same order."""
+        return repr(to_plain(self.root.section(name))) == repr(to_plain(section))
 
     @cached_property
     def addresses(self) -> tuple[QueueAddress, ...]:

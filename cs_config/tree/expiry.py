@@ -87,7 +87,8 @@ def list_moments(levels: Iterable[Level], which: Dynamic) -> tuple[float, ...]:
     found = {
         moment
         for level in levels
-        if _may_expire(level)
+        # Quick: hardly any of a hundred thousand levels has such values.
+        if any(UPDATE_TIME in settings for settings in (level.plain, *level.by_vo.values()))
         for settings in (level.plain, *level.by_vo.values())
         if (moment := _moment(level, settings)) is not None and _expiring(settings, which)
     }
@@ -113,13 +114,6 @@ def _list_expired(level: Level, moment: float, which: Dynamic) -> Iterator[tuple
         end = _moment(level, settings)
         if end is not None and end <= moment and (expired := _expiring(settings, which)):
             yield vo, expired
-
-
-def _may_expire(level: Level) -> bool:
-    """Whether values may expire; quick, because hardly any of a hundred thousand levels has such values."""
-    if UPDATE_TIME in level.plain:
-        return True
-    return bool(level.by_vo) and any(UPDATE_TIME in settings for settings in level.by_vo.values())
 
 
 def _moment(level: Level, settings: Settings) -> float | None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 
@@ -90,8 +89,10 @@ def current_version(conn: Connection) -> int:
     return int(conn.execute(CURRENT_VERSION).scalar_one())
 
 
-def load_version(conn: Connection, version: int | None = None) -> Configuration:
-    """Load a version; the current one if no number is given.
+def load_version(
+    conn: Connection, version: int | None = None, earlier: Configuration | None = None
+) -> Configuration:
+    """Load a version; the current one if no number is given. `earlier`: see `validate.parse`.
 
     Raises ConfigError if its text cannot be read by this release.
     """
@@ -99,7 +100,8 @@ def load_version(conn: Connection, version: int | None = None) -> Configuration:
     if row["text"] is None:
         raise VersionRemoved(row["version"])
     runs = row["origins"] and LineOrigins(tuple(map(tuple, json.loads(row["origins"]))))
-    return validate.parse(row["text"], row["source"], row["version"], row["author"], runs or None, kept=None)
+    of = (row["source"], row["version"], row["author"], runs or None)
+    return validate.parse(row["text"], *of, kept=None, earlier=earlier)
 
 
 def _row(conn: Connection, version: int) -> RowMapping:
@@ -149,7 +151,7 @@ def store_checked(
     row = {
         "version": current + 1,
         "text": config.source,
-        "digest": text_digest(config.source),
+        "digest": config.digest,
         "source": config.file,
         "author": author,
         "message": message,
@@ -249,11 +251,6 @@ def list_changes_between(
         newest = rows[-1].version - 1
 
 
-def text_digest(text: str) -> str:
-    """SHA-256 of a text."""
-    return sha256(text.encode()).hexdigest()
-
-
 _FIRST = 1
 
 
@@ -304,21 +301,21 @@ def import_changed(conn: Connection, path: Path, *, author: str, now: datetime) 
 
     Returns its number. So a restart does not undo later edits over HTTP.
     """
-    text = validate.load_file(path).source
+    config = validate.load_file(path)
     for left in reversed(range(_TRIES)):
         try:
-            return _import(conn, path, text, author=author, now=now)
+            return _import(conn, path, config, author=author, now=now)
         except VersionConflict:
             if not left:
                 raise
     raise AssertionError("not reached")
 
 
-def _import(conn: Connection, path: Path, text: str, *, author: str, now: datetime) -> int | None:
+def _import(conn: Connection, path: Path, config: Configuration, *, author: str, now: datetime) -> int | None:
     # The version is read first: a concurrent import of the same file would have stored a newer one.
     current = current_version(conn)
     file = str(path.resolve())
-    new_digest = text_digest(text)
+    new_digest = config.digest
     last = conn.execute(LAST_IMPORT, {"of_file": file}).scalar_one_or_none()
     if last == new_digest:
         return None
@@ -329,7 +326,7 @@ def _import(conn: Connection, path: Path, text: str, *, author: str, now: dateti
     message = f"imported from {path.name}"
     version = store_text(
         conn,
-        text,
+        config.source,
         author=author,
         message=message,
         source=path.name,
@@ -357,11 +354,6 @@ def _remember_import(conn: Connection, file: str, new_digest: str, version: int)
 log = logging.getLogger(__name__)
 
 
-def _identify(config: Configuration) -> tuple[int, str]:
-    """Number and digest; as `current_digest`."""
-    return config.version, text_digest(config.source)
-
-
 #: The configuration before the first version is stored.
 NOTHING = validate.parse("Resources: {}", "nothing")
 
@@ -374,7 +366,7 @@ class LiveConfiguration:
 
     def __init__(
         self,
-        load: Callable[[Connection, int], Configuration] = load_version,
+        load: Callable[[Connection, int, Configuration], Configuration] = load_version,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._load = load
@@ -382,7 +374,7 @@ class LiveConfiguration:
         self._clock = clock
         #: Number and digest of the running version, and of one that cannot be read. The digest is needed
         #: because after a loss of commits another text may get a known number.
-        self._running_key = _identify(NOTHING)
+        self._running_key = NOTHING.version, NOTHING.digest
         self._unreadable_key: tuple[int, str] | None = None
         self.problem: str | None = None  #: why the newest version is not the running one, if so
         self._refreshing = threading.Lock()
@@ -406,8 +398,10 @@ class LiveConfiguration:
             if not number or newest in (self._running_key, self._unreadable_key):
                 return False
             try:
-                is_stored = stored is not None and _identify(stored) == newest
-                self._running = stored if stored is not None and is_stored else self._load(conn, number)
+                if stored is not None and (stored.version, stored.digest) == newest:
+                    self._running = stored
+                else:
+                    self._running = self._load(conn, number, self._running)
             except ConfigError as error:
                 is_first = not self._running.version
                 if is_first and not self._load_earlier(conn, number):
@@ -426,7 +420,7 @@ class LiveConfiguration:
         for version in list_versions(conn):
             if version.version < number:
                 with suppress(ConfigError, VersionRemoved):
-                    self._running = self._load(conn, version.version)
+                    self._running = self._load(conn, version.version, self._running)
                     self._running_key = version.version, version.digest
                     return True
         return False

@@ -341,3 +341,47 @@ def test_unquoted_versions_are_reported() -> None:
     )
     for written in right:
         assert validate.parse(queue.format(written)).warnings == ()
+
+
+RULES = """
+Operations: {cms: {JobDescription: {Clamp: true, MaxInputData: 1}}}
+Registry: {Groups: {cms_user: {VO: cms, JobShare: 1}, cms_prod: {VO: cms}}}
+"""
+
+
+def test_rules_that_stand_there_as_before_are_not_read_again() -> None:
+    before = validate.parse(RULES)
+    after = validate.parse("Resources: {Sites: {LCG.A.ch: {}}}\n# moved\n" + RULES, earlier=before)
+    assert after.vo_operations["cms"] is before.vo_operations["cms"]
+    assert after.default_operations is before.default_operations
+    assert after.registry is before.registry
+    assert after.sites == {"LCG.A.ch"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("MaxInputData: 1", "MaxInputData: 2"),
+        ("JobShare: 1", "JobShare: 1.5"),
+        ("cms_user: {VO: cms, JobShare: 1}, cms_prod: {VO: cms}", "cms_prod: {VO: cms}, cms_user: {VO: cms}"),
+        ("Clamp: true", "Clamp: true, AllowedJobTypes: [User]"),
+        ("Registry: {Groups: {cms_user: {VO: cms, JobShare: 1}, cms_prod: {VO: cms}}}", "Registry: {}"),
+        ("Operations: {cms: {JobDescription: {Clamp: true, MaxInputData: 1}}}", ""),
+    ],
+)
+def test_changed_rules_are_those_of_the_new_text(old: str, new: str) -> None:
+    text = RULES.replace(old, new)
+    assert text != RULES
+    found, right = validate.parse(text, earlier=validate.parse(RULES)), validate.parse(text)
+    assert found.vo_operations == right.vo_operations
+    assert found.default_operations == right.default_operations
+    assert found.registry == right.registry
+    assert list(found.registry.groups) == list(right.registry.groups)
+
+
+@pytest.mark.parametrize("wrong", ["Clamp: 1", "MaxInputData: true", "MaxInputData: 1.0e+400"])
+def test_a_rule_that_is_only_equal_to_a_valid_one_is_wrong_all_the_same(wrong: str) -> None:
+    name = wrong.partition(":")[0]
+    text = RULES.replace("Clamp: true" if name == "Clamp" else "MaxInputData: 1", wrong)
+    with pytest.raises(ConfigError, match=name):
+        validate.parse(text, earlier=validate.parse(RULES))

@@ -53,11 +53,11 @@ def test_a_version_that_cannot_be_read_leaves_the_running_one(
 ) -> None:
     loads = []
 
-    def load(conn: Connection, version: int) -> Configuration:
+    def load(conn: Connection, version: int, earlier: Configuration) -> Configuration:
         loads.append(version)
         if version == 2:
             raise one_problem("Resources", "made by a newer release")
-        return versions_store.load_version(conn, version)
+        return versions_store.load_version(conn, version, earlier)
 
     live = LiveConfiguration(load)
     store(engine, TEXT % 1, now)
@@ -78,12 +78,14 @@ def test_a_version_that_cannot_be_read_leaves_the_running_one(
     assert live.problem is None
 
 
-def _load_before(first_unreadable: int, loads: list[int]) -> Callable[[Connection, int], Configuration]:
-    def load(conn: Connection, version: int) -> Configuration:
+def _load_before(
+    first_unreadable: int, loads: list[int]
+) -> Callable[[Connection, int, Configuration], Configuration]:
+    def load(conn: Connection, version: int, earlier: Configuration) -> Configuration:
         loads.append(version)
         if version >= first_unreadable:
             raise one_problem("Resources", "made by a newer release")
-        return versions_store.load_version(conn, version)
+        return versions_store.load_version(conn, version, earlier)
 
     return load
 
