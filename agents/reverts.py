@@ -14,6 +14,7 @@ from agents.leader import Leadership
 from cs_config.editing import proposals, reverts
 from cs_config.editing.reverts import Revert
 from cs_config.errors import ConfigError, VersionConflict
+from cs_config.source import diff
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from requirements.errors import PilotageError
@@ -91,7 +92,7 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
                 message=f"end of the temporary change of version {version} by {values[0].author}",
                 expected=current.version,
                 now=leadership.now,
-                changed=proposal.paths,
+                changed=diff.list_paths(proposal.differences),
             )
         reverts.delete_values(conn, values)
     return True

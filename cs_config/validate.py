@@ -195,8 +195,9 @@ def _find_limits(root: Section) -> Iterator[tuple[str, str, str, int]]:
         ces = node.section("CEs").sections()
         places |= {f"Resources/Sites/{site}/CEs/{ce}": below for ce, below in ces}
     for path, place in places.items():
-        for option in _LIMITS:
-            yield from _list_values(place.section(option), f"{path}/{option}")
+        for option, section in place.sections():
+            if option in _LIMITS:
+                yield from _list_values(section, f"{path}/{option}")
 
 
 def _list_values(section: Section, path: str) -> Iterator[tuple[str, str, str, int]]:

@@ -152,11 +152,11 @@ def _parse(text: str) -> Configuration:
     return validate.parse(text, "test.yaml")
 
 
-def _load_version(conn: Connection, version: int) -> Configuration:
+def _load_version(conn: Connection, version: int, earlier: Configuration) -> Configuration:
     """The same as `store.load_version`, but what `configure` stored is not parsed again."""
     row = conn.execute(store.ONE_VERSION, {"wanted": version}).mappings().one()
     if row["author"] != "test":
-        return store.load_version(conn, version)
+        return store.load_version(conn, version, earlier)
     empty: dict[str, Any] = {name: {} for name in ("derived", "_queues", "_aged")}
     return replace(_parse(row["text"]), version=version, author="test", **empty)
 

@@ -66,16 +66,12 @@ class ConfigEditor:
     #: Counts a change that the author wants to store; raises if there are too many.
     count_change: Callable[[], None]
 
-    def read(self) -> Configuration:
-        """The newest version that this release can read, as written, with expired sections."""
-        now = self.refresh()
-        return now.written or now
-
-    def refresh(self) -> Configuration:
-        """The newest version that this release can read, in force now."""
+    def read(self, *, in_force: bool = False) -> Configuration:
+        """The newest readable version, as written or (`in_force`) without expired values."""
         with self.transactions.reading() as conn:
             self.live.refresh(conn)  # a change based on this answer should not conflict with a known version
-        return self.live.current
+        current = self.live.current
+        return current if in_force else current.written or current
 
     def read_newest(self) -> Configuration:
         """The newest version; `ConfigError` if this release cannot read it."""
@@ -244,7 +240,7 @@ class ConfigEditor:
                 message=message,
                 expected=proposal.before.version,
                 now=self.clock(),
-                changed=proposal.paths,
+                changed=diff.list_paths(proposal.differences),
             )
             # Those of values that change are deleted now; the others of the draft are moved or kept too.
             due, paths = self._due(conn, lasting), (edit.path for edit in draft.edits)

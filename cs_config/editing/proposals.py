@@ -32,11 +32,6 @@ class Proposal:
     differences: tuple[Difference, ...]
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """The paths of all differences."""
-        return diff.list_paths(self.differences)
-
-    @property
     def warnings(self) -> tuple[Problem, ...]:
         """Warnings that the current version does not have."""
         known = {(each.path, each.message) for each in self.before.warnings}

@@ -43,11 +43,13 @@ def to_yaml(tree: Mapping[str, object], *, in_one_line: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LineEdit:
-    """Replacement of the lines `first` up to `end` (not included), from 0."""
+    """Replacement of the lines `first` up to `end` (not included), from 0, by entries from a column on."""
 
     first: int
     end: int
-    lines: tuple[str, ...]
+    entries: Mapping[str, object]
+    column: int
+    comment: str = ""  #: what follows a value of one line
 
 
 class _NotInBlocksError(Exception):
@@ -69,7 +71,9 @@ def edit_and_read(text: str, before: Mapping[str, object], after: Mapping[str, o
     # From the end, so that line numbers stay valid; at one position the outer section comes last.
     numbered = ((edit.first, edit.end, number) for number, edit in enumerate(edits))
     for first, end, number in sorted(numbered, reverse=True):
-        lines[first:end] = edits[number].lines
+        written = to_yaml(edits[number].entries).splitlines() if edits[number].entries else []
+        comment = edits[number].comment if len(written) == 1 else ""
+        lines[first:end] = [" " * edits[number].column + line + comment for line in written]
     reading = yaml_reader.read_yaml("\n".join([*lines, ""]), "")
     is_right = not reading.problems and is_equal(to_plain(reading.root), after)
     return reading if is_right else yaml_reader.read_yaml(to_yaml(after), "")
@@ -82,31 +86,31 @@ def _line_edits(
         raise _NotInBlocksError
     for key, value in node.value:
         if key.value not in after:
-            yield _replace_entry(key, value, (), lines)
+            yield _replace_entry(key, value, {}, lines)
         elif not is_equal(old := before[key.value], new := after[key.value]):
             if isinstance(old, dict) and isinstance(new, dict) and new and _is_block(value):
                 yield from _line_edits(value, old, new, lines)
             else:
-                written = _block_lines({key.value: new}, key.start_mark.column)
-                yield _replace_entry(key, value, written, lines)
+                yield _replace_entry(key, value, {key.value: new}, lines)
     if new_entries := {name: each for name, each in after.items() if name not in before}:
         end = _last_line(node) + 1
-        yield _LineEdit(
-            first=end, end=end, lines=_block_lines(new_entries, node.value[0][0].start_mark.column)
-        )
+        column = node.value[0][0].start_mark.column
+        yield _LineEdit(first=end, end=end, entries=new_entries, column=column)
 
 
 def _is_block(node: yaml.Node | None) -> TypeGuard[yaml.MappingNode]:
     return isinstance(node, yaml.MappingNode) and not node.flow_style and bool(node.value)
 
 
-def _replace_entry(key: yaml.Node, value: yaml.Node, written: tuple[str, ...], lines: list[str]) -> _LineEdit:
-    first, last = key.start_mark.line, max(key.start_mark.line, _last_line(value))
-    if lines[first][: key.start_mark.column].strip():
+def _replace_entry(
+    key: yaml.Node, value: yaml.Node, entries: Mapping[str, object], lines: list[str]
+) -> _LineEdit:
+    first, last, column = key.start_mark.line, _last_line(value), key.start_mark.column
+    if lines[first][:column].strip():
         raise _NotInBlocksError
-    if first == last and len(written) == 1:  # keep a comment after the value
-        written = (written[0] + lines[first][value.end_mark.column :],)
-    return _LineEdit(first=first, end=last + 1, lines=written)
+    comment = lines[first][value.end_mark.column :] if last <= first else ""
+    end = max(first, last) + 1
+    return _LineEdit(first=first, end=end, entries=entries, column=column, comment=comment)
 
 
 def _last_line(node: yaml.Node) -> int:
@@ -116,10 +120,6 @@ def _last_line(node: yaml.Node) -> int:
         return int(node.end_mark.line) - ends_before
     last = node.value[-1]
     return max(map(_last_line, last if isinstance(last, tuple) else (last,)))
-
-
-def _block_lines(entries: Mapping[str, object], column: int) -> tuple[str, ...]:
-    return tuple(" " * column + line for line in to_yaml(entries).splitlines())
 
 
 _NAME = "value"

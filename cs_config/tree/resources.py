@@ -83,38 +83,31 @@ class ResourceReader:
         for site, node in self._nodes(section, path, "site"):
             site_path = f"{path}/{site}"
             level = self._level(node, site_path, "Site", site)
-            for ce, ce_node in self._children(node, site_path, "CEs"):
+            for ce, ce_node in self._nodes(node.entries.get("CEs"), f"{site_path}/CEs", "CE"):
                 ce_path = f"{site_path}/CEs/{ce}"
                 ce_level = self._level(ce_node, ce_path, "CE", f"{site}/{ce}")
-                for queue, queue_node in self._children(ce_node, ce_path, "Queues"):
+                queues = ce_node.entries.get("Queues")
+                for queue, queue_node in self._nodes(queues, f"{ce_path}/Queues", "queue"):
                     queue_path = f"{ce_path}/Queues/{queue}"
                     queue_level = self._level(queue_node, queue_path, "Queue", f"{site}/{ce}/{queue}")
                     address = QueueAddress(site=site, ce=ce, queue=queue)
                     self.queues[address] = (level, ce_level, queue_level)
 
-    def _children(self, node: Section, path: str, name: str) -> Iterator[tuple[str, Section]]:
-        entry = node.entries.get(name)
-        kind = "CE" if name == "CEs" else "queue"
-        if isinstance(entry, Section):
-            yield from self._nodes(entry, f"{path}/{name}", kind)
-        elif entry is not None and entry.value is not None:
-            self.parameters.error(f"{path}/{name}", entry.line, f"a section of {kind} names is needed here")
-
-    def _nodes(self, section: Section, path: str, kind: str) -> Iterator[tuple[str, Section]]:
+    def _nodes(self, entry: Leaf | Section | None, path: str, kind: str) -> Iterator[tuple[str, Section]]:
         """The named sections of one kind; a name without content is an empty section."""
-        for name, entry in section.entries.items():
-            below = f"{path}/{name}"
+        if isinstance(entry, Leaf) and entry.value is not None:
+            self.parameters.error(path, entry.line, f"a section of {kind} names is needed here")
+        for name, below in entry.entries.items() if isinstance(entry, Section) else ():
             if not NAME.fullmatch(name):
-                self.parameters.error(
-                    below, entry.line, f"{name!r} is not a valid name of a {kind}, allowed are {NAME_ALLOWED}"
-                )
-            elif isinstance(entry, Section):
-                yield name, entry
-            elif entry.value is None:
-                yield name, Section(entry.line)
+                message = f"{name!r} is not a valid name of a {kind}, allowed are {NAME_ALLOWED}"
+                self.parameters.error(f"{path}/{name}", below.line, message)
+            elif isinstance(below, Section):
+                yield name, below
+            elif below.value is None:
+                yield name, Section(below.line)
             else:
-                message = f"{entry.value!r} is a value, a {kind} is a section of parameters"
-                self.parameters.error(below, entry.line, message)
+                message = f"{below.value!r} is a value, a {kind} is a section of parameters"
+                self.parameters.error(f"{path}/{name}", below.line, message)
 
     def _level(self, node: Section, path: str, level: str, scope: str) -> Level:
         plain, by_vo = self._settings(node, path, level, BELOW[level]), _NO_VOS
@@ -177,16 +170,12 @@ class ResourceReader:
             self.parameters.error(path, entry.line, message)
 
     def _read_vos(self, entry: Leaf | Section, path: str, level: str) -> Mapping[str, Settings]:
-        if isinstance(entry, Leaf):
-            if entry.value is not None:
-                self.parameters.error(path, entry.line, "a section of VO names is needed here")
-            return _NO_VOS
         by_vo: dict[str, Settings] = {}
         for vo, section in self._nodes(entry, path, "VO"):
             self.parameters.vos.add(fold(vo))
             of_vo = f"{level} VOs/{vo}"
             by_vo[fold(vo)] = self._settings(section, f"{path}/{vo}", of_vo, tuple(_OF_NODES))
-        return by_vo
+        return by_vo or _NO_VOS
 
 
 _PLATFORMS = "Resources/Computing/OSCompatibility"

@@ -137,7 +137,7 @@ def get_eligible_nodes(parts: PartsOf, caller: CallerOf, body: NodeSelection) ->
 @allow(*EVERY_ROLE)
 def list_queues(parts: PartsOf, caller: CallerOf, query: Annotated[QueueQuery, Query()]) -> QueuePage:
     """List the queues with their parameters, without a VO those that hold for every VO."""
-    config = configuring.editor_of(parts, caller).refresh()
+    config = configuring.editor_of(parts, caller).read(in_force=True)
     vo = _vo(caller, query.vo or "", site=query.site) or ""
     start = QueueAddress.parse(query.after) if query.after else None
     found = [
@@ -161,7 +161,7 @@ def list_queues(parts: PartsOf, caller: CallerOf, query: Annotated[QueueQuery, Q
 @allow(*EVERY_ROLE)
 def describe_queues(parts: PartsOf, caller: CallerOf, body: NamedQueues) -> DescribedQueues:
     """Show the values of the effective parameters of many queues."""
-    config = configuring.editor_of(parts, caller).refresh()
+    config = configuring.editor_of(parts, caller).read(in_force=True)
     vo = _vo(caller, body.vo, site=None) or ""
     known, unknown = place_pools.find_queues(body.queues, config)
     return DescribedQueues(
@@ -187,7 +187,7 @@ def show_queue(
     vo: Annotated[str | None, Query()] = None,
 ) -> QueueAnswer:
     """Show the effective parameters of a queue for a VO (empty: for every VO), each with its origin."""
-    config = configuring.editor_of(parts, caller).refresh()
+    config = configuring.editor_of(parts, caller).read(in_force=True)
     config.require(address)
     whose = _vo(caller, vo, site=address.site)
     parameters, expired = (

@@ -373,7 +373,7 @@ def test_a_vo_makes_no_site_ce_or_queue_by_saying_something_of_it():
 )
 def test_a_site_admin_changes_his_site(path):
     value = {"Enabled": False, "VO": ["cms"], "Policy": "level0"}.get(path.rpartition("/")[2], 5)
-    assert proposed(AT_A, {path: value}).paths
+    assert proposed(AT_A, {path: value}).differences
 
 
 def test_a_site_admin_adds_and_removes_a_queue():

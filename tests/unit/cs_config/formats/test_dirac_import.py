@@ -258,7 +258,7 @@ def test_defaults_of_ces_alone_leave_no_empty_section():
     )
     text = f"Resources {{\n{computing}Sites {{\n{sites}}}\n}}\n"
     proposal = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": text}).proposal
-    assert proposal.paths == ("Resources/Sites",)
+    assert diff.list_paths(proposal.differences) == ("Resources/Sites",)
     assert proposal.after.tree["Resources"]["Sites"]["LCG.A.org"]["CEs"] == {"ce1": {"VO": "lhcb"}}
 
 
@@ -269,10 +269,10 @@ def test_an_import_is_laid_over_what_is_there_and_says_what_changes():
     )
     proposal = dirac_import.propose_dirac(config, {"dirac.cfg": CURRENT}).proposal
     assert "OS: el9  # kept" in proposal.after.source
-    assert "Resources/Sites/LCG.CERN.ch/VO" not in proposal.paths
-    assert "Resources/Sites/LCG.CERN.ch/CEs" in proposal.paths
+    assert "Resources/Sites/LCG.CERN.ch/VO" not in diff.list_paths(proposal.differences)
+    assert "Resources/Sites/LCG.CERN.ch/CEs" in diff.list_paths(proposal.differences)
     again = dirac_import.propose_dirac(proposal.after, {"dirac.cfg": CURRENT}).proposal
-    assert again.paths == ()
+    assert again.differences == ()
     assert again.after.source == proposal.after.source
 
 
