@@ -1,4 +1,4 @@
-"""Reports on jobs: counts, resource usage and wait times by hour, depths of queues, traces of single jobs.
+"""Reports on jobs: counts, resource usage and wait times by hour, depths of queues.
 
 They read the job log and the attempts, and stand above what they report on.
 """

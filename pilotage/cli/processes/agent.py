@@ -23,7 +23,6 @@ from agents import (
     reverts,
     scope_counters,
     sweep,
-    traces,
     wait_times,
     web_hooks,
 )
@@ -36,6 +35,7 @@ from pilotage.cli.errors import WrongUsage
 from pilotage.cli.processes.hook_mail import MailSender
 from pilotage.cli.processes.hook_sender import HookSender
 from pilotage.cli.settings import Settings
+from pilotage.plugins.otel import agent as traces
 from requirements.errors import did_you_mean
 from taskqueue.blobs import BlobStore
 
@@ -99,7 +99,7 @@ def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
     if chosen.otlp_url is None:
         yield None
         return
-    from agents.otlp import Collector
+    from pilotage.plugins.otel.collector import Collector
 
     with closing(Collector(chosen.otlp_url)) as collector:
         yield collector.send

@@ -12,8 +12,9 @@ from typing import Final
 from sqlalchemy import Engine
 
 from agents import leader
-from taskqueue.accounting import traces, wait_times
-from taskqueue.accounting.traces import Span
+from pilotage.plugins.otel import spans
+from pilotage.plugins.otel.spans import Span
+from taskqueue.accounting import wait_times
 from taskqueue.accounting.wait_times import EndedJob
 from taskqueue.db import database
 
@@ -67,7 +68,7 @@ def cycle(
         for _ in range(_ROUNDS):
             with database.reading(engine) as conn:
                 ended = wait_times.list_ended(conn, since=seen, until=now - _DELAY, most=_MOST)
-                found = traces.read_traces(conn, [each.job_id for each in ended])
+                found = spans.read_traces(conn, [each.job_id for each in ended])
             if found and not send(found):
                 raise ConnectionError("the collector takes no traces now")
             sent, seen = sent + len(found), ended[-1] if ended else seen

@@ -10,9 +10,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from sqlalchemy import Engine
 
-from agents import traces, wait_times
-from agents.otlp import Collector
-from agents.traces import TracesResult, TracesState
+from agents import wait_times
+from pilotage.plugins.otel import agent as traces
+from pilotage.plugins.otel.agent import TracesResult, TracesState
+from pilotage.plugins.otel.collector import Collector
 from taskqueue.accounting.wait_times import EndedJob
 from taskqueue.db import database
 from tests import accounted

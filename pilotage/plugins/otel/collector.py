@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from taskqueue.accounting.traces import Span
+from pilotage.plugins.otel.spans import Span
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCOPE = InstrumentationScope("pilotage")

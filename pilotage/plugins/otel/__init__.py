@@ -1,0 +1,1 @@
+"""Traces of ended jobs for an OpenTelemetry collector (the extra `otel`)."""
