@@ -261,7 +261,6 @@ INTERVALS: Mapping[str, float] = {
     "sweep": 1.0,
     "reverts": 5.0,
     "waits": 5.0,
-    "traces": 15.0,
     "accounting": 5.0,
     "depths": 60.0,
     "web-hooks": 5.0,

@@ -57,7 +57,8 @@ class Plugin:
     commands: Mapping[str, Command | CommandGroup] = field(default_factory=dict)
     #: Groups in one of the program's, by the words that call them, such as `config import`.
     subgroups: Mapping[str, CommandGroup] = field(default_factory=dict)
-    settings: str | None = None  #: model with a default for each setting
+    #: Model with a default for each setting, in a module of its own: processes read it before all else.
+    settings: str | None = None
     agents: Mapping[str, PluginAgent] = field(default_factory=dict)
     routers: tuple[str, ...] = ()  #: of `/api/v1`
     pages: tuple[str, ...] = ()  #: routers of web pages

@@ -191,14 +191,6 @@ class Settings(BaseModel):
             "--redis",
         ),
     ] = None
-    otlp_url: Annotated[
-        str | None,
-        options.option(
-            "URL",
-            "OpenTelemetry collector that gets a trace of each ended job, such as http://localhost:4318 "
-            "(default: PILOTAGE_OTLP_URL or none).",
-        ),
-    ] = Field(default=None, pattern="^https?://")
     host: Annotated[
         str, options.option("ADDRESS", "Address to listen on (default: PILOTAGE_HOST or 127.0.0.1).")
     ] = "127.0.0.1"

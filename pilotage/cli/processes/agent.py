@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from functools import partial
@@ -35,7 +35,6 @@ from pilotage.cli.errors import WrongUsage
 from pilotage.cli.processes.hook_mail import MailSender
 from pilotage.cli.processes.hook_sender import HookSender
 from pilotage.cli.settings import Settings
-from pilotage.plugins.otel import agent as traces
 from requirements.errors import did_you_mean
 from taskqueue.blobs import BlobStore
 
@@ -52,8 +51,6 @@ class AgentContext:
     weighing: priorities.PriorityState = field(default_factory=priorities.PriorityState)
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
     compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
-    send_traces: traces.Send | None = None  #: to a collector, if one is configured
-    traced: traces.TracesState = field(default_factory=traces.TracesState)
     looked: web_hooks.WebHooksState = field(default_factory=web_hooks.WebHooksState)
     retained: retention.RetentionState = field(default_factory=retention.RetentionState)
     sender: HookSender = field(default_factory=HookSender)
@@ -70,7 +67,6 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "sweep": lambda own, now: sweep.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "reverts": lambda own, now: reverts.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
-    "traces": lambda own, now: _cycle_traces(own, now),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),
     "depths": lambda own, now: accounting.sample_depths(
         own.engine, own.current(), now=now, holder=own.holder
@@ -85,24 +81,6 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
         *(own.engine, own.current()), now=now, holder=own.holder, store=own.blobs, memory=own.retained
     ),
 }
-
-
-def _cycle_traces(own: AgentContext, now: datetime) -> traces.TracesResult | None:
-    if own.send_traces is None:
-        return traces.TracesResult()
-    return traces.cycle(own.engine, own.send_traces, now=now, holder=own.holder, memory=own.traced)
-
-
-@contextmanager
-def open_collector(chosen: Settings) -> Iterator[traces.Send | None]:
-    """Where traces are sent; None: nowhere."""
-    if chosen.otlp_url is None:
-        yield None
-        return
-    from pilotage.plugins.otel.collector import Collector
-
-    with closing(Collector(chosen.otlp_url)) as collector:
-        yield collector.send
 
 
 def make_hook_sender(chosen: Settings) -> HookSender:
@@ -150,7 +128,7 @@ def run_agents(names: Sequence[str], context: AgentContext, chosen: Settings) ->
         yield
 
 
-@settings.command_with("database_url", "redis_url", "otlp_url", "log_level", with_plugins=True)
+@settings.command_with("database_url", "redis_url", "log_level", with_plugins=True)
 def agent(
     chosen: Settings,
     *,
@@ -173,7 +151,6 @@ def agent(
         wiring.open_notifications(chosen, engine) as notifications,
         wiring.track_clock(engine) as clock,
         wiring.track_configuration(engine, notifications, clock) as live,
-        open_collector(chosen) as send_traces,
     ):
         context = AgentContext(
             engine=engine,
@@ -182,7 +159,6 @@ def agent(
             clock=clock.read,
             blobs=BlobStore(chosen.blobs),
             holder=unique_holder(),
-            send_traces=send_traces,
             sender=make_hook_sender(chosen),
         )
         if once:

@@ -78,7 +78,7 @@ _RENEW_EVERY = 6 * 3600
 
 @settings.command_with(
     *("resources", "host", "port", "tls_certificate", "tls_key"),
-    *("site", "pilots", "isolation", "vo", "database_url", "redis_url", "otlp_url", "log_level"),
+    *("site", "pilots", "isolation", "vo", "database_url", "redis_url", "log_level"),
     with_plugins=True,
 )
 def up(chosen: Settings, *, as_json: bool) -> None:
@@ -112,7 +112,6 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             clock=parts.clock,
             blobs=parts.blobs,
             holder=agent.unique_holder(),
-            send_traces=stack.enter_context(agent.open_collector(chosen)),
             sender=agent.make_hook_sender(chosen),
         )
         stack.enter_context(agent.run_agents(agent.list_names(), context, chosen))

@@ -4,7 +4,8 @@ Nothing is measured where jobs are handled: the history is in the tables. A trac
 is sent, so that a collector that gets one twice, after a change of leaders, has it once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,7 +13,10 @@ from typing import Final
 from sqlalchemy import Engine
 
 from agents import leader
+from pilotage.cli.processes.agent import AgentContext
+from pilotage.cli.settings import Settings
 from pilotage.plugins.otel import spans
+from pilotage.plugins.otel.settings import TraceSettings
 from pilotage.plugins.otel.spans import Span
 from taskqueue.accounting import wait_times
 from taskqueue.accounting.wait_times import EndedJob
@@ -26,6 +30,7 @@ _ROUNDS: Final = 50
 _DELAY: Final = timedelta(minutes=3)
 #: Traces that could not be sent for so long are dropped.
 _OLDEST: Final = timedelta(hours=6)
+
 
 #: Sends traces; False: try again later.
 Send = Callable[[Sequence[Span]], bool]
@@ -80,3 +85,19 @@ def cycle(
 
 def _at(ended: EndedJob) -> datetime:
     return ended.at
+
+
+@contextmanager
+def open_agent(
+    context: AgentContext, chosen: Settings
+) -> Iterator[Callable[[datetime], TracesResult | None]]:
+    """The cycle of the agent; it sends nothing where no collector is configured."""
+    url = chosen.of(TraceSettings).otlp_url
+    if url is None:
+        yield lambda _now: TracesResult()
+        return
+    from pilotage.plugins.otel.collector import Collector  # needs the extra
+
+    memory = TracesState()
+    with closing(Collector(url)) as collector:
+        yield lambda now: cycle(context.engine, collector.send, now=now, holder=context.holder, memory=memory)
