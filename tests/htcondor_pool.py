@@ -16,7 +16,7 @@ import psutil
 from examples.servers.certificates import Authority
 from examples.servers.debian import Suite, aside
 from examples.servers.starting import free_port, wait_until
-from pilotage.fabric.batch.settings import RemoteSchedd
+from pilotage.fabric.batch.htcondor import RemoteSchedd
 from tests.grid_engine import UserShell
 from tests.token_issuer import TokenIssuer
 

@@ -25,7 +25,7 @@ from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric import bundle, node_script
 from pilotage.fabric.batch.batch_system import ReliableSystem
-from pilotage.fabric.batch.settings import Connections, flag_languages, open_system
+from pilotage.fabric.batch.settings import Connections, open_system
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
@@ -83,9 +83,7 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             options=described,
             script=_script(described),
             service=described.url,
-            languages={
-                name: found for name, each in described.systems.items() if (found := flag_languages(each))
-            },
+            languages={name: each.languages for name, each in described.systems.items() if each.languages},
         )
         yield Director(
             sites=sites,

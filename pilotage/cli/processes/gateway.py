@@ -27,7 +27,7 @@ from pilotage.cli.processes import site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
-from pilotage.fabric.batch.settings import Connections, flag_languages, list_private_paths, open_system
+from pilotage.fabric.batch.settings import Connections, list_private_paths, open_system
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.gateway import configuration
@@ -111,7 +111,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 queues=described.queues,
                 vos=described.vos,
                 job_types=tuple(sorted(known)),
-                languages={name: flag_languages(each) for name, each in described.systems.items()},
+                languages={name: each.languages for name, each in described.systems.items()},
             ),
             presence=Presence(
                 kind="gateway",
@@ -126,14 +126,14 @@ def _open_batch_system(described: GatewayFile, name: str, connections: Connectio
     one = described.systems[name]
     opened = open_system(one, connections)
     reliable = ReliableSystem(name=name, system=opened, evidence=described.lost_after)
-    if one.directory is None and isinstance(opened, CarriesFiles):
+    if one.job_directory is None and isinstance(opened, CarriesFiles):
         return CarryingSystem(
             system=reliable,
             shell=LocalShell(),
             directory=str(described.directory / "carried"),
             files=opened,
         )
-    return SharedBatchSystem(system=reliable, shell=connections.shell(one), directory=str(one.directory))
+    return SharedBatchSystem(system=reliable, shell=connections.shell(one), directory=str(one.job_directory))
 
 
 def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:

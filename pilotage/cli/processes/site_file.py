@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,25 +95,14 @@ def _read_time(token: str, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def warn_of_readable(secrets: Iterable[Path], systems: Mapping[str, SystemSettings]) -> None:
-    """Warn of secrets that jobs can read: on the file system of the jobs' files, with the same account.
-
-    Not affected: systems over SSH (jobs of another account), HTCondor (no shared directory), ARC.
-    """
+def warn_of_readable(secrets: Collection[Path], systems: Mapping[str, SystemSettings]) -> None:
+    """Warn of secrets that jobs can read: on the file system of the jobs' files, with the same account."""
     for name, each in systems.items():
-        if each.ssh is None and each.directory is not None and each.kind != "htcondor":
-            for secret in secrets:
-                if each.kind == "local" or _share_a_disk(secret, each.directory):
-                    log.warning(
-                        "%s: jobs of the batch system %s run as this account and may read it: "
-                        "keep it on a disk that its nodes do not see, or submit over ssh as another account",
-                        secret,
-                        name,
-                    )
-
-
-def _share_a_disk(one: Path, other: Path) -> bool:
-    try:
-        return one.stat().st_dev == other.stat().st_dev
-    except OSError:  # not made yet, or away
-        return False
+        for secret in secrets:
+            if each.lets_jobs_read(secret):
+                log.warning(
+                    "%s: jobs of the batch system %s run as this account and may read it: "
+                    "keep it on a disk that its nodes do not see, or submit over ssh as another account",
+                    secret,
+                    name,
+                )

@@ -16,7 +16,10 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import Field, model_validator
 
 from pilotage.fabric.batch import htcondor_calls
 from pilotage.fabric.batch.batch_system import (
@@ -32,12 +35,61 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.command_line import ListingSystem
-from pilotage.fabric.batch.settings import BatchSystemKind, Connections, RemoteSchedd, SystemSettings
+from pilotage.fabric.batch.settings import BatchSystemKind, CommandSettings, Connections, SettingsPart
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import ListedJob, choose_job, split_words
 from pilotage.fabric.node_script import PYTHONS
 from requirements.nodes import lrms_vocabulary
-from requirements.nodes.lrms_vocabulary import is_balanced
+from requirements.nodes.lrms_vocabulary import Vocabulary, is_balanced
+
+
+class RemoteSchedd(SettingsPart):
+    """A queue manager of HTCondor elsewhere, such as that of an HTCondor-CE, entered by token."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9@._{}-]+$")  #: of an HTCondor-CE: its host
+    collector: str | None = Field(
+        default=None, pattern=r"^[^\s\"]+$"
+    )  #: host:port; by default 9619 of the host in name
+    token_file: Path  #: SciToken or WLCG token with the CE as audience; read anew for each call
+    authorities: Path | None = None  #: CA certificates of the CE, a file or a directory; none: the host's
+
+    @property
+    def pool(self) -> str:
+        """The address of its collector."""
+        address = self.collector or self.name.rpartition("@")[2]
+        return address if ":" in address else f"{address}:9619"
+
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """The token."""
+        return (self.token_file,)
+
+
+class HTCondorSettings(CommandSettings):
+    """Settings of HTCondor."""
+
+    schedd: RemoteSchedd | None = None  #: none: the one of this host
+
+    @model_validator(mode="after")
+    def _has_one_way(self) -> Self:
+        if self.schedd is not None and self.ssh is not None:
+            raise ValueError("schedd, ssh: a remote queue manager is entered from this host, not over SSH")
+        return self
+
+    @property
+    def languages(self) -> tuple[Vocabulary, ...]:
+        """The vocabulary of its requirements."""
+        return (lrms_vocabulary.HTCONDOR,)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its jobs are given to another queue manager."""
+        return self.schedd is not None
+
+    def lets_jobs_read(self, _file: Path, /) -> bool:
+        """No directory is shared with its jobs."""
+        return False
+
 
 _SIGNAL = 128  #: what a shell adds to the number of a signal
 #: What its one queue is called: jobs ask for machines, not for queues. Those of a CE have names of the site.
@@ -353,7 +405,7 @@ def _find_removal_reason(ad: Mapping[str, Any]) -> str:
     return _REMOVALS.get(ad.get("LastJobStatus", 0)) or (f"held: {held}" if held else reason)
 
 
-def _open(settings: SystemSettings, connections: Connections) -> HTCondor:
+def _open(settings: HTCondorSettings, connections: Connections) -> HTCondor:
     if settings.schedd is not None:
         environment = {**login_variables(settings.schedd), **settings.environment}
         settings = settings.model_copy(update={"environment": environment})
@@ -365,8 +417,4 @@ def _open(settings: SystemSettings, connections: Connections) -> HTCondor:
     )
 
 
-KIND: Final = BatchSystemKind(
-    open=_open,
-    allowed=frozenset({"environment", "flags", "ssh", "schedd"}),
-    languages=(lrms_vocabulary.HTCONDOR,),
-)
+KIND: Final = BatchSystemKind(open=_open, settings=HTCondorSettings, only_queue=QUEUE)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
@@ -31,7 +31,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     Survey,
 )
-from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, DirectorySettings
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas, is_stamp
 from requirements.errors import format_count
@@ -283,9 +283,19 @@ def _signal(seen: _Seen, number: signal.Signals) -> None:
             os.killpg(seen.process, number)
 
 
-def _open(settings: SystemSettings, _: Connections) -> LocalHost:
-    directory, cores, memory = str(settings.directory), settings.cores or 0, settings.memory or 0
-    return LocalHost(directory=directory, cores=cores, memory=memory)
+class LocalSettings(DirectorySettings):
+    """Settings of this host as a batch system."""
+
+    cores: int = Field(ge=1)  #: of this host that may be used
+    memory: int = Field(ge=1)  #: MB of this host
+
+    def lets_jobs_read(self, _file: Path, /) -> bool:
+        """Jobs run as this account."""
+        return True
 
 
-KIND = BatchSystemKind(open=_open, needed=("directory", "cores", "memory"), allowed=frozenset())
+def _open(settings: LocalSettings, _: Connections) -> LocalHost:
+    return LocalHost(directory=str(settings.directory), cores=settings.cores, memory=settings.memory)
+
+
+KIND = BatchSystemKind(open=_open, settings=LocalSettings, only_queue=QUEUE)

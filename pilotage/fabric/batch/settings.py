@@ -1,32 +1,46 @@
 """Settings of a batch system in a configuration file, and the kinds of batch systems that are installed.
 
 A kind is an entry point of the group `pilotage.batch`: its name is the `kind` of the settings, its object a
-`BatchSystemKind`. Those that come with the program are registered like any others.
+`BatchSystemKind`, which names the class of its settings. Those that come with the program are registered like
+any others.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from pilotage import entry_points
 from pilotage.entry_points import BrokenPlugin
-from pilotage.fabric.batch.arc import rest as arc_rest
-from pilotage.fabric.batch.arc.rest import ComputingElement, Connect
 from pilotage.fabric.batch.batch_system import BatchSystem, CountsJobs, JobCounts
-from pilotage.fabric.batch.dialect import dialect
-from pilotage.fabric.batch.dialect.dialect import Dialect, merge_dialect
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
 from requirements.errors import did_you_mean
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary
 
+if TYPE_CHECKING:  # costs 0.1 s, few need it
+    import ssl
+
+    import httpx
+
 GROUP = "pilotage.batch"
+#: Makes connections over TLS.
+Connect = Callable[["ssl.SSLContext"], "httpx.BaseTransport"]
 Flags = tuple[Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00\n]+$")], ...]
 
 
@@ -49,14 +63,16 @@ def load_kind(name: str) -> "BatchSystemKind":
         raise ValueError(str(error)) from error
 
 
-def list_kinds_with(setting: str) -> Sequence[str]:
-    """The installed kinds with a setting; those that cannot be loaded are left out."""
-    found = []
+def _load_kinds() -> Iterator[tuple[str, "BatchSystemKind"]]:
+    """The installed kinds; those that cannot be loaded are left out."""
     for name in installed_kinds():
         with suppress(ValueError):
-            if load_kind(name).has(setting):
-                found.append(name)
-    return found
+            yield name, load_kind(name)
+
+
+def list_kinds_with(setting: str) -> Sequence[str]:
+    """The installed kinds with a setting."""
+    return [name for name, kind in _load_kinds() if setting in kind.settings.model_fields]
 
 
 def _check_kind(name: str) -> str:
@@ -64,14 +80,24 @@ def _check_kind(name: str) -> str:
     return name
 
 
-class HeadNode(BaseModel):
+class SettingsPart(BaseModel):
+    """Some settings of a batch system, perhaps with secrets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """Files with keys and tokens for the batch system, and sockets that stand for them."""
+        parts = [part for part in vars(self).values() if isinstance(part, SettingsPart)]
+        return tuple(file for part in parts for file in part.secret_files)
+
+
+class HeadNode(SettingsPart):
     """A host with the batch system's commands, reached over SSH; its host key has to be known.
 
     What is not stated is taken from `config`, if there is one: a file like OpenSSH's `ssh_config`, with its
     `ProxyJump`, `IdentityFile` and `UserKnownHostsFile`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field(min_length=1)  #: also a `Host` of `config`
     user: str | None = Field(default=None, min_length=1)
@@ -90,82 +116,132 @@ class HeadNode(BaseModel):
                 raise ValueError(f"ssh: {', '.join(missing)}: required without a config")
         return self
 
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """The key, and the socket of the agent that has it."""
+        return tuple(path for path in (self.key, self.agent) if path is not None)
 
-class RemoteSchedd(BaseModel):
-    """A queue manager of HTCondor elsewhere, such as that of an HTCondor-CE, entered by token."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _KindOfSystem(BaseModel):
+    kind: Annotated[str, AfterValidator(_check_kind)]
 
-    name: str = Field(pattern=r"^[A-Za-z0-9@._{}-]+$")  #: of an HTCondor-CE: its host
-    collector: str | None = Field(
-        default=None, pattern=r"^[^\s\"]+$"
-    )  #: host:port; by default 9619 of the host in name
-    token_file: Path  #: SciToken or WLCG token with the CE as audience; read anew for each call
-    authorities: Path | None = None  #: CA certificates of the CE, a file or a directory; none: the host's
+
+class SystemSettings(SettingsPart):
+    """Settings of one batch system: those of its kind, whose class is derived from this one."""
+
+    kind: str
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_as_its_kind(cls, content: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if cls is not SystemSettings or not isinstance(content, Mapping):
+            return handler(content)
+        settings = load_kind(_KindOfSystem.model_validate(content).kind).settings
+        stated = {
+            name: value
+            for name, value in content.items()
+            if value or name in settings.model_fields or not list_kinds_with(name)  # not what others have
+        }
+        return settings.model_validate(stated)  # type: ignore[return-value] # of a derived class
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        if cls is not SystemSettings:
+            return handler(core)
+        classes: list[type[SystemSettings]] = [*(kind.settings for _, kind in _load_kinds()), FormerSettings]
+        return {"anyOf": [handler(each.__pydantic_core_schema__) for each in classes]}
 
     @property
-    def pool(self) -> str:
-        """The address of its collector."""
-        address = self.collector or self.name.rpartition("@")[2]
-        return address if ":" in address else f"{address}:9619"
+    def job_directory(self) -> Path | None:
+        """Where its jobs' files lie; None: nowhere on this side."""
+        return None
+
+    @property
+    def languages(self) -> tuple[Vocabulary, ...]:
+        """The vocabularies of the flags that it takes from the service; none: it takes no flags."""
+        return ()
+
+    def check_flags(self, flags: Iterable[str]) -> None:
+        """Raise a `ValueError` for flags that would send jobs where nobody follows them."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its jobs are given to the server of a CE, which has them and their files."""
+        return False
+
+    def lets_jobs_read(self, _file: Path, /) -> bool:
+        """Whether its jobs may read what this account can, and see a file."""
+        return False
 
 
-class SystemSettings(BaseModel):
-    """Settings of one batch system."""
+def _check_absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError(f"{path} is not absolute")
+    return path
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Annotated[str, AfterValidator(_check_kind)]
-    directory: Path | None = None  #: where its jobs' files lie; its nodes have to see it, too
+AbsolutePath = Annotated[Path, AfterValidator(_check_absolute)]
+
+
+class DirectorySettings(SystemSettings):
+    """Settings of a batch system that keeps files of its jobs in a directory."""
+
+    directory: AbsolutePath  #: where its jobs' files lie; its nodes have to see it, too
+
+    @property
+    def job_directory(self) -> Path | None:
+        """Where its jobs' files lie."""
+        return self.directory
+
+
+class CommandSettings(DirectorySettings):
+    """Settings of a batch system that is used by commands, here or on a head node."""
+
     environment: dict[str, str] = Field(default_factory=dict)  #: of its commands
     flags: Flags = ()  #: arguments of every submission
     ssh: HeadNode | None = None  #: none: the commands are on this host
-    cores: int | None = Field(default=None, ge=1)  #: of this host that may be used, for `local`
-    memory: int | None = Field(default=None, ge=1)  #: MB of this host, for `local`
-    #: Of `command`: all of it; of kinds with a shipped one: what differs from it.
-    dialect: Dialect | None = None
-    ce: ComputingElement | None = None  #: of `arc`
-    schedd: RemoteSchedd | None = None  #: of `htcondor`; none: the one of this host
-    options: dict[str, Any] = Field(default_factory=dict)  #: for kinds of other packages, which check them
 
     @property
-    def secret_files(self) -> tuple[Path, ...]:
-        """Files with keys and tokens for the batch system, and sockets that stand for them."""
-        named = (
-            *((self.ssh.key, self.ssh.agent) if self.ssh else ()),
-            *((self.schedd.token_file,) if self.schedd else ()),
-            *((self.ce.token_file, self.ce.certificate, self.ce.key) if self.ce else ()),
-        )
-        return tuple(path for path in named if path is not None)
+    def unset(self) -> tuple[str, ...]:
+        """Variables of the environment that its commands do not get."""
+        return ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _complete_dialect(cls, said: object) -> object:
-        """Put the changes of a site into the dialect that is shipped for its kind."""
-        if not isinstance(said, dict) or said.get("kind") not in dialect.SHIPPED:
-            return said
-        changes = {} if said.get("dialect") is None else said["dialect"]
-        if not isinstance(changes, dict):
-            return said
-        return {**said, "dialect": merge_dialect(dialect.shipped_content(said["kind"]), changes)}
+    @property
+    def languages(self) -> tuple[Vocabulary, ...]:
+        """The vocabularies of the flags that it takes from the service."""
+        return OF_COMMANDS
 
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
-        kind = load_kind(self.kind)
-        if missing := [name for name in kind.needed if getattr(self, name) is None]:
-            raise ValueError(f"systems of the kind {self.kind} need {' and '.join(missing)}")
-        for name in sorted(self.model_fields_set - {"kind"}):
-            if getattr(self, name) and not kind.has(name):
-                kinds = ", ".join(list_kinds_with(name))
-                where = f": it is for {kinds}" if kinds else ""
-                raise ValueError(f"systems of the kind {self.kind} have no {name}{where}")
-        if self.directory is not None and not self.directory.is_absolute():
-            raise ValueError(f"directory: {self.directory} is not absolute")
-        if self.dialect is not None:
-            self.dialect.check_place(self.flags, self.environment)
-        if self.schedd is not None and self.ssh is not None:
-            raise ValueError("schedd, ssh: a remote queue manager is entered from this host, not over SSH")
-        return self
+    def lets_jobs_read(self, file: Path, /) -> bool:
+        """Unless another account logs in, its jobs may read what is on a disk with their files."""
+        try:
+            return self.ssh is None and file.stat().st_dev == self.directory.stat().st_dev
+        except OSError:  # not made yet, or away
+            return False
+
+
+class FormerSettings(CommandSettings):
+    """Settings of a kind that lists their names, as in release 1.0. Deprecated by a class of its own."""
+
+    takes_flags: ClassVar[bool] = True
+    directory: AbsolutePath | None = None  # type: ignore[assignment] # which such a kind may not need
+    cores: int | None = Field(default=None, ge=1)
+    memory: int | None = Field(default=None, ge=1)  #: MB
+    options: dict[str, Any] = Field(default_factory=dict)  #: which the kind checks
+
+    @property
+    def languages(self) -> tuple[Vocabulary, ...]:
+        """The vocabularies of the flags that it takes from the service."""
+        return OF_COMMANDS if self.takes_flags else ()
+
+
+def find_missing(content: Mapping[str, object]) -> str | None:
+    """The first setting that these lack, beside those that are wrong; None: they lack none."""
+    try:
+        SystemSettings.model_validate(content)
+    except ValidationError as error:
+        missing = (each["loc"] for each in error.errors() if each["type"] == "missing")
+        return next((str(place[0]) for place in missing if len(place) == 1), None)
+    return None
 
 
 def list_private_paths(secrets: Iterable[Path], systems: Iterable[SystemSettings]) -> tuple[Path, ...]:
@@ -177,7 +253,7 @@ def list_private_paths(secrets: Iterable[Path], systems: Iterable[SystemSettings
     """
     used = list(systems)
     files = [*secrets, *(path for each in used for path in each.secret_files)]
-    directories = [each.directory for each in used if each.directory is not None]
+    directories = [each.job_directory for each in used if each.job_directory is not None]
     found = [*directories, *map(_find_private_directory, files)]
     return tuple(dict.fromkeys(found))
 
@@ -207,9 +283,7 @@ def fill_template(told: SystemSettings, ce: str, endpoint: str) -> SystemSetting
     """The settings of one CE; a `ValueError` if its name or endpoint is none for them."""
     if ce in (".", "..") or not _ADDRESS.fullmatch(endpoint):
         raise ValueError(f"{ce!r} with the Endpoint {endpoint!r} is no CE that settings can be filled with")
-    return SystemSettings(
-        **{name: _fill(getattr(told, name), ce, endpoint) for name in told.model_fields_set}
-    )
+    return type(told).model_validate(_fill(told.model_dump(exclude_unset=True), ce, endpoint))
 
 
 def _fill(value: Any, ce: str, endpoint: str) -> Any:
@@ -220,10 +294,9 @@ def _fill(value: Any, ce: str, endpoint: str) -> Any:
     if isinstance(value, tuple):
         return tuple(_fill(each, ce, endpoint) for each in value)
     if isinstance(value, dict):
-        return {name: _fill(each, ce, endpoint) for name, each in value.items()}
-    if isinstance(value, HeadNode | ComputingElement | RemoteSchedd):
-        fields = {name: _fill(getattr(value, name), ce, endpoint) for name in value.model_fields_set}
-        return type(value)(**fields)
+        return {
+            name: _fill(each, ce, endpoint) if name != "dialect" else each for name, each in value.items()
+        }
     return value
 
 
@@ -233,50 +306,45 @@ class Connections:
 
     stack: ExitStack  #: closes them
     wrap: Callable[[Shell], Shell] = lambda shell: shell
-    connect: Connect = arc_rest.connect
+    wrap_http: Callable[[Connect], Connect] = lambda connect: connect
     _remote: dict[str, Shell] = field(default_factory=dict)  #: by host and environment, with what is unset
 
     def shell(self, settings: SystemSettings) -> Shell:
         """The shell for the commands of a batch system; over SSH all with the same settings share one."""
-        unset = () if settings.dialect is None else settings.dialect.unset
+        if not isinstance(settings, CommandSettings):
+            return self.wrap(LocalShell())
         if settings.ssh is None:
-            return self.wrap(LocalShell(environment=settings.environment, unset=unset))
+            return self.wrap(LocalShell(environment=settings.environment, unset=settings.unset))
         from pilotage.fabric.batch.ssh_shell import SshShell  # costs 0.3 s, few need it
 
-        key = f"{settings.model_dump_json(include={'ssh', 'environment'})}{unset}"
+        key = f"{settings.model_dump_json(include={'ssh', 'environment'})}{settings.unset}"
         if key not in self._remote:
-            remote = SshShell(settings.ssh, environment=settings.environment, unset=unset)
+            remote = SshShell(settings.ssh, environment=settings.environment, unset=settings.unset)
             self.stack.callback(remote.close)
             self._remote[key] = remote
         return self.wrap(self._remote[key])
 
     def areas(self, settings: SystemSettings) -> WorkAreas:
         """The work areas of the jobs of a batch system."""
-        return WorkAreas(directory=str(settings.directory), shell=self.shell(settings))
+        return WorkAreas(directory=str(settings.job_directory), shell=self.shell(settings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSystemKind:
-    """A kind of batch system: what its settings have, and how it is opened."""
+    """A kind of batch system: its settings, and how it is opened."""
 
-    open: Callable[[SystemSettings, Connections], BatchSystem]
-    needed: tuple[str, ...] = ("directory",)  #: settings that have to be there
-    allowed: frozenset[str] = frozenset({"environment", "flags", "ssh"})
+    open: Callable[[Any, Connections], BatchSystem]  #: takes an object of the class `settings`
+    settings: type[SystemSettings] = CommandSettings
     takes_queue_list: bool = False  #: a job can be given to several queues, separated by commas
     carries_files: bool = False  #: its systems are `CarriesFiles`
-    languages: tuple[Vocabulary, ...] = OF_COMMANDS  #: of flags; a dialect may state another
+    only_queue: str | None = None  #: the name of its one queue; None: a site names them
+    needed: tuple[str, ...] = ()  #: deprecated
+    allowed: frozenset[str] | None = None  #: deprecated: names of settings, instead of a class
 
-    def has(self, setting: str) -> bool:
-        """Whether its settings may contain this one."""
-        return setting in self.needed or setting in self.allowed
-
-
-def flag_languages(settings: SystemSettings) -> tuple[Vocabulary, ...]:
-    """The vocabularies of the flags that a batch system takes from the service; none: it takes no flags."""
-    kind = load_kind(settings.kind)
-    if not kind.has("flags"):
-        return ()
-    return kind.languages if settings.dialect is None else settings.dialect.languages
+    def __post_init__(self) -> None:
+        if self.allowed is not None:
+            former = type("FormerSettings", (FormerSettings,), {"takes_flags": "flags" in self.allowed})
+            object.__setattr__(self, "settings", former)
 
 
 def open_system(settings: SystemSettings, connections: Connections) -> BatchSystem:
@@ -294,18 +362,17 @@ def open_counter(
     Raises:
         ValueError: This kind cannot count, or its settings are invalid.
     """
-    found = load_kind(kind)
-    if "ce" in found.needed or kind == "local":
-        raise ValueError("it lists only jobs of its own account")
-    if "dialect" in found.needed and dialect_content is None and kind not in dialect.SHIPPED:
-        raise ValueError("it needs a dialect (--dialect FILE)")
-    content = {"kind": kind, "dialect": dialect_content}
-    if "directory" in found.needed:
-        content["directory"] = "/"  # for files of jobs, of which there are none
-    settings = SystemSettings.model_validate(
-        {name: each for name, each in content.items() if each is not None}
-    )
-    system = open_system(settings, Connections(stack=ExitStack()))
+    if not issubclass(load_kind(kind).settings, CommandSettings):
+        raise ValueError("it lists only jobs of its own account")  # noqa: TRY004 - it is what kinds do
+    content: dict[str, object] = {
+        "kind": kind,
+        "directory": "/",
+    }  # for files of jobs, of which there are none
+    if dialect_content is not None:
+        content["dialect"] = dialect_content
+    if missing := find_missing(content):
+        raise ValueError(f"it needs a {missing} (--{missing} FILE)")
+    system = open_system(SystemSettings.model_validate(content), Connections(stack=ExitStack()))
     if isinstance(system, CountsJobs):
         return lambda: system.count_jobs(queues)
 

@@ -5,7 +5,7 @@ is that of the batch system, and settings with `{ce}` or `{endpoint}` make one s
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
@@ -178,7 +178,7 @@ def list_isolation_risks(told: DirectorFile) -> list[str]:
     stated = arguments.find_isolation((f"--isolation={STRONGEST}", *told.pilot))
     if stated == NONE:
         return [f"pilot: --isolation={NONE}: each job can do all that the account of its pilot may"]
-    hidden = ", ".join(str(each.directory) for each in told.systems.values() if each.directory)
+    hidden = ", ".join(str(each.job_directory) for each in told.systems.values() if each.job_directory)
     if stated == COMMAND and hidden:
         return [f"pilot: --isolation={COMMAND}: jobs can read secrets of pilots unless it hides {hidden}"]
     return []
@@ -258,8 +258,8 @@ def _find_system(queue: TreeQueue, systems: Mapping[str, SystemSettings]) -> tup
 
 def _tree_entry(queue: TreeQueue, name: str, system: SystemSettings) -> DirectorQueue:
     batch_queue = queue.read("BatchQueue", "CEQueueName")
-    if batch_queue is None and system.kind in _SINGLE_QUEUES:
-        batch_queue = system.kind
+    if batch_queue is None:
+        batch_queue = settings.load_kind(system.kind).only_queue
     flags = tuple(shlex.split(queue.read("SubmitOptions") or ""))
     if message := _misplaced(flags, system):
         raise ValueError(message)
@@ -269,15 +269,13 @@ def _tree_entry(queue: TreeQueue, name: str, system: SystemSettings) -> Director
 def _misplaced(flags: Sequence[str], system: SystemSettings | None) -> str:
     """Why flags would send jobs where nobody follows them; empty: they do not."""
     try:
-        if system is not None and system.dialect is not None:
-            system.dialect.check_place(flags)
+        if system is not None:
+            system.check_flags(flags)
     except ValueError as error:
         return str(error)
     return ""
 
 
-#: Kinds whose one queue is called as they are.
-_SINGLE_QUEUES = ("htcondor", "local")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -297,7 +295,7 @@ def validate_file(model: type[_Model], content: object, file: str, invalid: type
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        names = _names_within(model)
+        names = sorted(set(_names_within(model.model_json_schema())))
         problems = [
             _problem(tuple(each["loc"]), each["type"], each["msg"], each["input"], file, names)
             for each in error.errors()
@@ -305,10 +303,14 @@ def validate_file(model: type[_Model], content: object, file: str, invalid: type
         raise invalid(problems) from None
 
 
-def _names_within(model: type[BaseModel]) -> list[str]:
-    schema = model.model_json_schema()
-    parts = [schema, *schema.get("$defs", {}).values()]
-    return sorted({name for part in parts for name in part.get("properties", ())})
+def _names_within(schema: object) -> Iterator[str]:
+    """The names of all settings in a part of a JSON schema."""
+    parts: Iterable[object] = schema if isinstance(schema, list) else ()
+    if isinstance(schema, dict):
+        yield from schema.get("properties", ())
+        parts = schema.values()
+    for part in parts:
+        yield from _names_within(part)
 
 
 def _problem(
@@ -316,9 +318,11 @@ def _problem(
 ) -> Problem:
     path = "/".join(map(str, where)) or "settings"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return Problem(
-            path=path, message="unknown setting", suggestion=did_you_mean(str(where[-1]), names), file=file
-        )
+        name = str(where[-1])
+        if kinds := settings.list_kinds_with(name):
+            message = f"only systems of the kind {', '.join(kinds)} have such a setting"
+            return Problem(path=path, message=message, file=file)
+        return Problem(path=path, message="unknown setting", suggestion=did_you_mean(name, names), file=file)
     what = message.removeprefix("Value error, ")
     shown = "" if isinstance(seen, Mapping) else f", not {seen!r:.80}"
     return Problem(path=path, message=f"{what}{shown}", file=file)

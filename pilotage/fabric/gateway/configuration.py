@@ -91,7 +91,7 @@ def _not_shared(told: GatewayFile, file: str) -> list[Problem]:
             file=file,
         )
         for name, each in told.systems.items()
-        if each.directory is None and not load_kind(each.kind).carries_files
+        if each.job_directory is None and not load_kind(each.kind).carries_files
     ]
 
 

@@ -6,26 +6,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Final
 
 import typer
-from pydantic import BaseModel
 
 from pilotage.cli import application, options, output
 from pilotage.cli import settings as cli_settings
 from pilotage.cli.errors import REFUSED, WrongUsage
 from pilotage.fabric.batch import settings
-from pilotage.fabric.batch.arc.rest import ComputingElement
 from pilotage.fabric.batch.batch_system import (
     BatchSystemAway,
     JobResources,
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.dialect import dialect as dialect_dialect
-from pilotage.fabric.batch.dialect.dialect import Dialect, InvalidDialect, merge_dialect
 from pilotage.fabric.batch.local_host import QUEUE
-from pilotage.fabric.batch.settings import BatchSystemKind, Connections, RemoteSchedd, SystemSettings
+from pilotage.fabric.batch.settings import Connections, SystemSettings
 from pilotage.fabric.batch.shell import Shell
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
@@ -155,56 +151,33 @@ def _find_system(file: Path, name: str, given: Sequence[str]) -> SystemSettings:
 
 def _settings(kind: str, directory: Path | None, files: Mapping[str, Path | None]) -> SystemSettings:
     """The settings of the system to check; files by the name of their setting."""
-    known = _load_kind(kind)
-    for name, file in files.items():
-        if file is not None and not known.has(name):
-            kinds = ", ".join(settings.list_kinds_with(name))
-            raise WrongUsage(f"--{name}: {kind} has none" + (f", it is for {kinds}" if kinds else ""))
-        if file is None and name in known.needed and kind not in dialect_dialect.SHIPPED:
-            raise WrongUsage(f"{kind}: give its --{name}")
-    if "directory" in known.needed and directory is None:
-        raise WrongUsage(f"{kind}: give a --directory")
-    return SystemSettings(
-        kind=kind,
-        directory=directory.absolute() if directory is not None and known.has("directory") else None,
-        cores=4 if known.has("cores") else None,
-        memory=4000 if known.has("memory") else None,
-        dialect=_read_dialect(kind, files["dialect"]) if known.has("dialect") else None,
-        ce=_read_section(files["ce"], ComputingElement),
-        schedd=_read_section(files["schedd"], RemoteSchedd),
-        options=_read_options(files["options"]),
-    )
-
-
-def _load_kind(name: str) -> BatchSystemKind:
     try:
-        return settings.load_kind(name)
+        known = settings.load_kind(kind).settings.model_fields
     except ValueError as error:
-        raise WrongUsage(f"{name}: {error}") from None
+        raise WrongUsage(f"{kind}: {error}") from None
+    content: dict[str, object] = {"kind": kind}
+    content |= {name: value for name, value in _DEFAULTS.items() if name in known}
+    content |= {name: _read_section(kind, name, file) for name, file in files.items() if file is not None}
+    if directory is not None and "directory" in known:
+        content["directory"] = directory.absolute()
+    if missing := settings.find_missing(content):
+        raise WrongUsage(f"{kind}: give its --{missing}")
+    place = ", ".join(str(file) for file in files.values() if file is not None) or kind
+    return configuration.validate_file(SystemSettings, content, place, InvalidDirector)
 
 
-def _read_dialect(kind: str, file: Path | None) -> Dialect:
-    """The shipped dialect with the changes of the file, or the dialect of the file."""
-    content = {} if file is None else cli_settings.load_yaml(file, InvalidDialect)
-    if kind in dialect_dialect.SHIPPED and isinstance(content, Mapping):
-        content = merge_dialect(dialect_dialect.shipped_content(kind), content)
-    return configuration.validate_file(Dialect, content, str(file), InvalidDialect)
+#: Of this host, for the kind `local`.
+_DEFAULTS: Final = {"cores": 4, "memory": 4000}
 
 
-_Section = TypeVar("_Section", bound=BaseModel)
-
-
-def _read_section(file: Path | None, model: type[_Section]) -> _Section | None:
-    if file is None:
-        return None
+def _read_section(kind: str, name: str, file: Path) -> object:
+    """A setting of a kind from a file of its own."""
+    if name not in settings.load_kind(kind).settings.model_fields:
+        kinds = ", ".join(settings.list_kinds_with(name))
+        raise WrongUsage(f"--{name}: {kind} has none" + (f", it is for {kinds}" if kinds else ""))
     content = cli_settings.load_yaml(file, InvalidDirector)
-    return configuration.validate_file(model, content, str(file), InvalidDirector)
-
-
-def _read_options(file: Path | None) -> dict[str, object]:
-    content = {} if file is None else cli_settings.load_yaml(file, InvalidDirector)
     if not isinstance(content, dict):
-        raise WrongUsage(f"--options: {file} holds no settings by name")
+        raise WrongUsage(f"--{name}: {file} holds no settings by name")
     return content
 
 
@@ -217,16 +190,15 @@ def _bench(described: SystemSettings, queue: str, stack: contextlib.ExitStack) -
         shells.append(FaultyShell(shell=shell))
         return shells[-1]
 
-    system = settings.open_system(described, Connections(stack=stack, wrap=wrap, connect=http.connect))
-    if described.ce is not None:
+    system = settings.open_system(described, Connections(stack=stack, wrap=wrap, wrap_http=http.wrap))
+    if http.is_used:
         return Bench(system=system, queue=queue, faults=http, gentle=False, poll=2)
-    is_remote = described.schedd is not None
     return Bench(
         system=system,
         queue=queue,
         faults=shells[0] if shells else None,
-        knows_queues=not is_remote,
-        gentle=not is_remote,
+        knows_queues=not described.is_remote,
+        gentle=not described.is_remote,
     )
 
 

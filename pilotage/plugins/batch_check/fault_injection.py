@@ -1,7 +1,6 @@
 """Fault injection into commands, files and HTTP connections: for the conformance kit and for tests."""
 
 import json
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +8,6 @@ from typing import TypeVar
 
 import httpx
 
-from pilotage.fabric.batch.arc import rest as arc_rest
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
@@ -19,6 +17,7 @@ from pilotage.fabric.batch.batch_system import (
     State,
     SubmissionUncertain,
 )
+from pilotage.fabric.batch.settings import Connect
 from pilotage.fabric.batch.shell import Completed, NoAnswer, Shell
 
 _Answer = TypeVar("_Answer")
@@ -121,10 +120,12 @@ class FaultyHttp:
     """Connections to a CE with the injected faults in every request."""
 
     glitch: Fault | None = None
+    is_used: bool = False
 
-    def connect(self, context: ssl.SSLContext) -> httpx.BaseTransport:
-        """Connections over TLS, with the faults."""
-        return _Transport(self, arc_rest.connect(context))
+    def wrap(self, connect: Connect) -> Connect:
+        """What makes connections over TLS, so that they have the faults."""
+        self.is_used = True
+        return lambda context: _Transport(self, connect(context))
 
 
 class _Transport(httpx.BaseTransport):

@@ -11,10 +11,10 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
-from pilotage.fabric.batch.arc.rest import ArcRest, ComputingElement, Item
+from pilotage.fabric.batch.arc.rest import ArcRest, ComputingElement, Item, connect
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
@@ -29,7 +29,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
     Survey,
 )
-from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
+from pilotage.fabric.batch.settings import BatchSystemKind, Connections, Flags, SystemSettings
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import (
     ListedJob,
@@ -41,6 +41,7 @@ from pilotage.fabric.batch.work_area import (
 )
 from requirements.errors import format_count
 from requirements.nodes import lrms_vocabulary
+from requirements.nodes.lrms_vocabulary import Vocabulary
 
 _NAMESPACE = "http://www.eu-emi.eu/es/2010/12/adl"
 _MEGABYTE = 1 << 20
@@ -364,17 +365,27 @@ def _setting(note: str, name: str) -> str | None:
     return found[0] if found else None
 
 
-def _open(settings: SystemSettings, connections: Connections) -> Arc:
-    ce = cast("ComputingElement", settings.ce)  # is needed by this kind
-    rest = ArcRest(ce.url, ce, connect=connections.connect)
+class ArcSettings(SystemSettings):
+    """Settings of an ARC CE."""
+
+    ce: ComputingElement
+    flags: Flags = ()  #: runtime environments of every job
+
+    @property
+    def languages(self) -> tuple[Vocabulary, ...]:
+        """The vocabulary of its runtime environments."""
+        return (lrms_vocabulary.ARC,)
+
+    @property
+    def is_remote(self) -> bool:
+        """Its jobs are given to the CE."""
+        return True
+
+
+def _open(settings: ArcSettings, connections: Connections) -> Arc:
+    rest = ArcRest(settings.ce.url, settings.ce, connect=connections.wrap_http(connect))
     connections.stack.callback(rest.close)
     return Arc(rest=rest, environments=settings.flags)
 
 
-KIND: Final = BatchSystemKind(
-    open=_open,
-    needed=("ce",),
-    allowed=frozenset({"flags"}),
-    languages=(lrms_vocabulary.ARC,),
-    carries_files=True,
-)
+KIND: Final = BatchSystemKind(open=_open, settings=ArcSettings, carries_files=True)

@@ -4,7 +4,7 @@ Source: NorduGrid, ARC CE REST interface 1.0.
 """
 
 import ssl
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -12,17 +12,16 @@ from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
+from pilotage.fabric.batch.settings import Connect, SettingsPart
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.pilot.service import transport as service_transport
 from requirements.errors import format_count
 
 #: What an object of an answer holds: A-REX knows texts only.
 Item = Mapping[str, Any]
-#: Makes connections; tests make bad ones.
-Connect = Callable[[ssl.SSLContext], httpx.BaseTransport]
 #: Jobs in one request: A-REX reads a megabyte of it at most.
 _AT_ONCE = 1000
 #: Seconds that an answer may take.
@@ -34,15 +33,19 @@ def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
     return httpx.HTTPTransport(verify=context, trust_env=False)
 
 
-class Credentials(BaseModel):
+class Credentials(SettingsPart):
     """Token or certificate for the CE, and trusted CA certificates. The files may be renewed at any time."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     authorities: Path | None = None  #: CA certificates of the CE, a file or a directory; none: the host's
     token_file: Path | None = None  #: of a token that the CE takes; read anew whenever it changes
     certificate: Path | None = None  #: of the client, or a proxy (PEM)
     key: Path | None = None  #: of the certificate; none: it is in the same file
+
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """The token, the certificate and its key."""
+        named = (self.token_file, self.certificate, self.key)
+        return tuple(path for path in named if path is not None)
 
     def context(self) -> ssl.SSLContext:
         """TLS context of a connection, from the present content of the files."""

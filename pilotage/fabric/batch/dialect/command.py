@@ -8,7 +8,9 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import Final, Self, cast
+
+from pydantic import model_validator
 
 from pilotage.fabric.batch.batch_system import (
     ENDED,
@@ -32,10 +34,11 @@ from pilotage.fabric.batch.dialect.dialect import (
     SubmitCommand,
     Words,
 )
-from pilotage.fabric.batch.settings import BatchSystemKind, Connections, SystemSettings
+from pilotage.fabric.batch.settings import BatchSystemKind, CommandSettings, Connections
 from pilotage.fabric.batch.shell import Completed
 from pilotage.fabric.batch.work_area import ListedJob, split_words
 from requirements.classad import restrictions
+from requirements.nodes.lrms_vocabulary import Vocabulary
 
 
 def read_records(
@@ -356,10 +359,45 @@ def _exit_status(text: str) -> int | None:
     return number - _SIGNALS_OF_PBS + 128 if number > _SIGNALS_OF_PBS else number
 
 
-def _open(settings: SystemSettings, connections: Connections) -> DialectSystem:
-    dialect = cast("Dialect", settings.dialect)  # one that is shipped is in all settings of its kind
-    return DialectSystem(areas=connections.areas(settings), flags=settings.flags, dialect=dialect)
+class DialectSettings(CommandSettings):
+    """Settings of a batch system with a dialect: all of it, or what differs from the one of its kind."""
+
+    dialect: Dialect
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_dialect(cls, said: object) -> object:
+        """Put the changes of a site into the dialect that is shipped for its kind."""
+        if not isinstance(said, dict) or said.get("kind") not in dialect.SHIPPED:
+            return said
+        changes = {} if said.get("dialect") is None else said["dialect"]
+        if not isinstance(changes, dict):
+            return said
+        return {**said, "dialect": dialect.merge_dialect(dialect.shipped_content(said["kind"]), changes)}
+
+    @model_validator(mode="after")
+    def _stays_where_jobs_are_followed(self) -> Self:
+        self.dialect.check_place(self.flags, self.environment)
+        return self
+
+    @property
+    def unset(self) -> tuple[str, ...]:
+        """Variables of the environment that its commands do not get."""
+        return self.dialect.unset
+
+    @property
+    def languages(self) -> tuple[Vocabulary, ...]:
+        """The vocabularies of the flags that it takes from the service."""
+        return self.dialect.languages
+
+    def check_flags(self, flags: Iterable[str]) -> None:
+        """Raise a `ValueError` for flags that would send jobs where its listing does not look."""
+        self.dialect.check_place(flags)
 
 
-KIND: Final = BatchSystemKind(open=_open, needed=("directory", "dialect"))
+def _open(settings: DialectSettings, connections: Connections) -> DialectSystem:
+    return DialectSystem(areas=connections.areas(settings), flags=settings.flags, dialect=settings.dialect)
+
+
+KIND: Final = BatchSystemKind(open=_open, settings=DialectSettings)
 KIND_WITH_QUEUE_LISTS: Final = replace(KIND, takes_queue_list=True)

@@ -15,7 +15,7 @@ import pytest
 from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
 from pilotage.fabric.batch.arc.arc import Arc
-from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
+from pilotage.fabric.batch.arc.rest import ArcRest, Credentials, connect
 from pilotage.plugins.batch_check.conformance import CHECKS, Bench
 from pilotage.plugins.batch_check.fault_injection import FaultyHttp
 from taskqueue.db import database
@@ -50,7 +50,7 @@ def checked(name: str, queue: str, ce: ArcCe) -> None:
     faults = FaultyHttp()
     credentials = Credentials(authorities=ce.authorities, certificate=ce.certificate, key=ce.key)
     with (
-        closing(ArcRest(ce.url, credentials, connect=faults.connect)) as rest,
+        closing(ArcRest(ce.url, credentials, connect=faults.wrap(connect))) as rest,
         closing(
             Bench(system=Arc(rest=rest), queue=queue, faults=faults, gentle=False, poll=2, patience=300)
         ) as bench,

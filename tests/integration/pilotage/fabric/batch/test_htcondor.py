@@ -18,8 +18,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
-from pilotage.fabric.batch.htcondor import HTCondor
-from pilotage.fabric.batch.settings import RemoteSchedd
+from pilotage.fabric.batch.htcondor import HTCondor, RemoteSchedd
 from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.plugins.batch_check.conformance import Bench

@@ -76,7 +76,9 @@ def test_variables_of_the_environment_do_not_change_what_is_submitted_listed_and
 ) -> None:
     for name in shipped_dialect("slurm").unset:
         monkeypatch.setenv(name, "1")
-    told = SystemSettings(kind="slurm", directory=tmp_path / "jobs", environment=slurm.environment)
+    told = SystemSettings.model_validate(
+        {"kind": "slurm", "directory": tmp_path / "jobs", "environment": slurm.environment}
+    )
     with ExitStack() as stack:
         system = open_system(told, Connections(stack=stack))
         assert isinstance(system, DialectSystem)

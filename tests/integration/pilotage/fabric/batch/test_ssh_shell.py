@@ -227,7 +227,9 @@ def test_a_head_node_behind_another_host_is_reached_as_the_ssh_config_says(
 
 
 def test_shells_with_the_same_settings_share_a_connection(server: SshServer) -> None:
-    told = SystemSettings(kind="slurm", directory=Path("/tmp/jobs"), ssh=server.host())
+    told = SystemSettings.model_validate(
+        {"kind": "slurm", "directory": Path("/tmp/jobs"), "ssh": server.host()}
+    )
     with ExitStack() as stack:
         connections = Connections(stack=stack)
         assert connections.shell(told) is connections.shell(told.model_copy(update={"flags": ("-A", "x")}))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 from pilotage.cli.processes import site_file
 from pilotage.fabric.batch import settings
@@ -13,7 +14,9 @@ from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_content
 from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.batch.settings import Connections, SystemSettings
+from pilotage.fabric.batch.settings import BatchSystemKind, CommandSettings, Connections, SystemSettings
+from pilotage.fabric.director import configuration
+from pilotage.fabric.director.configuration import InvalidDirector
 from requirements.nodes.lrms_vocabulary import are_flags
 
 
@@ -55,7 +58,9 @@ def test_commands_do_not_get_variables_that_change_their_answers(
         "SINFO_SORT",
     ):
         monkeypatch.setenv(name, "x")
-    told = SystemSettings(kind="slurm", directory=tmp_path, environment={"SINFO_SORT": "#P"})
+    told = SystemSettings.model_validate(
+        {"kind": "slurm", "directory": tmp_path, "environment": {"SINFO_SORT": "#P"}}
+    )
     with ExitStack() as stack:
         lines = Connections(stack=stack).shell(told).run(["env"]).stdout.splitlines()
     seen = {line for line in lines if line.startswith(("SQUEUE_", "SINFO_", "SBATCH_", "SLURM_"))}
@@ -92,7 +97,7 @@ def test_only_flags_of_its_own_language_reach_a_batch_system(
     tmp_path: Path, said: dict[str, Any], taken: set[str]
 ) -> None:
     directory = {} if said["kind"] == "arc" else {"directory": str(tmp_path)}
-    languages = settings.flag_languages(SystemSettings.model_validate({**directory, **said}))
+    languages = SystemSettings.model_validate({**directory, **said}).languages
     every = ("--constraint=el9", "-R select[el9]", "ENV/EL9", "-on=el9")
     assert {each for each in every if are_flags(each.split(" "), languages)} == taken
 
@@ -157,3 +162,74 @@ def test_a_kind_of_another_package_is_found_by_its_entry_point(
     ):
         with pytest.raises(ValueError, match=message):
             SystemSettings.model_validate({"kind": kind, "directory": str(tmp_path)})
+
+
+class MauiSettings(CommandSettings):
+    """Settings of a kind of another package."""
+
+    cell: str
+    cores_per_cell: int = Field(default=1, ge=1)
+
+
+MAUI = BatchSystemKind(
+    open=lambda settings, _: LocalHost(directory=settings.cell, cores=settings.cores_per_cell, memory=1),
+    settings=MauiSettings,
+)
+
+
+@pytest.fixture
+def maui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with a kind whose settings are a class of its own."""
+    facts = tmp_path / "maui-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: maui\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text(f"[{settings.GROUP}]\nmaui = maui:KIND\n")
+    (tmp_path / "maui.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("maui.KIND", MAUI, raising=False)
+
+
+@pytest.mark.usefixtures("maui")
+def test_a_kind_of_another_package_names_its_settings_once() -> None:
+    told = {"kind": "maui", "directory": "/j/{ce}", "cell": "{endpoint}", "cores_per_cell": 3}
+    system = SystemSettings.model_validate(told)
+    assert settings.is_template(system)
+
+    filled = settings.fill_template(system, "ce1", "cell7.a.org")
+
+    with ExitStack() as stack:
+        opened = settings.open_system(filled, Connections(stack=stack))
+    assert isinstance(filled, MauiSettings)
+    assert isinstance(opened, LocalHost)
+    assert (filled.job_directory, opened.directory, opened.cores) == (Path("/j/ce1"), "cell7.a.org", 3)
+
+
+@pytest.mark.usefixtures("maui")
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"cell": "a", "cores_per_cell": 0}, "systems/x/cores_per_cell: Input should be greater than"),
+        (
+            {"cores_per_cel": 2},
+            "systems/x/cores_per_cel: unknown setting, did you mean cores_per_cell?",
+        ),
+        ({"cell": "a", "ce": {"url": ""}}, "systems/x/ce: only systems of the kind arc have such a setting"),
+    ],
+)
+def test_what_is_wrong_with_them_is_told_with_its_place(said: dict[str, Any], message: str) -> None:
+    content = {
+        "name": "north",
+        "url": "https://p.example.org",
+        "vos": {"cms": {"token_file": "/t"}},
+        "systems": {"x": {"kind": "maui", "directory": "/j", **said}},
+        "queues": [{"queue": "A/b/c", "system": "x"}],
+    }
+    with pytest.raises(InvalidDirector) as refused:
+        configuration.read_file(content, "d.yaml")
+    assert message in str(refused.value)
+
+
+def test_an_empty_value_of_what_other_kinds_have_is_none() -> None:
+    """As in files of release 1.0."""
+    told = {"kind": "local", "directory": "/j", "cores": 1, "memory": 1, "ssh": None, "flags": []}
+    assert SystemSettings.model_validate(told).kind == "local"

@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
+from pilotage.fabric.batch.arc.arc import ArcSettings
 from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect.command import DialectSettings
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, QueueTarget, TargetGroup
@@ -47,7 +49,7 @@ def test_a_site_changes_what_differs_of_a_shipped_dialect() -> None:
 
     system = configuration.read_file(said(systems={"farm": farm}), "d.yaml").systems["farm"]
 
-    assert system.dialect is not None
+    assert isinstance(system, DialectSettings)
     assert system.dialect.listing.command == ("qstat", "-f", "-w")
     assert system.dialect.listing.states["Q"] == "waiting"
 
@@ -58,9 +60,9 @@ def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
 
     system = configuration.read_file(said(systems=systems, queues=queues), "d.yaml").systems["ce"]
 
-    assert system.ce is not None
+    assert isinstance(system, ArcSettings)
     assert system.ce.certificate == Path("/proxy")
-    assert system.directory is None
+    assert system.job_directory is None
 
 
 def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
@@ -103,7 +105,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ({"systems": {"farm": {"kind": "slurm", "directory": "jobs"}}}, "directory: jobs is not absolute"),
         (
             {"systems": {"farm": {"kind": "local", "directory": "/a"}}},
-            "systems of the kind local need cores and memory",
+            "systems/farm/cores: Field required (d.yaml)\nsystems/farm/memory: Field required",
         ),
         (
             {"systems": {"farm": {"kind": "slrum", "directory": "/a"}}},
@@ -111,11 +113,11 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ),
         (
             {"systems": {"farm": {"kind": "command", "directory": "/a"}}},
-            "systems of the kind command need dialect",
+            "systems/farm/dialect: Field required",
         ),
         (
             {"systems": {"farm": {"kind": "htcondor", "directory": "/a", "dialect": pbs()}}},
-            "systems of the kind htcondor have no dialect: it is for command, gridengine, lsf, pbs, slurm",
+            "systems/farm/dialect: only systems of the kind command, gridengine, lsf, pbs, slurm have such",
         ),
         (
             {"systems": {"farm": {"kind": "pbs", "directory": "/a", "dialect": {"listing": {"comand": []}}}}},
@@ -125,10 +127,10 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         (ce(), "systems/ce/ce: a CE needs a token_file, or a certificate with its key"),
         (ce(token_file="/t", key="/k"), "there is a key without its certificate"),
         (ce(token_fiel="/t"), "unknown setting, did you mean token_file?"),
-        ({"systems": {"ce": {"kind": "arc", "directory": "/a"}}}, "systems of the kind arc need ce"),
+        ({"systems": {"ce": {"kind": "arc", "directory": "/a"}}}, "systems/ce/ce: Field required"),
         (
             {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
-            "systems of the kind local have no ssh: it is for command, gridengine, htcondor, lsf, pbs, slurm",
+            "systems/farm/ssh: only systems of the kind command, gridengine, htcondor, lsf, pbs, slurm have",
         ),
         (
             {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": {"name": "ce01.x.org"}}}},
@@ -136,7 +138,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ),
         (
             {"systems": {"ce": {"kind": "slurm", "directory": "/a", "schedd": SCHEDD}}},
-            "systems of the kind slurm have no schedd: it is for htcondor",
+            "systems/ce/schedd: only systems of the kind htcondor have such a setting",
         ),
         (
             {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": SCHEDD, "ssh": SSH}}},

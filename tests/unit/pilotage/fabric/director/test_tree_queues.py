@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from pilotage.fabric.batch.arc.arc import ArcSettings
+from pilotage.fabric.batch.htcondor import HTCondorSettings
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
 
@@ -52,14 +54,15 @@ def test_each_ce_gets_a_system_of_its_type_with_its_endpoint() -> None:
         ("LCG.C.it/slurm/short", "Slurm", "s", ()),
     ]
     one = made.systems["ce1.a.us"]
+    assert isinstance(one, HTCondorSettings)
     assert one.schedd is not None
     assert (one.schedd.name, one.schedd.pool, one.directory) == (
         *("ce1.a.us", "ce1.a.us:9000"),
         Path("/var/lib/pilots/ce1.a.us"),
     )
-    arc = made.systems["arc.b.ch"].ce
-    assert arc is not None
-    assert arc.url == "https://arc.b.ch/arex"
+    arc = made.systems["arc.b.ch"]
+    assert isinstance(arc, ArcSettings)
+    assert arc.ce.url == "https://arc.b.ch/arex"
     assert set(made.systems) == {"ce1.a.us", "ce2.a.us", "arc.b.ch", "Slurm"}
 
 

@@ -97,7 +97,7 @@ def test_the_example_of_the_page_is_taken() -> None:
 
 def test_a_ce_that_carries_files_needs_no_shared_directory() -> None:
     arc = {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}
-    assert configuration.read_file(said(systems=arc), "g.yaml").systems["farm"].directory is None
+    assert configuration.read_file(said(systems=arc), "g.yaml").systems["farm"].job_directory is None
 
 
 def test_a_kind_of_others_that_has_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
