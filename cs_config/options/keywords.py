@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from cs_config.options import bounds
 from requirements.classad.classad_files import Unevaluated
@@ -41,8 +42,11 @@ def format_seen(raw: object) -> str:
     return shown if len(shown) <= 100 else f"{shown[:97]}…"
 
 
-def text(raw: object) -> str:
-    """A text; a bare number is accepted as one."""
+def text(raw: object, *, most: int | None = None, is_filled: bool = False) -> str:
+    """A text, of at most so many characters; one that `is_filled` is not blank, and has no blanks around it.
+
+    A bare number is accepted as a text.
+    """
     if isinstance(raw, str):
         read = raw
     elif isinstance(raw, bool) or not isinstance(raw, int | float):
@@ -51,26 +55,17 @@ def text(raw: object) -> str:
         read = str(raw)
     if fault := text_fault(read):
         raise UnfitValueError(fault)
-    return read
-
-
-def short_text(raw: object) -> str:
-    """A text that lists of jobs show."""
-    if len(read := text(raw)) > bounds.NAME:
-        raise UnfitValueError(f"{read[:20]!r}… has {len(read)} characters, allowed are {bounds.NAME}")
-    return read
-
-
-def filled_text(raw: object) -> str:
-    """A text that is not blank."""
-    if not (read := text(raw).strip()):
+    if most is not None and len(read) > most:
+        raise UnfitValueError(f"{read[:20]!r}… has {len(read)} characters, allowed are {most}")
+    if is_filled and not (read := read.strip()):
         raise UnfitValueError("is empty")
     return read
 
 
-def short_filled_text(raw: object) -> str:
-    """A text of both kinds."""
-    return filled_text(short_text(raw))
+#: Texts that lists of jobs show.
+SHORT_TEXT = partial(text, most=bounds.NAME)
+FILLED_TEXT = partial(text, is_filled=True)
+SHORT_FILLED_TEXT = partial(text, most=bounds.NAME, is_filled=True)
 
 
 def arguments(raw: object) -> str:
@@ -117,23 +112,20 @@ def names(raw: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-def whole_number(raw: object) -> int:
-    """An integer, also as text."""
-    written = raw.strip() if isinstance(raw, str) else raw
-    number = as_number(written) if isinstance(written, str | int | float) else written
-    if isinstance(number, float) and number.is_integer():
-        number = int(number)
-    if isinstance(number, bool) or not isinstance(number, int) or abs(number) > MAX_INTEGER:
-        raise UnfitValueError(f"{format_seen(raw)}, allowed is a whole number")
-    return number
-
-
-def number(raw: object) -> float:
-    """A number, also as text."""
+def number(raw: object, *, is_whole: bool = False) -> float:
+    """A number, also as text; an integer where it has to be whole."""
     read = as_number(raw) if isinstance(raw, str | int | float) else raw
-    if isinstance(read, bool) or not isinstance(read, int | float) or not abs(read) <= MAX_INTEGER:
-        raise UnfitValueError(f"{format_seen(raw)}, allowed is a number")
-    return float(read)
+    if (
+        isinstance(read, bool)
+        or not isinstance(read, int | float)
+        or not abs(read) <= MAX_INTEGER
+        or (is_whole and read != int(read))
+    ):
+        raise UnfitValueError(f"{format_seen(raw)}, allowed is a {'whole ' * is_whole}number")
+    return int(read) if is_whole else float(read)
+
+
+WHOLE_NUMBER = partial(number, is_whole=True)
 
 
 def flag(raw: object) -> bool:
@@ -223,7 +215,7 @@ def _number(
     high: float | None,
     meaning: str,
     *also: str,
-    read: Callable[[object], float] = whole_number,
+    read: Callable[[object], float] = WHOLE_NUMBER,
 ) -> Keyword:
     return Keyword(
         name=name, attribute=attribute, read=read, meaning=meaning, minimum=low, maximum=high, also=also
@@ -239,7 +231,7 @@ KEYWORDS = (
     _plain(
         "Executable",
         "executable",
-        filled_text,
+        FILLED_TEXT,
         "program that the pilot starts; a file of the input sandbox, or found on the node",
     ),
     _plain(
@@ -262,21 +254,21 @@ KEYWORDS = (
     _plain("JobConfigArgs", "job_config_args", text, "passed on to DIRAC's job wrapper"),
     _plain("ForeignKeywords", "foreign", foreign, "keywords of another system, which it gets back unchanged"),
     # Identification and ownership.
-    _plain("JobName", "job_name", short_text, "name, for people and filters"),
+    _plain("JobName", "job_name", SHORT_TEXT, "name, for people and filters"),
     _plain(
         "JobType",
         "job_type",
-        short_filled_text,
+        SHORT_FILLED_TEXT,
         "kind of work; limits, and queues with a job manager, select by it",
         "JobTypes",
     ),
-    _plain("JobGroup", "job_group", short_text, "group, for filters and limits"),
-    _plain("Owner", "owner", filled_text, "owner, where the token may submit for others"),
-    _plain("OwnerGroup", "owner_group", filled_text, "group of the owner, if it has several"),
+    _plain("JobGroup", "job_group", SHORT_TEXT, "group, for filters and limits"),
+    _plain("Owner", "owner", FILLED_TEXT, "owner, where the token may submit for others"),
+    _plain("OwnerGroup", "owner_group", FILLED_TEXT, "group of the owner, if it has several"),
     _plain(
         "VO",
         "vo",
-        filled_text,
+        FILLED_TEXT,
         "VO, if the token is for several",
         "VirtualOrganization",
         "VirtualOrganisation",

@@ -38,7 +38,7 @@ _ESCAPED = re.compile(r'\\(["\\])')
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[^,"]+|,')
 #: Readers of keywords whose value is one text.
 _ONE_TEXT = (
-    *(keywords.text, keywords.short_text, keywords.filled_text, keywords.short_filled_text),
+    *(keywords.text, keywords.SHORT_TEXT, keywords.FILLED_TEXT, keywords.SHORT_FILLED_TEXT),
     keywords.arguments,
 )
 #: Keywords that are an expression, unless they are a section.
