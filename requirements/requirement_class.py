@@ -12,9 +12,10 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
+from itertools import product
 from typing import Any
 
 from requirements.quantities import QUANTITIES
@@ -82,11 +83,11 @@ class RequirementClass:
         """Definition in canonical form."""
         # Defaults are left out, so that a new kind of requirement does not change existing digests.
         stated = {
-            each.name: _as_json(value)
+            each.name: value
             for each in fields(self)
             if each.compare and (value := getattr(self, each.name)) != each.default
         }
-        return json.dumps(stated, sort_keys=True, separators=(",", ":"))
+        return json.dumps(stated, default=_sort_items, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "RequirementClass | None":
@@ -107,10 +108,9 @@ class RequirementClass:
         return cls(**found)
 
 
-def _as_json(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_as_json(item) for item in value]
-    return sorted(map(_as_json, value)) if isinstance(value, frozenset) else value  # type: ignore[type-var]
+def _sort_items(items: frozenset[Any]) -> list[Any]:
+    """A set in JSON, of texts or of sets of texts."""
+    return sorted(sorted(each) if isinstance(each, frozenset) else each for each in items)
 
 
 def _from_json(value: object) -> object:
@@ -125,16 +125,21 @@ def _report_later(*names: str) -> None:
     log.warning("jobs that require %s, which this release does not know, are passed over", ", ".join(names))
 
 
+#: Every spelling of `ANY`.
+_ANY = frozenset(map("".join, product("aA", "nN", "yY")))
+
+
 def names_without_any(names: Iterable[str]) -> frozenset[str]:
     """The names of a list; none if it contains `ANY`, which means no condition."""
     found = frozenset(names)
-    return frozenset() if any(fold(name) == "any" for name in found) else found
+    return found if found.isdisjoint(_ANY) else frozenset()
 
 
-def exclude_names(names: Iterable[str], others: Iterable[str]) -> frozenset[str]:
+def exclude_names(names: Iterable[str], others: Collection[str]) -> frozenset[str]:
     """The names that are not among the others, compared without case."""
-    folded = {fold(name) for name in others}
-    return frozenset(name for name in names if fold(name) not in folded)
+    left = frozenset(names).difference(others)  # nearly all are written alike
+    folded = {fold(name) for name in others} if left else frozenset[str]()
+    return frozenset(name for name in left if fold(name) not in folded) if folded else left
 
 
 def round_to_segment(cpu_time: int, segments: Sequence[int]) -> int:
