@@ -78,11 +78,11 @@ def lock_resolved_pools(
     for each in candidates:
         if each.pool:
             pool_ids[each.vo].add(each.pool.pool_id)
-    locked = pools.lock_resolved(conn, {pool_id for some in pool_ids.values() for pool_id in some})
+    wanted = {pool_id for of_vo in pool_ids.values() for pool_id in of_vo}
+    locked = pools.lock_resolved(conn, wanted, now=context.now)
     version = (context.config.version, context.config.expiries)
     current = {
         vo for vo in sorted(pool_ids) if queue_class_store.lock_version(conn, vo, wait=False) == version
     }
     usable = [pool_id for vo in current for pool_id in pool_ids[vo] & locked]
-    pools.touch_at_intervals(conn, usable, now=context.now)
     return unmatchable.read_has_queue(conn, usable)

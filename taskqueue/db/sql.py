@@ -159,7 +159,11 @@ class BulkStatement:
         if conn.dialect.name == "postgresql":
             conn.execute(self._on_postgresql, values)
             return
-        converted = {_BIND + each.name: _convert(each, values, conn.dialect) for each in self._columns}
+        converted: dict[str, Sequence[Any]] = {}  # for the driver
+        for each in self._columns:
+            convert = each.type.dialect_impl(conn.dialect).bind_processor(conn.dialect)
+            given = values[_BIND + each.name]
+            converted[_BIND + each.name] = given if convert is None else list(map(convert, given))
         places = [converted.get(name) or [self._constants[name]] * rows for name in self._places]
         conn.exec_driver_sql(self._on_sqlite, list(zip(*places, strict=True)))
 
@@ -180,13 +184,6 @@ def bulk_update(table: Table, *names: str, key: str) -> BulkStatement:
             update(table).where(table.c[key] == given[key]).values({name: given[name] for name in names})
         ),
     )
-
-
-def _convert(column: Column[Any], values: ColumnValues, dialect: Dialect) -> Sequence[Any]:
-    """The values of one column in all rows, for the driver."""
-    process = column.type.dialect_impl(dialect).bind_processor(dialect)
-    given = values[_BIND + column.name]
-    return given if process is None else [process(value) for value in given]
 
 
 class _Array(TypeDecorator[Sequence[Any]]):

@@ -175,18 +175,17 @@ class Pool:
     expiries: int = 0  #: expiries of that version that had passed
 
 
-def lock_resolved(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
+def lock_resolved(conn: Connection, pool_ids: Collection[str], *, now: datetime) -> frozenset[str]:
     """Prevent the removal of those pools that have been resolved and are not locked; their ids.
 
-    Does not wait, nor does it make another submission wait.
+    Their use is recorded, at most once a minute each. Does not wait, nor does it make another submission
+    wait.
     """
-    return frozenset(row.pool_id for row in sql.read_batches(conn, LOCK_RESOLVED, pool_ids))
-
-
-def touch_at_intervals(conn: Connection, pool_ids: Collection[str], *, now: datetime) -> None:
-    """Record that pools are used, at most once a minute each, so that submissions need not wait in turn."""
+    locked: set[str] = set()
     for ids in sql.split_batches(pool_ids):
+        locked.update(conn.execute(LOCK_RESOLVED, {"ids": ids}).scalars())
         conn.execute(TOUCH_AT_INTERVALS, {"ids": ids, "now": now, "before": now - _TOUCH_INTERVAL})
+    return frozenset(locked)
 
 
 def find_excess(

@@ -47,6 +47,7 @@ MARK_OUTDATED = (
     .where(requirement_classes.c.class_id == bindparam("the_class"), requirement_classes.c.derived_with != "")
     .values(derived_with="")
 )
+#: The id behind the key.
 TASK_QUEUE_IDS = select(
     task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner, task_queues.c.task_queue_id
 ).where(tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(sql.IDS))
@@ -64,9 +65,8 @@ def ensure_classes(conn: Connection, classes: Mapping[str, RequirementClass]) ->
 
     Those that other options gave as well are marked, to be derived again: columns of their jobs may differ.
     """
-    digests = sorted(classes)
-    known = _read_class_ids(conn, digests)
-    if missing := [digest for digest in digests if digest not in known]:
+    found = sql.read_batches(conn, CLASS_IDS, classes)
+    if missing := sorted(classes.keys() - {row.digest for row in found}):
         new = [classes[digest] for digest in missing]
         rows = [
             {
@@ -78,18 +78,12 @@ def ensure_classes(conn: Connection, classes: Mapping[str, RequirementClass]) ->
             for each in new
         ]
         conn.execute(NEW_CLASS, rows)
-        known = _read_class_ids(conn, digests)
+        found = sql.read_batches(conn, CLASS_IDS, classes)
     if outdated := sorted(
-        row.class_id
-        for row in known.values()
-        if row.derived_with not in ("", classes[row.digest].derived_with)
+        row.class_id for row in found if row.derived_with not in ("", classes[row.digest].derived_with)
     ):
         conn.execute(MARK_OUTDATED, [{"the_class": class_id} for class_id in outdated])
-    return {digest: row.class_id for digest, row in known.items()}
-
-
-def _read_class_ids(conn: Connection, digests: Sequence[str]) -> Mapping[str, Row[*tuple[Any, ...]]]:
-    return {row.digest: row for row in sql.read_batches(conn, CLASS_IDS, digests)}
+    return {row.digest: row.class_id for row in found}
 
 
 def _ensure_task_queues(
@@ -98,8 +92,8 @@ def _ensure_task_queues(
     """Ids of the task queues, inserted if missing; without those that are being removed."""
     classes = ensure_classes(conn, {each.digest: each for each, _, _ in wanted.values()})
     keys = {(classes[key[0]], *key[1:]): key for key in wanted if key[0] in classes}
-    known = _read_task_queue_ids(conn, list(keys))
-    missing = sorted(keys.keys() - known.keys())
+    found = sql.read_batches(conn, TASK_QUEUE_IDS, keys)
+    missing = sorted(keys.keys() - {tuple(row[:-1]) for row in found})
     if missing and _lock_classes(conn, {class_id for class_id, _, _ in missing}):
         # Marked occupied when jobs are added, with an entry in the change feed.
         new = {"priority": 1.0, "occupied": False, "changed_at": now}
@@ -108,8 +102,8 @@ def _ensure_task_queues(
             for key in missing
         ]
         conn.execute(NEW_TASK_QUEUE, rows)
-        known = _read_task_queue_ids(conn, list(keys))
-    return {keys[key]: task_queue_id for key, task_queue_id in known.items()}
+        found = sql.read_batches(conn, TASK_QUEUE_IDS, keys)
+    return {keys[tuple(row[:-1])]: row.task_queue_id for row in found}
 
 
 def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
@@ -118,11 +112,6 @@ def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
         len(conn.execute(LOCK_CLASSES, {"ids": ids}).all()) == len(ids)
         for ids in sql.split_batches(class_ids)
     )
-
-
-def _read_task_queue_ids(conn: Connection, keys: Sequence[_ClassKey]) -> Mapping[_ClassKey, int]:
-    rows = sql.read_batches(conn, TASK_QUEUE_IDS, keys)
-    return {(row.class_id, row.owner_group, row.owner): row.task_queue_id for row in rows}
 
 
 # NO KEY UPDATE: does not block a claim, which only references the row.
