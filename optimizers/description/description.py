@@ -30,21 +30,23 @@ _OWNERSHIP = frozenset({"owner", "owner_group", "vo"})
 _NOT_STATED = frozenset({"max_ram_mb"})
 
 
-def own_attributes(values: Mapping[str, object], others: Mapping[str, object]) -> Own:
-    """Return the function that resolves `MY.X`, from our keywords by attribute and all others by name."""
-    by_name = {fold(name): value for name, value in others.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnAttributes:
+    """What a description states, for `MY.X` in its expressions."""
 
-    def own(name: str) -> object:
+    stated: Mapping[str, object]  #: our keywords, by attribute
+    others: Mapping[str, object]  #: by name
+
+    def find(self, name: str) -> object:
+        """The value or expression of a name; None: there is none."""
         keyword = keywords.find_keyword(name)
         if keyword is None:
-            return by_name.get(fold(name))
+            return {fold(other): value for other, value in self.others.items()}.get(fold(name))
         if keyword.attribute in _OWNERSHIP:
             raise OutOfScopeError(f"MY.{name}: the owner of a job is not part of its description")
-        value = values.get(keyword.attribute)
+        value = self.stated.get(keyword.attribute, _OWN_DEFAULTS.get(keyword.attribute))
         is_nothing = value in ("", ()) or (value == 0 and keyword.attribute in _NOT_STATED)
         return None if is_nothing else attribute_value(keyword.name, value)
-
-    return own
 
 
 def may_refer_to_own(text: str) -> bool:
@@ -52,22 +54,13 @@ def may_refer_to_own(text: str) -> bool:
     return _OWN.search(text) is not None
 
 
-def find_expressions(raw: Mapping[str, object]) -> tuple[list[str], bool]:
+def find_expressions(raw: Mapping[str, object]) -> list[str]:
     """The texts of Requirements and Rank of a parsed description that are expressions, not records.
 
-    Also whether an expression of any keyword may contain `MY.X`.
+    Those of other keywords are read only where one of these has `MY.X`.
     """
-    texts: list[str] = []
-    refers = False
-    for name, value in raw.items():
-        is_evaluated = fold(name) in _EVALUATED
-        if is_evaluated or isinstance(value, Unevaluated | Mapping):
-            # Not the text of a mapping, in which a line break before MY would be a letter.
-            read = expression(value)
-            refers = refers or may_refer_to_own(str(read))
-            if is_evaluated and isinstance(read, Unevaluated):
-                texts.append(read.text)
-    return texts, refers
+    read = (expression(value) for name, value in raw.items() if fold(name) in _EVALUATED)
+    return [each.text for each in read if isinstance(each, Unevaluated)]
 
 
 def expression(value: object) -> object:
@@ -200,9 +193,9 @@ def parse_description(
         if len(reader.problems) >= MOST_PROBLEMS:
             break
     extra = reader.further_keywords() if reader.unknown else {}
-    own = own_attributes(_OWN_DEFAULTS | stated, {**extra, **reader.evaluated})
+    own = OwnAttributes(stated=stated, others={**extra, **reader.evaluated})
     defaults = operations.job_description.default_values if with_defaults else {"cpu_time": 0}
-    values: dict[str, Any] = {**defaults, **stated, **reader.expressions(own)}
+    values: dict[str, Any] = {**defaults, **stated, **reader.expressions(own.find)}
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")

@@ -6,10 +6,9 @@ The parts of a parametric job that do not depend on the members' values are pars
 an archive that was uploaded before, identified by the digest of its content.
 """
 
-import json
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -87,6 +86,7 @@ class SplitDescription:
     parameters: Sequence[StatedParameter]  #: in the order written; empty: it is one job
     varied: Mapping[str, object]  #: open keywords with placeholders, by canonical name: read for each job
     is_varied_whole: bool  #: placeholders affect other keywords, too: each job is read as a whole
+    refers_to_own: bool  #: Requirements or Rank may have `MY.X`
     volume: Volume  #: upper bound for `expand_parameters`
 
 
@@ -104,32 +104,35 @@ def split_description(raw: Mapping[str, object]) -> SplitDescription:
             template[keyword] = value
     columns = {each.name: each.value for each in parameters if each.kind == _LISTS}
     shared = template if columns else raw
-    places = {name: value for name, value in template.items() if columns and has_place({name: value})}
+    found = {name: placeholders.find_places(value) for name, value in shared.items() if columns}
+    places = {name: each for name, each in found.items() if each.characters}
     varied = {
-        known.name: value
-        for name, value in places.items()
+        known.name: shared[name]
+        for name in places
         if (known := keywords.find_keyword(name)) and known.name in keywords.OPEN
     }
-    expressions, refers = descriptions.find_expressions(shared)
+    expressions = descriptions.find_expressions(shared)
+    refers = any(map(descriptions.may_refer_to_own, expressions))
     is_whole = bool(places) and (refers or len(varied) < len(places))
     return SplitDescription(
         template=shared,
         parameters=parameters if columns else (),
         varied=varied,
         is_varied_whole=is_whole,
-        volume=_measure(shared, columns, shared if is_whole else varied, expressions, refers=refers),
+        refers_to_own=refers,
+        volume=_measure(places.values(), columns, shared if is_whole else varied, expressions, refers=refers),
     )
 
 
 def _measure(
-    template: Mapping[str, object],
+    places: Iterable[placeholders.Places],
     columns: Mapping[str, object],
     varied: Mapping[str, object],
     expressions: Sequence[str],
     *,
     refers: bool,
 ) -> Volume:
-    """The volume of a description, of which `varied` is read for each job.
+    """The volume of a description with these places for values, of which `varied` is read for each job.
 
     So are expressions with placeholders, and all if one `refers` to own values of the job.
     """
@@ -139,7 +142,8 @@ def _measure(
     sizes = {name: _measure_column(column) for name, column in columns.items()}
     jobs = max(each.jobs for each in sizes.values())
     sizes.setdefault("n", _measure_column(jobs))
-    fixed, uses = placeholders.count_places(template)
+    fixed = sum(each.characters for each in places)
+    uses = sum((each.uses for each in places), Counter[str]())
     filled = [(number, sizes[name]) for name, number in uses.items() if name in sizes]
     more = sum(number * (size.values - size.jobs) for number, size in filled)  # items of lists
     own = {text for text in expressions if (refers and fixed) or "%" in text}
@@ -155,7 +159,7 @@ def _measure(
 
 def _count_varied_tokens(text: str, columns: Mapping[str, object], jobs: int) -> int:
     """Words, strings and signs of an expression that each job reads, with those of the job's values in it."""
-    _, uses = placeholders.count_places(text)
+    uses = placeholders.find_places(text).uses
     filled = (number * _count_column(columns.get(name), jobs) for name, number in uses.items())
     return jobs * jdl.count_tokens(text) + sum(filled)
 
@@ -168,11 +172,6 @@ def _count_column(column: object, jobs: int) -> int:
             for value in column
         )
     return jobs
-
-
-def has_place(value: object) -> bool:
-    """Whether a value may hold a placeholder."""
-    return "%" in json.dumps(value, default=str)
 
 
 def count_values(value: object) -> int:

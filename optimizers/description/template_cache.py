@@ -106,8 +106,8 @@ def _value(written: str) -> Value:
 
 #: Cached templates; one takes about ten kilobytes.
 _MOST_KEPT: Final = 2000
-#: Recently used templates that are tried on a text before it is split.
-_MOST_TRIED: Final = 64
+#: Recently used templates that are tried on a text before it is split, which takes as long as to try twenty.
+_MOST_TRIED: Final = 16
 #: Placeholder for a number while a template is parsed.
 _SOME_NUMBER: Final = 900_000_001
 
@@ -191,7 +191,7 @@ def _make_template(
     try:
         [raw] = jdl.read_descriptions(text)
         split = parametric.split_description(raw)
-        if not _is_recovered(values, raw) or split.parameters or descriptions.find_expressions(raw)[1]:
+        if not _is_recovered(values, raw) or split.parameters or split.refers_to_own:
             return None
         [submitted] = parametric.expand_description(split, submitter, config, archive)
     except (InvalidInput, NotAllowed, ValueError):

@@ -278,7 +278,7 @@ MAX_PATTERNS = 20
 _RESOURCE = frozenset({"other", "target"})
 #: Scopes of the side that states the expression.
 _OWN = frozenset({"my", "self"})
-#: Not available: the job, whose values were substituted before (`own_attributes`), and the clock.
+#: Not available: the job, whose values were substituted before (`OwnAttributes`), and the clock.
 _FORBIDDEN = frozenset({*_OWN, "parent", "root", "toplevel", "currenttime", *_RESOURCE})
 
 

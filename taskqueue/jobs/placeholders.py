@@ -7,8 +7,10 @@ Imports no database: clients count jobs without one.
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-_PLACEHOLDER = re.compile(r"%\((?P<name>[^()%]+)\)s|%(?P<short>[sn])")
+#: `%(name)s`, or `%s` and `%n`, whose name is one letter.
+_PLACEHOLDER = re.compile(r"%(?P<long>\()?(?P<name>(?(long)[^()%]+|[sn]))(?(long)\)s)")
 _JOB_ID = "%j"
 #: Expressions, in which `%` is an operator, and the form in JSON of those with other names.
 _EXPRESSIONS = frozenset({"Requirements", "Rank"})
@@ -34,8 +36,8 @@ def fill_value(value: object, parameters: Parameters) -> object:
     """A value of a description with the placeholders in it filled; unknown ones stay."""
     if isinstance(value, str) and "%" in value:
         if whole := _PLACEHOLDER.fullmatch(value):
-            return parameters.get(_get_name(whole), value)
-        return _PLACEHOLDER.sub(lambda place: format_value(parameters.get(_get_name(place), place[0])), value)
+            return parameters.get(whole["name"], value)
+        return _PLACEHOLDER.sub(lambda place: format_value(parameters.get(place["name"], place[0])), value)
     if isinstance(value, Mapping):
         return {name: fill_value(item, parameters) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -75,8 +77,16 @@ def put_job_id(value: object, job_id: int) -> object:
     return value
 
 
-def count_places(value: object) -> tuple[int, Counter[str]]:
-    """Length of the strings with placeholders in a value, at any depth, and the uses of each name."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Places in a value of a description for values of each job."""
+
+    characters: int  #: of the strings that may have placeholders
+    uses: Counter[str]  #: by name
+
+
+def find_places(value: object) -> Places:
+    """The places in a value, at any depth."""
     characters = 0
     names: Counter[str] = Counter()
     left = [value]
@@ -84,12 +94,12 @@ def count_places(value: object) -> tuple[int, Counter[str]]:
         match left.pop():
             case str() as text if "%" in text:
                 characters += len(text)
-                names.update(_get_name(place) for place in _PLACEHOLDER.finditer(text))
+                names.update(place["name"] for place in _PLACEHOLDER.finditer(text))
             case Mapping() as record:
                 left.extend(record.values())
             case list() | tuple() as items:
                 left.extend(items)
-    return characters, names
+    return Places(characters=characters, uses=names)
 
 
 def format_value(value: object) -> str:
@@ -120,7 +130,3 @@ def format_jdl_value(value: object) -> str:
     if isinstance(value, list):
         return "{" + ", ".join(f'"{item}"' for item in value) + "}"
     return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _get_name(place: re.Match[str]) -> str:
-    return place["name"] or place["short"]

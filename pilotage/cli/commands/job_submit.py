@@ -230,7 +230,7 @@ def _sandbox_names(split: SplitDescription) -> list[str]:
 
 def _fill_for_members(value: object, split: SplitDescription) -> Iterator[object]:
     """A value with the placeholders of each member of a parametric job filled."""
-    if not (split.parameters and parametric.has_place(value)):
+    if not (split.parameters and placeholders.find_places(value).characters):
         yield value
         return
     for values in parametric.expand_parameters(split, most=_MOST_MEMBERS):
