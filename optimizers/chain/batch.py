@@ -6,7 +6,7 @@ read. So it is harmless if two workers process the same jobs, or if a killed one
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -29,9 +29,11 @@ from optimizers.chain.chain import (
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
-from taskqueue.jobs.optimizer_queue import PreparingJob, SettledJob, StatusUpdate
+from taskqueue.jobs.optimizer_queue import DecidedState, PreparingJob, StatusUpdate
+from taskqueue.jobs.submission import NewJob
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.task_queues import TaskQueueKey
 
 #: Time in which a process reads a new version of the configuration.
 _UNTIL_REFRESHED: Final = timedelta(seconds=5)
@@ -74,6 +76,32 @@ def status_update_from(
         priority=candidate.description.priority,
         job_type=candidate.description.job_type,
     )
+
+
+def decide_states(
+    conn: Connection,
+    chain_results: Sequence[tuple[NewJob | PreparingJob, ChainResult]],
+    context: ChainContext,
+    matchable: frozenset[str],
+) -> list[DecidedState]:
+    """The state of each job by its result; the task queues of those that become Waiting are locked.
+
+    Jobs with the same result share its update.
+    """
+    updates: dict[tuple[int, str], StatusUpdate] = {}
+    keys: dict[int, TaskQueueKey] = {}  # by place of the job
+    for place, (job, chain_result) in enumerate(chain_results):
+        if (id(chain_result), job.vo) not in updates:
+            update = status_update_from(chain_result, job.vo, context, matchable)
+            updates[id(chain_result), job.vo] = update
+        if (candidate := chain_result.candidate) and candidate.requirement_class:
+            keys[place] = candidate.requirement_class, job.owner_group, job.owner
+    held = task_queues.hold_task_queues(conn, list(keys.values()), now=context.now)
+    ids = dict(zip(keys, held, strict=True))
+    return [
+        DecidedState(update=updates[id(chain_result), job.vo], task_queue_id=ids.get(place))
+        for place, (job, chain_result) in enumerate(chain_results)
+    ]
 
 
 log = logging.getLogger(__name__)
@@ -199,22 +227,11 @@ def _write_once(
         candidates = [done for _, chain_result in mine if (done := chain_result.candidate)]
         if excess := enqueue.find_excess(conn, candidates, context):
             mine = [(job, _hold_for_pool(chain_result, excess, context)) for job, chain_result in mine]
-        arriving = [(job, done) for job, chain_result in mine if (done := chain_result.candidate)]
-        matchable = enqueue.touch_pools(conn, (candidate for _, candidate in arriving), context)
-        queued = [
-            (job, candidate.description.priority, (candidate.requirement_class, job.owner_group, job.owner))
-            for job, candidate in arriving
-            if candidate.requirement_class
-        ]
-        ids = task_queues.hold_task_queues(conn, [place for _, _, place in queued], now=context.now)
-        entries = [
-            (job.job_id, place, priority) for (job, priority, _), place in zip(queued, ids, strict=True)
-        ]
-        places = {job_id: place for job_id, place, _ in entries}
-        settled = list(_status_updates(mine, context, matchable))
-        optimizer_queue.store_updates(conn, settled, task_queues=places, now=context.now)
-        if entries:
-            task_queues.add_waiting(conn, entries)
+        arriving = [done for _, chain_result in mine if (done := chain_result.candidate)]
+        matchable = enqueue.touch_pools(conn, arriving, context)
+        states = decide_states(conn, mine, context, matchable)
+        settled = [(job, state) for (job, _), state in zip(mine, states, strict=True)]
+        optimizer_queue.store_updates(conn, settled, now=context.now)
     return _summarize(chain_results, mine)
 
 
@@ -237,19 +254,6 @@ def _hold_for_pool(chain_result: ChainResult, excess: frozenset[str], context: C
     most = context.operations(candidate.vo).limits.pools
     reason = f"waits for another SubmitPool of the VO to go: it has {most:,}, as many as Limits/Pools allows"
     return replace(chain_result, outcome=Hold(reason=reason))
-
-
-def _status_updates(
-    chain_results: _Results, context: ChainContext, matchable: frozenset[str]
-) -> Iterator[SettledJob]:
-    """Yield each job with its update; jobs with the same result share one."""
-    known: dict[tuple[int, str], StatusUpdate] = {}
-    for job, chain_result in chain_results:
-        if (update := known.get((id(chain_result), job.vo))) is None:
-            known[id(chain_result), job.vo] = update = status_update_from(
-                chain_result, job.vo, context, matchable
-            )
-        yield job, update
 
 
 def _summarize(chain_results: _Results, mine: _Results) -> BatchResult:

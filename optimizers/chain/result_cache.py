@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -101,43 +100,34 @@ def _run_or_reuse(
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndecidedJobs:
-    """New jobs that will share a stored description."""
-
-    whose: Ownership
-    members: Sequence[JobMember]
-
-
 def decide(
-    groups: Iterable[UndecidedJobs], steps: Mapping[str, Step], context: ChainContext
-) -> list[list[ChainResult | None]]:
-    """Run the chain for jobs before they are stored, without any I/O; a result for each member of each group.
+    members: Iterable[tuple[Ownership, JobMember]], steps: Mapping[str, Step], context: ChainContext
+) -> list[ChainResult | None]:
+    """Run the chain for jobs before they are stored, without any I/O; a result for each.
 
     It is the result of `run_or_reuse` for the stored job: both run `run_chain` for an equal description.
-    None: a step is not pure; it was not run. Members that differ in particular keywords only share it; it is
-    not cached, since the pure steps take microseconds.
+    None: a step is not pure; it was not run. Jobs of one description, which have one owner, share a result
+    if they differ in particular keywords only; it is not cached, since the pure steps take microseconds.
     """
     # A step that is not pure is missing here, and so the result is not pure either.
     pure = {name: step for name, step in steps.items() if chain.is_pure(step)}
-    decided: list[list[ChainResult | None]] = []
-    for group in groups:
-        shared = group.members[0].description
-        are_equal = all(
-            each.description is shared and each.own.keys() <= _PARTICULAR for each in group.members
-        )
-        results: list[ChainResult | None] = []
-        for member in group.members[:1] if are_equal else group.members:
+    shared: dict[int, ChainResult] = {}  # by description
+    decided: list[ChainResult | None] = []
+    for whose, member in members:
+        is_shared = member.own.keys() <= _PARTICULAR
+        found = shared.get(id(member.description)) if is_shared else None
+        if found is None:
             candidate = JobContext(
                 job_id=0,
-                vo=group.whose.vo,
-                owner=group.whose.owner,
-                owner_group=group.whose.owner_group,
+                vo=whose.vo,
+                owner=whose.owner,
+                owner_group=whose.owner_group,
                 description=member.whole,
             )
             found = chain.run_chain(candidate, pure, context)
-            results.append(found if found.pure else None)
-        decided.append(results * len(group.members) if are_equal else results)
+        if is_shared:
+            shared[id(member.description)] = found
+        decided.append(found if found.pure else None)
     return decided
 
 

@@ -24,7 +24,6 @@ from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain, enqueue, result_cache
 from optimizers.chain.batch import BatchResult
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step, make_context
-from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
@@ -37,11 +36,9 @@ from taskqueue.db import database
 from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import placeholders, submission
 from taskqueue.jobs.descriptions import Description
-from taskqueue.jobs.optimizer_queue import StatusUpdate
-from taskqueue.jobs.submission import DecidedState, DescribedJob, NewJob
+from taskqueue.jobs.optimizer_queue import DecidedState
+from taskqueue.jobs.submission import DescribedJob, NewJob
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
-from taskqueue.task_queues import task_queues
-from taskqueue.task_queues.task_queues import TaskQueueKey
 
 log = logging.getLogger(__name__)
 
@@ -159,24 +156,22 @@ class _NewJobs:
     checked: Sequence[CheckedJobs]
     context: ChainContext
     descriptions: Sequence[Description]
-    groups: Sequence[UndecidedJobs]  #: the jobs of each description
-    jobs: Sequence[DescribedJob]
+    members: Sequence[tuple[Ownership, JobMember]]  #: each job with its owner
+    jobs: Sequence[DescribedJob]  #: the same jobs, as they are stored
     results: Sequence[ChainResult | None]  #: of the chain for each job; None: for the optimizers
 
 
 def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: ChainContext) -> _NewJobs:
-    descriptions, jobs, groups = _group_descriptions(checked)
-    results: list[ChainResult | None] = [None] * len(jobs)
-    if len(jobs) <= bounds.DECIDED_JOBS:
-        decided = [iter(each) for each in result_cache.decide(groups, steps, context)]
-        results = [next(decided[place]) for place, _ in jobs]
+    descriptions, jobs = _group_descriptions(checked)
+    members = [(each.submitted.whose, member) for each in checked for member in each.submitted.members]
+    is_small = len(jobs) <= bounds.DECIDED_JOBS
     return _NewJobs(
         checked=checked,
         context=context,
         descriptions=descriptions,
-        groups=groups,
+        members=members,
         jobs=jobs,
-        results=results,
+        results=result_cache.decide(members, steps, context) if is_small else [None] * len(jobs),
     )
 
 
@@ -219,8 +214,8 @@ def _check_sandboxes(conn: Connection, checked: Sequence[CheckedJobs], now: date
 
 def _group_descriptions(
     checked: Sequence[CheckedJobs],
-) -> tuple[list[Description], list[DescribedJob], list[UndecidedJobs]]:
-    """Return the descriptions to store, the jobs with the index of theirs, and the jobs of each.
+) -> tuple[list[Description], list[DescribedJob]]:
+    """Return the descriptions to store, and the jobs with the index of theirs.
 
     Jobs from one text, or with one template, share a description; a single job needs no placeholders.
     """
@@ -228,20 +223,15 @@ def _group_descriptions(
     places: dict[Hashable, int] = {}
     descriptions: list[Description] = []
     jobs: list[DescribedJob] = []
-    members: defaultdict[int, list[JobMember]] = defaultdict(list)
-    owners: list[Ownership] = []
     for each in checked:
         shared = each.template if template_uses[id(each.template)] > 1 else None
         key = id(shared) if shared else (each.source, id(each.submitted))
         if key not in places:
             places[key] = len(descriptions)
             descriptions.append(_description(each, shared))
-            owners.append(each.submitted.whose)
         alone = each.template is not None and shared is None
         jobs += ((places[key], _new_job(each, member, alone=alone)) for member in each.submitted.members)
-        members[places[key]] += each.submitted.members
-    groups = [UndecidedJobs(whose=whose, members=members[place]) for place, whose in enumerate(owners)]
-    return descriptions, jobs, groups
+    return descriptions, jobs
 
 
 def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> Description:
@@ -280,34 +270,20 @@ def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
 
 def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
     """Return the state of each job, None: for the optimizers; locks their pools and task queues."""
-    results = new.results
-    failed = [isinstance(each.outcome, Failed) if each else False for each in results]
-    if any(failed) and batch.is_outdated(conn, new.context):
+    results = {index: each for index, each in enumerate(new.results) if each}
+    failed = {index for index, each in results.items() if isinstance(each.outcome, Failed)}
+    if failed and batch.is_outdated(conn, new.context):
         # Failures by an old configuration are left to the optimizers, which have the current one by then.
-        results = [None if fails else each for each, fails in zip(results, failed, strict=True)]
-    distinct = {id(each): each for each in results if each}.values()
+        results = {index: each for index, each in results.items() if index not in failed}
+    distinct = {id(each): each for each in results.values()}.values()
     candidates = [candidate for each in distinct if (candidate := each.candidate)]
     has_queue = enqueue.lock_resolved_pools(conn, candidates, new.context)
     matchable = frozenset(pool_id for pool_id, has in has_queue.items() if has)
-    known: dict[tuple[int, str], StatusUpdate] = {}
-    updates: list[StatusUpdate | None] = [None] * len(new.jobs)
-    queued: dict[int, TaskQueueKey] = {}  # by index of the job
-    for index, ((_, job), chain_result) in enumerate(zip(new.jobs, results, strict=True)):
-        candidate = chain_result.candidate if chain_result else None
-        if chain_result is None or (candidate and candidate.pool and candidate.pool.pool_id not in has_queue):
-            continue
-        if (update := known.get((id(chain_result), job.vo))) is None:
-            update = batch.status_update_from(chain_result, job.vo, new.context, matchable)
-            known[id(chain_result), job.vo] = update
-        updates[index] = update
-        if candidate and candidate.requirement_class:
-            queued[index] = candidate.requirement_class, job.owner_group, job.owner
-    ids = task_queues.hold_task_queues(conn, list(queued.values()), now=new.context.now)
-    task_queue_ids = dict(zip(queued, ids, strict=True))
-    return [
-        DecidedState(update=update, task_queue_id=task_queue_ids.get(index)) if update else None
-        for index, update in enumerate(updates)
-    ]
+    unresolved = {id(each) for each in candidates if each.pool and each.pool.pool_id not in has_queue}
+    usable = {index: each for index, each in results.items() if id(each.candidate) not in unresolved}
+    decided = [(new.jobs[index][1], each) for index, each in usable.items()]
+    states = dict(zip(usable, batch.decide_states(conn, decided, new.context, matchable), strict=True))
+    return [states.get(index) for index in range(len(new.jobs))]
 
 
 def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:
@@ -321,10 +297,9 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
             stuck.setdefault(pool.pool_id, job_id)
     decided = (each for each, state in zip(new.results, states, strict=True) if each and state)
     asked = (
-        (group.whose.vo, requirements)
-        for group in new.groups
-        for each in group.members
-        if (requirements := each.description.requirements) is not None
+        (whose.vo, requirements)
+        for whose, member in new.members
+        if (requirements := member.description.requirements) is not None
     )
     return Accepted(
         job_ids=list(job_ids),

@@ -19,6 +19,7 @@ from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log
 from taskqueue.schema.tables import blobs, jobs
 from taskqueue.schema.tables import trials as table
+from taskqueue.task_queues import task_queues
 
 #: `Submitting` is not confirmed by its submitter yet.
 _PREPARING = sorted(PREPARING - {JobStatus.SUBMITTING})
@@ -110,8 +111,16 @@ class StatusUpdate:
         )
 
 
-#: A job with its result; the job has the state in which the result was computed.
-SettledJob = tuple[PreparingJob, StatusUpdate]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedState:
+    """State of a job that the optimizers have decided."""
+
+    update: StatusUpdate
+    task_queue_id: int | None = None  #: of a job that becomes Waiting; locked
+
+
+#: A job with its new state; the job has the state in which the result was computed.
+SettledJob = tuple[PreparingJob, DecidedState]
 
 
 def list_due(conn: Connection, *, now: datetime, most: int) -> list[int]:
@@ -157,41 +166,36 @@ def _get_state(job: PreparingJob) -> tuple[object, ...]:
     return job.job_id, job.status.value, job.due_at, job.reschedules
 
 
-def store_updates(
-    conn: Connection, settled: Sequence[SettledJob], *, task_queues: Mapping[int, int], now: datetime
-) -> None:
-    """Store the results of jobs locked by `lock_due` in the same transaction, with their log.
-
-    `task_queues` has the task queue of each job that becomes Waiting.
-    """
-    waiting = [(job, verdict) for job, verdict in settled if verdict.status is JobStatus.WAITING]
-    others = [(job, verdict) for job, verdict in settled if verdict.status is not JobStatus.WAITING]
+def store_updates(conn: Connection, settled: Sequence[SettledJob], *, now: datetime) -> None:
+    """Store the results of jobs locked by `lock_due` in the same transaction, with their log."""
+    waiting = [each for each in settled if each[1].update.status is JobStatus.WAITING]
+    others = [each for each in settled if each[1].update.status is not JobStatus.WAITING]
     if waiting:
-        _store_waiting(conn, waiting, task_queues, now)
+        _store_waiting(conn, waiting, now)
     if others:
         _store_others(conn, others, now)
     log.append_repeated(conn, _group_log_entries(settled, now))
 
 
-def _store_waiting(
-    conn: Connection, settled: Sequence[SettledJob], task_queues: Mapping[int, int], now: datetime
-) -> None:
+def _store_waiting(conn: Connection, settled: Sequence[SettledJob], now: datetime) -> None:
     columns = _build_columns(settled, ("minor_status", "submit_pool", "site", "priority", "job_type"))
-    columns["task_queue_id"] = [task_queues[job.job_id] for job, _ in settled]
+    columns["task_queue_id"] = [state.task_queue_id for _, state in settled]
     nothing = {"application_status": "", "step": None, "due_at": None, "ended_at": None}
     SETTLE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, updated_at=now, **nothing)
+    task_queues.add_waiting(
+        conn, list(zip(columns["job_id"], columns["task_queue_id"], columns["priority"], strict=True))
+    )
 
 
 def _store_others(conn: Connection, settled: Sequence[SettledJob], now: datetime) -> None:
-    columns = _build_columns(settled, ("minor_status", "application_status", "step", "due_at"))
-    columns["status"] = [verdict.status.value for _, verdict in settled]
-    columns["ended_at"] = [now if verdict.status is JobStatus.FAILED else None for _, verdict in settled]
+    columns = _build_columns(settled, ("status", "minor_status", "application_status", "step", "due_at"))
+    columns["ended_at"] = [now if status is JobStatus.FAILED else None for status in columns["status"]]
     SETTLE.execute(conn, columns, updated_at=now)
 
 
 def _build_columns(settled: Sequence[SettledJob], names: Sequence[str]) -> dict[str, list[Any]]:
     """Job ids, and these fields of the results."""
-    columns = {name: [getattr(verdict, name) for _, verdict in settled] for name in names}
+    columns = {name: [getattr(state.update, name) for _, state in settled] for name in names}
     return {"job_id": [job.job_id for job, _ in settled], **columns}
 
 
@@ -200,11 +204,11 @@ def _group_log_entries(
 ) -> Iterator[tuple[log.LogEntry, Sequence[int]]]:
     """Group the jobs with equal log entries."""
     groups: defaultdict[tuple[int, JobStatus, int], list[SettledJob]] = defaultdict(list)
-    for job, verdict in settled:
-        groups[id(verdict), job.status, job.epoch].append((job, verdict))
-    for some in groups.values():
-        job, verdict = some[0]
-        yield verdict.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in some]
+    for job, state in settled:
+        groups[id(state.update), job.status, job.epoch].append((job, state))
+    for alike in groups.values():
+        job, state = alike[0]
+        yield state.update.entry(job.status, epoch=job.epoch, now=now), [each.job_id for each, _ in alike]
 
 
 _NEW = sql.insert(table)

@@ -23,7 +23,7 @@ from taskqueue.db import sql
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, log
 from taskqueue.jobs.descriptions import Description
-from taskqueue.jobs.optimizer_queue import StatusUpdate
+from taskqueue.jobs.optimizer_queue import DecidedState, StatusUpdate
 from taskqueue.jobs.placeholders import Parameters, put_job_id
 from taskqueue.schema.tables import idempotency_keys as table
 from taskqueue.schema.tables import jobs
@@ -61,14 +61,6 @@ class NewJob:
 
 #: A job with the index of its description.
 DescribedJob = tuple[int, NewJob]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecidedState:
-    """State in which a new job is stored, if the optimizers need not process it any more."""
-
-    update: StatusUpdate
-    task_queue_id: int | None = None  #: of a job that is Waiting; locked
 
 
 def store_jobs(

@@ -212,8 +212,7 @@ def test_submissions_to_one_pool_do_not_wait_for_each_other(postgres_url: str, n
     [pool_id] = {job(engine, 1).submit_pool}
     assert pool_id is not None
     with database.writing(engine) as rival:
-        assert pools.lock_resolved(rival, [pool_id]) == {pool_id}
-        pools.touch_at_intervals(rival, [pool_id], now=now + timedelta(hours=1))
+        assert pools.lock_resolved(rival, [pool_id], now=now + timedelta(hours=1)) == {pool_id}
         assert decide(engine, config, now + timedelta(hours=1), text("meanwhile")).due == []
     with database.writing(engine) as rival:
         rival.execute(sql("SELECT * FROM submit_pools FOR UPDATE"))  # to remove it
@@ -236,7 +235,7 @@ def test_a_pool_is_not_removed_while_a_submission_uses_it(postgres_url: str, now
         conn.execute(sql("UPDATE jobs SET submit_pool = NULL"))
     later = now + timedelta(days=100)
     with database.writing(engine) as using:
-        assert pools.lock_resolved(using, [pool_id])
+        assert pools.lock_resolved(using, [pool_id], now=now)
         with database.writing(engine) as conn:
             assert pools.delete_unused(conn, vo="lhcb", before=later, now=later) == []
     with database.writing(engine) as conn:

@@ -8,7 +8,6 @@ import pytest
 from cs_config import validate
 from optimizers.chain import chain, result_cache
 from optimizers.chain.chain import ChainContext, ChainResult, Done, Failed, Hold, Outcome
-from optimizers.chain.result_cache import UndecidedJobs
 from optimizers.description import description
 from optimizers.description.parametric import JobMember
 from optimizers.submit.submitter import Ownership
@@ -88,13 +87,12 @@ def test_new_jobs_that_differ_in_particular_keywords_only_share_a_result(
     context = ChainContext(config=config, now=now, catalogues={})
     stated = {"Executable": "x", "CPUTime": 3600}
     read = description.parse_description(stated, context.operations("lhcb"))
-    members = [JobMember(description=read, own=values, parameters={}) for values in own]
     whose = Ownership(vo="lhcb", owner="ann", owner_group="lhcb_user")
-    group = UndecidedJobs(whose=whose, members=members)
+    members = [(whose, JobMember(description=read, own=values, parameters={})) for values in own]
     steps = chain.installed_steps() | {
         "InputData": chain.pure(lambda candidate, _: Done(candidate=candidate))
     }
-    [decided] = result_cache.decide([group], steps, context)
+    decided = result_cache.decide(members, steps, context)
     found = [
         each.outcome.candidate.description for each in decided if each and isinstance(each.outcome, Done)
     ]
