@@ -62,13 +62,13 @@ def _sentence(thing: object) -> str:
 #: What a reader of keywords takes.
 _KINDS: Final[Mapping[Callable[[object], object], str]] = {
     keywords.text: "text",
-    keywords.short_text: f"text of up to {bounds.NAME} characters",
-    keywords.filled_text: "text, not blank",
-    keywords.short_filled_text: f"text of 1 to {bounds.NAME} characters",
+    keywords.SHORT_TEXT: f"text of up to {bounds.NAME} characters",
+    keywords.FILLED_TEXT: "text, not blank",
+    keywords.SHORT_FILLED_TEXT: f"text of 1 to {bounds.NAME} characters",
     keywords.arguments: "command line, or list of words",
     keywords.texts: "list of texts",
     keywords.names: f"list of up to {bounds.LISTED} names",
-    keywords.whole_number: "whole number",
+    keywords.WHOLE_NUMBER: "whole number",
     keywords.number: "number",
     keywords.flag: "true or false",
     keywords.environment: "record, or list of `NAME=value`",

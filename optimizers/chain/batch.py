@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
-from optimizers.chain import chain, enqueue, result_cache
+from optimizers.chain import chain, decisions, enqueue
 from optimizers.chain.chain import (
     ChainContext,
     ChainResult,
@@ -180,7 +180,7 @@ def _optimize_some(
     with database.reading(engine) as conn:
         found = optimizer_queue.read_due(conn, job_ids, now=context.now)
     absent = tuple(sorted(set(job_ids) - {job.job_id for job in found}))
-    chain_results = result_cache.run_or_reuse(found, steps, context)
+    chain_results = decisions.decide_stored(found, steps, context)
     return BatchResult(left=absent) + _write(engine, context, chain_results)
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import batch, chain, enqueue, result_cache
+from optimizers.chain import batch, chain, decisions, enqueue
 from optimizers.chain.batch import BatchResult
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step, make_context
 from optimizers.description.parametric import JobMember
@@ -171,7 +171,7 @@ def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: 
         descriptions=descriptions,
         members=members,
         jobs=jobs,
-        results=result_cache.decide(members, steps, context) if is_small else [None] * len(jobs),
+        results=decisions.decide(members, steps, context) if is_small else [None] * len(jobs),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the chain said about jobs is remembered for those that ask the same, within bounds."""
+"""Jobs that ask the same share a decision of the chain."""
 
 import json
 from datetime import datetime
@@ -6,8 +6,8 @@ from datetime import datetime
 import pytest
 
 from cs_config import validate
-from optimizers.chain import chain, result_cache
-from optimizers.chain.chain import ChainContext, ChainResult, Done, Failed, Hold, Outcome
+from optimizers.chain import chain, decisions
+from optimizers.chain.chain import ChainContext, Done, Failed, Hold, Outcome
 from optimizers.description import description
 from optimizers.description.parametric import JobMember
 from optimizers.submit.submitter import Ownership
@@ -34,28 +34,36 @@ def _job(job_id: int, body: str, now: datetime) -> PreparingJob:
     )
 
 
-@pytest.mark.parametrize(("banned", "kept"), [(1, True), (1000, False)])
-def test_what_asks_much_is_remembered_for_its_batch_only(banned: int, kept: bool, now: datetime) -> None:
-    config = grid()
-    context = ChainContext(config=config, now=now, catalogues={})
-    sites = [f"SITE.{number:020}.ch" for number in range(banned)]
-    body = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1, "BannedSites": sites})
-
-    def ask(*job_ids: int) -> list[ChainResult]:
-        jobs = [_job(job_id, body, now) for job_id in job_ids]
-        return [each for _, each in result_cache.run_or_reuse(jobs, chain.installed_steps(), context)]
-
-    first, second = ask(1, 2)
-    assert first is second
-    [third] = ask(3)
-    assert (third is first) is kept
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ({}, {}, True),
+        ({"Arguments": "1", "JobName": "a"}, {"Arguments": "2", "Seed": 3}, True),
+        ({"Site": ["LCG.A.ch"]}, {"Site": ["LCG.B.ch"]}, False),
+        ({"Seed": 1, "Requirements": "other.Memory > MY.Seed"}, {"Seed": 1}, False),
+        (
+            {"Seed": 1, "Requirements": "other.Memory > MY.Seed"},
+            {"Seed": 2, "Requirements": "other.Memory > MY.Seed"},
+            False,
+        ),
+    ],
+)
+def test_stored_jobs_that_ask_the_same_share_a_result(
+    one: dict[str, object], other: dict[str, object], shared: bool, now: datetime
+) -> None:
+    context = ChainContext(config=grid(), now=now, catalogues={})
+    stated = {"Executable": "x", "CPUTime": 3600, "Priority": 1}
+    jobs = [_job(number, json.dumps(stated | own), now) for number, own in enumerate((one, other))]
+    decided = decisions.decide_stored(jobs, chain.installed_steps(), context)
+    assert [job for job, _ in decided] == jobs
+    assert (decided[0][1] is decided[1][1]) is shared
 
 
 def _outcome(body: dict[str, object], described: str, now: datetime) -> Outcome:
     config = validate.parse(f"Operations: {{lhcb: {{JobDescription: {{{described}}}}}}}")
     context = ChainContext(config=config, now=now, catalogues={})
     text = json.dumps({"Executable": "x", "CPUTime": 3600, "Priority": 1} | body)
-    [(_, passage)] = result_cache.run_or_reuse([_job(1, text, now)], chain.installed_steps(), context)
+    [(_, passage)] = decisions.decide_stored([_job(1, text, now)], chain.installed_steps(), context)
     return passage.outcome
 
 
@@ -92,7 +100,7 @@ def test_new_jobs_that_differ_in_particular_keywords_only_share_a_result(
     steps = chain.installed_steps() | {
         "InputData": chain.pure(lambda candidate, _: Done(candidate=candidate))
     }
-    decided = result_cache.decide(members, steps, context)
+    decided = decisions.decide(members, steps, context)
     found = [
         each.outcome.candidate.description for each in decided if each and isinstance(each.outcome, Done)
     ]

@@ -1,15 +1,12 @@
-"""Cache of chain results, shared by equal jobs, and the conversion of stored jobs to the chain's input."""
+"""Decisions of the chain on new and on stored jobs: equal jobs of a batch share a result."""
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from cs_config.cache import Cache, derived
 from cs_config.options import keywords
-from cs_config.tree.configuration import Configuration
 from optimizers.chain import chain
-from optimizers.chain.chain import ChainContext, ChainResult, Done, JobContext, Step
+from optimizers.chain.chain import ChainContext, ChainResult, JobContext, Step
 from optimizers.description import description
 from optimizers.description.description import JobDescription
 from optimizers.description.parametric import JobMember
@@ -59,45 +56,57 @@ def _read_description(
         return _UNREADABLE, (Problem(path="description", message=f"cannot be read: {error}"),), None
 
 
-#: Cached results; one takes some kilobytes.
-_MOST_KEPT: Final = 20_000
-#: Characters of a stored description; results of longer ones are cached for their batch only.
-_SHORT: Final = 16_384
-
 #: Attributes of the keywords on which no result depends.
 _PARTICULAR: Final = frozenset(keywords.BY_NAME[name].attribute for name in keywords.PARTICULAR)
+
+
+def decide_stored(
+    jobs: Sequence[PreparingJob], steps: Mapping[str, Step], context: ChainContext
+) -> list[tuple[PreparingJob, ChainResult]]:
+    """Run the chain for stored jobs; each with its result, which equal jobs share."""
+    kinds = {body: _read_kind(body) for body in {job.body for job in jobs}}
+    shared: dict[_JobKey, ChainResult] = {}
+    decided: list[tuple[PreparingJob, ChainResult]] = []
+    for job in jobs:
+        key = _find_key(job, kinds[job.body])
+        found = None if key is None else shared.get(key)
+        if found is None:
+            found = chain.run_chain(job_context_from_row(job, context), steps, context)
+        if key is not None and found.pure:
+            shared[key] = found
+        decided.append((job, found))
+    return decided
+
+
 #: What the result depends on: description, VO, step that held the job, reschedulings, whether it was matched,
 #: whether its sandbox is missing.
 _JobKey = tuple[str, str, str | None, int, bool, bool]
 
 
-@derived
-def _known_results(_config: Configuration) -> Cache[Hashable, ChainResult]:
-    """Successes by cache key, with the installed steps as generation; failures are computed again."""
-    return Cache(_MOST_KEPT)
+def _find_key(job: PreparingJob, kind: str) -> _JobKey | None:
+    """What a job's result depends on; None: the result may differ from that of any other job."""
+    depends_on_own = kind == job.body or "%" in kind
+    if job.parameters is not None and (depends_on_own or not _is_readable(job.parameters)):
+        return None
+    return kind, job.vo, job.step, job.reschedules, job.epoch > 0, job.sandbox_gone
 
 
-def run_or_reuse(
-    jobs: Sequence[PreparingJob], steps: Mapping[str, Step], context: ChainContext
-) -> list[tuple[PreparingJob, ChainResult]]:
-    """Return each job with its chain result, which equal jobs share."""
-    here: dict[Hashable, ChainResult] = {}  # results of this batch
-    return [(job, _run_or_reuse(job, steps, context, here)) for job in jobs]
+def _read_kind(body: str) -> str:
+    """Return the part of a description that determines the result; all of it if that cannot be separated."""
+    try:
+        stated = json.loads(body).items()
+        kind = json.dumps({name: value for name, value in stated if name not in keywords.PARTICULAR})
+    except (ValueError, AttributeError):
+        return body
+    # An expression with `MY.X` may depend on keywords that jobs do not share.
+    return body if description.may_refer_to_own(kind) else kind
 
 
-def _run_or_reuse(
-    job: PreparingJob, steps: Mapping[str, Step], context: ChainContext, here: dict[Hashable, ChainResult]
-) -> ChainResult:
-    key = _job_key(job)
-    known = _known_results(context.config)
-    found = None if key is None else here.get(key) or known.find(key, steps)
-    if found is None:
-        found = chain.run_chain(job_context_from_row(job, context), steps, context)
-        if key is not None and found.pure:
-            here[key] = found
-            if isinstance(found.outcome, Done) and len(key[0]) <= _SHORT:
-                known.store(key, found, steps)
-    return found
+def _is_readable(parameters: str) -> bool:
+    try:
+        return isinstance(json.loads(parameters), dict)
+    except ValueError:
+        return False
 
 
 def decide(
@@ -105,9 +114,9 @@ def decide(
 ) -> list[ChainResult | None]:
     """Run the chain for jobs before they are stored, without any I/O; a result for each.
 
-    It is the result of `run_or_reuse` for the stored job: both run `run_chain` for an equal description.
+    It is the result of `decide_stored` for the stored job: both run `run_chain` for an equal description.
     None: a step is not pure; it was not run. Jobs of one description, which have one owner, share a result
-    if they differ in particular keywords only; it is not cached, since the pure steps take microseconds.
+    if they differ in particular keywords only.
     """
     # A step that is not pure is missing here, and so the result is not pure either.
     pure = {name: step for name, step in steps.items() if chain.is_pure(step)}
@@ -129,40 +138,3 @@ def decide(
             shared[id(member.description)] = found
         decided.append(found if found.pure else None)
     return decided
-
-
-def _job_key(job: PreparingJob) -> _JobKey | None:
-    kind = _description_key(job.body, job.vo, shared=job.parameters is not None)
-    if kind is None or (job.parameters is not None and not _readable(job.parameters)):
-        return None
-    return (*kind, job.step, job.reschedules, job.epoch > 0, job.sandbox_gone)
-
-
-def _description_key(body: str, vo: str, *, shared: bool) -> tuple[str, str] | None:
-    """Cache key of a description; None: the result may differ between its jobs."""
-    asked = (_cached_short if len(body) <= _SHORT else _cached_long)(body)
-    if shared and (asked == body or "%" in asked):
-        return None
-    return asked, vo
-
-
-def _read_body(body: str) -> str:
-    """Return the part of a description that determines the result; all of it if that cannot be separated."""
-    try:
-        stated = json.loads(body).items()
-        asked = json.dumps({name: value for name, value in stated if name not in keywords.PARTICULAR})
-    except (ValueError, AttributeError):
-        return body
-    # An expression with `MY.X` may depend on keywords that jobs do not share.
-    return body if description.may_refer_to_own(asked) else asked
-
-
-#: Fewer entries for long descriptions: the jobs of a batch often share one.
-_cached_short, _cached_long = lru_cache(maxsize=4096)(_read_body), lru_cache(maxsize=16)(_read_body)
-
-
-def _readable(parameters: str) -> bool:
-    try:
-        return isinstance(json.loads(parameters), dict)
-    except ValueError:
-        return False
