@@ -1,14 +1,12 @@
 """Import of GLUE 2 from an LDAP server such as a BDII: computing shares become queues (LDIF).
 
 What changes from minute to minute (numbers of jobs, states of endpoints) is left out: it is advertised, by
-`read_counts`. Shares with one mapping queue at one CE are one queue; where they differ, the values are
+`ldif.read_counts`. Shares with one mapping queue at one CE are one queue; where they differ, the values are
 those of their VOs.
 
 Source: OGF GFD.147 (GLUE 2.0) and GFD.218 (its rendering in LDAP).
 """
 
-import base64
-import binascii
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +14,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cs_config.errors import one_problem
-from cs_config.formats import importers
+from cs_config.formats import importers, ldif
 from cs_config.formats.importers import ImportedConfiguration
+from cs_config.formats.ldif import LdapEntry
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Tree
 from cs_config.tree.address import NAME
@@ -25,8 +24,6 @@ from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
 from requirements.values import fold
 
-#: Values of an LDAP entry by folded attribute.
-LdapEntry = Mapping[str, Sequence[str]]
 #: Entries by admin domain and id.
 _EntriesById = defaultdict[tuple[str, str], list[LdapEntry]]
 
@@ -53,65 +50,9 @@ _OF_NODES: Final = {
     "OSVersion": "OSVersion",
 }
 _PLATFORMS: Final = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
-#: What GLUE 2 publishes for a number that is not known, or not limited.
-_PLACEHOLDER: Final = re.compile(r"9{6,}|4{6,}")
 _UNSTATED: Final = frozenset({"", "undefined", "undefinedvalue", "unknown", "other"})
 _VO_RULE: Final = re.compile(r"(?:vo:)?([A-Za-z0-9._-]+)", re.IGNORECASE)
 _ALL: Final = fold("ALL")
-_COUNTS: Final = {
-    "CurrentRunningJobs": "RunningJobs",
-    "CurrentPendingJobs": "WaitingJobs",
-    "CurrentJobs": "TotalJobs",
-}
-
-
-def read_ldif(text: str, file: str) -> Sequence[LdapEntry]:
-    """The entries of a text in LDIF (RFC 2849), as `ldapsearch` prints it; ConfigError with the line."""
-    found: list[dict[str, list[str]]] = []
-    entry: dict[str, list[str]] = {}
-    for number, line in _unfolded_lines(text):
-        name, colon, value = line.partition(":")
-        if not line:
-            entry = {}
-        elif not colon:
-            raise one_problem(file, f"line {number}: {line!r:.60} is not LDIF, allowed is `name: value`")
-        elif name != "version" or entry:
-            if value.startswith(":"):
-                try:
-                    value = base64.b64decode(value[1:].strip(), validate=True).decode()
-                except (binascii.Error, UnicodeDecodeError):
-                    raise one_problem(file, f"line {number}: {name} is not a text in base64") from None
-            if not entry:
-                found.append(entry)
-            entry.setdefault(fold(name), []).append(value.strip())
-    return found
-
-
-def _unfolded_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines without comments; one that begins with a space continues the one before."""
-    lines: list[tuple[int, list[str]]] = []  # each with its parts
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith(" ") and lines:
-            lines[-1][1].append(line[1:])
-        else:
-            lines.append((number, [line]))
-    return ((number, "".join(parts)) for number, parts in lines if not parts[0].startswith("#"))
-
-
-def read_counts(text: str, file: str) -> dict[str, object]:
-    """The numbers of jobs of computing shares (LDIF) as an advertisement; a queue's shares are added up."""
-    shares = _list_class(read_ldif(text, file), "ComputingShare")
-    if not shares:
-        raise one_problem(file, "it has no GLUE2ComputingShare")
-    found: dict[str, object] = {}
-    for ours, theirs in _COUNTS.items():
-        stated = [number for each in shares if (number := _number(each, theirs)) is not None]
-        if stated:
-            found[ours] = sum(stated)
-    if {"CurrentRunningJobs", "CurrentPendingJobs"} <= found.keys():
-        found["CurrentJobs"] = sum(int(str(found[each])) for each in list(_COUNTS)[:2])
-    states = {_first(each, "GLUE2ComputingShareServingState") for each in shares} - {""}
-    return found | ({"ServingState": sorted(states)} if states else {})
 
 
 def propose_glue2(
@@ -122,15 +63,15 @@ def propose_glue2(
     A CE that the tree has stays at its site; else `site`, else `LCG.` and the name of the admin domain.
     """
     notes: list[Problem] = []
-    entries = [entry for file, text in files.items() for entry in read_ldif(text, file)]
-    if not (shares := _list_class(entries, "ComputingShare")):
+    entries = [entry for file, text in files.items() for entry in ldif.read_ldif(text, file)]
+    if not (shares := ldif.list_class(entries, "ComputingShare")):
         raise one_problem(", ".join(files), "it has no GLUE2ComputingShare")
     known = {fold(address.ce): address.site for address in config.addresses}
     index = _Index(entries)
     queues: defaultdict[tuple[str, str, str], list[LdapEntry]] = defaultdict(list)
     for share in shares:
         host = index.host(share)
-        queue = _first(share, "GLUE2ComputingShareMappingQueue") or index.name(share)
+        queue = ldif.read_first(share, "GLUE2ComputingShareMappingQueue") or index.name(share)
         place = known.get(fold(host)) or site or f"{_GRID}.{index.domain(share)}"
         if host and all(NAME.fullmatch(each) for each in (place, host, queue)):
             queues[place, host, queue].append(share)
@@ -153,7 +94,7 @@ def _read_queue(
 ) -> dict[str, Any]:
     """The parameters of a queue, and those of VOs whose shares differ."""
     found: dict[str, Any] = {}
-    if name := _first(shares[0], "GLUE2ComputingShareMappingQueue"):
+    if name := ldif.read_first(shares[0], "GLUE2ComputingShareMappingQueue"):
         found["BatchQueue"] = name
     by_vos: list[tuple[Sequence[str], Mapping[str, int]]] = []
     for share in shares:
@@ -208,42 +149,27 @@ def _list_hiding(vos: Tree, queue: Mapping[str, Any], names: Sequence[str]) -> I
 
 
 def _read_numbers(share: LdapEntry) -> dict[str, int]:
-    stated = {ours: [_number(share, each) for each in theirs] for ours, theirs in _NUMBERS.items()}
+    stated = {ours: [ldif.read_number(share, each) for each in theirs] for ours, theirs in _NUMBERS.items()}
     first = ((ours, next(filter(None, values), None)) for ours, values in stated.items())
     return {ours: value for ours, value in first if value is not None}
-
-
-def _list_class(entries: Iterable[LdapEntry], name: str) -> list[LdapEntry]:
-    wanted = fold(f"GLUE2{name}")
-    return [each for each in entries if wanted in map(fold, each.get("objectclass", ()))]
-
-
-def _first(entry: LdapEntry, name: str) -> str:
-    return next(iter(entry.get(fold(name), ())), "")
-
-
-def _number(share: LdapEntry, name: str) -> int | None:
-    """A number of a share; None: not stated, or a placeholder."""
-    text = _first(share, f"GLUE2ComputingShare{name}")
-    return int(text) if text.isdecimal() and len(text) < 16 and not _PLACEHOLDER.fullmatch(text) else None
 
 
 class _Index:
     """Entries by what shares refer to."""
 
     def __init__(self, entries: Sequence[LdapEntry]) -> None:
-        endpoints = _list_class(entries, "ComputingEndpoint") or _list_class(entries, "Endpoint")
+        endpoints = ldif.list_class(entries, "ComputingEndpoint") or ldif.list_class(entries, "Endpoint")
         self._endpoints = self._by_id(endpoints, "GLUE2EndpointID")
-        self._nodes = self._by_id(_list_class(entries, "ExecutionEnvironment"), "GLUE2ResourceID")
+        self._nodes = self._by_id(ldif.list_class(entries, "ExecutionEnvironment"), "GLUE2ResourceID")
         self._policies = self._by_id(
-            _list_class(entries, "MappingPolicy"), "GLUE2MappingPolicyShareForeignKey"
+            ldif.list_class(entries, "MappingPolicy"), "GLUE2MappingPolicyShareForeignKey"
         )
 
     def _by_id(self, entries: Iterable[LdapEntry], name: str) -> _EntriesById:
         """Entries by admin domain and value of an attribute: two domains may use the same id."""
         found: _EntriesById = defaultdict(list)
         for each in entries:
-            found[self.domain(each), _first(each, name)].append(each)
+            found[self.domain(each), ldif.read_first(each, name)].append(each)
         return found
 
     def _referred(self, among: _EntriesById, share: LdapEntry, key: str) -> Sequence[LdapEntry]:
@@ -251,11 +177,11 @@ class _Index:
         return [*among.get((self.domain(share), key), ()), *among.get(("", key), ())]
 
     def name(self, share: LdapEntry) -> str:
-        return _first(share, "GLUE2ShareID")
+        return ldif.read_first(share, "GLUE2ShareID")
 
     def domain(self, share: LdapEntry) -> str:
         """The admin domain in the distinguished name."""
-        found = re.search(r"(?:^|,)\s*GLUE2DomainID=([^,]+)", _first(share, "dn"), re.IGNORECASE)
+        found = re.search(r"(?:^|,)\s*GLUE2DomainID=([^,]+)", ldif.read_first(share, "dn"), re.IGNORECASE)
         return found[1].strip() if found else ""
 
     def _endpoints_of(self, share: LdapEntry) -> Iterator[LdapEntry]:
@@ -269,15 +195,17 @@ class _Index:
         """The host of its first endpoint, else the one that its service is named after."""
         for each in self._endpoints_of(share):
             try:
-                if host := urlsplit(_first(each, "GLUE2EndpointURL")).hostname:
+                if host := urlsplit(ldif.read_first(each, "GLUE2EndpointURL")).hostname:
                     return host
             except ValueError:
                 continue
-        service = _first(share, "GLUE2ShareServiceForeignKey").partition("_")[0]
+        service = ldif.read_first(share, "GLUE2ShareServiceForeignKey").partition("_")[0]
         return service.lower() if "." in service else ""
 
     def ce_type(self, share: LdapEntry) -> str | None:
-        names = [fold(_first(each, "GLUE2EndpointInterfaceName")) for each in self._endpoints_of(share)]
+        names = [
+            fold(ldif.read_first(each, "GLUE2EndpointInterfaceName")) for each in self._endpoints_of(share)
+        ]
         return next((kind for word, kind in _CE_TYPES.items() if any(word in each for each in names)), None)
 
     def vos(self, share: LdapEntry) -> tuple[list[str], list[str]]:
@@ -300,7 +228,7 @@ class _Index:
             for key in share.get("glue2computingshareexecutionenvironmentforeignkey", ()):
                 for node in self._referred(self._nodes, share, key):
                     for ours, theirs in _OF_NODES.items():
-                        value = _first(node, f"GLUE2ExecutionEnvironment{theirs}")
+                        value = ldif.read_first(node, f"GLUE2ExecutionEnvironment{theirs}")
                         if fold(value) not in _UNSTATED:
                             platform = _PLATFORMS.get(fold(value), value)
                             found[ours].add(platform if ours == "Architecture" else value)

@@ -206,10 +206,10 @@ def parse_counts(text: str) -> dict[str, object]:
 
 def _parse_ldif(text: str) -> dict[str, object]:
     from cs_config.errors import ConfigError  # imported late: no other command needs it
-    from cs_config.formats import glue2
+    from cs_config.formats import ldif
 
     try:
-        return glue2.read_counts(text, "LDIF")
+        return ldif.read_counts(text, "LDIF")
     except ConfigError as error:
         raise WrongUsage(one_line(str(error))) from None
 

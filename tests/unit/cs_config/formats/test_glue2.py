@@ -4,7 +4,7 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import glue2
+from cs_config.formats import glue2, ldif
 from cs_config.tree.address import QueueAddress
 from cs_config.versions.store import NOTHING
 
@@ -141,7 +141,7 @@ def test_limits_of_an_administrator_stay_and_are_named_where_they_hide_what_is_p
 
 def test_a_long_folded_line_is_read_once() -> None:
     text = "dn: a\n" + " b\n" * 100_000
-    assert glue2.read_ldif(text, "bdii.ldif") == [{"dn": ["a" + "b" * 100_000]}]
+    assert ldif.read_ldif(text, "bdii.ldif") == [{"dn": ["a" + "b" * 100_000]}]
 
 
 def test_ids_are_those_of_an_admin_domain() -> None:
@@ -165,7 +165,7 @@ def test_a_ce_stays_at_its_site() -> None:
 
 
 def test_the_numbers_of_jobs_are_an_advertisement() -> None:
-    assert glue2.read_counts(BDII, "bdii.ldif") == {
+    assert ldif.read_counts(BDII, "bdii.ldif") == {
         "CurrentRunningJobs": 320,
         "CurrentPendingJobs": 42,
         "CurrentJobs": 362,
