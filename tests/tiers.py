@@ -71,7 +71,7 @@ GROUPS = (
         suites=("dirac",),
         sources=(
             *("pilotage/dirac_door/", "pilotage/fabric/pilot/", "matcher/", "optimizers/description/"),
-            *("cs_config/formats/", "examples/servers/"),
+            *("cs_config/formats/", "pilotage/plugins/formats/", "examples/servers/"),
         ),
     ),
     Group(name="model", files=("tests/nightly/model/",), sources=(*_CORE, "pilotage/service/")),

@@ -92,19 +92,6 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "history": "config.show:history",
             "rollback": "config.show:rollback",
             "temporary": "config.show:list_temporary",
-            "import": CommandGroup(
-                "Import configurations of other systems.",
-                {
-                    "classad": "config.formats:import_classad",
-                    "dirac": "config.formats:import_dirac",
-                    "osg": "config.formats:import_osg",
-                },
-                ("pilotage.formats", "config.formats:make_import"),
-            ),
-            "export": CommandGroup(
-                "Export the configuration to formats of other systems.",
-                {"classad": "config.formats:export_classad", "dirac": "config.formats:export_dirac"},
-            ),
         },
     ),
     "accounting": Command(

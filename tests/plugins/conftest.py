@@ -8,6 +8,7 @@ from tests.integration.pilotage.conftest import (
     database_url,
     service,
 )
+from tests.unit.cs_config.conftest import osg_path, osg_text
 
 __all__ = [
     "_new_rules_are_counted_in_one_call",
@@ -16,6 +17,8 @@ __all__ = [
     "any_engine",
     "config_text",
     "database_url",
+    "osg_path",
+    "osg_text",
     "server",
     "service",
 ]

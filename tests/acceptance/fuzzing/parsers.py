@@ -23,7 +23,7 @@ import jwt
 from cs_config import validate
 from cs_config.editing import patch, proposals
 from cs_config.editing.permissions import Rights
-from cs_config.formats import ce_ads_import, dirac_import, dirac_text, glidein_factory
+from cs_config.formats import dirac_text
 from cs_config.formats.importers import Importer
 from cs_config.source import yaml_reader
 from optimizers.submit import checking
@@ -31,6 +31,7 @@ from pilotage.dirac_door import dialect, jencode
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import UnsafeArchive
 from pilotage.fabric.runner import status_files
+from pilotage.plugins.formats import ce_ads_import, dirac_import, glidein_factory
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.keys import KeyRing

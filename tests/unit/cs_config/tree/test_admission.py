@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from cs_config import validate
-from cs_config.formats import ce_ads_import
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
+from pilotage.plugins.formats import ce_ads_import
 
 TREE = """\
 Resources:

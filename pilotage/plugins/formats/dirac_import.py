@@ -17,13 +17,14 @@ from typing import Final, NoReturn
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_options, dirac_text, importers
+from cs_config.formats import dirac_text, importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options import registry
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import expiry
 from cs_config.tree.configuration import Configuration
+from pilotage.plugins.formats import dirac_options
 from requirements.errors import Problem
 from requirements.values import fold
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import ce_ads, ce_ads_import, dirac_import, dirac_text, glidein_factory
+from cs_config.formats import dirac_text
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.store import NOTHING
+from pilotage.plugins.formats import ce_ads, ce_ads_import, dirac_import, glidein_factory
 
 VOS = ("alice", "cms", "lhcb")
 Options = list[tuple[str, str]]

@@ -9,17 +9,18 @@ import typer
 from rich.console import Group
 
 from cs_config.editing.proposals import Proposal
-from cs_config.formats import ce_ads, dirac_text, importers
-from cs_config.formats.ce_ads_import import AdProposal, ParameterChange
+from cs_config.formats import dirac_text, importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source.diff import ABSENT
-from pilotage.cli import dirac_server, options
+from pilotage.cli import options
 from pilotage.cli.commands.config import edit, show
 from pilotage.cli.commands.config.edit import Answer, ConfigChange, Guards
 from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
 from pilotage.fabric.client import ApiError, ServiceClient
+from pilotage.plugins.formats import ce_ads, dirac_server
+from pilotage.plugins.formats.ce_ads_import import AdProposal, ParameterChange
 from requirements.errors import format_count
 
 _FORBIDDEN = 403

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from examples.servers.certificates import Authority
-from pilotage.cli import dirac_server
+from pilotage.plugins.formats import dirac_server
 from tests.commands import Run, run
 from tests.http_servers import answering
 

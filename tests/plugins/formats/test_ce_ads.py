@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cs_config.formats import ce_ads
-from cs_config.formats.ce_ads import CeAd
+from pilotage.plugins.formats import ce_ads
+from pilotage.plugins.formats.ce_ads import CeAd
 from requirements.errors import InvalidInput
 
-SEED = Path(__file__).parents[3] / "data" / "glue_ce.ad"
+SEED = Path(__file__).parents[2] / "data" / "glue_ce.ad"
 
 
 def read(text: str) -> CeAd:

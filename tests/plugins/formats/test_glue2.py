@@ -4,9 +4,10 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import glue2, ldif
+from cs_config.formats import ldif
 from cs_config.tree.address import QueueAddress
 from cs_config.versions.store import NOTHING
+from pilotage.plugins.formats import glue2
 
 #: As `ldapsearch -x -LLL -H ldap://… -b o=glue` prints it: two VOs share the queue `long`.
 BDII = """\

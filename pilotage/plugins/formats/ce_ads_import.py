@@ -13,8 +13,7 @@ from typing import Any, Final
 from cs_config.editing import patch
 from cs_config.editing.patch import Edit
 from cs_config.editing.proposals import Proposal
-from cs_config.formats import ce_ads, importers
-from cs_config.formats.ce_ads import EXPRESSIONS, CeAd
+from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import as_list
@@ -22,6 +21,8 @@ from cs_config.tree import admission, glue, inheritance, parameters
 from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Parameter
+from pilotage.plugins.formats import ce_ads
+from pilotage.plugins.formats.ce_ads import EXPRESSIONS, CeAd
 from requirements.classad import classad_files
 from requirements.classad.classad_files import AdEntry
 from requirements.classad.parser import read_expression

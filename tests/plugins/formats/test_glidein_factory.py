@@ -4,8 +4,8 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import glidein_factory
 from cs_config.versions.store import NOTHING
+from pilotage.plugins.formats import glidein_factory
 
 FACTORY = """
 <glidein factory_name="gfactory">
@@ -121,7 +121,7 @@ def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
 
 
 def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():
-    text = (Path(__file__).parents[4] / "examples/osg/resources.yaml").read_text()
+    text = (Path(__file__).parents[3] / "examples/osg/resources.yaml").read_text()
     mine = validate.parse("Resources: {Sites: {LCG.A.org: {CEs: {ce1: {Queues: {long: {}}}}}}}\n")
     found = glidein_factory.propose_factory(mine, {"resources.yaml": text})
     assert len(found.proposal.after.addresses) == 981

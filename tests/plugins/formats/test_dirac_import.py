@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_import, dirac_text
-from cs_config.formats.dirac_import import DiracLayout
+from cs_config.formats import dirac_text
 from cs_config.source import diff
 from cs_config.source.sections import to_plain
 from cs_config.versions.store import NOTHING
+from pilotage.plugins.formats import dirac_import
+from pilotage.plugins.formats.dirac_import import DiracLayout
 
-EXAMPLES = Path(__file__).parents[4] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def tree(text: str) -> Any:

@@ -7,12 +7,13 @@ import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
-from cs_config.formats import dirac_import, dirac_text
+from cs_config.formats import dirac_text
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.source.sections import Tree
 from cs_config.versions.store import NOTHING
+from pilotage.plugins.formats import dirac_import
 
 VOS = "Registry { VO { lhcb { } cms { } } }\n"
 LIMITS = """

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from cs_config import validate
 from cs_config.classes import queue_class_index
 from cs_config.errors import PathNotFound
-from cs_config.formats import ce_ads, ce_ads_import
-from cs_config.formats.ce_ads_import import AdProposal
 from cs_config.source import yaml_writer
 from cs_config.tree import admission
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from pilotage.plugins.formats import ce_ads, ce_ads_import
+from pilotage.plugins.formats.ce_ads_import import AdProposal
 from requirements.classad import match_expression
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidInput
 from requirements.values import Value, fold
 
-SEED = (Path(__file__).parents[3] / "data" / "glue_ce.ad").read_text()
+SEED = (Path(__file__).parents[2] / "data" / "glue_ce.ad").read_text()
 MILANO = QueueAddress(site="EGEE.Milano.it", ce="atlfarm006.mi.infn.it:2119", queue="blah-pbs-long")
 EMPTY = "Resources: {}\n"
 #: As the document has them.

@@ -1,0 +1,24 @@
+"""Formats of other systems: importers, and the commands `pilotage config import` and `export`."""
+
+from pilotage.extensions import CommandGroup, Plugin
+
+PLUGIN = Plugin(
+    package=__name__,
+    subgroups={
+        "config import": CommandGroup(
+            "Import configurations of other systems.",
+            {
+                "classad": "commands:import_classad",
+                "dirac": "commands:import_dirac",
+                "osg": "commands:import_osg",
+            },
+            ("pilotage.formats", "commands:make_import"),
+            package=__name__,
+        ),
+        "config export": CommandGroup(
+            "Export the configuration to formats of other systems.",
+            {"classad": "commands:export_classad", "dirac": "commands:export_dirac"},
+            package=__name__,
+        ),
+    },
+)
