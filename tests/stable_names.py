@@ -16,9 +16,9 @@ from cs_config.options.registry import Registry
 from cs_config.tree import parameters
 from pilotage.cli import application
 from pilotage.cli.settings import model_with_plugins
-from pilotage.dirac_door.app import SERVICES
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director.configuration import DirectorQueue
+from pilotage.plugins.dirac.app import SERVICES
 from pilotage.service import app
 
 ROOT = Path(__file__).parents[1]

@@ -56,7 +56,8 @@ GROUPS = (
         sources=(
             "pilotage/fabric/batch/",
             "pilotage/fabric/director/",
-            "pilotage/plugins/",
+            "pilotage/plugins/arc/",
+            "pilotage/plugins/batch_check/",
             "examples/servers/",
         ),
     ),
@@ -70,7 +71,7 @@ GROUPS = (
         files=("tests/acceptance/test_dirac", "tests/acceptance/test_demo_on_dirac.py"),
         suites=("dirac",),
         sources=(
-            *("pilotage/dirac_door/", "pilotage/fabric/pilot/", "matcher/", "optimizers/description/"),
+            *("pilotage/plugins/dirac/", "pilotage/fabric/pilot/", "matcher/", "optimizers/description/"),
             *("cs_config/formats/", "pilotage/plugins/formats/", "examples/servers/"),
         ),
     ),

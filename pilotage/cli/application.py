@@ -111,14 +111,6 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "processes.serve:serve",
         "Run the HTTP service; several can run, on any hosts, behind a load balancer.",
     ),
-    "dirac-door": Command(
-        "processes.dirac_door:dirac_door",
-        "Serve unmodified clients, pilots and directors of DIRAC, with certificates and proxies.",
-    ),
-    "dirac-history": Command(
-        "processes.dirac_door:dirac_history",
-        "Write the numbers of all jobs as WMSHistory records, as DIRAC's StatesAccountingAgent does.",
-    ),
     "worker": Command(
         "processes.worker:worker",
         "Run the optimizers: they prepare submitted jobs for matching, woken through Redis.",

@@ -14,9 +14,9 @@ import pytest
 
 from examples.servers.dirac import write_cfg
 from examples.servers.dirac_package import install
-from pilotage.dirac_door import dialect
+from pilotage.plugins.dirac import dialect
 from taskqueue.jobs import placeholders
-from tests.unit.pilotage.dirac_door.test_dialect import JOB, stored, texts
+from tests.plugins.dirac.test_dialect import JOB, stored, texts
 
 #: What DIRAC's API and model look for in its configuration.
 CONFIGURATION = {

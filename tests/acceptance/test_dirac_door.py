@@ -15,7 +15,7 @@ import pytest
 
 from examples.servers import dirac_package, starting
 from examples.servers.certificates import Authority, make_proxy
-from pilotage.cli.processes import dirac_door
+from pilotage.plugins.dirac import command as dirac_door
 from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.genuine_dirac import GenuineClients
 

@@ -91,8 +91,10 @@ def _fetch_https(url: str, context: ssl.SSLContext) -> tuple[int, bytes]:
 
 async def _fetch_dips(url: str, context: ssl.SSLContext) -> object:
     """The answer of a server that speaks DIRAC's own protocol."""
-    from pilotage.dirac_door import former  # which loads much that other commands do not need
-
+    try:
+        from pilotage.plugins.dirac import former  # which loads much that other commands do not need
+    except ModuleNotFoundError:
+        raise CommandRefused(f"{url}: dips is read by the plug-in dirac, which was left out") from None
     try:
         server = former.read_url(url)
     except InvalidRequest:

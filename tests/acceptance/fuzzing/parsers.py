@@ -27,10 +27,10 @@ from cs_config.formats import dirac_text
 from cs_config.formats.importers import Importer
 from cs_config.source import yaml_reader
 from optimizers.submit import checking
-from pilotage.dirac_door import dialect, jencode
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import UnsafeArchive
 from pilotage.fabric.runner import status_files
+from pilotage.plugins.dirac import dialect, jencode
 from pilotage.plugins.formats import ce_ads_import, dirac_import, glidein_factory
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant

@@ -50,7 +50,7 @@ def test_groups_are_called_by_changes_of_their_sources(tmp_path: Path, commit: C
     for _ in range(tiers.RECENT):
         commit()
     assert tiers.list_called(tmp_path) == []
-    commit("pilotage/dirac_door/app.py")
+    commit("pilotage/plugins/dirac/app.py")
     assert tiers.list_called(tmp_path) == ["dirac"]
     commit("tests/acceptance/test_image.py")
     assert tiers.list_called(tmp_path) == ["dirac", "image"]

@@ -52,7 +52,7 @@ ELSEWHERE = {
     "Checks": "admission",
     "Expressions": "ce_ads",
     "SE": "storage",
-    "MoUTierLevel": "dirac_door.monitoring",
+    "MoUTierLevel": "plugins.dirac.monitoring",
 }
 GRID = """
 Resources: {Sites: {S.x: {CEs: {ce: {Queues: {q: {PARAMETERS}}}}}}}

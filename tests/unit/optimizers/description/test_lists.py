@@ -12,7 +12,7 @@ from cs_config.options.keywords import Keyword
 from optimizers.description import description as descriptions
 from optimizers.submit.checking import Source, check_sources
 from optimizers.submit.submitter import Submitter
-from pilotage.dirac_door import dialect
+from pilotage.plugins.dirac import dialect
 
 CONFIG = validate.parse("Registry: {VO: {cms: {}}}\n", version=1)
 ANN = Submitter(subject="user:ann", vo="cms", owner="ann", owner_group="cms_user")

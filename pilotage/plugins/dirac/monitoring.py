@@ -18,10 +18,10 @@ from sqlalchemy import Connection
 
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
-from pilotage.dirac_door import jencode, peers
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.job_monitoring import COLUMNS, read_date, summarise_job
-from pilotage.dirac_door.peers import DiracCall, Method
+from pilotage.plugins.dirac import jencode, peers
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.job_monitoring import COLUMNS, read_date, summarise_job
+from pilotage.plugins.dirac.peers import DiracCall, Method
 from pilotage.service.auth import visibility
 from pilotage.service.models import MOST
 from pilotage.service.models.jobs import JobFilter

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from optimizers.description import parametric
-from pilotage.dirac_door import dialect, jencode, peers, sandbox_store
-from pilotage.dirac_door import job_state_update as reports
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import DiracCall, JobIds, Method
+from pilotage.plugins.dirac import dialect, jencode, peers, sandbox_store
+from pilotage.plugins.dirac import job_state_update as reports
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import DiracCall, JobIds, Method
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from cs_config.options import bounds
-from pilotage.dirac_door import jencode
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import Peer
+from pilotage.plugins.dirac import jencode
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import Peer
 from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import InvalidRequest, PilotageError, Problem
 

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.dirac_door.app import create_door
+from pilotage.plugins.dirac.app import create_door
 from pilotage.service.auth.oidc.issuer import Issuer
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from pilotage.service.http_errors import NotAuthenticated
-from tests.integration.pilotage.dirac_door.test_app import (
+from tests.plugins.dirac.test_app import (
     CONFIG,
     JDL,
     MANAGER,

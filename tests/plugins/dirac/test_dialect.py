@@ -12,7 +12,7 @@ from cs_config.options import bounds
 from optimizers.description import description as descriptions
 from optimizers.submit.checking import check_sources
 from optimizers.submit.submitter import Submitter
-from pilotage.dirac_door import dialect
+from pilotage.plugins.dirac import dialect
 from requirements.errors import InvalidJob
 from requirements.states import JobStatus
 from taskqueue.jobs.jobs import Job

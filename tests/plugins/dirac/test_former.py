@@ -14,8 +14,8 @@ from sqlalchemy.exc import OperationalError
 
 from cs_config.options import bounds
 from examples.servers.certificates import Authority
-from pilotage.dirac_door import former, jencode, routing
-from pilotage.dirac_door.former import (
+from pilotage.plugins.dirac import former, jencode, routing
+from pilotage.plugins.dirac.former import (
     FormerAway,
     FormerServices,
     OutcomeUnknown,
@@ -23,8 +23,8 @@ from pilotage.dirac_door.former import (
     read_url,
     split_ids,
 )
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import Peer
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import Peer
 from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import InvalidRequest, NotAllowed
 

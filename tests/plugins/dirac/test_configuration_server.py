@@ -5,7 +5,7 @@ import zlib
 from base64 import b64decode
 from pathlib import Path
 
-from pilotage.dirac_door.configuration_server import ConfigurationFile, ServedConfiguration
+from pilotage.plugins.dirac.configuration_server import ConfigurationFile, ServedConfiguration
 
 
 def _text(served: ServedConfiguration) -> str:

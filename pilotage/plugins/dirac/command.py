@@ -28,11 +28,11 @@ from pilotage.cli.processes import serve, tls
 from pilotage.cli.processes.client_connections import ClientConnection
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings, command_with
-from pilotage.dirac_door import monitoring, routing
-from pilotage.dirac_door.app import create_door
-from pilotage.dirac_door.configuration_server import ConfigurationFile
-from pilotage.dirac_door.former import FormerServices
 from pilotage.fabric.pilot.service import transport
+from pilotage.plugins.dirac import monitoring, routing
+from pilotage.plugins.dirac.app import create_door
+from pilotage.plugins.dirac.configuration_server import ConfigurationFile
+from pilotage.plugins.dirac.former import FormerServices
 from taskqueue.db import clock, database, sql
 from taskqueue.schema.tables import jobs
 

@@ -1,8 +1,8 @@
 import pytest
 
 from cs_config import validate
-from pilotage.dirac_door import peers
-from pilotage.dirac_door.peers import Identity
+from pilotage.plugins.dirac import peers
+from pilotage.plugins.dirac.peers import Identity
 from pilotage.service.auth.callers import Role
 from pilotage.service.http_errors import NotAuthenticated
 

@@ -9,9 +9,9 @@ Source: DIRAC 9.1, `ResourceStatusClient.py`, `SiteStatus.py`, `ResourceStatus.p
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pilotage.dirac_door import jencode, sandbox_store
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import DiracCall, Method
+from pilotage.plugins.dirac import jencode, sandbox_store
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import DiracCall, Method
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database

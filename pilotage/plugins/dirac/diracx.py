@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
 from cs_config.options import bounds
-from pilotage.dirac_door import jencode, job_state_update, peers
-from pilotage.dirac_door.peers import CheckedMethod, DiracCall
+from pilotage.plugins.dirac import jencode, job_state_update, peers
+from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.rate_limits import ByteLimiter
 from pilotage.service.error_handlers import status_of

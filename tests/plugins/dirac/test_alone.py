@@ -17,7 +17,7 @@ from taskqueue.db import database
 from taskqueue.schema.tables import attempts, descriptions
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from tests.integration.pilotage.dirac_door.test_app import (
+from tests.plugins.dirac.test_app import (
     CONFIG,
     MANAGER,
     MATCHER,

@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.options import bounds
-from pilotage.dirac_door import former, jencode, routing
-from pilotage.dirac_door.former import FormerServices
-from pilotage.dirac_door.jencode import Form, Result
+from pilotage.plugins.dirac import former, jencode, routing
+from pilotage.plugins.dirac.former import FormerServices
+from pilotage.plugins.dirac.jencode import Form, Result
 from pilotage.service.auth import access
 from pilotage.service.http_errors import SenderSilent
 from pilotage.service.routing import StrictRequest
-from tests.integration.pilotage.dirac_door.test_app import (
+from tests.plugins.dirac.test_app import (
     JDL,
     MANAGER,
     MONITORING,
@@ -176,7 +176,7 @@ def test_forms_that_wait_are_bounded_by_their_bytes_and_cost_other_vos_nothing(
         assert (await door("ada", MANAGER, body=large)).status_code == 200
 
     with opened_door(engine, tmp_path) as app:
-        monkeypatch.setattr("pilotage.dirac_door.app.jencode.read_form", wait)
+        monkeypatch.setattr("pilotage.plugins.dirac.app.jencode.read_form", wait)
         asyncio.run(check(asking_async(app, chains)))
 
 

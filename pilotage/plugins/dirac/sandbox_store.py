@@ -22,10 +22,10 @@ from pydantic import Field
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
-from pilotage.dirac_door import dialect, jencode, peers
-from pilotage.dirac_door import job_state_update as reports
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import DiracCall, Method, Peer
+from pilotage.plugins.dirac import dialect, jencode, peers
+from pilotage.plugins.dirac import job_state_update as reports
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import DiracCall, Method, Peer
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.queries import archives
 from requirements.errors import InvalidRequest, NotAllowed, Problem

@@ -19,9 +19,9 @@ from typing import Any, Final
 from cs_config.errors import ConfigError
 from cs_config.formats import dirac_text
 from cs_config.source.sections import merge_sections, to_plain
-from pilotage.dirac_door import jencode
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import DiracCall, Method
+from pilotage.plugins.dirac import jencode
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import DiracCall, Method
 
 _log = logging.getLogger(__name__)
 

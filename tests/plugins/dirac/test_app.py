@@ -20,12 +20,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from cs_config.options import bounds
 from examples.servers.certificates import Authority, make_proxy
-from pilotage.dirac_door import jencode
-from pilotage.dirac_door.app import SERVICES, create_door
-from pilotage.dirac_door.configuration_server import ConfigurationFile
-from pilotage.dirac_door.former import FormerServices
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import CheckedMethod, DiracCall
+from pilotage.plugins.dirac import jencode
+from pilotage.plugins.dirac.app import SERVICES, create_door
+from pilotage.plugins.dirac.configuration_server import ConfigurationFile
+from pilotage.plugins.dirac.former import FormerServices
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests import waiting

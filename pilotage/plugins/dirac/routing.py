@@ -13,9 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from pilotage.dirac_door import jencode
-from pilotage.dirac_door.former import FormerAway, FormerServices, UnknownThere, split_ids
-from pilotage.dirac_door.jencode import Result
+from pilotage.plugins.dirac import jencode
+from pilotage.plugins.dirac.former import FormerAway, FormerServices, UnknownThere, split_ids
+from pilotage.plugins.dirac.jencode import Result
 from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import PilotageError
 from taskqueue.db import database

@@ -14,9 +14,9 @@ from matcher import demand
 from matcher.index import place_pools
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
-from pilotage.dirac_door import dialect, jencode, peers, pilot_manager, sandbox_store
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import DiracCall, Method
+from pilotage.plugins.dirac import dialect, jencode, peers, pilot_manager, sandbox_store
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import DiracCall, Method
 from pilotage.service import lease_reports
 from pilotage.service.routes import matcher as routes
 from requirements.errors import InvalidJob, NotAllowed

@@ -16,9 +16,9 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.options import bounds
-from pilotage.dirac_door import jencode, peers
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import DiracCall, JobId, Method
+from pilotage.plugins.dirac import jencode, peers
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import DiracCall, JobId, Method
 from pilotage.service import lease_reports
 from requirements.errors import PilotageError
 from requirements.states import FINAL, JobStatus

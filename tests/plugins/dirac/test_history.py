@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from cs_config import validate
 from cs_config.options import bounds
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.processes import dirac_door
-from pilotage.dirac_door import monitoring
+from pilotage.plugins.dirac import command as dirac_door
+from pilotage.plugins.dirac import monitoring
 from taskqueue.db import database
 from tests.http_servers import answering
 from tests.submitted import submit

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
-from pilotage.dirac_door import (
+from pilotage.plugins.dirac import (
     configuration_server,
     diracx,
     former,
@@ -34,10 +34,10 @@ from pilotage.dirac_door import (
     routing,
     sandbox_store,
 )
-from pilotage.dirac_door.configuration_server import ConfigurationFile
-from pilotage.dirac_door.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
-from pilotage.dirac_door.jencode import Form, Result
-from pilotage.dirac_door.peers import CheckedMethod, DiracCall, Identity, Method
+from pilotage.plugins.dirac.configuration_server import ConfigurationFile
+from pilotage.plugins.dirac.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
+from pilotage.plugins.dirac.jencode import Form, Result
+from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall, Identity, Method
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.rate_limits import ByteLimiter, WorkLimiter

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
-from pilotage.dirac_door import dialect, jencode, peers
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.job_state_update import MEASURED, OUTPUT
-from pilotage.dirac_door.peers import DiracCall, JobId, JobIds, Method, list_problems
+from pilotage.plugins.dirac import dialect, jencode, peers
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.job_state_update import MEASURED, OUTPUT
+from pilotage.plugins.dirac.peers import DiracCall, JobId, JobIds, Method, list_problems
 from pilotage.service.auth import visibility
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.dirac_door import jencode
+from pilotage.plugins.dirac import jencode
 from requirements.errors import InvalidRequest
 
 JSON = st.recursive(

@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.tree.address import NAME, QueueAddress
-from pilotage.dirac_door import jencode, peers
-from pilotage.dirac_door.jencode import Result
-from pilotage.dirac_door.peers import DiracCall, JobId, Method
+from pilotage.plugins.dirac import jencode, peers
+from pilotage.plugins.dirac.jencode import Result
+from pilotage.plugins.dirac.peers import DiracCall, JobId, Method
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.states import PilotStatus
 from requirements.values import fold

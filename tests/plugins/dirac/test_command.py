@@ -7,8 +7,9 @@ from cryptography import x509
 from examples.servers.certificates import Authority
 from pilotage.cli import settings
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.processes import dirac_door, serve
-from pilotage.dirac_door import routing
+from pilotage.cli.processes import serve
+from pilotage.plugins.dirac import command as dirac_door
+from pilotage.plugins.dirac import routing
 
 
 def test_a_connection_outlives_neither_its_certificates_nor_ten_minutes(tmp_path: Path):

@@ -1,1 +1,0 @@
-"""DIRAC's own services for its genuine clients: translates between DIRAC's wire and the packages below."""
