@@ -69,7 +69,7 @@ def _are_nodes(value: Value) -> bool:
     return all(_LIKE_COUNT.fullmatch(each) and int(each) <= bounds.NODES for each in numbers)
 
 
-def _of_kind(
+def _list_parameters(
     right: VoRight, allowed: str, fits: Callable[[Value], bool], **meanings: str
 ) -> Iterator[KnownParameter]:
     for name, meaning in meanings.items():
@@ -78,19 +78,21 @@ def _of_kind(
 
 def _amounts(right: VoRight, unit: str, most: int, **meanings: str) -> Iterator[KnownParameter]:
     allowed = f"a number of {unit} from 0 to {most}"
-    return _of_kind(right, allowed, partial(_is_amount, most=most), **meanings)
+    return _list_parameters(right, allowed, partial(_is_amount, most=most), **meanings)
 
 
 def _counts(right: VoRight, most: int, **meanings: str) -> Iterator[KnownParameter]:
-    return _of_kind(right, f"a whole number from 0 to {most}", partial(_is_count, most=most), **meanings)
+    return _list_parameters(
+        right, f"a whole number from 0 to {most}", partial(_is_count, most=most), **meanings
+    )
 
 
 def _texts(right: VoRight, **meanings: str) -> Iterator[KnownParameter]:
-    return _of_kind(right, "a text", lambda value: isinstance(value, str), **meanings)
+    return _list_parameters(right, "a text", lambda value: isinstance(value, str), **meanings)
 
 
 def _flags(right: VoRight, **meanings: str) -> Iterator[KnownParameter]:
-    return _of_kind(right, "true or false", lambda value: isinstance(value, bool), **meanings)
+    return _list_parameters(right, "true or false", lambda value: isinstance(value, bool), **meanings)
 
 
 def _name_quantity(quantity: SlotQuantity) -> Iterator[KnownParameter]:
@@ -158,7 +160,7 @@ KNOWN = (
     *_counts(
         VoRight.NONE, bounds.JOBS, MoUTierLevel="tier of the site in its grid, shown to clients of DIRAC"
     ),
-    *_of_kind(
+    *_list_parameters(
         VoRight.SET,
         f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
         _are_nodes,
@@ -181,7 +183,7 @@ KNOWN = (
         BatchQueue="name of the queue in the batch system, if it is another; for directors with from_tree",
         SubmitOptions="flags added to the submit command; for directors with from_tree",
     ),
-    *_of_kind(
+    *_list_parameters(
         VoRight.SET,
         "a text or a list of texts: [one, two]",
         _are_words,
@@ -195,25 +197,25 @@ KNOWN = (
         Mail="addresses of the contacts, for people",
         Expressions="its parameters whose text is a ClassAd expression, for export",
     ),
-    *_of_kind(
+    *_list_parameters(
         VoRight.NONE,
         "a ClassAd expression",
         lambda value: isinstance(value, bool | str),
         Requirements="must be true of a job to be handed out here",
     ),
-    *_of_kind(
+    *_list_parameters(
         VoRight.SET,
         "a ClassAd expression or a number",
         lambda value: isinstance(value, int | float | str) and not isinstance(value, bool),
         Rank="orders queues for jobs that state no Rank, the highest first",
     ),
-    *_of_kind(
+    *_list_parameters(
         VoRight.NONE,
         "names of attributes that are expressions: [AuthorizationCheck]",
         _are_names,
         Checks="must all be true of a job; AuthorizationCheck and CloseOutputSECheck if unset",
     ),
-    *_of_kind(
+    *_list_parameters(
         VoRight.NONE, "names of VOs: [atlas, cms]; an empty list is nobody", _are_names, VO="who may use it"
     ),
 )

@@ -142,7 +142,7 @@ class DescriptionTemplate:
 
 
 @derived
-def _known_templates(_config: Configuration) -> Cache[Hashable, DescriptionTemplate | None]:
+def _template_cache(_config: Configuration) -> Cache[Hashable, DescriptionTemplate | None]:
     """Templates by submitter, archive and text; None: the text has to be parsed as a whole."""
     return Cache(_MOST_KEPT)
 
@@ -170,7 +170,7 @@ class TemplateMatcher:
         if (parts := split_text(text)) is None:
             return None
         form, values = parts
-        template = _known_templates(self._config).get(
+        template = _template_cache(self._config).get(
             (self._submitter, self._archive, form),
             lambda: _make_template(form, self._submitter, self._config, self._archive),
         )

@@ -240,17 +240,17 @@ class _Sum:
         total = self.constant
         for name, weight in self.of_texts.items():
             if size := sizes.get(name):
-                total += size.bytes * weight if size.items is None else self._of_list(name, size)
+                total += size.bytes * weight if size.items is None else self._measure_list(name, size)
         return total
 
-    def _of_list(self, name: str, size: Size) -> int:
+    def _measure_list(self, name: str, size: Size) -> int:
         return size.bytes * self.of_lists[name] + (size.items or 0) * self.of_items.get(name, 0)
 
     @property
     def most(self) -> int:
         """The value for the largest values that there may be."""
         largest = (
-            max(weight * _LARGEST_TEXT.bytes, self._of_list(name, _LARGEST_LIST))
+            max(weight * _LARGEST_TEXT.bytes, self._measure_list(name, _LARGEST_LIST))
             for name, weight in self.of_texts.items()
         )
         return self.constant + sum(largest)

@@ -91,7 +91,9 @@ def choose_written(clauses: Sequence[Clause], vocabulary: Vocabulary) -> tuple[C
 
 def arguments(written: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, ...]:
     """Render the clauses of `choose_written` as arguments; what is too long for an argument is left out."""
-    options, items = ([term for (term,) in _at(place, written, vocabulary)] for place in ("option", "items"))
+    options, items = (
+        [term for (term,) in _list_clauses(place, written, vocabulary)] for place in ("option", "items")
+    )
     return (
         *(
             argument.format(word=term.word, value=_number(term))
@@ -103,22 +105,22 @@ def arguments(written: Sequence[Clause], vocabulary: Vocabulary) -> tuple[str, .
                 word=term.word or next(iter(term.texts)),
                 value=next(iter(term.texts)) if term.texts else _number(term),
             )
-            for (term,) in _at("separate", written, vocabulary)
+            for (term,) in _list_clauses("separate", written, vocabulary)
             for argument in vocabulary.separate[term.form]
         ),
         *_items(items, vocabulary),
-        *_joined(_at("joined", written, vocabulary), vocabulary),
+        *_joined(_list_clauses("joined", written, vocabulary), vocabulary),
     )
 
 
 def are_all_written(written: Sequence[Clause], vocabulary: Vocabulary) -> bool:
     """Whether `arguments` leaves none of the clauses out."""
-    items, joined = (_at(place, written, vocabulary) for place in ("items", "joined"))
+    items, joined = (_list_clauses(place, written, vocabulary) for place in ("items", "joined"))
     is_left_out = items and not _items([term for (term,) in items], vocabulary)
     return not is_left_out and not (joined and not _joined(joined, vocabulary))
 
 
-def _at(place: str, written: Sequence[Clause], vocabulary: Vocabulary) -> list[Clause]:
+def _list_clauses(place: str, written: Sequence[Clause], vocabulary: Vocabulary) -> list[Clause]:
     return [clause for clause in written if place_for(clause, vocabulary) == place]
 
 

@@ -121,8 +121,8 @@ def build_requests(drafts: Sequence[JobDraft], count: int) -> Iterator[list[JobD
     pieces = ([*_split_members(draft)] for draft in drafts)
     for draft in (piece for some in pieces for _ in range(count) for piece in some):
         is_again = bool(waiting) and draft is waiting[-1]
-        own = own if is_again else _Work.of(draft)
-        work += own.of_repeated if is_again else own
+        own = own if is_again else _Work.from_draft(draft)
+        work += own.repetition if is_again else own
         full = sum(each.jobs for each in waiting) + draft.jobs > BATCH or work.is_too_much
         if waiting and (full or waiting[0].sandbox != draft.sandbox):
             yield waiting
@@ -136,7 +136,7 @@ class _Work(Counter[str]):
     """Amounts that the service limits in a request, by name of the limit; equal descriptions count once."""
 
     @classmethod
-    def of(cls, draft: JobDraft) -> "_Work":
+    def from_draft(cls, draft: JobDraft) -> "_Work":
         """The work for a description."""
         volume = draft.split.volume
         source = description_as_json(draft.content) if draft.text is None else draft.text
@@ -150,7 +150,7 @@ class _Work(Counter[str]):
         )
 
     @property
-    def of_repeated(self) -> "_Work":
+    def repetition(self) -> "_Work":
         """The work for one more copy of a description, which is only read again."""
         return type(self)({name: self[name] for name in ("BODY", "JSON_VALUES")})
 
@@ -162,7 +162,7 @@ class _Work(Counter[str]):
 
 def _split_members(draft: JobDraft) -> Iterator[JobDraft]:
     """Split a long parametric description; each member keeps its values and its number."""
-    work = _Work.of(draft)
+    work = _Work.from_draft(draft)
     del work["DESCRIBED_TOKENS"]  # the text is read once
     fits = (getattr(bounds, name) * draft.jobs // max(1, amount) for name, amount in work.items())
     most = max(1, min(_MEMBERS, *fits))
