@@ -3,13 +3,13 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.arc.arc import ArcSettings
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSettings
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, QueueTarget, TargetGroup
 from pilotage.fabric.pilot import arguments
+from pilotage.plugins.arc.arc import ArcSettings
 
 FARM = {"kind": "slurm", "directory": "/shared"}
 HERE = {"kind": "local", "directory": "/here", "cores": 2, "memory": 4000}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pilotage.fabric.batch.arc.arc import ArcSettings
 from pilotage.fabric.batch.htcondor import HTCondorSettings
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
+from pilotage.plugins.arc.arc import ArcSettings
 
 HTCONDOR = {
     "kind": "htcondor",

@@ -8,8 +8,6 @@ import httpx
 import pytest
 
 from examples.servers.certificates import Authority
-from pilotage.fabric.batch.arc.arc import Arc
-from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
@@ -20,6 +18,8 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     SubmissionUncertain,
 )
+from pilotage.plugins.arc.arc import Arc
+from pilotage.plugins.arc.rest import ArcRest, Credentials
 
 STAMP = "north-12345678"
 JOB = BatchJob(stamp=STAMP, script="#!/bin/sh\n", queue="long")

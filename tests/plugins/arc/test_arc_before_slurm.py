@@ -14,8 +14,8 @@ import pytest
 
 from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
-from pilotage.fabric.batch.arc.arc import Arc
-from pilotage.fabric.batch.arc.rest import ArcRest, Credentials, connect
+from pilotage.plugins.arc.arc import Arc
+from pilotage.plugins.arc.rest import ArcRest, Credentials, connect
 from pilotage.plugins.batch_check.conformance import CHECKS, Bench
 from pilotage.plugins.batch_check.fault_injection import FaultyHttp
 from taskqueue.db import database

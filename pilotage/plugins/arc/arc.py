@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
-from pilotage.fabric.batch.arc.rest import ArcRest, ComputingElement, Item, connect
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
@@ -39,6 +38,7 @@ from pilotage.fabric.batch.work_area import (
     job_report,
     wrapper,
 )
+from pilotage.plugins.arc.rest import ArcRest, ComputingElement, Item, connect
 from requirements.errors import format_count
 from requirements.nodes import lrms_vocabulary
 from requirements.nodes.lrms_vocabulary import Vocabulary

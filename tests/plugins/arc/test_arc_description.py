@@ -2,8 +2,8 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from pilotage.fabric.batch.arc.arc import describe
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources, SubmissionRefused
+from pilotage.plugins.arc.arc import describe
 
 NASTY = """"'</Name><Path>/bin/sh</Path>&amp;&#10;)(executable="x") é"""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from examples.servers.starting import wait_until
-from pilotage.fabric.batch.arc.arc import Arc
-from pilotage.fabric.batch.arc.rest import ArcRest, Credentials
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
@@ -22,6 +20,8 @@ from pilotage.fabric.batch.batch_system import (
     State,
     SubmissionRefused,
 )
+from pilotage.plugins.arc.arc import Arc
+from pilotage.plugins.arc.rest import ArcRest, Credentials
 from pilotage.plugins.batch_check import command
 from tests.arc_ce import ArcCe
 from tests.grid_jobs import Site, ended, montecarlo, output, until
