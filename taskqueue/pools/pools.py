@@ -183,8 +183,10 @@ def lock_resolved(conn: Connection, pool_ids: Collection[str], *, now: datetime)
     """
     locked: set[str] = set()
     for ids in sql.split_batches(pool_ids):
-        locked.update(conn.execute(LOCK_RESOLVED, {"ids": ids}).scalars())
-        conn.execute(TOUCH_AT_INTERVALS, {"ids": ids, "now": now, "before": now - _TOUCH_INTERVAL})
+        found = conn.execute(LOCK_RESOLVED, {"ids": ids}).scalars().all()
+        if found:
+            conn.execute(TOUCH_AT_INTERVALS, {"ids": found, "now": now, "before": now - _TOUCH_INTERVAL})
+        locked.update(found)
     return frozenset(locked)
 
 
