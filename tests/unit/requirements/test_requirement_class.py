@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from requirements.requirement_class import RequirementClass
+from requirements.requirement_class import RequirementClass, exclude_names, names_without_any
+from requirements.values import fold
 
 _names = st.frozensets(st.text(min_size=1, max_size=5), max_size=4)
 _classes = st.builds(
@@ -75,3 +76,14 @@ def test_what_a_class_requires_is_among_its_statements(field: Field[Any]) -> Non
     values = {bool: True, frozenset: frozenset({"a"}), int: 7, type(None): 7}
     value = next(value for kind, value in values.items() if type(getattr(plain, field.name)) is kind)
     assert replace(plain, **{field.name: value}).statements != plain.statements
+
+
+_SITES = st.lists(st.sampled_from(["LCG.A.ch", "lcg.a.CH", "Lcg.B.ch", "ANY", "aNy", "any.ch", "ÄNY", "äny"]))
+
+
+@given(_SITES, _SITES)
+def test_names_are_compared_in_any_spelling(names: list[str], others: list[str]) -> None:
+    folded = {fold(name) for name in others}
+    assert exclude_names(names, others) == {name for name in names if fold(name) not in folded}
+    asks_any = "any" in map(fold, names)
+    assert names_without_any(names) == (frozenset() if asks_any else frozenset(names))
