@@ -233,6 +233,46 @@ def test_one_round_tells_what_it_did_and_a_second_gateway_is_refused(file: Path)
     assert "another manager has it open" in second.stderr
 
 
+def check(file: Path, **queue: object) -> tuple[int, str, str]:
+    """The check of a gateway whose queue is stated like this: exit status, error of its system, messages."""
+    said = yaml.safe_load(file.read_text())
+    said["queues"][0].update(queue)
+    file.write_text(yaml.safe_dump(said))
+    done = run("gateway", "--config", str(file), "--check", "--json")
+    answers = json.loads(done.stdout) if done.stdout else [{"error": ""}]
+    return done.returncode, answers[0]["error"], done.stderr
+
+
+def test_the_check_passes_beside_a_gateway_that_works(file: Path) -> None:
+    gateway = Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=file.with_suffix(".log"))
+    gateway.start()
+    try:
+        wait_until(lambda: "grid jobs: none" in file.with_suffix(".log").read_text())
+        assert check(file)[:2] == (0, "")
+    finally:
+        gateway.stop()
+
+
+def test_the_check_fails_where_the_batch_system_would_refuse_each_local_job(file: Path) -> None:
+    status, error, _ = check(file, batch_queue="nosuch")
+    assert (status, error) == (1, f"{QUEUE}: no batch queue nosuch, there are local")
+
+    status, error, _ = check(file, batch_queue="local", cores=4)
+    assert status == 1
+    assert error.startswith(f"{QUEUE}: a job would be refused: requires 4 cores")
+
+
+def test_the_check_fails_where_slurm_would_refuse_each_local_job(slurm_file: Path) -> None:
+    assert check(slurm_file)[:2] == (0, "")
+    status, error, _ = check(slurm_file, flags=["--foo"])
+    assert (status, "sbatch: unrecognized option '--foo'" in error) == (1, True), error
+
+
+def test_the_check_names_queues_that_are_not_in_the_tree(file: Path) -> None:
+    status, _, messages = check(file, queue="OSG.samgfarm.us/gate/nosuch")
+    assert (status, "queues/0: OSG.samgfarm.us/gate/nosuch: " in messages) == (2, True), messages
+
+
 def test_a_wrong_file_is_told_in_a_line_for_each_problem(file: Path) -> None:
     said = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump({**said, "poling_time": 1, "job_types": {"montcarlo": {}}, "vos": []}))

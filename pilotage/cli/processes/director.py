@@ -140,13 +140,7 @@ def director(
         Path, options.option("FILE", "Director file: service, VOs, batch systems and queues.", "--config")
     ],
     once: site_file.Once = False,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Check the file, its queues, batch systems and directories, print the result, and exit.",
-        ),
-    ] = False,
+    check: site_file.Check = False,
 ) -> None:
     """Submit pilots to batch queues, as many as there is work for, and follow them.
 
@@ -198,15 +192,7 @@ def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
     """Check the queues, what is stated of them, the batch systems, and that their directories take files."""
     with open_director(find_tree_queues(described, file)) as made:
         _require_slots(made, file, with_unknown=True)
-        answers = made.check_systems()
-    rows = (("failed" if error else "passed", name, error or "answers") for name, error in answers.items())
-    table = output.table(("", "System", "Answer"), rows)
-    output.emit(
-        [{"system": name, "error": error} for name, error in answers.items()],
-        as_json=as_json,
-        render=lambda: table,
-    )
-    return REFUSED if any(answers.values()) else 0
+        return site_file.show_check(made.check_systems(), as_json=as_json)
 
 
 def _once(described: DirectorFile, file: Path, *, as_json: bool) -> int:

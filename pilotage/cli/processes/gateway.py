@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 
 from pilotage.cli import options, output, process_setup, settings
-from pilotage.cli.errors import REFUSED, WrongUsage
+from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
 from pilotage.cli.output import LOCAL_JOBS, Column, Entry
 from pilotage.cli.processes import site_file
 from pilotage.cli.processes.site_file import TokenFile
@@ -30,6 +30,8 @@ from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
 from pilotage.fabric.batch.settings import Connections, list_private_paths, open_system
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
+from pilotage.fabric.director import system_check, targets
+from pilotage.fabric.director.targets import QueueTarget
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
 from pilotage.fabric.gateway.gateway import Gateway, GatewayAdvertising, GridJobPulling
@@ -47,7 +49,8 @@ from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSyste
 from pilotage.fabric.pilot.service import credentials, heartbeat
 from pilotage.fabric.pilot.service import transport as service_transport
 from pilotage.fabric.pilot.service.credentials import TokenRenewal
-from pilotage.fabric.pilot.service.transport import Away, Proxy, Transport
+from pilotage.fabric.pilot.service.transport import Away, Proxy, Refused, Transport
+from pilotage.fabric.pilot.settings import QueuePlace
 from requirements.errors import Problem, did_you_mean
 
 
@@ -63,13 +66,8 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
     with ExitStack() as stack:
         journal = Journal(described.directory)
         stack.callback(journal.close)
-        tokens = TokenFile(
-            file=described.token_file, kept=described.directory / "token", invalid=InvalidGateway
-        )
-        transport = Transport(
-            described.url, tokens, context=_tls(described, file), proxy=_proxy(described, file)
-        )
-        service = GatewayService(transport, tokens.keep)
+        tokens = _open_token(described)
+        service = _open_service(described, file, tokens)
         permits = Permits()
         context = ManagerContext(
             options=described,
@@ -120,6 +118,15 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
                 every=described.polling_time,
             ),
         )
+
+
+def _open_token(described: GatewayFile) -> TokenFile:
+    return TokenFile(file=described.token_file, kept=described.directory / "token", invalid=InvalidGateway)
+
+
+def _open_service(described: GatewayFile, file: Path, tokens: TokenFile) -> GatewayService:
+    transport = Transport(described.url, tokens, context=_tls(described, file), proxy=_proxy(described, file))
+    return GatewayService(transport, tokens.keep)
 
 
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
@@ -173,6 +180,9 @@ def _proxy(described: GatewayFile, file: Path) -> Proxy | None:
 
 
 log = logging.getLogger(__name__)
+
+#: Seconds for a batch system to answer a check.
+_CHECKED_WITHIN = 60.0
 
 
 class GatewayAction(StrEnum):
@@ -244,6 +254,7 @@ def gateway(
         int | None, options.option("ID", "With status: show the local jobs of this grid job.")
     ] = None,
     once: site_file.Once = False,
+    check: site_file.Check = False,
 ) -> None:
     """Fetch grid jobs for the queues of a site and run each as several local jobs in its batch system.
 
@@ -258,6 +269,10 @@ def gateway(
         raise WrongUsage("--job is for `pilotage gateway status`")
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     process_setup.raise_file_limit()
+    if check:
+        if status := _check(described, config, as_json=as_json):
+            raise typer.Exit(status)
+        return
     with open_gateway(described, config) as made:
         site_file.warn_of_readable([described.token_file, described.directory], described.systems)
         if once:
@@ -265,6 +280,45 @@ def gateway(
                 raise typer.Exit(REFUSED)
         else:
             _run(made, described, as_json=as_json)
+
+
+def _check(described: GatewayFile, file: Path, *, as_json: bool) -> int:
+    """Check the queues and the batch systems; the journal may be in use by a process that works."""
+    _handlers(described, file)
+    tokens = _open_token(described)
+    found = [
+        target
+        for vo in described.vos
+        for target in _compare_queues(_open_service(described, file, tokens), vo, described, file)
+    ]
+    with ExitStack() as stack:
+        connections = Connections(stack=stack)
+        systems = {
+            name: ReliableSystem(name=name, system=open_system(each, connections))
+            for name, each in described.systems.items()
+        }
+        answers = system_check.check_systems(systems, dict.fromkeys(found), seconds=_CHECKED_WITHIN)
+    return site_file.show_check(answers, as_json=as_json)
+
+
+def _compare_queues(
+    service: GatewayService, vo: str, described: GatewayFile, file: Path
+) -> list[QueueTarget]:
+    """The queues of the file; `InvalidGateway` with those that do not exist, or have less than it states."""
+    found, wrong = [each.to_target() for each in described.queues], []
+    for number, target in enumerate(found):
+        try:
+            parameters = service.queue_parameters(QueuePlace(*target.queue.split("/")), vo)
+            message = targets.find_contradictions(target, parameters)
+        except Refused as error:
+            message = f"{target.queue}: {error}"
+        except Away as error:
+            raise CommandRefused(f"{described.url}: {error}") from None
+        if message:
+            wrong.append(Problem(path=f"queues/{number}", message=message, file=str(file)))
+    if wrong:
+        raise InvalidGateway(wrong)
+    return found
 
 
 def _once(made: Gateway, *, as_json: bool) -> GatewaySummary:

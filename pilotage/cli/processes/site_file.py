@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from pilotage.cli import output
+from pilotage.cli.errors import REFUSED
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.pilot import job_files
 from pilotage.fabric.pilot.service import credentials
@@ -17,6 +19,13 @@ from requirements.errors import InvalidInput, Problem
 
 log = logging.getLogger(__name__)
 
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Check the file, its queues, batch systems and directories, print the result, and exit.",
+    ),
+]
 Once = Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")]
 
 #: A token is renewed when half of its life is over, or so many seconds before its end if that is later.
@@ -106,3 +115,15 @@ def warn_of_readable(secrets: Collection[Path], systems: Mapping[str, SystemSett
                     secret,
                     name,
                 )
+
+
+def show_check(answers: Mapping[str, str], *, as_json: bool) -> int:
+    """Print what is wrong with each batch system; the exit status."""
+    rows = (("failed" if error else "passed", name, error or "answers") for name, error in answers.items())
+    table = output.table(("", "System", "Answer"), rows)
+    output.emit(
+        [{"system": name, "error": error} for name, error in answers.items()],
+        as_json=as_json,
+        render=lambda: table,
+    )
+    return REFUSED if any(answers.values()) else 0

@@ -204,6 +204,14 @@ class ChecksWorkAreas(Protocol):
         """Test that files can be written where work areas are made."""
 
 
+@runtime_checkable
+class DryRuns(Protocol):
+    """A batch system that can tell, without running it, whether it would take a job."""
+
+    def dry_run(self, job: BatchJob) -> None:
+        """`SubmissionRefused` with the reason if it would not take the job, which leaves nothing behind."""
+
+
 class BatchSystemAway(PilotageError):
     """The batch system cannot be queried: skip it in this cycle, conclude nothing."""
 

@@ -110,6 +110,10 @@ class LocalHost:
             self._turn([*entries, entry])
         return str(entry.number)
 
+    def dry_run(self, job: BatchJob) -> None:
+        """Refuse a job that never fits."""
+        self._check(job)
+
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """The states of jobs."""
         with self._locked() as entries:

@@ -33,6 +33,7 @@ from pilotage.fabric.director import (
     matcher_client,
     queue_states,
     surplus,
+    system_check,
     targets,
     workers,
 )
@@ -55,7 +56,6 @@ from pilotage.fabric.director.tracking import CleaningActions, OrphanTracking, P
 from pilotage.fabric.director.workers import (
     ActionResults,
     PilotSubmission,
-    PollRequest,
     SystemActions,
     SystemWorker,
 )
@@ -205,23 +205,18 @@ class Director:
         """Contradictions between the file and the queues, for any VO; also queues that do not exist."""
         found = set[str]()
         for vo, client in self.clients.items():
-            wrong, unknown = matcher_client.check_slots(client, vo, self.sites)
-            found.update(wrong, unknown if with_unknown else ())
+            of_vo = matcher_client.check_slots(client, vo, self.sites)
+            found.update(of_vo.wrong, of_vo.unknown if with_unknown else ())
         return sorted(found)
 
     def check_systems(self) -> Mapping[str, str]:
-        """Whether each batch system answers, and work areas can be written: the error, or an empty string."""
-        prefix = targets.stamp_prefix(self.sites.options.name)
-        request = PollRequest(handles=(), prefix=prefix, checks_areas=True)
-        for worker in self._workers.values():
-            worker.begin_poll(request)
-        workers.wait_for(self._workers.values(), self.sites.options.system_timeout)
-        found = {}
-        for name, worker in self._workers.items():
-            problems: list[str] = []
-            answered = worker.take_snapshot(problems) is not None
-            found[name] = "" if answered else "; ".join(problems) or "no answer"
-        return found
+        """What is wrong with each batch system and its queues; an empty string: nothing."""
+        queues: dict[targets.QueueTarget, None] = {}
+        for vo, client in self.clients.items():
+            queues |= dict.fromkeys(matcher_client.check_slots(client, vo, self.sites).queues)
+        return system_check.check_systems(
+            self.sites.systems, queues, seconds=self.sites.options.system_timeout
+        )
 
     def _refresh(self, summary: DirectorSummary) -> list[DirectorPilot]:
         """Read our pilots from the service anew, VO by VO; refusals are noted in the summary."""

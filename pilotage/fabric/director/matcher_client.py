@@ -205,17 +205,35 @@ def fetch_demand(
     )
 
 
-def check_slots(client: ServiceClient, vo: str, sites: DirectorTargets) -> tuple[list[str], list[str]]:
-    """Contradictions between the file and the parameters of the queues; queues that do not exist."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCheck:
+    """What a file states, compared with the queues of a VO."""
+
+    wrong: list[str]  #: contradictions
+    unknown: list[str]  #: queues that do not exist
+    queues: list[QueueTarget]  #: with the slots of their pilots
+
+
+def check_slots(client: ServiceClient, vo: str, sites: DirectorTargets) -> SlotCheck:
+    """Compare the file with the parameters of the queues."""
     chosen = sites.all_targets(vo)
     described = _fetch_queues(client, vo, sorted({target.queue for target in chosen}))
+    known = [each for each in chosen if each.queue in described.parameters]
     found = {
-        each.queue: targets.find_contradictions(each, described.parameters[each.queue])
-        for each in chosen
-        if each.queue in described.parameters
+        each.queue: targets.find_contradictions(each, described.parameters[each.queue]) for each in known
     }
-    wrong = [f"{queue}: {contradiction}" for queue, contradiction in found.items() if contradiction]
-    return wrong, [f"{queue}: no such queue" for queue in described.unknown]
+    return SlotCheck(
+        wrong=[f"{queue}: {contradiction}" for queue, contradiction in found.items() if contradiction],
+        unknown=[f"{queue}: no such queue" for queue in described.unknown],
+        queues=[
+            replace(
+                each,
+                batch_queue=sites.entry_of(each),
+                resources=targets.find_slot(each, described.parameters[each.queue]),
+            )
+            for each in known
+        ],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -430,6 +430,11 @@ class DirectorTargets:
         batch_queue = broker.entry or ",".join(broker.queues[queue] for queue in group.queues)
         return broker.target("", broker.system, batch_queue, broker=group.broker)
 
+    def entry_of(self, target: QueueTarget) -> str:
+        """The batch queue that pilots for a target are given to: its own, or that of its broker for all."""
+        broker = self.brokers.get(target.broker)
+        return (broker.entry if broker else None) or target.batch_queue
+
     def choose_trial(self, group: TargetGroup, chance: random.Random) -> TargetGroup:
         """Where a pilot is sent to see whether it is better now: to one queue, so that it is clear which."""
         if not group.broker or self.brokers[group.broker].entry is not None:

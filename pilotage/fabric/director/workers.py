@@ -19,7 +19,6 @@ from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
     Capacity,
-    ChecksWorkAreas,
     Handle,
     JobReport,
     KeepsWorkAreas,
@@ -56,7 +55,6 @@ class PollRequest:
     prefix: str  #: of all our stamps
     outputs: frozenset[str] = frozenset()  #: stamps whose output is required once they have failed
     old_areas: float | None = None  #: seconds after which a work area is old; None: they are not listed
-    checks_areas: bool = False  #: whether files can be written where work areas are made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +239,6 @@ class SystemWorker:
 
     def _poll(self, request: PollRequest, deadline: float) -> SystemSnapshot:
         survey = self.system.survey(request.handles, request.prefix)
-        if request.checks_areas and isinstance(self.system.system, ChecksWorkAreas):
-            self.system.system.check_areas()
         problems = self._update_capacity()
         outputs: dict[str, Output | str] = {}
         for handle in request.handles:

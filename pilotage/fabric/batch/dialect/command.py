@@ -183,6 +183,19 @@ class DialectSystem(CommandLineSystem):
                 tally.add(amounts)
         return tally.queues()
 
+    def dry_run(self, job: BatchJob) -> None:
+        """Submit a job with the flags of a dry run, where the dialect has such."""
+        flags = self.dialect.submit.dry_run
+        if not flags:
+            return
+        try:
+            words = self._submission(replace(job, flags=(*job.flags, *flags)))
+            done = self._shell.run(words)
+        finally:
+            self.areas.remove([job.stamp])
+        if done.status != 0:
+            raise SubmissionRefused(f"{words[0]}: {done.said}")
+
     def count_jobs(self, queues: Collection[str]) -> JobCounts:
         """Count the jobs in these queues (empty: in all), also those that wait for several queues or for any.
 

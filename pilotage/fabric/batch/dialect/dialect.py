@@ -268,6 +268,7 @@ class SubmitCommand(_Data):
     gpus: Words = ()
     whole_node: Words = ()
     about: Words = ()  #: where administrators see what a job is for: `VO=cms;Owner=ada;Job=17`
+    dry_run: Words = ()  #: flags with which a job is only checked, not submitted; none: there are no such
     exclude: Words = ()  #: where it is not to run: `{nodes}`, separated by commas; none: there is no way
     script: Words = ("{script}",)
     #: By settings of resources, flags that state the same in other words: then the setting is left out.
@@ -279,7 +280,7 @@ class SubmitCommand(_Data):
 
     @field_validator(
         *("command", "cores", "several_cores", "memory", "wall_time", "gpus", "whole_node", "about"),
-        *("exclude", "script"),
+        *("dry_run", "exclude", "script"),
     )
     @classmethod
     def _names_what_is_known(cls, words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +25,6 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import workers
-from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.recorded_pilots import DirectorPilot, Status
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, new_stamp
 from pilotage.fabric.director.tracking import OrphanTracking, PilotTracking
@@ -52,7 +51,6 @@ class Scripted:
     surveys: int = 0
     submitted: list[str] = field(default_factory=list)
     killing: Callable[..., None] = lambda _: None
-    writing: Callable[[], None] = lambda: None
 
     def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
         self.surveys += 1
@@ -68,9 +66,6 @@ class Scripted:
     def list_old_areas(self, seconds: float) -> frozenset[str]:
         assert seconds == 7 * 86_400
         return self.old
-
-    def check_areas(self) -> None:
-        self.writing()
 
     def output(self, handle: Handle) -> Output:
         raise BatchSystemAway(f"no output of {handle.stamp}")
@@ -171,28 +166,6 @@ def test_a_task_without_an_end_is_reported_with_the_name_of_its_system() -> None
 
     assert summary.away == [frozen.trouble] == ["farm: a command or its file system hangs for 300 s"]
     assert not frozen.is_usable
-
-
-def test_work_areas_that_cannot_be_written_are_reported_where_that_is_checked() -> None:
-    full = Scripted(writing=raiser(BatchSystemAway("/jobs: a file cannot be written: disk full")))
-    assert poll(worker(full))[0] == {"farm"}, "a cycle finds out when it submits"
-
-    systems: dict[str, Any] = {"full": ReliableSystem(system=full), "good": ReliableSystem(system=Scripted())}  # type: ignore[arg-type]
-    options = DirectorOptions(name="north")
-    sites = DirectorTargets(queues={}, systems=systems, options=options, script=lambda _: "")
-    found = Director(sites=sites, clients={}).check_systems()
-    assert found["full"].startswith("/jobs: a file cannot be written: disk full")
-    assert found["good"] == ""
-
-
-def test_storage_that_hangs_holds_up_a_check_no_longer_than_a_task_may_take() -> None:
-    now, problems = [0.0], list[str]()
-    frozen = worker(Scripted(writing=threading.Event().wait), clock=lambda: now[0])  # type: ignore[arg-type]
-    frozen.begin_poll(replace(REQUEST, checks_areas=True))
-    workers.wait_for([frozen], 0.01)
-    now[0] = 61.0
-    assert frozen.take_snapshot(problems) is None
-    assert problems == ["farm: a command or its file system hangs for 61 s"]
 
 
 def test_a_task_that_is_late_is_no_failure_yet() -> None:
