@@ -100,10 +100,11 @@ class Matcher:
         # For each request the position of the first one with the same key.
         first = [numbers.setdefault(request.key or number, number) for number, request in enumerate(batch)]
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        was_fresh = time.monotonic() - self._memory.bans.at < _FRESH
-        found = self._claim_jobs(unique, fresh=was_fresh)
-        if was_fresh and (unanswered := [each for each in unique if _is_unanswered(found[id(each)])]):
-            found = found | self._retry_unanswered(unanswered, found)
+        is_fresh = time.monotonic() - self._memory.bans.at < _FRESH
+        found = self._claim_jobs(unique, fresh=is_fresh)
+        if again := [each for each in unique if _may_find_more(found[id(each)], was_fresh=is_fresh)]:
+            self.settle([found[id(each)] for each in again])
+            found = found | self._try_again(again, is_all=len(again) == len(unique))
         return [found[id(batch[number])] for number in first]
 
     def prepare_in_memory(self, request: MatchRequest) -> ClaimRequest | None:
@@ -134,15 +135,14 @@ class Matcher:
         with self._memory.lock:
             self._memory.waiting.exclude(emptied)
 
-    def _retry_unanswered(self, requests: Sequence[MatchRequest], before: Results) -> Results:
-        """Repeat requests without a job on an updated snapshot."""
+    def _try_again(self, requests: Sequence[MatchRequest], *, is_all: bool) -> Results:
+        """Repeat requests without a job, on one snapshot that begins after all their claims have ended."""
         try:
-            found = self._claim_jobs(requests, fresh=False)
+            return self._claim_jobs(requests, fresh=False)
         except Exception as error:  # of any kind: jobs of other requests must still be delivered
-            if len(requests) == len(before):
+            if is_all:
                 raise
-            return {id(request): Unserved(error) for request in requests}
-        return {number: _add_emptied(result, before[number]) for number, result in found.items()}
+            return dict.fromkeys(map(id, requests), Unserved(error))
 
     def _claim_jobs(self, requests: Sequence[MatchRequest], *, fresh: bool) -> Results:
         """One result per request; `fresh`: the snapshot of a moment ago is good enough."""
@@ -329,16 +329,9 @@ def _with_flags(
     return tuple(jobs)
 
 
-def _is_unanswered(result: ClaimResult | PilotageError) -> bool:
-    """Whether an updated snapshot may find a job."""
+def _may_find_more(result: ClaimResult | PilotageError, *, was_fresh: bool) -> bool:
+    """Whether a newer snapshot may find a job: this one was of a moment ago, or its jobs were gone."""
     if isinstance(result, ClaimResult):
-        return not (result.claimed or result.in_other_hands or result.refused in _REFUSALS)
-    return not isinstance(result, Unserved)
-
-
-def _add_emptied(
-    result: ClaimResult | PilotageError, before: ClaimResult | PilotageError
-) -> ClaimResult | PilotageError:
-    if isinstance(result, ClaimResult) and isinstance(before, ClaimResult):
-        return replace(result, emptied=result.emptied | before.emptied)
-    return result
+        is_settled = result.claimed or result.in_other_hands or result.refused in _REFUSALS
+        return not is_settled and (was_fresh or bool(result.emptied))
+    return was_fresh and not isinstance(result, Unserved)

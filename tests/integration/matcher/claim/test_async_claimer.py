@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -15,6 +15,7 @@ from sqlalchemy import Engine, insert, select, text
 
 from matcher.claim import async_claimer, snapshot
 from matcher.claim import matcher as matching
+from matcher.claim.claim_request import ClaimResult
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
 from requirements.states import JobStatus
@@ -263,6 +264,31 @@ def test_nothing_is_only_said_by_who_read_what_is_new(
     assert len(run(lambda: process.ask(_ask(9)), process).matches) == 1
 
 
+def test_a_request_waits_while_a_rival_holds_the_row_of_the_last_job(
+    engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, last = _put(engine, now, 2)
+    batches: list[int] = []
+    serve = process.matcher.serve
+
+    def count(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
+        batches.append(len(batch))
+        return serve(batch)
+
+    async def work() -> MatchResult:
+        await process.ask(_ask())  # by the thread: the next one begins in the event loop
+        monkeypatch.setattr(process.matcher, "serve", count)
+        with engine.connect() as rival, rival.begin() as transaction:
+            assert waiting.claim(rival, [waiting.task_queue_of(rival, last)], now)
+            asking = asyncio.create_task(process.ask(_ask(1)))
+            await asyncio.to_thread(waiting.until, lambda: len(batches) >= 2)
+            assert not asking.done(), "it is tried again"
+            transaction.rollback()
+        return await asking
+
+    assert [match.job_id for match in run(work, process).matches] == [last]
+
+
 @pytest.mark.parametrize("requests", [1, 2])
 def test_a_place_that_was_closed_a_moment_ago_makes_no_task_queue_empty(
     engine: Engine, now: datetime, process: ClaimingProcess, requests: int
@@ -293,6 +319,25 @@ def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) ->
 
         assert run(work, process) is None
     engine.dispose()
+
+
+def test_a_drain_gives_each_job_once_and_nothing_only_at_its_end(engine: Engine, now: datetime) -> None:
+    job_ids = [each for owner in range(20) for each in _put(engine, now, 1000, owner=f"user{owner}")]
+    given: Counter[int] = Counter()
+
+    async def pilot(process: ClaimingProcess, number: int) -> list[int]:
+        while (answer := await process.ask(_ask(number))).matches:
+            given.update(match.job_id for match in answer.matches)
+        with database.reading(engine) as conn:
+            return waiting.left(conn)
+
+    async def work() -> list[list[int]]:
+        return await asyncio.gather(*(pilot(processes[n % 2], n) for n in range(128)))
+
+    with ExitStack() as stack:
+        processes = [stack.enter_context(claiming(engine, waiting.matcher(engine, now))) for _ in range(2)]
+        assert run(work, *processes) == [[]] * 128, "no job waits when nothing is answered"
+    assert given == Counter(job_ids)
 
 
 @pytest.mark.parametrize("seed", range(3))

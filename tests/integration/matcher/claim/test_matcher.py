@@ -1,7 +1,9 @@
 """What a pilot gets: by what it presents, where it is, and who it speaks for."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select
@@ -10,7 +12,8 @@ from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from matcher import demand
 from matcher.claim import matcher as matching
-from matcher.claim.claim_request import ClaimResult
+from matcher.claim.claim_loop import StepwiseClaimer
+from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import MatcherCache
 from matcher.request.match_request import MatchCaller, MatchRequest, NotServed
@@ -145,12 +148,32 @@ def test_task_queues_that_were_found_empty_are_not_tried_for_ever(
             for number in range(20)
         ]
         task_queues.dequeue(conn, ids)
-    look = _one(matcher, request())
-    assert len(look.emptied) == 20
-    matcher.settle([look])
-    assert _one(matcher, request()).emptied == frozenset()
+    assert _one(matcher, request()) == ClaimResult()
     with database.reading(engine) as conn:
-        assert waiting.occupied(conn) == set()
+        assert waiting.occupied(conn) == set(), "before nothing is answered, the feed is read again"
+
+
+@pytest.mark.parametrize("fresh", [0.0, 60.0], ids=["just read", "of a moment ago"])
+def test_nothing_is_answered_by_a_reading_that_begins_after_the_claim(
+    engine: Engine, now: datetime, matcher: Matcher, fresh: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [gone] = _put(engine, now)
+    matcher.refresh()
+    monkeypatch.setattr(matching, "_FRESH", fresh)
+    claim, late = StepwiseClaimer.claim, list[int]()
+
+    def claim_after_rival(
+        claimer: StepwiseClaimer, requests: Sequence[ClaimRequest], *, now: datetime
+    ) -> Any:
+        """Between reading and claim the job is taken, and another one comes to another task queue."""
+        if not late:
+            with database.writing(engine) as conn:
+                late.extend(waiting.put(conn, now, owner="bob"))
+                task_queues.dequeue(conn, [gone])
+        return claim(claimer, requests, now=now)
+
+    monkeypatch.setattr(StepwiseClaimer, "claim", claim_after_rival)
+    assert _serve(matcher, request()) == [late]
 
 
 def test_a_listing_brings_nothing_back_that_was_found_empty(

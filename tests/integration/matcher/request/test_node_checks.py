@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -12,10 +13,10 @@ from sqlalchemy import Engine, event
 
 from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
-from cs_config.tree.configuration import Configuration
 from matcher import demand
 from matcher.claim import matcher as matching
-from matcher.claim.claim_request import ClaimResult
+from matcher.claim.claim_loop import Results
+from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest
 from optimizers.chain import batch
@@ -65,23 +66,23 @@ class Grid:
     def __init__(self, engine: Engine, now: datetime, text: str = GRID) -> None:
         self.engine, self.now = engine, now
         self.config = submitted.grid(text)
-        self.matcher = Matcher(engine, self._current, lambda: self.now, Random(1))
-        self._looks, self._meanwhile = 0, ""
+        self.matcher = Matcher(engine, lambda: self.config, lambda: self.now, Random(1))
 
-    def _current(self) -> Configuration:
-        """For the matcher, which reads it to follow the rules, to find the place, and to claim."""
-        self._looks += 1
-        if self._meanwhile and self._looks == 3:
-            text, self._meanwhile = self._meanwhile, ""
-            old = self.config
+    def change_before_claim(self, text: str) -> list[ClaimResult]:
+        """Let configuration and mapping change between the next look and its claim; what that claim finds."""
+        claims, found = self.matcher._claims, list[ClaimResult]()
+        claim = claims.claim
+
+        def change_first(requests: Sequence[ClaimRequest], *, now: datetime) -> Results:
+            claims.claim = claim  # type: ignore[method-assign]
             self.change(text)
             self.refresh()
-            return old
-        return self.config
+            results = claim(requests, now=now)
+            found.extend(each for each in results.values() if isinstance(each, ClaimResult))
+            return results
 
-    def change_before_claim(self, text: str) -> None:
-        """Let the configuration change, and the mapping with it, between the next look and its claim."""
-        self._looks, self._meanwhile = 0, text
+        claims.claim = change_first  # type: ignore[method-assign]
+        return found
 
     def submit(self, requirements: object, vo: str = "lhcb") -> int:
         jobs = [{"Executable": "a.sh", "Requirements": requirements}]
@@ -235,8 +236,9 @@ def test_the_claim_of_who_submits_checks_the_configuration_again(grid: Grid) -> 
     grid.change(FORWARDING)
     grid.refresh()
     grid.submit({"OS": "el8"})
-    grid.change_before_claim(GRID)
+    found = grid.change_before_claim(GRID)
     assert grid.ask({**at(MIXED), "SubmitFlags": True}) in ("node", "no_task_queue")
+    assert [each.claimed for each in found] == [()]
 
 
 def test_a_value_that_no_node_has_makes_the_queue_not_eligible(grid: Grid) -> None:
@@ -325,16 +327,17 @@ def test_a_configuration_that_changes_between_look_and_claim_gives_nothing_away(
     grid: Grid, meanwhile: str
 ) -> None:
     grid.submit({"OS": "el8"})
-    grid.change_before_claim(meanwhile)
-    assert grid.ask(at(MIXED), OS="el8") == "no_task_queue"
+    found = grid.change_before_claim(meanwhile)
+    grid.ask(at(MIXED), OS="el8")  # the second try knows the new configuration
+    assert [each.claimed for each in found] == [()]
 
 
 def test_a_pool_that_becomes_undecided_between_look_and_claim_is_not_given_away(grid: Grid) -> None:
     job = grid.submit({"OS": "el9"})
     text = GRID.replace("plain: {OS: el9}", "plain: {NodeAttributes: {OS: [el9, el8]}}")
-    grid.change_before_claim(text)
-    assert grid.ask(at(PLAIN), OS="el8") == "no_task_queue"
-    assert grid.ask(at(PLAIN), OS="el8") == "node"
+    found = grid.change_before_claim(text)
+    assert grid.ask(at(PLAIN), OS="el8") == "node", "as the second try finds"
+    assert [each.claimed for each in found] == [()]
     assert grid.ask(at(PLAIN), OS="el9") == [job]
 
 
