@@ -120,7 +120,7 @@ def find_causes(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) ->
     found: defaultdict[str, _HeldTaskQueues] = defaultdict(_HeldTaskQueues)
     for cause, request in answered:
         try:
-            served, resource = view.place(request.presented, request.caller, cache_key=request.cache_key)
+            served, resource = view.place(request.presented, request.caller)
         except PilotageError:  # the configuration has changed meanwhile
             continue
         if served is not None:

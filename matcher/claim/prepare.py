@@ -91,7 +91,7 @@ def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimR
     try:
         if presented.several:
             view.require_one_place(presented, request.caller)
-        served, resource = view.place(presented, request.caller, cache_key=request.cache_key)
+        served, resource = view.place(presented, request.caller)
     except PilotageError as error:
         return error
     if served is None:

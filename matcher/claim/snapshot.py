@@ -26,7 +26,6 @@ from matcher.limits.place_policy import PlacePolicy, PlainLimits
 from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
-from requirements.nodes.node_facts import Facts
 from requirements.resource import Allotment, Location, Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
@@ -36,19 +35,6 @@ from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Property of groups whose members accept each other's jobs.
 _JOB_SHARING = "JobSharing"
-
-
-#: Cached locations.
-_LOCATIONS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PilotLocation:
-    """The queue of a pilot, and its offer there."""
-
-    address: QueueAddress
-    resource: Resource  #: for the VOs that may use the queue now; possibly none
-    facts: Facts  #: of its node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +51,7 @@ class PreparedPlace:
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)  #: of single jobs
 
 
-#: Cached requests without a match, and cached places.
+#: Cached places, requests without a match, and open places.
 _REQUESTS = 10_000
 
 
@@ -155,11 +141,9 @@ class MatcherCache:
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     places: PlaceCache = field(default_factory=PlaceCache)
     #: By the cache key of requests, valid for one configuration and age of the mapping.
-    prepared: Cache[Hashable, PreparedPlace] = field(default_factory=lambda: Cache(_LOCATIONS))
+    prepared: Cache[Hashable, PreparedPlace] = field(default_factory=lambda: Cache(_REQUESTS))
     #: Requests by whether their place was prepared: `hit` or `miss`; threads may count one too few.
     lookups: Counter[str] = field(default_factory=lambda: Counter(hit=0, miss=0))
-    #: By the cache key of requests.
-    locations: Cache[Hashable, PilotLocation] = field(default_factory=lambda: Cache(_LOCATIONS))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
     no_matches: NoMatchCache = field(default_factory=NoMatchCache)
     bans: CachedBans = field(default_factory=CachedBans)
@@ -205,53 +189,35 @@ class Snapshot:
         """Connection for data that are not cached."""
         return self.reading.conn
 
-    def place(
-        self, presented: StatedResource, caller: MatchCaller, *, cache_key: Hashable | None = None
-    ) -> tuple[PlacePools | None, Resource]:
+    def place(self, presented: StatedResource, caller: MatchCaller) -> tuple[PlacePools | None, Resource]:
         """The place of a pilot, and its resource restricted to the caller's rights there.
 
-        None: the queue serves none of the VOs now. `cache_key` is `MatchRequest.cache_key`. The place has
-        the configuration's spelling (`place_pools.respell_place`).
+        None: the queue serves none of the VOs now. The place has the configuration's spelling
+        (`place_pools.respell_place`).
         """
-        places = self.memory.places
-        location = None if cache_key is None else self.memory.locations.find(cache_key, self.config)
-        if location is None:
-            address = _queue_address(presented, caller, self.config)
-            resource = _restrict_to_caller(presented.resource, caller, self.config)
-            if address is None:
-                vos = place_pools.usable_vos(resource.named_vos, presented, self.config)
-                resource = replace(resource, vos=vos)
-                if not vos:
-                    return None, resource
-                served = places.served_without_queue(
-                    self.reading,
-                    self.config,
-                    presented,
-                    vos,
-                    versions=self.versions,
-                    age=self.age,
-                    now=self.now,
-                )
-                return served, resource
-            if caller.stamp is not None:
-                resource = self.slot_bounds(address, resource.named_vos).bound(resource)
-            location = _locate(address, resource, presented.node_facts, self.config)
-            if cache_key is not None:
-                self.memory.locations.store(cache_key, location, self.config)
-        if not (vos := location.resource.named_vos):
-            return None, location.resource
+        places, reading, config = self.memory.places, self.reading, self.config
+        versions, age, now = self.versions, self.age, self.now
+        address = _queue_address(presented, caller, config)
+        resource = _restrict_to_caller(presented.resource, caller, config)
+        if address is None:
+            vos = place_pools.usable_vos(resource.named_vos, presented, config)
+            resource = replace(resource, vos=vos)
+            if not vos:
+                return None, resource
+            served = places.served_without_queue(
+                reading, config, presented, vos, versions=versions, age=age, now=now
+            )
+            return served, resource
+        if caller.stamp is not None:
+            resource = self.slot_bounds(address, resource.named_vos).bound(resource)
+        resource = _place_at_queue(resource, address, config)
+        if not (vos := resource.named_vos):
+            return None, resource
+        facts, submits = presented.node_facts, presented.submits
         served = places.served(
-            self.reading,
-            self.config,
-            location.address,
-            vos,
-            location.facts,
-            submits=presented.submits,
-            versions=self.versions,
-            age=self.age,
-            now=self.now,
+            reading, config, address, vos, facts, submits=submits, versions=versions, age=age, now=now
         )
-        return served, location.resource
+        return served, resource
 
     def slot_bounds(self, address: QueueAddress, vos: frozenset[str]) -> SlotBounds:
         """The largest slot that a pilot of one of the VOs may have at a queue."""
@@ -329,15 +295,15 @@ def _queue_address(
     return caller.queue
 
 
-def _locate(address: QueueAddress, resource: Resource, facts: Facts, config: Configuration) -> PilotLocation:
-    here = replace(
+def _place_at_queue(resource: Resource, address: QueueAddress, config: Configuration) -> Resource:
+    """The resource at a queue, for the VOs that may use it now; possibly none."""
+    return replace(
         resource,
         vos=frozenset(vo for vo in resource.named_vos if config.usable(address, vo)),
         sites=frozenset({fold(address.site)}),
         near=list_near(config, [address.site]),
         grid_ces=frozenset({fold(address.ce)}),
     )
-    return PilotLocation(address=address, resource=here, facts=facts)
 
 
 def _restrict_to_caller(resource: Resource, caller: MatchCaller, config: Configuration) -> Resource:

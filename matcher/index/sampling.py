@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from random import Random
 
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -86,11 +86,6 @@ class CandidateOrder:
         if found is not None:
             self.tried.append(found)
         return found
-
-    def reset(self) -> None:
-        """Start again with those already tried, for example after a rollback."""
-        self.order = chain(self.tried, self.order)
-        self.tried = []
 
 
 @dataclass(frozen=True, eq=False)
