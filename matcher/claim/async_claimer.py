@@ -1,6 +1,7 @@
 """Claims in the event loop (PostgreSQL): all requests that have come in go into one statement.
 
-Only for requests of one job whose place and candidates are in memory. The place has no limits, or only
+Only for requests of one job whose candidates are in memory; what the mapping decides at their place is read
+first, in another thread, if it is not. The place has no limits, or only
 running limits that task queues decide, and had room a moment ago. The claim thread serves all others, and
 those for which no job was found here, because only a current index can prove that there is none. A single
 request is sent at once, without a timer or a thread. While a statement is under way, requests gather for the
@@ -53,6 +54,7 @@ _BATCH = 64
 _MOST_WAITING = 1024
 #: Task queues tried for a request; afterwards the claim thread serves it.
 _TRIES = 4
+_NOT_IN_TIME = "there was no answer in time; try again"
 #: Releases jobs, by their leases, that were claimed for a request and cannot be delivered.
 Release = Callable[[MatchRequest, tuple[str, ...]], None]
 
@@ -105,7 +107,16 @@ class AsyncClaimer:
         self._is_dispatching = False
 
     async def claim(self, request: MatchRequest, is_gone: Callable[[], bool]) -> MatchResult | None:
-        """A job; None: the claim thread has to serve the request. Errors as of `submit`."""
+        """A job; None: the claim thread has to serve the request. Errors as of `submit`.
+
+        The first request from a place waits until the mapping was read for it, then it is one as any other.
+        """
+        if self._lanes and not self._matcher.knows_place(request):
+            try:
+                async with asyncio.timeout(request.deadline - time.monotonic()):
+                    await asyncio.to_thread(self._matcher.read_place, request)
+            except TimeoutError:
+                raise NotInTime(_NOT_IN_TIME) from None
         if (future := self.submit(request, is_gone)) is None:
             return None
         try:
@@ -137,7 +148,7 @@ class AsyncClaimer:
         timer = loop.call_later(
             request.deadline - time.monotonic(),
             ticket.refuse,
-            NotInTime("there was no answer in time; try again"),
+            NotInTime(_NOT_IN_TIME),
         )
         if key is not None:
             self._keys.add(key)

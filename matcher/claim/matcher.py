@@ -16,7 +16,7 @@ from matcher.claim import claim_loop, in_doubt_claims
 from matcher.claim.claim_loop import Results, StepwiseClaimer
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.in_doubt_claims import InDoubtClaims
-from matcher.claim.prepare import NODE, prepare
+from matcher.claim.prepare import NODE, find_place, prepare
 from matcher.claim.snapshot import MatcherCache, NoMatch, Snapshot
 from matcher.index.place_pools import PlacePools
 from matcher.index.queue_pools import QueuePoolCache
@@ -124,6 +124,17 @@ class Matcher:
         except NeedsDatabase:
             return None
         return prepared if isinstance(prepared, ClaimRequest) and prepared.is_single else None
+
+    def knows_place(self, request: MatchRequest) -> bool:
+        """Whether what the mapping decides at the place of a request is in memory, or is not kept there."""
+        generation = self._config(), self._memory.places.age
+        key = request.cache_key
+        return key is None or self._memory.prepared.find(key, generation) is not None
+
+    def read_place(self, request: MatchRequest) -> None:
+        """Read what the mapping decides at the place of a request, for `prepare_in_memory`. Thread-safe."""
+        with database.reading_lazily(self._engine) as reading:
+            find_place(self._view(reading, self.now(), None), request)
 
     def record_outcome(self, prepared: ClaimRequest, *, gave: bool) -> None:
         """Record whether a claim at a place with limits got a job."""

@@ -34,7 +34,7 @@ NODE = "node"
 def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult | PilotageError:
     """A request's candidates; a `ClaimResult` if it can be answered without a claim."""
     presented = request.presented
-    here = _find_place(view, request)
+    here = find_place(view, request)
     if not isinstance(here, PreparedPlace):
         return here
     served, resource, in_memory = here.served, here.resource, isinstance(view.reading, NoTransaction)
@@ -80,7 +80,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     )
 
 
-def _find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimResult | PilotageError:
+def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimResult | PilotageError:
     """Everything that does not depend on the waiting jobs, cached by cache key, configuration and mapping."""
     presented, known = request.presented, view.memory.prepared
     generation = view.config, view.age

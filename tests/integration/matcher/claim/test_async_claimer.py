@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -88,6 +90,37 @@ def test_what_comes_in_together_is_claimed_together(
     given = [match.job_id for answer in answers if answer for match in answer.matches]
     assert len(given) == len(set(given)) == 30, "none of them needed the thread"
     assert len(_open_attempts(engine)) == 31
+
+
+def test_the_first_request_from_a_place_is_claimed_for_in_the_event_loop(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 2)
+    with claiming(engine, waiting.matcher(engine, now)) as process:
+        waiting.until(lambda: process.matcher.is_loaded)
+
+        async def work() -> None:
+            for number, place in enumerate((LONG, waiting.ELSEWHERE), 1):
+                answer = await process.ask(replace(_ask(**at(place)), cache_key=place))
+                assert (len(answer.matches), process.in_loop) == (1, number)
+
+        run(work, process)
+
+
+def test_a_place_that_cannot_be_read_in_time_is_an_answer_in_time(
+    process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+    monkeypatch.setattr(process.matcher, "read_place", lambda _: is_over.wait(300))
+
+    async def work() -> None:
+        try:
+            with pytest.raises(NotInTime):
+                await process.ask(replace(_ask(seconds=0.05), cache_key="place"))
+        finally:
+            is_over.set()
+
+    run(work, process)
 
 
 def test_a_pilot_without_room_does_not_reach_the_thread(
@@ -322,7 +355,7 @@ def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) ->
 
 
 def test_a_drain_gives_each_job_once_and_nothing_only_at_its_end(engine: Engine, now: datetime) -> None:
-    job_ids = [each for owner in range(20) for each in _put(engine, now, 1000, owner=f"user{owner}")]
+    job_ids = [each for owner in range(20) for each in _put(engine, now, 100, owner=f"user{owner}")]
     given: Counter[int] = Counter()
 
     async def pilot(process: ClaimingProcess, number: int) -> list[int]:
