@@ -24,8 +24,7 @@ from pilotage.cli.processes import site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric import bundle, node_script
-from pilotage.fabric.batch.batch_system import ReliableSystem
-from pilotage.fabric.batch.settings import Connections, open_system
+from pilotage.fabric.batch.settings import Connections
 from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
@@ -70,12 +69,7 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             for vo, each in described.vos.items()
         }
         connections = Connections(stack=stack)
-        systems = {
-            name: ReliableSystem(
-                name=name, system=open_system(each, connections), evidence=described.lost_after
-            )
-            for name, each in described.systems.items()
-        }
+        systems = described.open_systems(connections)
         sites = DirectorTargets(
             queues={each.queue: each.to_target() for each in described.queues},
             brokers=described.brokers,

@@ -292,11 +292,7 @@ def _check(described: GatewayFile, file: Path, *, as_json: bool) -> int:
         for target in _compare_queues(_open_service(described, file, tokens), vo, described, file)
     ]
     with ExitStack() as stack:
-        connections = Connections(stack=stack)
-        systems = {
-            name: ReliableSystem(name=name, system=open_system(each, connections))
-            for name, each in described.systems.items()
-        }
+        systems = described.open_systems(Connections(stack=stack))
         answers = system_check.check_systems(systems, dict.fromkeys(found), seconds=_CHECKED_WITHIN)
     return site_file.show_check(answers, as_json=as_json)
 

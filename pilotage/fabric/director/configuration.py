@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from pilotage.fabric.batch import settings
-from pilotage.fabric.batch.batch_system import Evidence
-from pilotage.fabric.batch.settings import SystemSettings
+from pilotage.fabric.batch.batch_system import Evidence, ReliableSystem
+from pilotage.fabric.batch.settings import Connections, SystemSettings
 from pilotage.fabric.director.targets import (
     BROKER,
     Address,
@@ -123,22 +123,40 @@ class Vo(FileSection):
     token_file: Path  #: of a director's token for it, readable by its owner only
 
 
-class DirectorFile(DirectorOptions):
-    """The configuration file of a director."""
+class SiteFile(FileSection):
+    """What the files of directors and gateways have in common."""
+
+    FORMER: ClassVar[Mapping[str, str]] = {"every": "polling_time", "gone": "lost_after"}
 
     url: ServiceUrl
-    vos: dict[str, Vo] = Field(min_length=1)
     systems: dict[str, SystemSettings] = Field(min_length=1)
+    lost_after: Evidence = Evidence()  #: that a batch job is gone
+    proxy: str | None = None  #: HTTP proxy to the service, or `none`; none stated: that of the environment
+    authorities: Path | None = None  #: CA certificates (PEM), a file or a directory; none: the host's
+
+    def open_systems(self, connections: Connections) -> dict[str, ReliableSystem]:
+        """The batch systems of the file by name."""
+        return {
+            name: ReliableSystem(
+                name=name, system=settings.open_system(each, connections), evidence=self.lost_after
+            )
+            for name, each in self.systems.items()
+        }
+
+
+class DirectorFile(DirectorOptions, SiteFile):
+    """The configuration file of a director; with `authorities`, which its pilots get, too, a file."""
+
+    FORMER: ClassVar[Mapping[str, str]] = {**DirectorOptions.FORMER, **SiteFile.FORMER}
+
+    vos: dict[str, Vo] = Field(min_length=1)
     #: That pilots are sent straight to; in a file also `{from_tree: …, listed: […]}`.
     queues: tuple[DirectorQueue, ...] = ()
     from_tree: TreeSelection | None = None  #: further queues, those of a part of the tree
     brokers: dict[BrokerName, Broker] = Field(default_factory=dict)  #: that pick the queue
     polling_time: Seconds = 60  #: between two cycles
-    lost_after: Evidence = Evidence()  #: that a batch job is gone
     pilot: tuple[str, ...] = ()  #: further arguments of every pilot
     pilot_url: ServiceUrl | None = None  #: of the service, as nodes see it; none: `url`
-    proxy: str | None = None  #: HTTP proxy to the service, or `none`; none stated: that of the environment
-    authorities: Path | None = None  #: CA certificates (PEM) for pilots; none: those of the nodes
 
     @model_validator(mode="before")
     @classmethod

@@ -368,8 +368,6 @@ class DirectorOptions(FileSection):
     FORMER: ClassVar[Mapping[str, str]] = {
         "at_once": "max_pilots_per_cycle",
         "soon": "short_job",
-        "every": "polling_time",
-        "gone": "lost_after",
         "task": "system_timeout",
     }
 

@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pilotage.fabric.batch.batch_system import Evidence
-from pilotage.fabric.batch.settings import SystemSettings, load_kind
+from pilotage.fabric.batch.settings import load_kind
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.targets import Seconds
 from pilotage.fabric.manager.context import ManagerOptions
@@ -32,28 +31,22 @@ class GatewayQueue(configuration.DirectorQueue):
     wall_time_per_cpu: float | None = Field(default=None, ge=1, le=1000)
 
 
-class GatewayFile(ManagerOptions):
+class GatewayFile(ManagerOptions, configuration.SiteFile):
     """The configuration file of a gateway."""
 
     FORMER: ClassVar[Mapping[str, str]] = {
         **ManagerOptions.FORMER,
-        "every": "polling_time",
+        **configuration.SiteFile.FORMER,
         "work_every": "job_polling_time",
-        "gone": "lost_after",
     }
 
-    url: configuration.ServiceUrl
     token_file: Path  #: file with a gateway's token, readable by its owner only
     vos: tuple[str, ...] = Field(min_length=1)
-    systems: dict[str, SystemSettings] = Field(min_length=1)
     queues: tuple[GatewayQueue, ...] = Field(min_length=1)
     job_types: dict[str, SiteLimits] = Field(default_factory=dict)  #: types left out have defaults
     advertise: tuple[Scope, ...] | None = None  #: none: the queues, their CEs and sites
     polling_time: Seconds = 20  #: between two cycles with the service, which may wish a shorter interval
     job_polling_time: Seconds = 5  #: between two cycles of the job manager
-    lost_after: Evidence = Evidence()  #: that a local job is gone
-    authorities: Path | None = None  #: file or directory of CA certificates; none: the system's
-    proxy: str | None = None  #: HTTP proxy to the service, or `none`; none stated: that of the environment
 
     def scopes(self) -> tuple[str, ...]:
         """Scopes to advertise: sites before their CEs, and CEs before their queues."""
