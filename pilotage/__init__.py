@@ -7,7 +7,7 @@ imported when they are first used: `import pilotage` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pilotage.client import AsyncClient, Client, JobRecord, Pages, Resources, StatusChange
+    from pilotage.client.client import AsyncClient, Client, JobRecord, Pages, Resources, StatusChange
     from pilotage.fabric.client import ApiError, ServiceAway
     from requirements.errors import PilotageError
 
@@ -35,4 +35,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_MODULES.get(name, "pilotage.client")), name)
+    return getattr(import_module(_MODULES.get(name, "pilotage.client.client")), name)

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pilotage.cli import home_directory
+from pilotage.client import connection
 from pilotage.fabric.client import ServiceClient
 
 PILOTAGE = Path(sys.executable).with_name("pilotage")
@@ -98,7 +98,7 @@ class Installation:
 
     def reached(self) -> dict[str, str]:
         """The variables that say where the service is, and with which token."""
-        return home_directory.read_client_env(self.home)
+        return connection.read_client_env(self.home)
 
     def client(self) -> ServiceClient:
         """Its operator's client."""

@@ -22,11 +22,11 @@ from cs_config.versions import store
 from matcher.limits import compiled_rules
 from pilotage import entry_points, extensions
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import home_directory, output, wiring
+from pilotage.cli import output, wiring
 from pilotage.cli.errors import REFUSED, explain_missing, one_line
-from pilotage.cli.home_directory import FILE
 from pilotage.cli.processes import tls
 from pilotage.cli.settings import InvalidSettings, Settings, command_with
+from pilotage.client.connection import CLIENT_ENV, FILE
 from pilotage.entry_points import BrokenPlugin
 from pilotage.extensions import Plugin
 from pilotage.service.auth.oidc import discovery
@@ -476,7 +476,7 @@ def check_files(settings: Settings) -> Iterator[Finding]:
         message = f"{settings.home} does not exist yet; `pilotage up` and `pilotage db upgrade` make it"
         yield Finding("home", Health.WARNING, message)
         return
-    mine = [settings.key, settings.home / home_directory.CLIENT_ENV]
+    mine = [settings.key, settings.home / CLIENT_ENV]
     urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
     if any(map(cli_engine.may_have_password, urls)):
         mine.append(settings.home / FILE)  # the URL with the password may be set there

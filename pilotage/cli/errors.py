@@ -7,9 +7,12 @@ import sys
 import traceback
 import unicodedata
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from typer.exceptions import TyperException
 
+from pilotage.client.errors import CommandRefused as CommandRefused
+from pilotage.client.errors import WrongUsage as WrongUsage
 from requirements.errors import InvalidInput, PilotageError, format_count
 
 REFUSED = 1  #: refused or not found
@@ -20,6 +23,9 @@ INTERRUPTED = 130  #: Ctrl-C, as shells count it
 _MOST_LINES = 20
 #: A job of a submission in the path of a problem.
 _JOB = re.compile(r"^jobs\[\d+\]")
+
+#: Packages of the whole program.
+_OURS = frozenset({"agents", "cs_config", "matcher", "optimizers", "pilotage", "requirements", "taskqueue"})
 
 #: Errors that the user can correct; anything else is a bug and keeps its traceback.
 SHOWN_ERRORS: tuple[type[Exception], ...] = (PilotageError, TyperException, OSError)
@@ -38,18 +44,6 @@ BEYOND_CLIENT = frozenset(
     {"alembic", "cryptography", "fastapi", "jinja2", "jwt", "prometheus_client", "python_multipart"}
     | {"sqlalchemy", "starlette", "uvicorn"}
 )
-
-
-class CommandRefused(PilotageError):
-    """The command cannot be carried out."""
-
-    code = "refused"
-
-
-class WrongUsage(PilotageError):
-    """The command line or the settings are invalid."""
-
-    code = "wrong_usage"
 
 
 def show_error(error: Exception, *, as_json: bool) -> int:
@@ -89,6 +83,11 @@ def show_notes(error: BaseException) -> None:
 def explain_missing(error: ModuleNotFoundError) -> CommandRefused | None:
     """How to install the package that is missing; None for a module that is not of our dependencies."""
     package = (error.name or "").partition(".")[0]
+    if package in _OURS and find_spec("pilotage.service") is None:
+        return CommandRefused(
+            "this needs the whole program: install `pilotage` instead of `pilotage-client`, "
+            "or in an environment of its own"
+        )
     extra = EXTRAS.get(package)
     if extra is None and package not in BEYOND_CLIENT:
         return None

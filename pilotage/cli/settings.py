@@ -27,8 +27,8 @@ from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader
 from pilotage import extensions
 from pilotage.cli import options
-from pilotage.cli.home_directory import FILE, PREFIX, default_home
 from pilotage.cli.options import CommandFunction
+from pilotage.client.connection import FILE, PREFIX, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
 
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, Final, Protocol, Self
 from urllib.parse import quote, urlencode
 
 from pilotage.fabric.pilot.service import transport as trust
-from pilotage.fabric.pilot.service.service_client import MOST_POOLS
 from pilotage.fabric.pilot.service.transport import (
+    MOST_POOLS,
     Away,
     Refused,
     Rejection,
@@ -230,6 +230,10 @@ class ServiceClient:
         """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""
         owner = {} if vo is None else {"vo": vo}
         return str(self._http.upload_stream(_with_query("/sandboxes", owner), archive).body["sandbox"])
+
+    def plan_submission(self, question: Mapping[str, object]) -> Json:
+        """The requests that submit some sources, and the files that each needs."""
+        return self._call("POST", "/jobs/plan", json=dict(question))
 
     def submit(
         self,

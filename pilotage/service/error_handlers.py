@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from cs_config import errors as config_errors
 from matcher.preview import outlook
 from matcher.request import match_request as matcher_errors
+from optimizers.submit.plan import PlanTooLarge
 from pilotage.service import http_errors, middleware
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.oidc import discovery
@@ -52,6 +53,7 @@ STATUS: dict[type[Exception], int] = {
     taskqueue_errors.OtherProcess: 409,
     taskqueue_errors.QuotaExceeded: 429,
     taskqueue_errors.TooLarge: 413,
+    PlanTooLarge: 413,
     taskqueue_errors.StorageAway: 503,
     matcher_errors.Busy: 503,
     matcher_errors.NotInTime: 503,

@@ -3,118 +3,27 @@
 import json
 import os
 import re
-import signal
 import sqlite3
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import jwt
 import psutil
 import pytest
 
 from examples.servers.starting import free_port, wait_until
-from pilotage.cli import home_directory
+from pilotage.client import connection
 from pilotage.fabric.client import ServiceClient
+from tests.acceptance.one_machine import JOB, RESOURCES, Home
 from tests.acceptance.processes import PILOTAGE
-
-RESOURCES = """
-Resources:
-  Sites:
-    LCG.Here.org:
-      CEs:
-        ce01:
-          MaxRAM: 4000
-          maxCPUTime: 100000
-          Queues:
-            long: {}
-            short: {MaxRAM: 2000}
-Operations:
-  Defaults:
-    JobDescription:
-      Memory: {type: number, resource: MaxRAM}
-    JobScheduling: {RescheduleDelays: [0], HoldTime: 1}
-Registry:
-  VO: {biomed: {}}
-"""
 
 #: Of `job wait`: as many seconds as a slow machine needs.
 PATIENT = ("--timeout", 300)
 PYTHON_PAGE = Path(__file__).parents[2] / "docs" / "user" / "python.md"
-
-JOB = """[
-  JobName = "hello";
-  Executable = "hello.sh";
-  Arguments = "%s";
-  InputSandbox = { "hello.sh" };
-  StdOutput = "std.out";
-  OutputSandbox = { "std.out" };
-  Requirements = [ Memory = 3000; ];
-]"""
-
-
-@dataclass
-class Home:
-    """A home directory, and the commands of whoever owns it."""
-
-    path: Path
-    programs: str = os.environ["PATH"]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
-        return {**kept, "PILOTAGE_HOME": str(self.path), "PATH": self.programs}
-
-    def run(self, *arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(PILOTAGE), *map(str, arguments)],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == status, done
-        assert "Traceback" not in done.stderr
-        return done
-
-    def json(self, *arguments: object, status: int = 0) -> Any:
-        return json.loads(self.run(*arguments, "--json", status=status).stdout)
-
-    def error(self, *arguments: object, status: int) -> str:
-        done = self.run(*arguments, status=status)
-        assert len(done.stderr.splitlines()) == 1, done.stderr
-        return done.stderr
-
-    @contextmanager
-    def running(self, *arguments: str) -> Iterator[None]:
-        """`pilotage up`, ended with Ctrl-C, which it has to survive without a scratch."""
-        with (self.path.parent / "up.log").open("a") as log:
-            process = subprocess.Popen(
-                [str(PILOTAGE), "up", "--port", "0", *arguments],
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        try:
-            assert process.stdout is not None
-            if not any("Ctrl-C" in line for line in process.stdout):
-                raise AssertionError((self.path.parent / "up.log").read_text())
-            yield
-        finally:
-            try:
-                process.send_signal(signal.SIGINT)
-                process.communicate(timeout=300)
-            finally:
-                process.kill()
-                process.communicate()
-        assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +245,7 @@ def test_a_second_system_keeps_out_of_the_same_home(up: Home) -> None:
 def test_secrets_are_for_their_owner_alone_and_the_doctor_finds_nothing(up: Home) -> None:
     for name in ("client.env", "signing-key.pem"):
         assert stat.S_IMODE((up.path / name).stat().st_mode) == 0o600
-    token = home_directory.read_client_env(up.path)["PILOTAGE_TOKEN"]
+    token = connection.read_client_env(up.path)["PILOTAGE_TOKEN"]
     claims = jwt.decode(token, options={"verify_signature": False})
     assert claims["exp"] - claims["iat"] <= 8 * 86_400  # `up` renews it while it runs
     # Until each agent has had its first cycle they are not all found at work.

@@ -1,7 +1,7 @@
 """`pilotage job list`, `show`, `log`, `logs` and `explain`, and the tables of explanations."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry, PagedList
+from pilotage.client import waiting
 from pilotage.fabric.client import ApiError, ServiceClient
 from requirements.errors import format_count
 from requirements.states import FINAL
@@ -140,7 +141,7 @@ def list_jobs(
             _summary(client, by, given, service)
             return
         if wanted:
-            found = PagedList(name="jobs", entries=list(fetch_jobs(client, wanted)))
+            found = PagedList(name="jobs", entries=list(waiting.fetch_jobs(client, wanted)))
         else:
             found = _list_visible(client, given, limit, after=after)
             if found.next is not None:
@@ -161,13 +162,6 @@ def _list_visible(
         raise CommandRefused(
             f"{error}; `pilotage job list --by vo,status` counts the jobs at your site"
         ) from None
-
-
-def fetch_jobs(client: ServiceClient, ids: Sequence[int]) -> Iterator[Entry]:
-    """The existing jobs with these ids."""
-    for start in range(0, len(ids), output.PAGE):
-        named = ",".join(map(str, ids[start : start + output.PAGE]))
-        yield from client.jobs({"id": named}, limit=output.PAGE)["jobs"]
 
 
 def list_newest(
@@ -307,14 +301,7 @@ def _explain_file(client: ServiceClient, file: Path, *, forwarding: bool) -> Ent
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(f"{file}: neither a job id nor a readable file: {error}") from None
-    from pilotage.cli.commands import job_submit  # imported late: parsing needs more time than a request
-
-    first = job_submit.read_drafts(text, file=str(file), directory=file.parent)[0]
-    if first.text is not None:
-        return client.explain_description(jdl=first.text, forwarding=forwarding)
-    return client.explain_description(
-        job=job_submit.description_as_json(first.content), forwarding=forwarding
-    )
+    return client.explain_description(jdl=text, forwarding=forwarding)
 
 
 _LOG: Mapping[str, Column] = {

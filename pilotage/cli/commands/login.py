@@ -12,10 +12,11 @@ from typing import Annotated
 
 import typer
 
-from pilotage.cli import connection, home_directory, options, output
+from pilotage.cli import home_directory, options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.home_directory import ClientSettings
+from pilotage.client import connection
+from pilotage.client.connection import ClientSettings
 from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 
 #: Lifetime in seconds of a token that `login` signs, and the maximum of the session.
@@ -75,8 +76,8 @@ def login(
 
 def _log_in_commands(service: ServiceOptions) -> None:
     """Let a person confirm a code in a browser, and store the token."""
-    chosen = home_directory.load_client_settings(home=service.home, url=service.url)
-    written = home_directory.read_client_env(chosen.home)
+    chosen = connection.load_client_settings(home=service.home, url=service.url)
+    written = connection.read_client_env(chosen.home)
     if "PILOTAGE_TOKEN" in os.environ:
         raise WrongUsage("PILOTAGE_TOKEN is set, and counts before a login: unset it first")
     with connection.make_client(chosen, written, "") as client:
@@ -142,8 +143,8 @@ def revoke(
 
 def _signing_client(service: ServiceOptions) -> ServiceClient:
     """A client with the configured token, or else with an operator's token signed by the local key."""
-    mine = home_directory.load_client_settings(home=service.home, url=service.url)
-    if mine.token or home_directory.read_client_env(mine.home):
+    mine = connection.load_client_settings(home=service.home, url=service.url)
+    if mine.token or connection.read_client_env(mine.home):
         return connection.connect(url=service.url, home=service.home)
     # Imported late: most users have a token, and need neither all settings nor keys nor the database.
     from pilotage.cli import settings

@@ -12,10 +12,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pilotage.cli import home_directory, options, output
+from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import harmless
 from pilotage.cli.output import Column, Entry
+from pilotage.client import connection
 from pilotage.fabric.pilot import main as pilot_main
 
 
@@ -31,8 +32,8 @@ def _environment(words: Sequence[str], home: Path | None) -> Mapping[str, str]:
     """
     if "PILOTAGE_URL" in os.environ or "--url" in words:
         return os.environ
-    found = home_directory.load_client_settings(home=home).home
-    return {**home_directory.read_client_env(found), **os.environ, "PILOTAGE_HOME": str(found)}
+    found = connection.load_client_settings(home=home).home
+    return {**connection.read_client_env(found), **os.environ, "PILOTAGE_HOME": str(found)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from pilotage.cli.processes import agent, local_pilots, serve, tls, worker
 from pilotage.cli.processes.agent import AgentContext
 from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
 from pilotage.cli.settings import Settings
+from pilotage.client import connection
 from pilotage.service.app import create_app
 from pilotage.service.auth import callers
 from pilotage.service.services import Services
@@ -31,7 +32,7 @@ def show_banner(chosen: Settings, parts: Services, url: str, *, as_json: bool) -
         facts = {
             "url": url,
             "home": str(chosen.home),
-            "client_env": str(chosen.home / home_directory.CLIENT_ENV),
+            "client_env": str(chosen.home / connection.CLIENT_ENV),
             "redis_url": None if chosen.redis_url is None else cli_engine.hide_password(chosen.redis_url),
         }
         sys.stdout.write(json.dumps(facts) + "\n")
@@ -56,7 +57,7 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
         lines.append(f"up to {format_count(chosen.pilots, 'pilot')} at {chosen.site} as jobs need them")
         if os.getuid() == 0:
             lines.append("their jobs run as root and can change this machine: start it as another user")
-    home = "" if chosen.home == home_directory.default_home(os.environ) else f" --home {chosen.home}"
+    home = "" if chosen.home == connection.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:
@@ -148,7 +149,7 @@ def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots:
     def environment(post: LocalQueue, stamp: str) -> dict[str, str]:
         grant = callers.grant(role="pilot", vo=post.vo, queue=str(post.address), stamp=stamp)
         token, _ = parts.tokens.mint(grant, now=parts.clock())
-        return home_directory.client_variables(url=url, token=token, authorities=chosen.authorities)
+        return connection.client_variables(url=url, token=token, authorities=chosen.authorities)
 
     def wanted() -> list[LocalQueue]:
         return local_pilots.list_queues_with_work(parts, chosen.site) if chosen.site is not None else []

@@ -4,6 +4,7 @@ from pilotage.service.routes import (
     accounting,
     archives,
     config,
+    job_plans,
     jobs,
     leases,
     matcher,
@@ -20,6 +21,7 @@ from pilotage.service.routes import (
 ROUTERS = (
     matcher.router,
     leases.router,
+    job_plans.router,
     jobs.submission_router,
     jobs.control_router,
     jobs.router,

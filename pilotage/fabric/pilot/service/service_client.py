@@ -13,13 +13,11 @@ from typing import Any, BinaryIO, Callable, TypeVar
 from urllib.parse import quote, urlencode
 
 from pilotage.fabric.pilot.payload.payload import Report
-from pilotage.fabric.pilot.service.transport import Answer, Away, Refused, Transport
+from pilotage.fabric.pilot.service.transport import MOST_POOLS, Answer, Away, Refused, Transport
 from pilotage.fabric.pilot.settings import QueuePlace
 
 #: Seconds after which the response to a request for jobs would come too late.
 _WAIT_FOR_WORK = 20
-#: Pools in one page of the pools of a queue.
-MOST_POOLS = 20_000
 #: Timeout of heartbeats and status reports in seconds: short, since the next one follows soon.
 _WAIT_FOR_NEWS = 10.0
 

@@ -106,6 +106,8 @@ _SAFE = "/%:@!$&'()*+,;="
 _KEY = "Idempotency-Key"
 #: Bytes of an archive held in memory at a time.
 _CHUNK = 1 << 18
+#: Pools of queues to ask for in one response.
+MOST_POOLS = 20_000
 #: Maximum bytes of a JSON response.
 _LONGEST_ANSWER = 64 << 20
 #: Status codes below 500 after which a retry may succeed.

@@ -2,11 +2,12 @@ import stat
 from pathlib import Path
 
 from pilotage.cli import home_directory
+from pilotage.client import connection
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     home_directory.write_client_env(tmp_path, url="http://h:1", token="a b'c")
-    assert home_directory.read_client_env(tmp_path) == {
+    assert connection.read_client_env(tmp_path) == {
         "PILOTAGE_URL": "http://h:1",
         "PILOTAGE_TOKEN": "a b'c",
     }
@@ -20,13 +21,13 @@ def test_only_its_owner_may_read_the_token(tmp_path: Path) -> None:
 def test_a_file_left_by_a_crash_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "client.new").write_text("half")
     home_directory.write_client_env(tmp_path, url="u", token="t")
-    assert home_directory.read_client_env(tmp_path)["PILOTAGE_URL"] == "u"
+    assert connection.read_client_env(tmp_path)["PILOTAGE_URL"] == "u"
 
 
 def test_no_file_says_nothing(tmp_path: Path) -> None:
-    assert home_directory.read_client_env(tmp_path) == {}
+    assert connection.read_client_env(tmp_path) == {}
 
 
 def test_the_proxy_is_kept(tmp_path: Path) -> None:
     home_directory.write_client_env(tmp_path, url="u", token="t", proxy="http://proxy:3128")
-    assert home_directory.read_client_env(tmp_path)["PILOTAGE_PROXY"] == "http://proxy:3128"
+    assert connection.read_client_env(tmp_path)["PILOTAGE_PROXY"] == "http://proxy:3128"

@@ -19,10 +19,10 @@ import uvloop
 from fastapi import FastAPI, Request
 
 from examples.servers.certificates import Authority
-from pilotage.cli import home_directory
 from pilotage.cli.processes import serve
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import InvalidSettings
+from pilotage.client import connection
 from tests.acceptance.processes import PILOTAGE
 from tests.waiting import until
 
@@ -219,7 +219,7 @@ def pilotage(home: Path, *words: str) -> str:
 
 
 def test_commands_and_pilots_believe_the_authority_that_is_named(home: Path):
-    assert home_directory.read_client_env(home)["PILOTAGE_URL"].startswith("https://")
+    assert connection.read_client_env(home)["PILOTAGE_URL"].startswith("https://")
     (home / "job.jdl").write_text('[Executable = "/bin/true"; VO = "cms";]')
     [job_id] = json.loads(pilotage(home, "job", "submit", "--json", str(home / "job.jdl")))["job_ids"]
     said = pilotage(home, "job", "wait", "--json", str(job_id))
@@ -227,7 +227,7 @@ def test_commands_and_pilots_believe_the_authority_that_is_named(home: Path):
 
 
 def test_nobody_speaks_without_tls_or_to_another_authority(home: Path, tmp_path: Path):
-    url = home_directory.read_client_env(home)["PILOTAGE_URL"]
+    url = connection.read_client_env(home)["PILOTAGE_URL"]
     with pytest.raises(httpx.TransportError):
         httpx.get(url.replace("https:", "http:"), trust_env=False, timeout=300)
     other = Authority(tmp_path)
@@ -238,6 +238,6 @@ def test_nobody_speaks_without_tls_or_to_another_authority(home: Path, tmp_path:
 
 def test_answers_over_tls_say_that_it_has_to_stay_so(home: Path, authority: Authority):
     context = ssl.create_default_context(cafile=str(authority.certificate))
-    url = home_directory.read_client_env(home)["PILOTAGE_URL"]
+    url = connection.read_client_env(home)["PILOTAGE_URL"]
     answer = httpx.get(f"{url}/login", verify=context, trust_env=False, timeout=300)
     assert "max-age" in answer.headers["Strict-Transport-Security"]

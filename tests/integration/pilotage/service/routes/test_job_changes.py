@@ -14,7 +14,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, update
 
-from pilotage.cli.commands import job as job_commands
+from pilotage.client.waiting import follow_changes, follow_statuses
 from pilotage.fabric.client import ServiceClient
 from pilotage.service import job_events
 from pilotage.service.auth.callers import Caller, Role
@@ -249,12 +249,12 @@ def test_waiting_for_jobs_needs_a_list_of_them_then_events_and_a_list_of_the_end
             return ServiceClient.jobs(client, *args, **options)
 
         client.jobs = count  # type: ignore[method-assign]
-        steps = job_commands.follow_statuses(client, [a, b])
+        steps = follow_statuses(client, [a, b])
         assert dict(next(steps)) == {a: "Waiting", b: "Waiting"}
         ada.post("/api/v1/jobs/kill", json={"ids": [a, b]}).raise_for_status()
         *_, last = steps
         assert (dict(last), listed) == ({a: "Killed", b: "Killed"}, 2)
-        changes = job_commands.follow_changes(client, {"status": "Received"})
+        changes = follow_changes(client, {"status": "Received"})
         _submit(ada)
         assert next(changes)["to"] == "Received"
         changes.close()  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ import pytest
 
 from pilotage.cli.commands import job
 from pilotage.cli.errors import CommandRefused
+from pilotage.client.outputs import refuse_taken, unpack_output
 from pilotage.fabric.client import ApiError
 
 
@@ -34,7 +35,7 @@ def file(name: str, size: int = 3, **about: object) -> tuple[tarfile.TarInfo, by
 
 
 def unpack(outputs: Outputs, target: Path, most: int = 1 << 20) -> list[Path]:
-    return job._unpack(outputs, 7, target, most=most)  # type: ignore[arg-type]
+    return unpack_output(outputs, 7, target, most=most)  # type: ignore[arg-type]
 
 
 def unsafe(kind: bytes, name: str, link: str) -> tuple[tarfile.TarInfo, bytes]:
@@ -68,7 +69,7 @@ def test_nothing_that_is_there_already_is_overwritten(taken: str, tmp_path: Path
     with pytest.raises(
         CommandRefused, match=r"job 7: .*/7 exists already, and nothing is overwritten: .*--directory"
     ):
-        job._refuse_taken(7, target)
+        refuse_taken(7, target)
     with pytest.raises(OSError, match="irectory"):  # it came between the look and the end of the fetch
         unpack(Outputs(file("a")), target)
     assert sorted(tmp_path.rglob("*")) == before

@@ -17,8 +17,21 @@ from pilotage import ApiError, AsyncClient, PilotageError, ServiceAway
 from pilotage.cli.application import COMMANDS, main
 from pilotage.cli.commands import job
 from pilotage.cli.errors import WrongUsage
-from pilotage.client import Client, JobRecord, Pages, _read_job
+from pilotage.client import own_plan
+from pilotage.client.client import Client, JobRecord, Pages, _read_job
 from pilotage.fabric.client import JOB_VERBS, JobVerb, ServiceClient
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that plans submissions."""
+
+    def plan(_: object, question: Mapping[str, Any]) -> dict[str, Any]:
+        parts = question["sources"], question["parameters"], question["count"]
+        return own_plan.make_plan(*parts, reason=ApiError("", status=404, code="", details={}))
+
+    monkeypatch.setattr(ServiceClient, "plan_submission", plan)
+
 
 ROW = {
     "job_id": 7, "vo": "cms", "owner": "ann", "status": "Done", "minor_status": "", "site": "LCG.A.org",
@@ -83,11 +96,13 @@ def test_all_names_of_the_package_are_there() -> None:
         _ = pilotage.Server
 
 
+@pytest.mark.usefixtures("planned")
 def test_what_is_wrong_with_a_description_is_an_error_of_ours() -> None:
     with Client("http://127.0.0.1:9", "x") as client, pytest.raises(PilotageError, match="no such file"):
         client.submit({"Executable": "run.sh", "InputSandbox": ["/nowhere/run.sh"]})
 
 
+@pytest.mark.usefixtures("planned")
 def test_a_text_that_is_the_name_of_a_file_is_refused_with_what_to_give(tmp_path: Path) -> None:
     file = tmp_path / "job.jdl"
     file.write_text('Executable = "/bin/true";')
@@ -168,6 +183,7 @@ def test_command_and_methods_of_a_change_follow_from_its_definition(
         assert getattr(each, change.name).__doc__.startswith(change.summary)
 
 
+@pytest.mark.usefixtures("planned")
 def test_a_submission_returns_its_warnings_and_prints_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +211,7 @@ def test_a_submission_returns_its_warnings_and_prints_nothing(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), FileNotFoundError(2, "No such file", "big.tar")], ids=repr
 )
@@ -365,6 +382,7 @@ def test_the_values_of_a_parameter_are_a_list_with_at_least_one(values: Any) -> 
         client.submit({"Executable": "/bin/true"}, parameters={"energy": values})
 
 
+@pytest.mark.usefixtures("planned")
 def test_only_one_description_is_explained() -> None:
     with Changes() as client, pytest.raises(PilotageError, match="there are 2 descriptions"):
         client.explain("- Executable: a\n- Executable: b\n")

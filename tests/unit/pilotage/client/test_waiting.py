@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.cli.commands import job as job_commands
+from pilotage.client import waiting
 from pilotage.fabric.client import ApiError
 
 AWAY = ApiError("the database is away", status=503, code="unavailable", details={})
@@ -38,7 +38,7 @@ class Answers:
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_commands, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(waiting, "_PAUSES", (0.0, 0.0))
 
 
 def test_a_final_status_of_an_event_is_believed_once_it_is_in_the_list() -> None:
@@ -46,12 +46,12 @@ def test_a_final_status_of_an_event_is_believed_once_it_is_in_the_list() -> None
         lists=["Waiting", "Waiting", "Running", "Done"],
         events=[[None, "Failed"], [None, "Done"]],
     )
-    *_, last = job_commands.follow_statuses(client, [1])  # type: ignore[arg-type]
+    *_, last = waiting.follow_statuses(client, [1])  # type: ignore[arg-type]
     assert dict(last) == {1: "Done"}
     assert list(client._lists) == []
 
 
 def test_following_goes_on_while_neither_events_nor_pages_can_be_had() -> None:
     client = Answers(changes=[[], AWAY, [{"job_id": 1}]], events=[AWAY, AWAY])
-    changes = job_commands.follow_changes(client, {})  # type: ignore[arg-type]
+    changes = waiting.follow_changes(client, {})  # type: ignore[arg-type]
     assert next(changes) == {"job_id": 1}

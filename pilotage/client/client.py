@@ -18,13 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from pilotage.cli import connection
-from pilotage.cli.commands import job as job_commands
-from pilotage.cli.commands import job_show, job_submit
-from pilotage.cli.commands.job_submit import JobDraft
-from pilotage.cli.errors import WrongUsage
+from pilotage.client import connection, outputs, submission, waiting
+from pilotage.client.errors import WrongUsage
+from pilotage.client.submission import JobSource
 from pilotage.fabric.client import DELETE, KILL, RESCHEDULE, RESET, JobVerb
-from requirements.errors import PilotageError
 from requirements.states import FINAL
 
 _P = ParamSpec("_P")
@@ -182,14 +179,13 @@ class Client:
         one. Up to 1,000 jobs are stored as a whole or not at all. Of more, the `details` of an error have
         those that were stored before it as `job_ids`; another exception, such as Ctrl-C, has a note.
         """
-        values = {name: _read_values(name, given) for name, given in (parameters or {}).items()}
-        drafts = [
-            job_submit.add_parameters(draft, values)
-            for description in descriptions
-            for draft in _read_drafts(description)
-        ]
-        requests = list(job_submit.build_requests(drafts, count))
-        return _collect(partial(job_submit.send, self._service, requests))
+        requests = submission.plan_requests(
+            self._service,
+            list(map(_read_source, descriptions)),
+            parameters={name: _read_values(name, given) for name, given in (parameters or {}).items()},
+            count=count,
+        )
+        return _collect(partial(submission.send_requests, self._service, requests))
 
     def resubmit(self, *job_ids: int) -> SubmittedIds:
         """Submit copies of jobs, with their input sandboxes, and return the new ids as `submit` does."""
@@ -218,7 +214,7 @@ class Client:
 
     def logs(self, job_id: int) -> str:
         """The last lines that a job wrote, as of its last heartbeat; `output` has all when it has ended."""
-        return job_show.read_tail(self._service.job(job_id))
+        return str((self._service.job(job_id)["attempt"] or {}).get("output_tail", ""))
 
     def eligible_queues(self, job_id: int, *, limit: int = 100) -> list[dict[str, Any]]:
         """The queues that a job may run in, as `queue` and `rank`, in the order in which they are filled."""
@@ -231,13 +227,12 @@ class Client:
         """
         if isinstance(of, int):
             return self._service.explain(of, forwarding=forwarding)
-        draft, *others = _read_drafts(of)
-        if others:
-            raise WrongUsage(f"there are {1 + len(others)} descriptions; one can be explained at a time")
-        if draft.text is not None:
-            return self._service.explain_description(jdl=draft.text, forwarding=forwarding)
-        content = job_submit.description_as_json(draft.content)
-        return self._service.explain_description(job=content, forwarding=forwarding)
+        source = _read_source(of)
+        if not isinstance(source.content, str):
+            return self._service.explain_description(job=source.content, forwarding=forwarding)
+        if (number := submission.count_descriptions(self._service, source)) > 1:
+            raise WrongUsage(f"there are {number} descriptions; one can be explained at a time")
+        return self._service.explain_description(jdl=source.content, forwarding=forwarding)
 
     @_documented(KILL)
     def kill(self, /, *job_ids: int, **filters: str) -> ChangedIds:
@@ -262,11 +257,11 @@ class Client:
         that was reached once and goes away is waited for.
         """
         _refuse_both(job_ids, filters)
-        wanted = job_commands.find_ids(self._service, filters) if filters else job_ids
+        wanted = waiting.find_ids(self._service, filters) if filters else job_ids
         if not wanted:
             none = "no job passes the filters" if filters else "give at least one job id, or filters"
             raise WrongUsage(f"{none}: nothing to wait for is no success")
-        seen = deque(job_commands.follow_statuses(self._service, wanted, timeout=timeout), maxlen=1)
+        seen = deque(waiting.follow_statuses(self._service, wanted, timeout=timeout), maxlen=1)
         return dict(seen.pop()) if seen else {}
 
     def follow(self, **filters: str) -> Iterator[StatusChange]:
@@ -275,14 +270,14 @@ class Client:
         Filters are those of `jobs` but `local_status`; `status` is the new one. A service that goes away is
         waited for.
         """
-        return map(_read_change, job_commands.follow_changes(self._service, filters))
+        return map(_read_change, waiting.follow_changes(self._service, filters))
 
     def output(self, job_id: int, directory: Path | str = ".", *, most: int = 50 << 30) -> list[Path]:
         """Unpack the output of a job into a new directory below `directory`, named by its id; the files.
 
         Nothing is overwritten; an output of more than `most` bytes is rejected.
         """
-        return job_commands.fetch_files(self._service, job_id, Path(directory, str(job_id)), most=most)
+        return outputs.fetch_files(self._service, job_id, Path(directory, str(job_id)), most=most)
 
     def pools(self, **filters: str) -> Pages[dict[str, Any]]:
         """The SubmitPools: Requirements with their jobs and the queues eligible for them."""
@@ -391,7 +386,7 @@ class AsyncClient:
     async def follow(self, **filters: str) -> AsyncIterator[StatusChange]:
         """Changes of jobs from this call on, for `async for`; a loop that is left ends within seconds."""
         service = self.blocking._service  # noqa: SLF001 - the same class in another form
-        return _follow(await asyncio.to_thread(job_commands.follow_or_pause, service, filters))
+        return _follow(await asyncio.to_thread(waiting.follow_or_pause, service, filters))
 
     close = _in_thread(Client.close)
     submit = _in_thread(Client.submit)
@@ -428,18 +423,9 @@ def _refuse_both(job_ids: Sequence[int], filters: Mapping[str, str]) -> None:
 
 
 def _collect(send: Callable[..., Iterator[list[int]]]) -> SubmittedIds:
-    """The ids of all jobs that a sequence of requests makes; if it breaks off, what broke it names them."""
+    """The ids of all jobs that a sequence of requests makes, with the warnings."""
     ids = SubmittedIds()
-    try:
-        for some in send(warn=ids.warnings.append):
-            ids += some
-    except BaseException as error:  # also Ctrl-C, and a file of a later sandbox that is gone
-        if ids and isinstance(error, PilotageError):
-            error.args = (f"{error}; {job_submit.name_submitted(ids)}",)
-            error.details = {**error.details, "job_ids": list(ids)}
-        elif ids:
-            error.add_note(job_submit.name_submitted(ids))
-        raise
+    submission.collect_ids(send(warn=ids.warnings.append), ids)
     return ids
 
 
@@ -468,15 +454,12 @@ def _read_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _read_drafts(description: Description) -> list[JobDraft]:
+def _read_source(description: Description) -> JobSource:
     if isinstance(description, Path):
-        text = description.read_text(encoding="utf-8", errors="surrogateescape")
-        return job_submit.read_drafts(text, file=str(description), directory=description.parent)
-    if isinstance(description, str):
-        if _is_file(description):
-            raise WrongUsage(f"{description!r:.200} is the name of a file: give Path({description!r:.200})")
-        return job_submit.read_drafts(description, file="the description", directory=Path())
-    return [job_submit.make_draft(description, directory=Path())]
+        return JobSource.from_file(description)
+    if isinstance(description, str) and _is_file(description):
+        raise WrongUsage(f"{description!r:.200} is the name of a file: give Path({description!r:.200})")
+    return JobSource(content=description, name="the description", directory=Path())
 
 
 def _is_file(text: str) -> bool:

@@ -1,0 +1,382 @@
+"""Plans of submissions: the requests that send some descriptions, and the files that each of them needs.
+
+A service takes so many jobs and so much text in one request. What is larger is sent in several, and a long
+parametric description in pieces; equal descriptions with the same files share a request.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from cs_config.options import bounds, keywords
+from cs_config.options.keywords import UnfitValueError
+from optimizers.description import jdl, parametric
+from optimizers.description.parametric import SplitDescription
+from requirements.classad.classad_files import Unevaluated
+from requirements.errors import InvalidJob, PilotageError, Problem, format_count
+from taskqueue.jobs import placeholders
+
+#: Jobs of equal or different descriptions in one request.
+_JOBS = 1000
+#: Jobs of one parametric description in one request; a longer one is sent in pieces.
+_MEMBERS = 5_000
+#: Bytes in a request beside each description: more than the names in it and the signs between two.
+_ENVELOPE = 300
+#: Signs between values that the service finds in a text at most: it leaves out long ones.
+_BETWEEN = 110
+#: Jobs of one parametric description; the service has its own limit for what is sent to it.
+_MOST_MEMBERS = 1_000_000
+#: Requests of a plan that a service makes.
+_MOST_REQUESTS = 10_000
+
+#: One value of each parameter makes a job: names with values.
+Parameters = Mapping[str, Sequence[str]]
+
+
+class PlanTooLarge(PilotageError):
+    """A plan would take more than a second of processor time."""
+
+    code = "body_too_large"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"too much to be submitted at once: {what}; submit several files, or by a client "
+            "with the whole program, which plans by itself"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSource:
+    """A text with descriptions, or one as an object."""
+
+    content: str | Mapping[str, object]
+    name: str = ""  #: of its file, for messages
+    place: int = 0  #: the same for sources whose equal names of files mean the same files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A description to be sent: as given, or changed."""
+
+    source: int | None = None  #: index of the source that is this description
+    job: Mapping[str, object] | None = None  #: otherwise the description as JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRequest:
+    """A request of a submission."""
+
+    parts: list[tuple[int, int]]  #: indices of pieces, and how often each is sent
+    is_text: bool  #: the pieces are texts
+    files: tuple[str, ...]  #: local files of the input sandbox, as stated
+    place: int  #: of the source that states them
+    vo: str | None  #: that the sandbox is stored for; None: the VO of the token
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionPlan:
+    """The requests for some sources."""
+
+    descriptions: int
+    pieces: list[Piece]
+    requests: list[PlannedRequest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """One description, not submitted yet."""
+
+    source: int | None  #: index of the source that has nothing else; None: it differs
+    text: str | None  #: the same, if that is a text
+    content: Mapping[str, object]
+    split: SplitDescription  #: the same, as template and parameters
+    place: int = 0
+    files: tuple[str, ...] = ()  #: names of its local files, as stated
+    vo: str | None = None  #: named in the description
+    jobs: int = 1  #: 1, or the members of a parametric job
+
+    @property
+    def sandbox(self) -> tuple[object, ...]:
+        """Files, place and VO of the input sandbox."""
+        return (self.files, self.place, self.vo) if self.files else ()
+
+    def as_piece(self) -> Piece:
+        """The description as it is sent."""
+        if self.source is not None:
+            return Piece(source=self.source)
+        return Piece(job=description_as_json(self.content))
+
+
+def plan_submission(
+    sources: Sequence[GivenSource], *, parameters: Parameters, count: int, is_bounded: bool
+) -> SubmissionPlan:
+    """Plan `count` copies of each job; `parameters` make several of one description.
+
+    Raises:
+        InvalidJob: A source cannot be read, or its parameters make no jobs.
+        PlanTooLarge: `is_bounded`, and it would take more than about a second.
+    """
+    if is_bounded:
+        _require_short(sources, parameters)
+    drafts = [
+        add_parameters(draft, parameters)
+        for index, source in enumerate(sources)
+        for draft in read_drafts(source, index=index)
+    ]
+    if is_bounded:
+        _require_few(drafts, count)
+    found = list(map(complete_draft, drafts))
+    pieces: dict[int, tuple[int, Draft]] = {}
+    requests: list[PlannedRequest] = []
+    for runs in build_requests(found, count):
+        first = runs[0].draft
+        for run in runs:
+            pieces.setdefault(id(run.draft), (len(pieces), run.draft))
+        requests.append(
+            PlannedRequest(
+                parts=[(pieces[id(run.draft)][0], run.copies) for run in runs],
+                is_text=first.text is not None,
+                files=first.files,
+                place=first.place,
+                vo=first.vo if first.files else None,
+                jobs=sum(run.jobs for run in runs),
+            )
+        )
+    return SubmissionPlan(
+        descriptions=len(drafts),
+        pieces=[draft.as_piece() for _, draft in pieces.values()],
+        requests=requests,
+    )
+
+
+def _require_short(sources: Sequence[GivenSource], parameters: Parameters) -> None:
+    """Refuse what takes long to parse, or what parameters make too long."""
+    tokens = sum(jdl.count_tokens(each.content) for each in sources if isinstance(each.content, str))
+    values = sum(
+        parametric.count_values(each.content) for each in sources if isinstance(each.content, Mapping)
+    )
+    jobs = _count_combinations(parameters)
+    filled = sum(jobs // len(each) * sum(map(len, each)) for each in parameters.values() if each)
+    for what, seen, most in (
+        ("words, strings and signs in texts", tokens, bounds.DESCRIBED_TOKENS),
+        ("values in descriptions", values, bounds.RECORD_VALUES),
+        ("jobs", jobs * len(sources), bounds.PARAMETRIC_JOBS),
+        ("characters in parameters of all jobs", filled * len(sources), bounds.DESCRIBED),
+    ):
+        if seen > most:
+            raise PlanTooLarge(f"{seen:,} {what}, allowed are {most:,}")
+
+
+def _require_few(drafts: Sequence[Draft], count: int) -> None:
+    """Refuse many members, and plans of many requests."""
+    members = sum(draft.split.volume.jobs for draft in drafts if draft.split.parameters)
+    if members > bounds.PARAMETRIC_JOBS:
+        raise PlanTooLarge(
+            f"{format_count(members, 'parametric job')}, allowed are {bounds.PARAMETRIC_JOBS:,}"
+        )
+    if (requests := len(drafts) * math.ceil(count / _JOBS)) > _MOST_REQUESTS:
+        raise PlanTooLarge(f"{requests:,} requests, allowed are {_MOST_REQUESTS:,}")
+
+
+def _count_combinations(parameters: Parameters) -> int:
+    return math.prod(map(len, parameters.values()))
+
+
+def read_drafts(source: GivenSource, *, index: int = 0) -> list[Draft]:
+    """The descriptions of one source, without their files; messages have its name."""
+    if not isinstance(source.content, str):
+        contents: Sequence[Mapping[str, object]] = [source.content]
+    else:
+        contents = jdl.read_descriptions(source.content, source.name or None)
+    is_alone = len(contents) == 1
+    text = source.content if is_alone and isinstance(source.content, str) else None
+    return [
+        Draft(
+            source=index if is_alone else None,
+            text=text,
+            content=content,
+            split=parametric.split_description(content),
+            place=source.place,
+        )
+        for content in contents
+    ]
+
+
+def add_parameters(draft: Draft, parameters: Parameters) -> Draft:
+    """`draft` as a parametric job with a member for each combination of the values.
+
+    The values of a member replace `%(NAME)s`.
+    """
+    if not parameters:
+        return draft
+    if draft.split.parameters:
+        raise InvalidJob([Problem(path="--param", message="the description has Parameters of its own")])
+    columns = zip(*product(*parameters.values()), strict=True)
+    lists = {f"Parameters.{name}": list(column) for name, column in zip(parameters, columns, strict=True)}
+    return _changed(draft, {**draft.content, **lists})
+
+
+def complete_draft(draft: Draft) -> Draft:
+    """`draft` with its files, its VO, and the number of its jobs."""
+    split = draft.split
+    members = parametric.expand_parameters(split, most=_MOST_MEMBERS) if split.parameters else [{}]
+    vo = next((str(value) for value in _values_of("vo", draft.content)), None)
+    return replace(draft, files=tuple(_name_files(split, members)), vo=vo, jobs=len(members))
+
+
+def _changed(draft: Draft, content: Mapping[str, object]) -> Draft:
+    split = parametric.split_description(content)
+    return replace(draft, source=None, text=None, content=content, split=split)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Copies of a description in one request."""
+
+    draft: Draft
+    copies: int
+
+    @property
+    def jobs(self) -> int:
+        """The jobs of all copies."""
+        return self.copies * self.draft.jobs
+
+
+class _Work(Counter[str]):
+    """Amounts that the service limits in a request, by name of the limit; equal descriptions count once."""
+
+    @classmethod
+    def from_draft(cls, draft: Draft) -> "_Work":
+        """The work for a description."""
+        volume = draft.split.volume
+        source = description_as_json(draft.content) if draft.text is None else draft.text
+        return cls(
+            BODY=len(text := json.dumps(source, default=str)) + _ENVELOPE,
+            JSON_VALUES=_BETWEEN if draft.text is not None else sum(map(text.count, ",:[{")) + 1,
+            RECORD_VALUES=parametric.count_values(draft.content),
+            DESCRIBED_TOKENS=jdl.count_tokens(draft.text or ""),
+            EXPRESSION_TOKENS=volume.expression_tokens,
+            FILLED_VALUES=volume.values,
+        )
+
+    @property
+    def repetition(self) -> "_Work":
+        """The work for one more copy of a description, which is only read again."""
+        return type(self)({name: self[name] for name in ("BODY", "JSON_VALUES")})
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the service would refuse it."""
+        return any(amount > getattr(bounds, name) for name, amount in self.items())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Batch:
+    """A request that is being filled."""
+
+    runs: list[Run] = field(default_factory=list)
+    work: Counter[str] = field(default_factory=_Work)
+
+    def count_fitting(self, draft: Draft, own: _Work, wanted: int) -> int:
+        """How many copies fit, up to those wanted; into an empty request at least one."""
+        least = 0 if self.runs else 1
+        if self.runs and not self._fits_kind(draft):
+            return 0
+        room = _JOBS - sum(run.jobs for run in self.runs)
+        rooms = [room // draft.jobs, int(not _Work(self.work + own).is_too_much) * wanted]
+        for name, amount in own.repetition.items():
+            rooms.append((getattr(bounds, name) - self.work[name] - own[name]) // amount + 1)
+        return max(least, min(wanted, *rooms))
+
+    def _fits_kind(self, draft: Draft) -> bool:
+        """Whether a draft may share the request with the others: the same files, all texts or none."""
+        first = self.runs[0].draft
+        return first.sandbox == draft.sandbox and (first.text is None) == (draft.text is None)
+
+    def add(self, draft: Draft, own: _Work, copies: int) -> None:
+        """Add copies of a draft."""
+        again = own.repetition
+        self.work = self.work + own + Counter({name: (copies - 1) * again[name] for name in again})
+        self.runs.append(Run(draft=draft, copies=copies))
+
+
+def build_requests(drafts: Sequence[Draft], count: int) -> Iterator[list[Run]]:
+    """Each draft `count` times, in as few requests as the service allows; one request has one sandbox."""
+    batch = _Batch()
+    for draft in (piece for each in drafts for piece in split_members(each)):
+        own, left = _Work.from_draft(draft), count
+        while left:
+            fitting = batch.count_fitting(draft, own, left)
+            if fitting:
+                batch.add(draft, own, fitting)
+            else:
+                yield batch.runs
+                batch = _Batch()
+            left -= fitting
+    if batch.runs:
+        yield batch.runs
+
+
+def split_members(draft: Draft) -> Iterator[Draft]:
+    """Split a long parametric description; each member keeps its values and its number."""
+    work = _Work.from_draft(draft)
+    del work["DESCRIBED_TOKENS"]  # the text is read once
+    fits = (getattr(bounds, name) * draft.jobs // max(1, amount) for name, amount in work.items())
+    most = max(1, min(_MEMBERS, *fits))
+    if draft.jobs <= most:
+        yield draft
+        return
+    members = parametric.expand_parameters(draft.split, most=_MOST_MEMBERS)
+    for start in range(0, len(members), most):
+        own = members[start : start + most]
+        lists = {f"Parameters.{name}": [values[name] for values in own] for name in own[0]}
+        if "s" in own[0]:
+            lists["Parameters"] = lists.pop("Parameters.s")
+        piece = _changed(draft, {**draft.split.template, **lists})
+        # Again, since the values of some members may be longer than those of others.
+        yield from split_members(replace(piece, jobs=len(own)))
+
+
+def description_as_json(content: Mapping[str, object]) -> dict[str, object]:
+    """A description as JSON: expressions become their text."""
+    return {name: _plain(value) for name, value in content.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Unevaluated):
+        return value.text
+    if isinstance(value, Mapping):
+        return description_as_json(value)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+#: Names of files that the service or the grid has.
+_ELSEWHERE = re.compile(r"(?:lfn|sb|sha256):|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def _name_files(split: SplitDescription, members: Sequence[parametric.MemberValues]) -> Iterator[str]:
+    """Names of the local files of all members, each once."""
+    found: dict[str, None] = {}
+    for value in _values_of("input_sandbox", split.template):
+        is_filled = bool(split.parameters) and placeholders.find_places(value).characters > 0
+        for own in members if is_filled else members[:1]:
+            stated = placeholders.fill_value(value, own) if is_filled else value
+            with suppress(UnfitValueError):  # which the service reports
+                found.update(dict.fromkeys(keywords.texts(stated)))
+    return (name for name in found if not _ELSEWHERE.match(name))
+
+
+def _values_of(attribute: str, content: Mapping[str, object]) -> Iterator[object]:
+    """The values of a keyword in any of its spellings."""
+    for name, value in content.items():
+        known = keywords.find_keyword(name)
+        if known is not None and known.attribute == attribute:
+            yield value

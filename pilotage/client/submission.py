@@ -1,0 +1,202 @@
+"""Submission of jobs: the service plans requests, and names their files, which are packed and sent."""
+
+import json
+import tarfile
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from pilotage.client import own_plan
+from pilotage.client.errors import WrongUsage
+from pilotage.fabric.client import ApiError, Json, ServiceClient
+from requirements.errors import PilotageError, format_count, format_ids
+
+#: Descriptions that are planned together, and bytes of them: less than the service reads in one request.
+_SOURCES = 1000
+_BYTES = 3_000_000
+#: Statuses of services that plan nothing, or not so much.
+_NOT_PLANNED = frozenset({404, 405, 413})
+
+#: One value of each parameter makes a job: names with values.
+Parameters = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSource:
+    """A text with one or several descriptions, or one as keywords."""
+
+    content: str | Mapping[str, object]
+    name: str  #: for messages
+    directory: Path  #: relative names in `InputSandbox` begin here
+
+    @classmethod
+    def from_file(cls, file: Path) -> "JobSource":
+        """The text of a file."""
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+        return cls(content=text, name=str(file), directory=file.parent)
+
+    def as_json(self, *, place: int) -> Json:
+        """The source as services read it."""
+        kind = "jdl" if isinstance(self.content, str) else "job"
+        return {kind: self.content, "name": self.name, "place": place}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJobs:
+    """A request for jobs with the same input sandbox."""
+
+    parts: Sequence[tuple[str | Mapping[str, object], int]]  #: descriptions, and how often each is sent
+    is_text: bool
+    files: tuple[Path, ...]  #: of the input sandbox
+    vo: str | None  #: whose sandbox it is; None: that of the token
+    jobs: int
+
+
+def plan_requests(
+    service: ServiceClient, sources: Sequence[JobSource], *, parameters: Parameters, count: int
+) -> list[PlannedJobs]:
+    """The requests for `count` copies of each job; `parameters` make several of one description.
+
+    `WrongUsage` if a file is missing.
+    """
+    return [
+        request
+        for batch in _batches(sources)
+        for request in _read_plan(batch, _plan(service, batch, parameters, count))
+    ]
+
+
+def count_descriptions(service: ServiceClient, source: JobSource) -> int:
+    """The number of descriptions in a source."""
+    return int(_plan(service, [source], {}, 1)["descriptions"])
+
+
+def _batches(sources: Iterable[JobSource]) -> Iterator[list[JobSource]]:
+    batch: list[JobSource] = []
+    size = 0
+    for source in sources:
+        own = len(json.dumps(source.content, default=str))
+        if batch and (len(batch) == _SOURCES or size + own > _BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(source)
+        size += own
+    if batch:
+        yield batch
+
+
+def _plan(service: ServiceClient, batch: Sequence[JobSource], parameters: Parameters, count: int) -> Json:
+    """The plan of the service, or if it makes none our own."""
+    places = {directory: place for place, directory in enumerate({each.directory: 0 for each in batch})}
+    sources = [each.as_json(place=places[each.directory]) for each in batch]
+    question = {"sources": sources, "parameters": {name: [*given] for name, given in parameters.items()}}
+    try:
+        return service.plan_submission({**question, "count": count})
+    except ApiError as error:
+        if error.status not in _NOT_PLANNED:
+            raise
+        return own_plan.make_plan(sources, parameters, count, reason=error)
+
+
+def _read_plan(batch: Sequence[JobSource], plan: Json) -> Iterator[PlannedJobs]:
+    directories = list(dict.fromkeys(each.directory for each in batch))
+    contents = [
+        batch[piece["source"]].content if piece["source"] is not None else piece["job"]
+        for piece in plan["pieces"]
+    ]
+    for request in plan["requests"]:
+        yield PlannedJobs(
+            parts=[(contents[piece], copies) for piece, copies in request["parts"]],
+            is_text=request["is_text"],
+            files=_find_files(request["files"], directories[request["place"]]),
+            vo=request["vo"],
+            jobs=request["jobs"],
+        )
+
+
+def _find_files(names: Iterable[str], directory: Path) -> tuple[Path, ...]:
+    stated = [directory / Path(name).expanduser() for name in names]
+    missing = [str(file) for file in stated if not file.exists()]
+    if missing:
+        raise WrongUsage(f"InputSandbox: {', '.join(missing)}: no such file")
+    files = tuple({(file.parent.resolve(), file.name): file for file in stated}.values())
+    numbers = Counter(file.name for file in files)
+    if twice := sorted(name for name, number in numbers.items() if number > 1):
+        raise WrongUsage(
+            f"InputSandbox: several files are called {', '.join(twice)}; a job has one directory"
+        )
+    return files
+
+
+def send_requests(
+    service: ServiceClient, requests: Iterable[PlannedJobs], *, warn: Callable[[str], object]
+) -> Iterator[list[int]]:
+    """Send the requests, and yield the ids of the jobs of each."""
+    digests: dict[tuple[tuple[Path, ...], str | None], str | None] = {((), None): None}
+    for request in requests:
+        sandbox = request.files, request.vo if request.files else None
+        if sandbox not in digests:
+            with pack_sandbox(request.files) as archive:
+                digests[sandbox] = service.upload_sandbox(archive, vo=request.vo)
+        contents = [content for content, copies in request.parts for _ in range(copies)]
+        yield service.submit(
+            **{"jdls" if request.is_text else "jobs": contents},  # type: ignore[arg-type]  # one or the other
+            sandbox=digests[sandbox],
+            idempotency_key=str(uuid.uuid4()),
+            warn=warn,
+        )
+
+
+def collect_ids(
+    batches: Iterable[list[int]], ids: list[int], *, progress: Callable[[int], object] = lambda _: None
+) -> None:
+    """Add the ids of new jobs as they come; if that breaks off, what broke it names them.
+
+    `progress` gets the number of jobs so far.
+    """
+    try:
+        for batch in batches:
+            ids += batch
+            progress(len(ids))
+    except BaseException as error:  # also Ctrl-C, and a file of a later sandbox that is gone
+        stored = f"{format_count(len(ids), 'job')} submitted before: {format_ids(ids)}"
+        if ids and isinstance(error, PilotageError):
+            error.args = (f"{error}; {stored}",)
+            error.details = {**error.details, "job_ids": list(ids)}
+        elif ids:
+            error.add_note(stored)
+        raise
+
+
+#: Bytes of an archive in memory; a larger one goes to a temporary file.
+_IN_MEMORY = 8 << 20
+
+
+@contextmanager
+def pack_sandbox(files: Iterable[Path]) -> Iterator[BinaryIO]:
+    """A tar archive of `files` under their base names, read from its start.
+
+    Equal files give equal bytes, so the service stores them once: owner and times are left out.
+    Links are followed; sockets and devices stay behind.
+    """
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as stream:
+        with tarfile.open(fileobj=stream, mode="w", dereference=True) as archive:
+            for file in sorted(files, key=lambda each: each.name):
+                archive.add(file, arcname=file.name, filter=_anonymous)
+        stream.seek(0)
+        yield stream  # type: ignore[misc]  # SpooledTemporaryFile is a binary file in all but its declared type
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if not (member.isfile() or member.isdir()):
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    return member

@@ -1,0 +1,151 @@
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.client import own_plan, submission
+from pilotage.client.errors import WrongUsage
+from pilotage.client.submission import JobSource, PlannedJobs
+from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
+
+NOT_THERE = ApiError("not found", status=404, code="not_found", details={})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "run.sh").write_text("echo hello\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    return tmp_path
+
+
+class Earlier(ServiceClient):
+    """A service that plans nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9", "x")
+
+    def plan_submission(self, _: Mapping[str, object]) -> dict[str, Any]:
+        raise NOT_THERE
+
+
+def plan_text(text: str, directory: Path, **parameters: list[str]) -> list[PlannedJobs]:
+    source = JobSource(content=text, name="job.jdl", directory=directory)
+    return submission.plan_requests(Earlier(), [source], parameters=parameters, count=1)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WrongUsage, match=r"run\.sh: no such file"):
+        plan_text('Executable = "a"; InputSandbox = {"run.sh"};', tmp_path)
+
+
+def test_two_files_of_one_name_cannot_lie_in_one_directory(directory: Path) -> None:
+    (directory / "a").mkdir()
+    (directory / "a" / "run.sh").write_text("")
+    with pytest.raises(WrongUsage, match=r"run\.sh"):
+        plan_text("Executable: x\nInputSandbox: [run.sh, a/run.sh]\n", directory)
+
+
+def test_a_file_that_is_stated_twice_is_sent_once(directory: Path) -> None:
+    for names in ('"run.sh", "run.sh"', '"run.sh", "./run.sh"', f'"run.sh", "{directory}/run.sh"'):
+        (request,) = plan_text(f'[ Executable = "run.sh"; InputSandbox = {{{names}}}; ]', directory)
+        assert [file.name for file in request.files] == ["run.sh"]
+
+
+def test_equal_files_make_equal_archives(directory: Path) -> None:
+    file = directory / "run.sh"
+    with submission.pack_sandbox([file]) as archive:
+        first = archive.read()
+    file.touch()
+    with submission.pack_sandbox([file]) as archive:
+        assert archive.read() == first
+
+
+def test_the_archive_holds_files_by_their_base_names_executable_as_they_were(directory: Path) -> None:
+    with submission.pack_sandbox([directory / "run.sh"]) as stream, tarfile.open(fileobj=stream) as archive:
+        (member,) = archive.getmembers()
+    assert (member.name, member.mode) == ("run.sh", 0o755)
+
+
+def test_links_in_a_sandbox_are_followed(directory: Path) -> None:
+    (directory / "link").symlink_to(directory / "run.sh")
+    with submission.pack_sandbox([directory / "link"]) as stream, tarfile.open(fileobj=stream) as archive:
+        (member,) = archive.getmembers()
+    assert member.isfile()
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole program", "client alone"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[ VO = "cms"; Executable = "run.sh"; InputSandbox = {"run.sh", "b c.txt", "LFN:/x/y"}; ]',
+        'VO = "cms";\nExecutable = "run.sh";\nInputSandbox = "run.sh, b c.txt";\n',
+        "VO: cms\nExecutable: run.sh\nInputSandbox: [run.sh, 'b c.txt', 'sha256:ab']\n",
+        "Executable: run.sh\nInputSandbox:\n  - run.sh\n  - 'b c.txt'\nvo: cms\n",
+        '{"Executable": "run.sh", "InputSandbox": ["run.sh", "b c.txt"], "VO": "cms"}',
+    ],
+    ids=["JDL", "JDL with one text", "YAML", "YAML in lines", "JSON"],
+)
+def test_files_are_found_for_a_service_that_does_not_name_them(
+    text: str, *, is_whole: bool, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "b c.txt").write_text("")
+    if not is_whole:
+        monkeypatch.setitem(sys.modules, "optimizers.submit", None)
+    [request] = plan_text(text, directory)
+    assert [file.name for file in request.files] == ["run.sh", "b c.txt"]
+    assert (request.vo, request.parts, request.is_text, request.jobs) == ("cms", [(text, 1)], True, 1)
+
+
+def test_a_client_alone_names_what_such_a_service_cannot_do(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optimizers.submit", None)
+    with pytest.raises(WrongUsage, match="parameters need a service"):
+        plan_text("Executable: a\n", directory, A=["1"])
+    with pytest.raises(WrongUsage, match="placeholders needs a service"):
+        plan_text("Executable: a\nInputSandbox: 'in_%s'\n", directory)
+    keywords = JobSource(
+        content={"Executable": "a", "InputSandbox": ["run.sh"]}, name="", directory=directory
+    )
+    requests = submission.plan_requests(Earlier(), [keywords], parameters={}, count=2500)
+    assert [(each.jobs, each.is_text) for each in requests] == [(1000, False), (1000, False), (500, False)]
+    assert {each.files for each in requests} == {(directory / "run.sh",)}
+
+
+def test_descriptions_are_planned_together_as_far_as_the_service_reads_them(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def plan(_: ServiceClient, question: Mapping[str, Any]) -> dict[str, Any]:
+        sizes.append(len(question["sources"]))
+        return own_plan.make_plan(question["sources"], {}, 1, reason=NOT_THERE)
+
+    monkeypatch.setattr(ServiceClient, "plan_submission", plan)
+    monkeypatch.setattr(submission, "_BYTES", 10_000)
+    sources = [
+        JobSource(content={"Executable": "a", "Arguments": "x" * size}, name="", directory=directory)
+        for size in [1] * 1100 + [9000, 9000]
+    ]
+    with ServiceClient("http://127.0.0.1:9", "x") as service:
+        found = submission.plan_requests(service, sources, parameters={}, count=1)
+    assert sum(request.jobs for request in found) == len(sources)
+    assert sizes[-1] == 1, "two long ones are too much"
+    assert sum(sizes) == len(sources)
+    assert len(sizes) < 10
+
+
+@pytest.mark.parametrize("error", [ServiceAway("it is away"), KeyboardInterrupt()], ids=str)
+def test_jobs_that_are_submitted_before_an_error_are_named(error: BaseException) -> None:
+    def send() -> Iterator[list[int]]:
+        yield [5, 6]
+        raise error
+
+    ids: list[int] = []
+    with pytest.raises(type(error)) as broken:
+        submission.collect_ids(send(), ids)
+    told = [str(broken.value), *getattr(broken.value, "__notes__", ())]
+    assert any("2 jobs submitted before: 5-6" in each for each in told)
