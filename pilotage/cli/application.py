@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -160,7 +161,8 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with t
     if wanted:
         from importlib import metadata  # only here: 0.03 s that no other command needs
 
-        typer.echo(f"pilotage {metadata.version('pilotage')}")
+        name = "pilotage" if next(iter(metadata.distributions(name="pilotage")), None) else "pilotage-client"
+        typer.echo(f"pilotage {metadata.version(name)}")
         raise typer.Exit
 
 
@@ -204,8 +206,18 @@ def overview() -> typer.Typer:
     """The program with the names and help lines of all commands, none of them imported."""
     app = _program()
     for name, command in list_commands().items():
+        if name in COMMANDS and not _is_installed(command):
+            continue
         app.command(name, help=command.help, add_help_option=False)(_not_imported)
     return app
+
+
+def _is_installed(command: Command | CommandGroup) -> bool:
+    """Whether the module of a command is there: the light client has those of users only."""
+    own = [command.function] if isinstance(command, Command) else command.commands.values()
+    module = next(each for each in own if isinstance(each, str)).partition(":")[0]
+    file = f"{command.package}.{module}".replace(".", "/")
+    return (Path(__file__).parents[2] / f"{file}.py").exists()
 
 
 def _program() -> typer.Typer:
