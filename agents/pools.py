@@ -168,7 +168,7 @@ def _store(
             **of,
         )
         if whole:
-            queue_class_store.record_refresh(conn, vo, now=now)
+            queue_class_store.record_refresh(conn, vo, at=computed.basis.computed_at)
             queue_class_store.prune_classes(conn, vo)
             # Should the transaction be rolled back, the stored state is another one.
             left = queue_class_store.lock_state(conn, vo)

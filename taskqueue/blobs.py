@@ -311,7 +311,7 @@ def _lock(conn: Connection, name: str) -> None:
         conn.execute(LOCK, {"name": name})
 
 
-KNOWN_AMONG = select(table.c.digest).where(table.c.digest.in_(sql.IDS))
+KNOWN_AMONG = select(table.c.digest).where(sql.is_listed(table.c.digest))
 
 
 def find_unreferenced(conn: Connection, digests: Collection[str]) -> frozenset[str]:

@@ -90,11 +90,11 @@ OLD_JOBS = (
     .with_for_update(skip_locked=True)
 )
 OLD_DELETED = OLD_JOBS.where(jobs.c.status == JobStatus.DELETED.value)
-REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
+REMOVE_WAITING = delete(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id))
 #: Log, parameters and attempts go with the job, by foreign key.
-REMOVE_JOBS = delete(jobs).where(jobs.c.job_id.in_(sql.IDS))
+REMOVE_JOBS = delete(jobs).where(sql.is_listed(jobs.c.job_id))
 REMOVE_DESCRIPTIONS = delete(descriptions).where(
-    descriptions.c.description_id.in_(sql.IDS),
+    sql.is_listed(descriptions.c.description_id),
     ~exists().where(jobs.c.description_id == descriptions.c.description_id),
 )
 
@@ -108,8 +108,8 @@ OLD_LOGS = (
     .order_by(jobs.c.updated_at)
     .limit(_LIMIT)
 )
-REMOVE_LOGS = delete(job_log).where(job_log.c.job_id.in_(sql.IDS))
-REMOVE_LOCAL_JOBS = delete(local_jobs).where(local_jobs.c.job_id.in_(sql.IDS))
+REMOVE_LOGS = delete(job_log).where(sql.is_listed(job_log.c.job_id))
+REMOVE_LOCAL_JOBS = delete(local_jobs).where(sql.is_listed(local_jobs.c.job_id))
 
 DETACH_OUTPUTS = (
     update(attempts)
@@ -139,7 +139,7 @@ _is_needed = blobs.c.digest.in_(
 )
 _may_go = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.last_used_at < _BEFORE, ~_is_needed)
 OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(skip_locked=True)
-REMOVE_BLOBS = delete(blobs).where(blobs.c.digest.in_(sql.IDS), _may_go).returning(blobs.c.digest)
+REMOVE_BLOBS = delete(blobs).where(sql.is_listed(blobs.c.digest), _may_go).returning(blobs.c.digest)
 
 
 _is_output = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.is_output)
@@ -155,12 +155,12 @@ OVER_QUOTA = select(_newest_first.c.digest).where(_newest_first.c.bytes > bindpa
 #: One that was stored again meanwhile stays.
 REMOVE_OUTPUTS = (
     delete(blobs)
-    .where(blobs.c.digest.in_(sql.IDS), _is_output, blobs.c.last_used_at < _BEFORE)
+    .where(sql.is_listed(blobs.c.digest), _is_output, blobs.c.last_used_at < _BEFORE)
     .returning(blobs.c.digest)
 )
 DETACH_DIGESTS = (
     update(attempts)
-    .where(attempts.c.output.in_(sql.IDS), attempts.c.vo == bindparam("the_vo"))
+    .where(sql.is_listed(attempts.c.output), attempts.c.vo == bindparam("the_vo"))
     .values(output=None)
 )
 
@@ -326,11 +326,11 @@ UNUSED = select(task_queues.c.task_queue_id).where(*_is_unused)
 IN_USE = select(jobs.c.task_queue_id).where(jobs.c.task_queue_id.is_not(None)).distinct()
 LOCK = (
     select(task_queues.c.task_queue_id)
-    .where(task_queues.c.task_queue_id.in_(sql.IDS), *_is_unused)
+    .where(sql.is_listed(task_queues.c.task_queue_id), *_is_unused)
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(skip_locked=True)
 )
-REMOVE = delete(task_queues).where(task_queues.c.task_queue_id.in_(sql.IDS), ~_has_jobs)
+REMOVE = delete(task_queues).where(sql.is_listed(task_queues.c.task_queue_id), ~_has_jobs)
 
 _is_referenced = exists().where(task_queues.c.class_id == requirement_classes.c.class_id)
 LOCK_CLASSES = (
@@ -341,7 +341,7 @@ LOCK_CLASSES = (
     .with_for_update(skip_locked=True)
 )
 REMOVE_CLASSES = delete(requirement_classes).where(
-    requirement_classes.c.class_id.in_(sql.IDS), ~_is_referenced
+    sql.is_listed(requirement_classes.c.class_id), ~_is_referenced
 )
 
 

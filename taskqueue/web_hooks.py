@@ -361,7 +361,7 @@ _KNOWN = select(conditions.c.subject, conditions.c.since, conditions.c.reported_
 _IS_SUBJECT = and_(
     conditions.c.vo == bindparam("the_vo"),
     conditions.c.event == bindparam("the_event"),
-    conditions.c.subject.in_(sql.IDS),
+    sql.is_listed(conditions.c.subject),
 )
 _END = delete(conditions).where(_IS_SUBJECT)
 _STORED = select(conditions.c.vo, conditions.c.event).distinct()

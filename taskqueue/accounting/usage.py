@@ -177,7 +177,7 @@ ENDS = select_log_rows(job_log.c.log_id, job_log.c.job_id, jobs.c.task_queue_id)
 #: All log rows of these jobs up to the end of the span.
 LOG_BEFORE = (
     select(job_log.c.log_id, *log.COLUMNS)
-    .where(job_log.c.job_id.in_(sql.IDS), job_log.c.log_id <= bindparam("upto"))
+    .where(sql.is_listed(job_log.c.job_id), job_log.c.log_id <= bindparam("upto"))
     .order_by(job_log.c.log_id)
 )
 

@@ -127,9 +127,9 @@ ENDED = (
 )
 #: A job that was restarted and ended again is stored again.
 NOT_STORED = select(jobs.c.job_id, jobs.c.updated_at, jobs.c.task_queue_id).where(
-    jobs.c.job_id.in_(sql.IDS), ~_is_stored
+    sql.is_listed(jobs.c.job_id), ~_is_stored
 )
-DELETE_WAITS = delete(job_waits_table).where(job_waits_table.c.job_id.in_(sql.IDS))
+DELETE_WAITS = delete(job_waits_table).where(sql.is_listed(job_waits_table.c.job_id))
 #: The agents `waits` and `retention` may store those of one job at the same time.
 STORE_WAITS = sql.insert_or_update(job_waits_table, "seconds", "ended_at")
 WAITS_OF_JOB = select(job_waits_table.c.cause, job_waits_table.c.seconds).where(

@@ -25,9 +25,9 @@ COMPLETIONS = {JobStatus.DONE: "Requests done", JobStatus.FAILED: "Requests fail
 
 DELETED = "Job Deleted"
 
-RESET = update(jobs_table).where(jobs_table.c.job_id.in_(sql.IDS)).values(reschedules=0)
+RESET = update(jobs_table).where(sql.is_listed(jobs_table.c.job_id)).values(reschedules=0)
 IS_RESCHEDULED = select(jobs_table.c.job_id).where(
-    jobs_table.c.job_id.in_(sql.IDS),
+    sql.is_listed(jobs_table.c.job_id),
     jobs_table.c.status.in_(sorted(PREPARING | {JobStatus.WAITING})),
     exists().where(
         job_log.c.job_id == jobs_table.c.job_id,

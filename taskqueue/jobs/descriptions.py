@@ -96,14 +96,14 @@ def read_submitted(conn: Connection, job_id: int) -> Description:
 
 READ_PARAMETERS = (
     select(job_parameters)
-    .where(job_parameters.c.job_id.in_(sql.IDS))
+    .where(sql.is_listed(job_parameters.c.job_id))
     .order_by(job_parameters.c.job_id, job_parameters.c.name)
 )
 READ_PARAMETER_SIZES = select(
     job_parameters.c.job_id, job_parameters.c.name, func.length(job_parameters.c.value).label("size")
-).where(job_parameters.c.job_id.in_(sql.IDS))
+).where(sql.is_listed(job_parameters.c.job_id))
 STORE_PARAMETERS = sql.insert_or_update(job_parameters, "value", "at")
-REMOVE_PARAMETERS = delete(job_parameters).where(job_parameters.c.job_id.in_(sql.IDS))
+REMOVE_PARAMETERS = delete(job_parameters).where(sql.is_listed(job_parameters.c.job_id))
 
 #: Where they are named in messages.
 _PATH: Final = "parameters"

@@ -45,9 +45,9 @@ NEWEST_OF_JOB = (
     .limit(bindparam("most"))
 )
 NOTES = select(job_log.c.job_id, job_log.c.source, job_log.c.minor_status).where(
-    job_log.c.job_id.in_(sql.IDS), job_log.c.source.in_(bindparam("sources", expanding=True))
+    sql.is_listed(job_log.c.job_id), job_log.c.source.in_(bindparam("sources", expanding=True))
 )
-OF_JOBS = select(*COLUMNS).where(job_log.c.job_id.in_(sql.IDS)).order_by(job_log.c.log_id)
+OF_JOBS = select(*COLUMNS).where(sql.is_listed(job_log.c.job_id)).order_by(job_log.c.log_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ READ = (
     .where(sql.is_listed(jobs.c.job_id), _IS_DUE)
     .order_by(jobs.c.job_id)
 )
-SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(blobs.c.digest.in_(sql.IDS))
+SANDBOXES = select(blobs.c.digest, blobs.c.vo).where(sql.is_listed(blobs.c.digest))
 
 #: SKIP LOCKED: a locked row is already being processed by another worker.
 LOCK = (
@@ -219,11 +219,11 @@ BEGIN_TRIAL = _NEW.on_conflict_do_update(
     set_={"crashes": table.c.crashes + _ONE_MORE, "holder": _NEW.excluded.holder},
 )
 
-END_TRIAL = delete(table).where(table.c.job_id.in_(sql.IDS), table.c.holder == bindparam("the_holder"))
+END_TRIAL = delete(table).where(sql.is_listed(table.c.job_id), table.c.holder == bindparam("the_holder"))
 CRASHES = select(
     table.c.job_id,
     (table.c.crashes + case((table.c.holder == bindparam("the_holder"), 0), else_=1)).label("crashes"),
-).where(table.c.job_id.in_(sql.IDS))
+).where(sql.is_listed(table.c.job_id))
 
 
 def count_crashes(conn: Connection, job_ids: Sequence[int], *, holder: str) -> Mapping[int, int]:

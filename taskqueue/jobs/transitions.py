@@ -23,14 +23,16 @@ NO_LIMIT = 2**31 - 1
 
 LOCK_WAITING = (
     select(waiting_jobs.c.job_id)
-    .where(waiting_jobs.c.job_id.in_(sql.IDS))
+    .where(sql.is_listed(waiting_jobs.c.job_id))
     .order_by(waiting_jobs.c.job_id)
     .with_for_update()
 )
 #: Attempts that are open or may be reopened.
 LOCK_ATTEMPTS = (
     select(attempts.c.job_id)
-    .where(attempts.c.job_id.in_(sql.IDS), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST))
+    .where(
+        sql.is_listed(attempts.c.job_id), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST)
+    )
     .order_by(attempts.c.job_id)
     .with_for_update()
 )
@@ -39,7 +41,7 @@ LOCK_JOBS = (
         *(jobs.c[name] for name in ("job_id", "status", "epoch", "reschedules")),
         *(jobs.c[name] for name in ("minor_status", "application_status")),
     )
-    .where(jobs.c.job_id.in_(sql.IDS))
+    .where(sql.is_listed(jobs.c.job_id))
     .order_by(jobs.c.job_id)
     .with_for_update()
 )
@@ -47,7 +49,7 @@ LOCK_JOBS = (
 MOVE = (
     update(jobs)
     .where(
-        jobs.c.job_id.in_(sql.IDS),
+        sql.is_listed(jobs.c.job_id),
         jobs.c.status.in_(bindparam("from_states", expanding=True)),
         jobs.c.reschedules < bindparam("reschedules_below"),
     )

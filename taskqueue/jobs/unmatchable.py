@@ -33,13 +33,13 @@ _HAS_QUEUE = (
 
 #: Unresolved pools are left out.
 RESOLVED = select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_queue")).where(
-    pool_mappings.c.pool_id.in_(sql.IDS)
+    sql.is_listed(pool_mappings.c.pool_id)
 )
 
 WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
 _SOME = (
     select(jobs.c.job_id)
-    .where(jobs.c.submit_pool.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value)
+    .where(sql.is_listed(jobs.c.submit_pool), jobs.c.status == JobStatus.WAITING.value)
     .limit(bindparam("most"))
 )
 WAITING = select(func.count()).select_from(_SOME.subquery())
@@ -69,7 +69,7 @@ JOBS_WITH_STATUS = {saying: _IN_POOL.where(has) for saying, has in _HAS_MINOR.it
 _STUCK = (
     select(jobs.c.job_id)
     .join(pool_mappings, pool_mappings.c.pool_id == jobs.c.submit_pool)
-    .where(jobs.c.job_id.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value, _HAS_QUEUE.is_(None))
+    .where(sql.is_listed(jobs.c.job_id), jobs.c.status == JobStatus.WAITING.value, _HAS_QUEUE.is_(None))
 )
 
 

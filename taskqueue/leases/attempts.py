@@ -34,7 +34,7 @@ _OPEN = attempts.c.closed_at.is_(None)
 
 CLOSE_OF_JOBS = (
     update(attempts)
-    .where(attempts.c.job_id.in_(sql.IDS), _OPEN)
+    .where(sql.is_listed(attempts.c.job_id), _OPEN)
     .values(closed_at=bindparam("now"), closed_as=bindparam("as_what"))
 )
 #: The end of the stored request of an undelivered release; no reason ends like it, since it is quoted.
@@ -42,14 +42,14 @@ UNDELIVERED: Final = '"undelivered": true}'
 RELEASES = (
     select(attempts.c.job_id, func.count().label("number"))
     .where(
-        attempts.c.job_id.in_(sql.IDS),
+        sql.is_listed(attempts.c.job_id),
         attempts.c.closed_as == RELEASED,
         attempts.c.started_at.is_(None),
         func.coalesce(attempts.c.request, "").not_like(f"%{UNDELIVERED}"),
     )
     .group_by(attempts.c.job_id)
 )
-REQUEST_END = update(attempts).where(attempts.c.job_id.in_(sql.IDS), _OPEN).values(ending=True)
+REQUEST_END = update(attempts).where(sql.is_listed(attempts.c.job_id), _OPEN).values(ending=True)
 REOPEN = (
     update(attempts)
     .where(attempts.c.lease == bindparam("the_lease"), attempts.c.closed_as == LOST)
@@ -58,7 +58,7 @@ REOPEN = (
 END_LOST = (
     update(attempts)
     .where(
-        attempts.c.job_id.in_(sql.IDS),
+        sql.is_listed(attempts.c.job_id),
         attempts.c.closed_as == LOST,
         attempts.c.epoch == select(jobs.c.epoch).where(jobs.c.job_id == attempts.c.job_id).scalar_subquery(),
     )
@@ -147,7 +147,7 @@ class Attempt:
 
 _SELECT = select(*(attempts.c[each.name] for each in fields(Attempt)))
 GET = _SELECT.where(attempts.c.lease == bindparam("lease"))
-READ = _SELECT.where(attempts.c.lease.in_(sql.IDS))
+READ = _SELECT.where(sql.is_listed(attempts.c.lease))
 LOCK = READ.order_by(attempts.c.job_id).with_for_update()
 NEWEST = (
     _SELECT.where(attempts.c.job_id == bindparam("job_id"))
@@ -169,10 +169,10 @@ OF_PILOT = (
 )
 OF_HOLDER = (
     select(attempts.c.job_id)
-    .where(attempts.c.job_id.in_(sql.IDS), attempts.c.holder == bindparam("holder"))
+    .where(sql.is_listed(attempts.c.job_id), attempts.c.holder == bindparam("holder"))
     .distinct()
 )
-JOBS_OF_PILOTS = select(attempts.c.stamp, attempts.c.job_id).where(attempts.c.stamp.in_(sql.IDS))
+JOBS_OF_PILOTS = select(attempts.c.stamp, attempts.c.job_id).where(sql.is_listed(attempts.c.stamp))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +304,7 @@ RequestKey = tuple[str, str]
 RESERVE_KEY = sql.insert_or_skip(table, "subject", "request_id")
 _KEY = (table.c.subject, table.c.request_id)
 _THIS = (table.c.subject == bindparam("the_subject"), table.c.request_id == bindparam("the_request_id"))
-ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(sql.IDS))
+ANSWERS = select(*_KEY, table.c.matches).where(tuple_(*_KEY).in_(sql.KEYS))
 LOCK_ANSWERS = ANSWERS.order_by(*_KEY).with_for_update()
 #: No UPDATE: an earlier answer that was undeliverable is deleted with its key, maybe after it was seen here.
 STORE_ANSWER = sql.insert_or_update(table, "matches", "at")

@@ -132,7 +132,7 @@ STALLED_LONG = _limit_rows(
 OF_ENDED_PILOTS = (
     select(table.c.job_id, case((_REPORTED_END, pilots.c.status_reason), else_="").label("reason"))
     .join(pilots, _PILOT_HAS_ENDED)
-    .where(_OPEN, table.c.ending.is_(False), table.c.stamp.in_(sql.IDS))
+    .where(_OPEN, table.c.ending.is_(False), sql.is_listed(table.c.stamp))
     .order_by(table.c.job_id)
     .with_for_update(of=table)
 )

@@ -37,7 +37,7 @@ WITH_MARK = (
         attempts_table,
         and_(attempts_table.c.job_id == table.c.job_id, attempts_table.c.epoch == table.c.epoch),
     )
-    .where(table.c.job_id.in_(sql.IDS), table.c.mark == bindparam("mark"))
+    .where(sql.is_listed(table.c.job_id), table.c.mark == bindparam("mark"))
 )
 STORE = sql.insert_or_skip(table)
 

@@ -29,7 +29,7 @@ HELD = (
     select(*CLAIMED_COLUMNS, *(attempts.c[name] for name in (*_LEASE, *ALLOTTED)))
     .join(attempts, (attempts.c.job_id == jobs.c.job_id) & (attempts.c.epoch == jobs.c.epoch))
     .where(
-        jobs.c.job_id.in_(sql.IDS), attempts.c.closed_at.is_(None), attempts.c.holder == bindparam("holder")
+        sql.is_listed(jobs.c.job_id), attempts.c.closed_at.is_(None), attempts.c.holder == bindparam("holder")
     )
     .order_by(jobs.c.job_id)
 )

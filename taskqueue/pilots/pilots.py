@@ -81,7 +81,7 @@ ALL = select(
     _has_log.label("has_log"),
 )
 GET = ALL.where(table.c.stamp == bindparam("stamp"))
-ALL_AMONG = ALL.where(table.c.stamp.in_(sql.IDS))
+ALL_AMONG = ALL.where(sql.is_listed(table.c.stamp))
 
 _is_active = or_(*(table.c.status == each.value for each in sorted(PILOT_ACTIVE)))
 ACTIVE_OF = (
@@ -94,7 +94,7 @@ _SOME_ACTIVE = (
 )
 ACTIVE_OF_VO = select(func.count()).select_from(_SOME_ACTIVE)
 
-STATUSES = select(table.c.stamp, table.c.status).where(table.c.stamp.in_(sql.IDS))
+STATUSES = select(table.c.stamp, table.c.status).where(sql.is_listed(table.c.stamp))
 
 IS_AT = select(table.c.stamp).where(
     table.c.stamp == bindparam("stamp"),
@@ -479,12 +479,14 @@ BIND = (
     .where(table.c.stamp == bindparam("the_stamp"), table.c.site == "")
     .values(site=bindparam("new_site"), ce=bindparam("new_ce"), queue=bindparam("new_queue"))
 )
-BOUND = select(table.c.vo, table.c.stamp, *_QUEUE, table.c.possible_queues).where(table.c.stamp.in_(sql.IDS))
+BOUND = select(table.c.vo, table.c.stamp, *_QUEUE, table.c.possible_queues).where(
+    sql.is_listed(table.c.stamp)
+)
 IS_RUNNING = and_(table.c.status == PilotStatus.RUNNING.value, table.c.processors.is_not(None))
 # Status and time as `CONTACT` writes them; few rows of few VOs, all with the time of the write.
 SEEN = (
     update(table)
-    .where(table.c.stamp.in_(sql.IDS), table.c.vo == bindparam("the_vo"))
+    .where(sql.is_listed(table.c.stamp), table.c.vo == bindparam("the_vo"))
     .values(
         status=_LIVES,
         updated_at=case((table.c.status == _LIVES, table.c.updated_at), else_=bindparam("now")),

@@ -31,7 +31,7 @@ from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.tables import submit_pools as table
 from taskqueue.schema.types import has_slot
 
-MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(mapped.c.pool_id.in_(sql.IDS))
+MAPPED = select(mapped.c.pool_id, mapped.c.vo, mapped.c.eligible).where(sql.is_listed(mapped.c.pool_id))
 #: The queues that VOs may use, with the slots of their classes.
 MEMBERS = (
     select(classes.c.vo, classes.c.slot, members.c.site, members.c.ce, members.c.queue)
@@ -56,7 +56,7 @@ _some = (
 JOBS = (
     select(submit_pools.c.pool_id, _statuses.c.status, select(func.count()).select_from(_some).label("jobs"))
     .join_from(submit_pools, _statuses, true())
-    .where(submit_pools.c.pool_id.in_(sql.IDS))
+    .where(sql.is_listed(submit_pools.c.pool_id))
 )
 WAITING_EXPRESSIONS = (
     select(submit_pools.c.original)

@@ -24,8 +24,10 @@ from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_classes as classes
 from taskqueue.schema.types import has_slot
 
-ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(submit_pools.c.pool_id.in_(sql.IDS))
-POOLS_OF_JOBS = select(jobs.c.job_id, jobs.c.submit_pool, jobs.c.owner).where(jobs.c.job_id.in_(sql.IDS))
+ORIGINALS = select(submit_pools.c.pool_id, submit_pools.c.original).where(
+    sql.is_listed(submit_pools.c.pool_id)
+)
+POOLS_OF_JOBS = select(jobs.c.job_id, jobs.c.submit_pool, jobs.c.owner).where(sql.is_listed(jobs.c.job_id))
 #: Up to this number queue classes are queried one by one; beyond it the whole mapping is read.
 _FEW_CLASSES = 3
 

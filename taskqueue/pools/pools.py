@@ -55,7 +55,7 @@ _OWN = (submit_pools.c.config_version, submit_pools.c.expiries, submit_pools.c.r
 _OF_VO = (versions.c.refreshed_version, versions.c.refreshed_expiries, versions.c.refreshed_at)
 _VO_IS_AHEAD = and_(submit_pools.c.refreshed_at.is_not(None), tuple_(*_OF_VO) > tuple_(*_OWN))
 #: Version and time of a pool's mapping: the newer of its own and its VO's. The view `pool_queues` of the
-#: migrations, which people read, has the same.
+#: migrations, which people read, has the same, as a test holds.
 REFRESH_COLUMNS = {
     own.name: case((_VO_IS_AHEAD, of_vo), else_=own).label(own.name)
     for own, of_vo in zip(_OWN, _OF_VO, strict=True)
@@ -74,7 +74,7 @@ COUNT = select(func.count()).select_from(submit_pools)
 #: KEY SHARE: none of them is removed until the transaction ends.
 EXISTING = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(sql.IDS))
+    .where(sql.is_listed(submit_pools.c.pool_id))
     .order_by(submit_pools.c.pool_id)
     .with_for_update(read=True, key_share=True)
 )
@@ -121,7 +121,9 @@ UNUSED = (
     .with_for_update(skip_locked=True)
 )
 DELETE_UNUSED = (
-    delete(submit_pools).where(submit_pools.c.pool_id.in_(sql.IDS), _may_go).returning(submit_pools.c.pool_id)
+    delete(submit_pools)
+    .where(sql.is_listed(submit_pools.c.pool_id), _may_go)
+    .returning(submit_pools.c.pool_id)
 )
 VOS = select(submit_pools.c.vo).distinct().order_by(submit_pools.c.vo)
 
@@ -130,13 +132,13 @@ VOS = select(submit_pools.c.vo).distinct().order_by(submit_pools.c.vo)
 #: SKIP LOCKED: such a pool is being removed or mapped.
 LOCK_RESOLVED = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.refreshed_at.is_not(None))
+    .where(sql.is_listed(submit_pools.c.pool_id), submit_pools.c.refreshed_at.is_not(None))
     .order_by(submit_pools.c.pool_id)
     .with_for_update(read=True, key_share=True, skip_locked=True)
 )
 _TOUCHED_LONG_AGO = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.last_used_at < bindparam("before"))
+    .where(sql.is_listed(submit_pools.c.pool_id), submit_pools.c.last_used_at < bindparam("before"))
     .order_by(submit_pools.c.pool_id)
     .with_for_update(key_share=True, skip_locked=True)
 )
@@ -281,13 +283,15 @@ _VO: BindParameter[str] = bindparam("the_vo")
 
 LOCK_POOLS = (
     select(submit_pools.c.pool_id)
-    .where(submit_pools.c.pool_id.in_(sql.IDS), submit_pools.c.vo == _VO)
+    .where(sql.is_listed(submit_pools.c.pool_id), submit_pools.c.vo == _VO)
     .order_by(submit_pools.c.pool_id)
     .with_for_update()
 )
 
 OF_VO = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.vo == _VO)
-MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(mapped.c.pool_id.in_(sql.IDS))
+MAPPED = select(mapped.c.pool_id, mapped.c.eligible, mapped.c.undecided).where(
+    sql.is_listed(mapped.c.pool_id)
+)
 
 PUT = sql.insert_or_update(mapped, "eligible", "undecided")
 #: UPDATE, not upsert: the pool may have been deleted meanwhile.
@@ -299,7 +303,7 @@ UPDATE = (
 
 MARK_REFRESHED = (
     update(submit_pools)
-    .where(submit_pools.c.pool_id.in_(sql.IDS))
+    .where(sql.is_listed(submit_pools.c.pool_id))
     .values(
         refreshed_at=bindparam("now"), config_version=bindparam("version"), expiries=bindparam("its_expiries")
     )

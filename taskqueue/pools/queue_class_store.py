@@ -241,9 +241,9 @@ def lock_state(conn: Connection, vo: str) -> RefreshState | None:
     return None if row is None else _state_from_row(row)
 
 
-def record_refresh(conn: Connection, vo: str, *, now: datetime) -> None:
-    """Record that all mappings of the VO have its version; the row is locked."""
-    conn.execute(RECORD_REFRESH, {"the_vo": vo, "now": now})
+def record_refresh(conn: Connection, vo: str, *, at: datetime) -> None:
+    """Record that all mappings of the VO have its version, and when they were computed; the row is locked."""
+    conn.execute(RECORD_REFRESH, {"the_vo": vo, "now": at})
 
 
 def _state_from_row(row: Row[tuple[str, int, int, int, int, int, datetime | None]]) -> RefreshState:

@@ -84,7 +84,7 @@ BY_VALUE = {
 BY_VO = (
     select(jobs.c.vo, jobs.c.status, func.count().label("jobs"))
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
-    .where(attempts.c.closed_at.is_(None), _site.in_(sql.IDS))
+    .where(attempts.c.closed_at.is_(None), sql.is_listed(_site))
     .group_by(jobs.c.vo, jobs.c.status)
     .order_by(jobs.c.vo, jobs.c.status)
 )

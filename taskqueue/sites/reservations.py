@@ -61,7 +61,7 @@ CREATE = insert(table)
 COUNT = (
     select(table.c.scope, func.count().label("reserved"))
     .join(attempts, _ITS_ATTEMPT)
-    .where(table.c.scope.in_(sql.IDS), table.c.seen.is_(False), _MAY_BE_THERE)
+    .where(sql.is_listed(table.c.scope), table.c.seen.is_(False), _MAY_BE_THERE)
     .group_by(table.c.scope)
 )
 COUNT_ROWS = select(func.count()).select_from(table).where(_THE_SCOPE, table.c.seen.is_(False))
@@ -87,11 +87,11 @@ FORGET_GIVEN_UP = delete(table).where(_THE_SCOPE, exists().where(_ITS_ATTEMPT, _
 CLEAR_SEEN = update(table).where(_THE_SCOPE, table.c.seen).values(seen=False)
 REMOVE = (
     delete(table)
-    .where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.IDS))
+    .where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.KEYS))
     .returning(table.c.seen)
 )
 SET_SEEN = (
-    update(table).where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.IDS)).values(seen=True)
+    update(table).where(_THE_SCOPE, tuple_(table.c.job_id, table.c.epoch).in_(sql.KEYS)).values(seen=True)
 )
 
 
@@ -169,7 +169,7 @@ SET_RESERVED = (
     )
     .values(n=bindparam("reserved"))
 )
-BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(attempts.c.lease.in_(sql.IDS))
+BY_LEASE = select(attempts.c.job_id, attempts.c.epoch).where(sql.is_listed(attempts.c.lease))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

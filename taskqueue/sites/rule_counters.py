@@ -83,13 +83,13 @@ _site, _ce, _queue = ATTEMPT_AT
 _MAY_COUNT = text("(attempts.closed_at IS NULL OR attempts.closed_as = 'lost')")
 LOCK = (
     select(attempts.c.lease, attempts.c.counted_by)
-    .where(attempts.c.lease.in_(sql.IDS), _MAY_COUNT)
+    .where(sql.is_listed(attempts.c.lease), _MAY_COUNT)
     .order_by(attempts.c.job_id, attempts.c.epoch)
     .with_for_update(key_share=True)
 )
 MARK = sql.bulk_update(attempts, "counted_by", key="lease")
 _ATTRIBUTES = select(scope_rules.c.attribute).where(scope_rules.c.kind == RuleKind.RUNNING.value).distinct()
-_AT_SCOPES = scope_rules.c.scope.in_(sql.IDS)
+_AT_SCOPES = sql.is_listed(scope_rules.c.scope)
 _PENDING = (
     select(func.coalesce(func.sum(scope_returns.c.number), 0))
     .where(scope_returns.c.scope == scope_rules.c.scope, scope_returns.c.rule_id == scope_rules.c.rule_id)

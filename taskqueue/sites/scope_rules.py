@@ -110,9 +110,11 @@ def compute_digest(rules: Iterable[StoredRule]) -> str:
 Counting = tuple[int, str]
 
 ALL = select(table).order_by(table.c.rule_id)
-AT_SITES = ALL.where(table.c.scope.in_(select(scopes_table.c.scope).where(scopes_table.c.site.in_(sql.IDS))))
+AT_SITES = ALL.where(
+    table.c.scope.in_(select(scopes_table.c.scope).where(sql.is_listed(scopes_table.c.site)))
+)
 UNCOUNTED = ALL.where(table.c.counted.is_(False), table.c.opened)
-READ = select(table).where(table.c.scope.in_(sql.IDS)).order_by(table.c.rule_id)
+READ = select(table).where(sql.is_listed(table.c.scope)).order_by(table.c.rule_id)
 _RETURNED = func.sum(scope_returns.c.number).label("number")
 #: Else an advertisement has removed or acknowledged the returned reservation, and `n` is without it already.
 _IS_COUNTED = exists().where(
@@ -123,7 +125,7 @@ _IS_COUNTED = exists().where(
 )
 PENDING = (
     select(scope_returns.c.scope, scope_returns.c.rule_id, _RETURNED)
-    .where(scope_returns.c.scope.in_(sql.IDS), or_(scope_returns.c.rule_id != RESERVATION, _IS_COUNTED))
+    .where(sql.is_listed(scope_returns.c.scope), or_(scope_returns.c.rule_id != RESERVATION, _IS_COUNTED))
     .group_by(scope_returns.c.scope, scope_returns.c.rule_id)
 )
 _HAS_RULES = exists().where(table.c.scope == scopes_table.c.scope)
@@ -148,7 +150,7 @@ def _lock(*, wait: bool) -> Select[Any]:
     )
     names = (
         select(scopes_table.c.scope.label("name"))
-        .where(scopes_table.c.scope.in_(sql.IDS), _HAS_RULES)
+        .where(sql.is_listed(scopes_table.c.scope), _HAS_RULES)
         .subquery("names")
     )
     each = func.json_agg(func.json_build_array(*(returned.c[name] for name in _RETURN)))
@@ -177,7 +179,7 @@ LOCK_ALL = _lock(wait=True)
 SCOPES_SQLITE = scopes.READ.where(_HAS_RULES)
 APPLY_SQLITE = (
     delete(scope_returns)
-    .where(scope_returns.c.scope.in_(sql.IDS))
+    .where(sql.is_listed(scope_returns.c.scope))
     .returning(*(scope_returns.c[name] for name in ("scope", *_RETURN)))
 )
 DELETE_STRAY = delete(scope_returns).where(~exists().where(table.c.scope == scope_returns.c.scope))
@@ -432,7 +434,7 @@ def build_rule(row: Row[Any], *, more: int = 0) -> StoredRule:
 BucketKey = tuple[str, RuleKind, str, str, str]
 _BUCKET_KEY = ("scope", "kind", "attribute", "value", "vo")
 
-READ_LEVELS = select(matching_delays).where(matching_delays.c.scope.in_(sql.IDS))
+READ_LEVELS = select(matching_delays).where(sql.is_listed(matching_delays.c.scope))
 STORE_LEVELS = sql.insert_or_update(matching_delays, "tokens", "at")
 
 

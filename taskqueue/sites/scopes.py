@@ -25,12 +25,14 @@ from taskqueue.schema.tables import site_bans
 GRID: Final = fold(ALL_SITES)
 
 INSERT = sql.insert_or_skip(table)
-READ: Select[Any] = select(table).where(table.c.scope.in_(sql.IDS))
+READ: Select[Any] = select(table).where(sql.is_listed(table.c.scope))
 LOCK = READ.order_by(table.c.scope).with_for_update()
 ADVERTISED = select(table.c.scope, table.c.advertised_at).where(table.c.advertised_at.is_not(None))
 LIMIT_WAIT = select(func.set_config("lock_timeout", bindparam("most"), literal_column("true")))
 ADVERTISED_AT_SITES: Select[Any] = (
-    select(table).where(table.c.site.in_(sql.IDS), table.c.advertisement.is_not(None)).order_by(table.c.scope)
+    select(table)
+    .where(sql.is_listed(table.c.site), table.c.advertisement.is_not(None))
+    .order_by(table.c.scope)
 )
 SCOPES_OF_SITE = select(table.c.scope).where(table.c.site == bindparam("the_site"))
 STORE = (
@@ -146,7 +148,7 @@ SET_BAN = sql.insert_or_update(site_bans, "reason", "author", "at", "until")
 IS_CURRENT = or_(site_bans.c.until.is_(None), site_bans.c.until > bindparam("now"))
 
 LIFT_BAN = delete(site_bans).where(site_bans.c.site == bindparam("the_site"))
-BANNED = select(site_bans).where(site_bans.c.site.in_(sql.IDS), IS_CURRENT)
+BANNED = select(site_bans).where(sql.is_listed(site_bans.c.site), IS_CURRENT)
 CURRENT = select(site_bans.c.site).where(IS_CURRENT)
 
 

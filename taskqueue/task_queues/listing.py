@@ -127,12 +127,12 @@ FIRST_JOBS = (
         *(jobs.c.job_group, jobs.c.priority, jobs.c.parameters, descriptions.c.body),
     )
     .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
-    .where(jobs.c.job_id.in_(sql.IDS))
+    .where(sql.is_listed(jobs.c.job_id))
 )
 RANKS = (
     select(jobs.c.job_id, descriptions.c.rank)
     .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
-    .where(jobs.c.job_id.in_(sql.IDS), descriptions.c.rank.is_not(None))
+    .where(sql.is_listed(jobs.c.job_id), descriptions.c.rank.is_not(None))
 )
 
 

@@ -45,10 +45,10 @@ WAITING = (
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
 )
 DEFINITIONS = select(requirement_classes.c.digest, requirement_classes.c.definition).where(
-    requirement_classes.c.digest.in_(sql.IDS)
+    sql.is_listed(requirement_classes.c.digest)
 )
 NEWLY_OCCUPIED = select(task_queues.c.task_queue_id, task_queues.c.vo, task_queues.c.changed_at).where(
-    task_queues.c.task_queue_id.in_(sql.IDS), task_queues.c.occupied
+    sql.is_listed(task_queues.c.task_queue_id), task_queues.c.occupied
 )
 SET_WEIGHT = (
     update(task_queues)
@@ -56,7 +56,7 @@ SET_WEIGHT = (
     .values(priority=bindparam("weight"))
 )
 WEIGHTS_OF_GROUPS = select(task_queues.c.task_queue_id, task_queues.c.priority).where(
-    task_queues.c.owner_group.in_(sql.IDS), task_queues.c.occupied
+    sql.is_listed(task_queues.c.owner_group), task_queues.c.occupied
 )
 
 

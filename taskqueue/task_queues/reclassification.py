@@ -43,13 +43,13 @@ _OF_CLASS = (
 #: Until the commit no task queue of these is inserted, and none of them is removed.
 LOCK_CLASSES = (
     select(requirement_classes.c.class_id)
-    .where(requirement_classes.c.class_id.in_(sql.IDS))
+    .where(sql.is_listed(requirement_classes.c.class_id))
     .order_by(requirement_classes.c.class_id)
     .with_for_update()
 )
 LOCK_TASK_QUEUES = (
     select(task_queues.c.task_queue_id)
-    .where(task_queues.c.class_id.in_(sql.IDS))
+    .where(sql.is_listed(task_queues.c.class_id))
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True)
 )
@@ -90,7 +90,7 @@ WITH_OTHER = {
     "sites": _list_waiting(jobs.c.site != _value),
 }
 ALL_WAITING = _list_waiting()
-_STILL_WAITS = (jobs.c.job_id.in_(sql.IDS), jobs.c.status == JobStatus.WAITING.value)
+_STILL_WAITS = (sql.is_listed(jobs.c.job_id), jobs.c.status == JobStatus.WAITING.value)
 SET_JOB = {
     PRIORITY: update(jobs).where(*_STILL_WAITS).values(priority=_value),
     "job_type": update(jobs).where(*_STILL_WAITS).values(job_type=_value),
@@ -98,9 +98,9 @@ SET_JOB = {
 }
 SET_TASK_QUEUE = update(jobs).where(*_STILL_WAITS).values(task_queue_id=bindparam("other"))
 PUT_IN = (
-    update(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS)).values(task_queue_id=bindparam("other"))
+    update(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id)).values(task_queue_id=bindparam("other"))
 )
-SET_PRIORITY = update(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS)).values(priority=_value)
+SET_PRIORITY = update(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id)).values(priority=_value)
 
 
 def list_digests(conn: Connection) -> Mapping[str, frozenset[str]]:

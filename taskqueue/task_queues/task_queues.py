@@ -41,7 +41,7 @@ NEW_TASK_QUEUE = sql.insert_or_skip(task_queues)
 
 CLASS_IDS = select(
     *(requirement_classes.c.digest, requirement_classes.c.class_id, requirement_classes.c.derived_with)
-).where(requirement_classes.c.digest.in_(sql.IDS))
+).where(sql.is_listed(requirement_classes.c.digest))
 MARK_OUTDATED = (
     update(requirement_classes)
     .where(requirement_classes.c.class_id == bindparam("the_class"), requirement_classes.c.derived_with != "")
@@ -50,11 +50,11 @@ MARK_OUTDATED = (
 #: The id behind the key.
 TASK_QUEUE_IDS = select(
     task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner, task_queues.c.task_queue_id
-).where(tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(sql.IDS))
+).where(tuple_(task_queues.c.class_id, task_queues.c.owner_group, task_queues.c.owner).in_(sql.KEYS))
 # KEY SHARE: blocks only the removal of a class.
 LOCK_CLASSES = (
     select(requirement_classes.c.class_id)
-    .where(requirement_classes.c.class_id.in_(sql.IDS))
+    .where(sql.is_listed(requirement_classes.c.class_id))
     .order_by(requirement_classes.c.class_id)
     .with_for_update(read=True, key_share=True)
 )
@@ -117,36 +117,36 @@ def _lock_classes(conn: Connection, class_ids: Collection[int]) -> bool:
 # NO KEY UPDATE: does not block a claim, which only references the row.
 LOCK = (
     select(task_queues.c.task_queue_id, task_queues.c.occupied)
-    .where(task_queues.c.task_queue_id.in_(sql.IDS))
+    .where(sql.is_listed(task_queues.c.task_queue_id))
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True)
 )
 #: SKIP LOCKED: the transaction that holds the lock adds jobs, so that task queue is not empty.
 LOCK_IF_FREE = (
     select(task_queues.c.task_queue_id)
-    .where(task_queues.c.task_queue_id.in_(sql.IDS), task_queues.c.occupied)
+    .where(sql.is_listed(task_queues.c.task_queue_id), task_queues.c.occupied)
     .order_by(task_queues.c.task_queue_id)
     .with_for_update(key_share=True, skip_locked=True)
 )
 SET_OCCUPIED = (
     update(task_queues)
-    .where(task_queues.c.task_queue_id.in_(sql.IDS))
+    .where(sql.is_listed(task_queues.c.task_queue_id))
     .values(occupied=bindparam("is_occupied"), changed_at=bindparam("now"))
 )
 WITH_JOBS = select(task_queues.c.task_queue_id).where(
-    task_queues.c.task_queue_id.in_(sql.IDS),
+    sql.is_listed(task_queues.c.task_queue_id),
     exists().where(waiting_jobs.c.task_queue_id == task_queues.c.task_queue_id),
 )
 ADD_WAITING = sql.bulk_insert(waiting_jobs, "job_id", "task_queue_id", "priority")
-REMOVE_WAITING = delete(waiting_jobs).where(waiting_jobs.c.job_id.in_(sql.IDS))
+REMOVE_WAITING = delete(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id))
 WAITING_VALUES = (
     select(jobs.c.job_id, jobs.c.task_queue_id, jobs.c.priority)
-    .where(jobs.c.job_id.in_(sql.IDS))
+    .where(sql.is_listed(jobs.c.job_id))
     .order_by(jobs.c.job_id)
 )
 WAITING_IN = (
     select(waiting_jobs.c.task_queue_id, func.count().label("waiting"))
-    .where(waiting_jobs.c.task_queue_id.in_(sql.IDS))
+    .where(sql.is_listed(waiting_jobs.c.task_queue_id))
     .group_by(waiting_jobs.c.task_queue_id)
 )
 _first = (
@@ -160,7 +160,7 @@ _first = (
 FIRST_IN = select(
     task_queues.c.task_queue_id,
     select(func.aggregate_strings(cast(_first.c.job_id, Text), ",")).scalar_subquery().label("job_ids"),
-).where(task_queues.c.task_queue_id.in_(sql.IDS))
+).where(sql.is_listed(task_queues.c.task_queue_id))
 TASK_QUEUE_OF_JOB = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
 OCCUPIED = (
     select(
@@ -170,7 +170,7 @@ OCCUPIED = (
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
     .where(task_queues.c.occupied)
 )
-OCCUPIED_AMONG = OCCUPIED.where(task_queues.c.task_queue_id.in_(sql.IDS))
+OCCUPIED_AMONG = OCCUPIED.where(sql.is_listed(task_queues.c.task_queue_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ TURN_CAUSE: Final = "its turn"
 CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
 
 CAUSES_SINCE = select(table).where(
-    table.c.task_queue_id.in_(sql.IDS), table.c.until >= bindparam("the_time", type_=table.c.until.type)
+    sql.is_listed(table.c.task_queue_id), table.c.until >= bindparam("the_time", type_=table.c.until.type)
 )
 
 

@@ -23,12 +23,12 @@ from taskqueue.schema.tables import jobs as jobs_table
 #: Changes of a job's status in its trace; of a longer history only the newest are read.
 MOST_CHANGES: Final = 100
 
-JOBS = select(*jobs.COLUMNS).where(jobs_table.c.job_id.in_(sql.IDS))
-WAITS = select(job_waits).where(job_waits.c.job_id.in_(sql.IDS))
+JOBS = select(*jobs.COLUMNS).where(sql.is_listed(jobs_table.c.job_id))
+WAITS = select(job_waits).where(sql.is_listed(job_waits.c.job_id))
 ATTEMPTS = select(
     *(attempts.c.job_id, attempts.c.epoch, attempts.c.site, attempts.c.ce, attempts.c.queue),
     *(attempts.c.stamp, attempts.c.processors, attempts.c.exit_code, attempts.c.closed_as),
-).where(attempts.c.job_id.in_(sql.IDS))
+).where(sql.is_listed(attempts.c.job_id))
 
 Attributes = Mapping[str, str | int | float]
 

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, select, text
+from sqlalchemy import Connection, Engine, column, event, select, table, text, update
 
 from cs_config.classes.queue_classes import QueueClass
 from cs_config.classes.queue_columns import EligibleSets
 from cs_config.tree.address import QueueAddress
+from cs_config.versions.tables import UtcTime
 from requirements.bitset import mask_from
 from requirements.states import JobStatus
 from taskqueue.db import database
@@ -21,10 +22,17 @@ from taskqueue.jobs import unmatchable
 from taskqueue.pools import listing, mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.pools.queue_class_store import RefreshState
-from taskqueue.schema.tables import changes, pool_mappings, queue_class_members, submit_pools
+from taskqueue.schema.tables import (
+    changes,
+    pool_mappings,
+    queue_class_members,
+    queue_class_versions,
+    submit_pools,
+)
 from tests import by_hand, stored
 
 HOUR = timedelta(hours=1)
+VIEW = table("pool_queues", column("config_version"), column("refreshed_at", UtcTime))
 A, B, C = (QueueAddress(site="S", ce="ce", queue=name) for name in "abc")
 
 
@@ -107,6 +115,32 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         assert by_hand.find_class(conn, "cms", A) is None
 
 
+def test_the_view_has_version_and_time_of_a_mapping_as_the_program_has_them(
+    engine: Engine, now: datetime
+) -> None:
+    stamps = list(itertools.product((1, 2), (0, 1), (now, now + HOUR)))
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, {"x": [A]})
+        _touch(conn, "p", now)
+        _resolve(conn, "p", 1, "x", now)
+        for own, of_vo in itertools.product(stamps, stamps):
+            version, expiries, refreshed_at = own
+            conn.execute(
+                update(submit_pools).values(
+                    config_version=version, expiries=expiries, refreshed_at=refreshed_at
+                )
+            )
+            version, expiries, refreshed_at = of_vo
+            conn.execute(
+                update(queue_class_versions).values(
+                    refreshed_version=version, refreshed_expiries=expiries, refreshed_at=refreshed_at
+                )
+            )
+            [shown] = conn.execute(select(VIEW.c.config_version, VIEW.c.refreshed_at)).all()
+            pool = pools.get_pool(conn, "p")
+            assert tuple(shown) == (pool.config_version, pool.refreshed_at), (own, of_vo)
+
+
 def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine, now: datetime) -> None:
     """Even before any pool is computed anew: a class is its parameters."""
     with database.writing(engine) as conn:
@@ -174,7 +208,7 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         for pool_id in ("new", "old", "later"):
             _touch(conn, pool_id, now)
         _resolve(conn, "old", 1, "x", now)
-        queue_class_store.record_refresh(conn, "lhcb", now=now + HOUR)
+        queue_class_store.record_refresh(conn, "lhcb", at=now + HOUR)
         _resolve(conn, "later", 1, "x", now + 2 * HOUR)
         assert pools.list_unmapped(conn, "lhcb") == ["new"]
         found = {
@@ -187,7 +221,7 @@ def test_a_pool_is_as_far_as_its_vo_unless_it_came_later(engine: Engine, now: da
         assert _standing(conn).is_of((1, 0), refreshed_after=now + HOUR)
         assert not _standing(conn).is_of((1, 0), refreshed_after=now + 2 * HOUR)
         assert not _standing(conn).is_of((2, 0), refreshed_after=now)
-        queue_class_store.record_refresh(conn, "lhcb", now=now + 3 * HOUR)
+        queue_class_store.record_refresh(conn, "lhcb", at=now + 3 * HOUR)
         assert _standing(conn).is_of((2, 0), refreshed_after=now)
         assert {pool.config_version for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)} == {
             0,
@@ -222,7 +256,7 @@ def _refresh(
             before=stored_before,
             now=now,
         )
-        queue_class_store.record_refresh(conn, "lhcb", now=now)
+        queue_class_store.record_refresh(conn, "lhcb", at=now)
 
 
 def _arrive(
