@@ -212,18 +212,26 @@ def read(source: SourceText) -> Program:
 
     Programs of short texts are cached; of an invalid one the position in its file is found each time.
     """
-    if len(source.text) <= SHORT and (known := _find_program(source.text)) is not None:
+    if len(source.text) <= SHORT and isinstance(known := _compile_short(source.text), Program):
         return known
     return _compile(source)
 
 
-@lru_cache(maxsize=1024)
-def _find_program(text: str) -> Program | None:
-    """Return the program of a short text; None: it is invalid."""
+def _try_compile(text: str) -> Program | str:
+    """Return the program of a text, or the message if it is invalid."""
+    return (_compile_short if len(text) <= SHORT else _compile_long)(text)
+
+
+def _compile_text(text: str) -> Program | str:
     try:
         return _compile(SourceText(text=text, path="Requirements"))
-    except InvalidInput:
-        return None
+    except InvalidInput as error:
+        return str(error)
+
+
+#: The agent goes through the expressions of all pools in turn: a cache of fewer would never have the next.
+_compile_short = lru_cache(maxsize=8192)(_compile_text)
+_compile_long = lru_cache(maxsize=512)(_compile_text)
 
 
 def _compile(source: SourceText) -> Program:
@@ -459,12 +467,3 @@ def _kind(value: object) -> ReasonKind:
     if value is classad2.Value.Error:
         return ReasonKind.ERROR
     return ReasonKind.UNDEFINED if value is classad2.Value.Undefined else ReasonKind.EXPRESSION
-
-
-@lru_cache(maxsize=1024)
-def _try_compile(text: str) -> Program | str:
-    """Return the program of a text, or the message if it is invalid."""
-    try:
-        return read(SourceText(text=text, path="Requirements"))
-    except InvalidInput as error:
-        return str(error)

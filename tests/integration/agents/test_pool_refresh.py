@@ -95,7 +95,7 @@ def standing(engine: Engine) -> RefreshState:
 def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
     engine: Engine, now: datetime, seed: int
 ) -> None:
-    draw = random.Random(seed)
+    draw, began = random.Random(seed), now
     memories = {number: 1000 * draw.randint(1, 10) for number in _NUMBERS}
     for version in range(1, 25):
         now += timedelta(seconds=1)
@@ -105,7 +105,7 @@ def test_after_every_change_pools_are_mapped_to_what_the_rules_give(
         config = tree(memories, version, more=more)
         cycle(engine, config, now)
         assert wrong(engine, config, _ASKED[:version]) == []
-        assert standing(engine).is_of((version, 0), refreshed_after=now)
+        assert standing(engine).is_of((version, 0), refreshed_after=began)
         with database.reading(engine) as conn:  # what nobody has is gone, so that its slot may be given
             assert queue_class_store.read_slots(conn, "lhcb").keys() == {
                 each.digest for each in configured_classes(config, "lhcb")
@@ -142,7 +142,7 @@ def test_a_version_with_the_same_queue_classes_advances_and_resolves_no_pool(
     bring(engine, _ASKED[2], later)
     assert cycle(engine, same, later).resolved == 1
     assert resolved[2:] == [pool_id(_ASKED[2], "lhcb")]
-    assert standing(engine).is_of((2, 0), refreshed_after=later)
+    assert standing(engine).is_of((2, 0), refreshed_after=now)
     with database.reading(engine) as conn:
         assert pool_mapping.get_pool(conn, pool_id(_ASKED[0], "lhcb")).config_version == 2
     resolved.clear()
@@ -170,6 +170,20 @@ def test_the_same_queue_classes_do_not_put_off_the_refresh_at_intervals(
     for version, seconds in enumerate((0, 600, 900, 901), 1):
         cycle(engine, tree({0: 4000}, version), now + timedelta(seconds=seconds))
         assert len(resolved) == (2 if seconds > 900 else 1)
+
+
+def test_mappings_get_no_older_than_the_interval_after_a_version_with_the_same_queue_classes(
+    engine: Engine, now: datetime, resolved: list[str]
+) -> None:
+    bring(engine, _ASKED[0], now)
+    cycle(engine, tree({0: 4000}, 1), now)
+    same = tree({0: 4000}, 2)
+    cycle(engine, same, now + timedelta(seconds=600))
+    assert standing(engine).refreshed_at == now
+    cycle(engine, same, now + timedelta(seconds=900))
+    assert len(resolved) == 1
+    cycle(engine, same, now + timedelta(seconds=901))
+    assert len(resolved) == 2
 
 
 def test_what_another_process_refreshed_meanwhile_is_computed_anew(

@@ -46,7 +46,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Program, "values_of", staticmethod(counted_values_of))
     monkeypatch.setattr(evaluation, "read", counted_read)
-    evaluation._try_compile.cache_clear()
+    evaluation._compile_short.cache_clear()
+    evaluation._compile_long.cache_clear()
     return done
 
 

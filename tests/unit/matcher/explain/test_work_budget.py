@@ -26,10 +26,13 @@ def size(classes: list[WaitingClass]) -> int:
 
 def test_a_report_reads_no_more_than_its_budget(osg: Configuration, monkeypatch: pytest.MonkeyPatch):
     job_conditions.class_conditions.cache_clear()
-    evaluation._try_compile.cache_clear()
+    evaluation._compile_short.cache_clear()
+    evaluation._compile_long.cache_clear()
     done: Counter[str] = Counter()
-    read = evaluation.read
-    monkeypatch.setattr(evaluation, "read", lambda source: done.update(read=len(source.text)) or read(source))
+    read = evaluation._compile
+    monkeypatch.setattr(
+        evaluation, "_compile", lambda source: done.update(read=len(source.text)) or read(source)
+    )
     found = work_budget.choose_classes([waiting(n, length=1_000) for n in range(200)], characters=20_000)
     queue_report.report_queue(osg, osg.addresses[0], found.chosen)
     assert 0 < done["read"] <= 20_000
