@@ -231,18 +231,14 @@ class AsyncRunner:
         _, settings = self._engine.dialect.create_connect_args(url)
         driver = await psycopg.AsyncConnection.connect(**settings, autocommit=True)
         try:
-            cursor = await driver.execute("SELECT pg_backend_pid()")
-            session = await cursor.fetchone()
-            # A pooler reports a made-up process id.
-            self._is_pooled = session is None or session[0] != driver.info.backend_pid
+            cursor = await driver.execute(postgresql_settings.READ_PROCESS)
+            answer = await cursor.fetchone()
+            begin = postgresql_settings.begin_session(driver, answer and answer[0], url)
+            self._is_pooled = not begin
             if self._is_pooled:
-                driver.prepare_threshold = None
                 await driver.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-            else:
-                await driver.execute(postgresql_settings.SET_SESSION)
-                await driver.execute(_PLAN_SETTINGS)
-                if "options" not in url.query:
-                    await driver.execute(postgresql_settings.SET_LIMITS)
+            for each in (*begin, _PLAN_SETTINGS) if begin else ():
+                await driver.execute(each)
         except BaseException:
             await driver.close()
             raise

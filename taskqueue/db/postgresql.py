@@ -56,6 +56,19 @@ def _write_settings(settings: Mapping[str, str]) -> str:
 
 SET_SESSION = _write_settings(_SESSION)
 SET_LIMITS = _write_settings(LIMITS)
+READ_PROCESS = "SELECT pg_backend_pid()"
+
+
+def begin_session(connection: Any, process: int | None, url: URL) -> tuple[str, ...]:
+    """The statements that begin a session, by what the server answered to `READ_PROCESS`.
+
+    None through a pooler, which reports a made-up process id to its clients, since they have no fixed server
+    process: there nothing is prepared either.
+    """
+    if process != connection.info.backend_pid:
+        connection.prepare_threshold = None  # prepared statements do not exist in the next session
+        return ()
+    return (SET_SESSION,) if "options" in url.query else (SET_SESSION, SET_LIMITS)
 
 
 def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
@@ -74,7 +87,7 @@ def make_engine(url: URL, *, pool_size: int, pool_timeout: float) -> Engine:
     event.listen(engine, "handle_error", _replace_error)
     event.listen(engine, "checkin", _note_return)
     event.listen(engine, "checkout", partial(_check_idle_connection, engine.dialect))
-    event.listen(engine, "connect", _prepare if "options" in url.query else _prepare_and_limit)
+    event.listen(engine, "connect", partial(_prepare, url))
     return engine
 
 
@@ -149,21 +162,12 @@ def requires_ping(connection: Any, idle: float) -> bool:
     return bool(waiting.poll(0))
 
 
-def _prepare_and_limit(connection: Any, entry: ConnectionPoolEntry) -> None:
-    _prepare(connection, entry)
-    # The session is shared: its limits are those of the database role.
-    if not entry.info["pooled"]:
-        _query(connection, SET_LIMITS)
-
-
-def _prepare(connection: Any, entry: ConnectionPoolEntry) -> None:
-    # A pooler reports a made-up process id to its clients, since they have no fixed server process.
-    [session] = _query(connection, "SELECT pg_backend_pid()")
-    entry.info["pooled"] = session != connection.info.backend_pid
-    if entry.info["pooled"]:
-        connection.prepare_threshold = None  # prepared statements do not exist in the next session
-    else:
-        _query(connection, SET_SESSION)
+def _prepare(url: URL, connection: Any, entry: ConnectionPoolEntry) -> None:
+    [process] = _query(connection, READ_PROCESS)
+    settings = begin_session(connection, process, url)
+    entry.info["pooled"] = not settings
+    for each in settings:
+        _query(connection, each)
 
 
 def _query(connection: Any, statement: str) -> Any:
