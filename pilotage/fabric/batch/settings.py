@@ -213,8 +213,10 @@ class CommandSettings(DirectorySettings):
 
     def lets_jobs_read(self, file: Path, /) -> bool:
         """Unless another account logs in, its jobs may read what is on a disk with their files."""
+        if self.ssh is not None or self.job_directory is None:
+            return False
         try:
-            return self.ssh is None and file.stat().st_dev == self.directory.stat().st_dev
+            return file.stat().st_dev == self.job_directory.stat().st_dev
         except OSError:  # not made yet, or away
             return False
 
@@ -338,12 +340,14 @@ class BatchSystemKind:
     takes_queue_list: bool = False  #: a job can be given to several queues, separated by commas
     carries_files: bool = False  #: its systems are `CarriesFiles`
     only_queue: str | None = None  #: the name of its one queue; None: a site names them
-    needed: tuple[str, ...] = ()  #: deprecated
-    allowed: frozenset[str] | None = None  #: deprecated: names of settings, instead of a class
+    #: Deprecated: names of settings, as in release 1.0, instead of a class.
+    needed: tuple[str, ...] | None = None
+    allowed: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.allowed is not None:
-            former = type("FormerSettings", (FormerSettings,), {"takes_flags": "flags" in self.allowed})
+        if self.needed is not None or self.allowed is not None:
+            takes_flags = self.allowed is None or "flags" in {*self.allowed, *(self.needed or ())}
+            former = type("FormerSettings", (FormerSettings,), {"takes_flags": takes_flags})
             object.__setattr__(self, "settings", former)
 
 

@@ -14,7 +14,13 @@ from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_content
 from pilotage.fabric.batch.htcondor import HTCondor
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.batch.settings import BatchSystemKind, CommandSettings, Connections, SystemSettings
+from pilotage.fabric.batch.settings import (
+    BatchSystemKind,
+    CommandSettings,
+    Connections,
+    FormerSettings,
+    SystemSettings,
+)
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 from requirements.nodes.lrms_vocabulary import are_flags
@@ -233,3 +239,24 @@ def test_an_empty_value_of_what_other_kinds_have_is_none() -> None:
     """As in files of release 1.0."""
     told = {"kind": "local", "directory": "/j", "cores": 1, "memory": 1, "ssh": None, "flags": []}
     assert SystemSettings.model_validate(told).kind == "local"
+
+
+@pytest.mark.parametrize(
+    ("names", "takes_flags"),
+    [
+        ({"allowed": frozenset({"options"})}, False),
+        ({"allowed": frozenset({"options", "flags"})}, True),
+        ({"needed": ("options",)}, True),
+    ],
+)
+def test_a_kind_of_the_earlier_release_has_options_and_perhaps_flags_and_no_directory(
+    tmp_path: Path, names: dict[str, Any], takes_flags: bool
+) -> None:
+    kind = BatchSystemKind(open=MAUI.open, **names)
+    system = kind.settings.model_validate({"kind": "nqs", "options": {"cell": "a"}})
+
+    assert isinstance(system, FormerSettings)
+    assert system.options == {"cell": "a"}
+    assert bool(system.languages) is takes_flags
+    assert system.job_directory is None
+    assert not system.lets_jobs_read(tmp_path)
