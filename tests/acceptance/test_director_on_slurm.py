@@ -1,5 +1,6 @@
 """`pilotage director` as a process of its own on a real Slurm, killed again and again."""
 
+import json
 import platform
 import random
 import subprocess
@@ -16,6 +17,7 @@ from examples.servers.slurm import Slurm
 from examples.servers.starting import free_port, wait_until
 from pilotage.fabric.director import targets
 from taskqueue.db import database
+from tests.acceptance.processes import PILOTAGE
 from tests.director_field import Field
 from tests.running_service import running
 
@@ -257,6 +259,24 @@ def test_a_partition_that_is_taken_out_is_named_and_keeps_no_job_from_another(fi
     assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
     assert {partition for _, _, partition in field.batch_jobs()} == {"long"}
     assert "down in their batch systems: LCG.A.org/slurm/short" in director.log.read_text()
+
+
+def test_the_check_fails_for_a_partition_that_does_not_exist_and_for_flags_that_slurm_refuses(
+    field: Field,
+) -> None:
+    check = [str(PILOTAGE), "director", "--config", str(field.file), "--check", "--json"]
+    assert json.loads(subprocess.check_output(check, timeout=300)) == [{"system": "farm", "error": ""}]
+    told = yaml.safe_load(field.file.read_text())
+    told["queues"][0]["batch_queue"], told["queues"][1]["flags"] = "nosuch", ["--foo"]
+    field.file.write_text(yaml.safe_dump(told))
+
+    done = subprocess.run(check, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 1
+    [answer] = json.loads(done.stdout)
+    assert "LCG.A.org/slurm/short: no batch queue nosuch, there are " in answer["error"]
+    assert "LCG.A.org/slurm/long: a job would be refused: sbatch: " in answer["error"]
+    assert field.batch_jobs() == []
 
 
 def _take_accounting_away(field: Field) -> None:
