@@ -33,6 +33,15 @@ class JobStatus(StrEnum):
     DELETED = "Deleted"  #: only its row is left, until retention removes it
 
 
+class LocalJobsStatus(StrEnum):
+    """Overall status of the local jobs of a grid job. Source: SAM-Grid, status aggregation."""
+
+    UNSUBMITTED = "unsubmitted"
+    ACTIVE = "active"
+    DONE = "done"
+    ERROR = "error"  #: all have ended, not all of them well
+
+
 def read_status(stored: str) -> JobStatus:
     """The status in a row; one of a later release is shown as it is stored, and nothing here changes it."""
     return _KNOWN[stored] if stored in _KNOWN else _make_later_status(stored)

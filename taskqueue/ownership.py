@@ -70,11 +70,15 @@ def split_common(several: Sequence[OwnershipFilter]) -> tuple[OwnershipFilter, t
 
 
 def match_values(wanted: Mapping[ColumnElement[Any], object]) -> list[ColumnElement[bool]]:
-    """Conditions on columns, each a value or a set of them; None: no condition, an empty set: no row."""
+    """Conditions on columns, each a value or a set of them; None: no condition, an empty set: no row.
+
+    None in a set matches rows without a value.
+    """
     found: list[ColumnElement[bool]] = []
     for column, value in wanted.items():
         if isinstance(value, Collection) and not isinstance(value, str):
-            found.append(column.in_(sorted(value)))
+            stated = column.in_(sorted(each for each in value if each is not None))
+            found.append(or_(stated, column.is_(None)) if None in value else stated)
         elif value is not None:
             found.append(column == value)
     return found

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import wraps
 from pathlib import Path
@@ -15,6 +15,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from pilotage.cli.errors import WrongUsage
 from requirements.errors import PilotageError
+from requirements.job_fields import FILTERED, FILTERS, JOB_ID, TIMES
 
 #: A function that Typer can call as a command.
 CommandFunction = Callable[..., None]
@@ -58,9 +59,6 @@ Queue = Annotated[str, argument("Site/CE/Queue", "Batch queue, such as LCG.CERN.
 ConfigFile = Annotated[
     Path | None, option("FILE", "Read this file instead of the configuration in force.", "--file")
 ]
-VoFilter = Annotated[str | None, option("VO", "Only jobs of this VO.", "--vo")]
-OwnerFilter = Annotated[str | None, option("NAME", "Only jobs of this owner.", "--owner")]
-SiteFilter = Annotated[str | None, option("SITE", "Only jobs at this site.", "--site")]
 
 
 def expand_groups(function: CommandFunction) -> CommandFunction:
@@ -138,10 +136,6 @@ def parse_duration(word: str) -> float:
     return int(number) * _SECONDS[unit]
 
 
-#: What a point in time may be; the service reads it.
-MOMENT = "a time (UTC without a zone), a date, or how long ago: 30m, 24h, 7d, 12w"
-
-
 def convert_moment(word: str | None) -> str | None:
     """Convert what a service of 1.0 refuses (ages), or takes for seconds since 1970 (`20260328`).
 
@@ -155,39 +149,31 @@ def convert_moment(word: str | None) -> str | None:
     return word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def filter_option(name: str) -> OptionInfo:
+    """The option of a filter of jobs."""
+    each = FILTERS[name]
+    convert = convert_moment if name in TIMES else None
+    return option(each.metavar, each.help, f"--{each.option}", convert=convert)
+
+
+VoFilter = Annotated[str | None, filter_option("vo")]
+OwnerFilter = Annotated[str | None, filter_option("owner")]
+SiteFilter = Annotated[str | None, filter_option("site")]
+
+
+def _with_filters(group: type) -> type:
+    """The group with an option for each filter of jobs but their ids, which are arguments."""
+    made = [
+        (name, Annotated[str | None, filter_option(name)], field(default=None))
+        for name in FILTERS
+        if FILTERED[name] is not JOB_ID
+    ]
+    return make_dataclass(group.__name__, made, bases=(group,), frozen=True, slots=True, kw_only=True)
+
+
+@_with_filters
 class JobFilters:
     """Filters of jobs, by their names in the HTTP interface."""
-
-    status: Annotated[str | None, option("S1,S2", "Only jobs with one of these statuses.")] = None
-    vo: VoFilter = None
-    owner: OwnerFilter = None
-    site: SiteFilter = None
-    pool: Annotated[str | None, option("ID", "Only jobs of this SubmitPool.")] = None
-    job_name: Annotated[str | None, option("NAME", "Only jobs with this name.", "--name")] = None
-    job_group: Annotated[str | None, option("NAME", "Only jobs of this JobGroup.", "--group")] = None
-    job_type: Annotated[str | None, option("TYPE", "Only jobs of this type.", "--type")] = None
-    minor_status: Annotated[
-        str | None, option("TEXT", "Only jobs with this minor status.", "--minor-status")
-    ] = None
-    application_status: Annotated[
-        str | None, option("TEXT", "Only jobs with this application status.", "--application-status")
-    ] = None
-    local_status: Annotated[
-        str | None,
-        option(
-            "S1,S2",
-            "Only grid jobs whose local jobs are together unsubmitted, active, done or error.",
-            "--local-status",
-        ),
-    ] = None
-    submitted_since: Annotated[
-        str | None,
-        option("TIME", f"Only jobs submitted then or later: {MOMENT}.", "--since", convert=convert_moment),
-    ] = None
-    submitted_before: Annotated[
-        str | None, option("TIME", "Only jobs submitted before.", "--before", convert=convert_moment)
-    ] = None
 
 
 def given_options(group: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pilotage.client import connection, outputs, submission, waiting
 from pilotage.client.errors import WrongUsage
 from pilotage.client.submission import JobSource
 from pilotage.fabric.client import DELETE, KILL, RESCHEDULE, RESET, JobVerb
+from requirements.job_fields import FILTERS
 from requirements.states import FINAL
 
 _P = ParamSpec("_P")
@@ -57,7 +58,7 @@ class JobRecord:
     submitted_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    exit_code: int | None = None  #: of the latest attempt; None: it has not ended, or `jobs` listed the job
+    exit_code: int | None = None  #: of the latest attempt; None: it has not ended
 
     @property
     def has_ended(self) -> bool:
@@ -147,6 +148,15 @@ def _documented(
     return document
 
 
+def _listing_filters(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Document the filters of jobs."""
+    names = ", ".join(f"`{name}`" for name in FILTERS)
+    method.__doc__ = (
+        f"{method.__doc__}\n\nFilters are {names}; several values, separated by commas, mean any of them.\n"
+    )
+    return method
+
+
 class Client:
     """The jobs, queues and configuration that the bearer of a token may see and change; to be closed."""
 
@@ -195,13 +205,9 @@ class Client:
         """One job; `fields` has its description, its latest attempt and how long it waited for what."""
         return _read_job(self._service.job(job_id))
 
+    @_listing_filters
     def jobs(self, **filters: str) -> Pages[JobRecord]:
-        """The jobs that pass all filters, newest first.
-
-        Filters are `status`, `vo`, `owner`, `site`, `pool`, `minor_status`, `application_status`,
-        `local_status` (of grid jobs), `job_name`, `job_type`, `job_group`, `submitted_since` and
-        `submitted_before`; several values, separated by commas, mean any of them.
-        """
+        """The jobs that pass all filters, newest first."""
         return Pages("jobs", partial(self._service.jobs, filters), _read_job)
 
     def count(self, /, *by: str, **filters: str) -> list[dict[str, Any]]:
@@ -446,7 +452,8 @@ def _read_job(fields: Mapping[str, Any]) -> JobRecord:
         submitted_at=_read_time(fields.get("submitted_at")),
         started_at=_read_time(fields.get("started_at")),
         ended_at=_read_time(fields.get("ended_at")),
-        exit_code=(fields.get("attempt") or {}).get("exit_code"),
+        # A service of 1.0.0 has it in the attempt alone, and only for one job.
+        exit_code=fields.get("exit_code", (fields.get("attempt") or {}).get("exit_code")),
     )
 
 

@@ -35,6 +35,7 @@ from pilotage.service.models.jobs import (
     JobFilter,
 )
 from requirements.errors import InvalidRequest, Problem
+from requirements.job_fields import FILTERED
 from taskqueue.db import database
 from taskqueue.jobs.log import ChangePage, JobChange, LogFeed
 from taskqueue.jobs.search import JobSelector
@@ -115,7 +116,7 @@ class JobEvents:
         is_cut = len(met) > query.limit
         upto = met[query.limit - 1].log_id if is_cut else page.upto
         return ChangePageAnswer(
-            changes=[ChangeLine.model_validate(change) for change in met[: query.limit]],
+            changes=[ChangeLine.from_change(change) for change in met[: query.limit]],
             next=str(ChangeCursor(cursor.incarnation, upto)),
             more=is_cut or page.more,
         )
@@ -191,7 +192,7 @@ class JobEvents:
             for begin in range(0, len(page.changes), _TURN):
                 text = "".join(
                     f"id: {ChangeCursor(start.incarnation, change.log_id)}\nevent: job\n"
-                    f"data: {ChangeLine.model_validate(change).model_dump_json(by_alias=True)}\n\n"
+                    f"data: {ChangeLine.from_change(change).model_dump_json(by_alias=True)}\n\n"
                     for change in page.changes[begin : begin + _TURN]
                     if wanted.includes(change)
                 )
@@ -262,7 +263,8 @@ class JobEvents:
 
 
 def _select(caller: Caller, query: JobFilter, now: datetime) -> JobSelector:
-    if query.local_status is not None:
-        message = "a change is of the status of the job itself: leave local_status out"
-        raise InvalidRequest([Problem(path="local_status", message=message)])
+    for name in query.given:
+        if FILTERED[name].is_of_attempt:
+            message = f"a change is of the status of the job itself: leave {name} out"
+            raise InvalidRequest([Problem(path=name, message=message)])
     return visibility.visible_jobs(caller, query, now=now)

@@ -9,28 +9,20 @@ import yaml
 from fastapi.routing import APIRoute
 
 from pilotage.service.error_handlers import ErrorAnswer
+from requirements.job_fields import FILTERS
 
 _API: Final = "/api/v1/"
 _ERROR: Final = {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}}
 
 #: Parameters whose meaning is the same in all requests.
 _PARAMETERS: Final = {
+    **{name: each.words for name, each in FILTERS.items()},
     "job_id": "Number of the job.",
     "lease": "Lease of an attempt, from requestJob.",
     "pool_id": "Id of the SubmitPool: 64 hexadecimal digits.",
     "stamp": "Stamp of the pilot: the name of its batch job.",
-    "site": "Site, such as `LCG.CERN.ch`; in filters several, separated by commas.",
     "ce": "Name of a CE of the site.",
     "queue": "Name of a batch queue of the CE.",
-    "vo": "VO; in filters several, separated by commas.",
-    "status": "One or several statuses, separated by commas.",
-    "owner": "Owner of the jobs.",
-    "owner_group": "Owner group of the jobs.",
-    "minor_status": "Minor status: the reason for the status.",
-    "application_status": "Application status, as the pilot or payload reported it.",
-    "job_name": "`JobName` of the description.",
-    "job_type": "`JobType` of the description.",
-    "job_group": "`JobGroup` of the description.",
     "limit": "Entries of one page.",
     "last-event-id": "Id of the last event that arrived; browsers send it when they connect again.",
     "from": "Earlier version of the configuration.",

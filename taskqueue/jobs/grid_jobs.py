@@ -1,14 +1,14 @@
 """Grid jobs of job managers, with the progress of their local jobs. Source: SAM-Grid."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, FromClause, and_, bindparam, false, func, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, bindparam, case, func, or_, select
 
+from requirements.states import LocalJobsStatus
 from taskqueue import ownership
 from taskqueue.db import sql
 from taskqueue.leases.attempts import Attempt
@@ -47,15 +47,6 @@ MANAGERS = (
 )
 
 
-class LocalJobsStatus(StrEnum):
-    """Overall status of the local jobs of a grid job. Source: SAM-Grid, status aggregation."""
-
-    UNSUBMITTED = "unsubmitted"
-    ACTIVE = "active"
-    DONE = "done"
-    ERROR = "error"  #: all have ended, not all of them well
-
-
 #: States of local jobs that a manager reports; only those that some local job has are stored.
 _DONE = "done"
 _ENDED_BADLY = ("failed", "killed")
@@ -90,15 +81,15 @@ def _match_status(status: LocalJobsStatus) -> ColumnElement[bool]:
     }[status]
 
 
-def match_latest(of: FromClause, wanted: Collection[LocalJobsStatus]) -> ColumnElement[bool]:
-    """The condition on jobs, by the local jobs of the latest attempt; jobs of pilots do not match.
+def latest_status(of: FromClause) -> ColumnElement[str]:
+    """The overall status of the local jobs of a job's latest attempt; NULL: no job manager had it.
 
     As a scalar it is a look-up by primary key for each row that is scanned; an EXISTS might be planned as a
     scan of all attempts.
     """
     latest = and_(attempts.c.job_id == of.c.job_id, attempts.c.epoch == of.c.epoch, _MANAGED)
-    found = select(or_(false(), *map(_match_status, sorted(wanted)))).where(latest)
-    return found.correlate(of).scalar_subquery().is_(True)
+    status = case(*((_match_status(each), each.value) for each in LocalJobsStatus))
+    return select(status).where(latest).correlate(of).scalar_subquery()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,13 @@ Both look at the newest jobs only, so that their cost does not grow with the his
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Subquery, case, func, select, union_all
 
+from requirements.job_fields import STATUS
 from requirements.states import FINAL, JobStatus
 from taskqueue.jobs import jobs, search
 from taskqueue.jobs.search import JobSelector
@@ -66,7 +67,7 @@ def group_failures(
     conn: Connection, which: JobSelector, *, since: datetime, limit: int
 ) -> GroupCounts[FailureGroup]:
     """The newest failed jobs that failed since then, by site, exit code and minor status."""
-    seen, rest = _newest(conn, replace(which, statuses=frozenset({JobStatus.FAILED})), MAX_FAILED)
+    seen, rest = _newest(conn, which.where(STATUS, {JobStatus.FAILED}), MAX_FAILED)
     if seen is None:
         return GroupCounts(groups=[], is_cut=False)
     by = (seen.c.site, attempts.c.exit_code, seen.c.minor_status)
@@ -94,7 +95,7 @@ def list_progress(
     conn: Connection, which: JobSelector, *, since: datetime, limit: int
 ) -> GroupCounts[JobGroupProgress]:
     """Progress of the job groups with the latest changes; `since` is for `ended_lately`."""
-    seen, rest = _newest(conn, replace(which, statuses=frozenset(JobStatus)), MAX_OF_STATUS)
+    seen, rest = _newest(conn, which.where(STATUS, JobStatus), MAX_OF_STATUS)
     if seen is None:
         return GroupCounts(groups=[], is_cut=False)
     by = (seen.c.vo, seen.c.owner, seen.c.job_group)

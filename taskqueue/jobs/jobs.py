@@ -3,17 +3,31 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import ColumnElement, Connection, FromClause, bindparam, select
 
 from requirements.states import JobStatus, read_status
 from taskqueue.errors import JobNotFound
+from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import jobs as table
 
 #: All columns except those for the optimizers only.
 COLUMNS = [column for column in table.c if column.name not in {"parameters", "step"}]
 
-GET = select(*COLUMNS).where(table.c.job_id == bindparam("job_id"))
+
+def exit_code(of: FromClause) -> ColumnElement[int]:
+    """The exit code of the payload of a job's latest attempt, by primary key; NULL: it has not ended."""
+    latest = (attempts.c.job_id == of.c.job_id) & (attempts.c.epoch == of.c.epoch)
+    return select(attempts.c.exit_code).where(latest).correlate(of).scalar_subquery()
+
+
+def read_columns(of: FromClause = table) -> list[ColumnElement[Any]]:
+    """What makes a `Job`, of a selection with `COLUMNS`."""
+    return [*(of.c[column.name] for column in COLUMNS), exit_code(of).label("exit_code")]
+
+
+GET = select(*read_columns()).where(table.c.job_id == bindparam("job_id"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +56,7 @@ class Job:
     updated_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    exit_code: int | None  #: of the payload of its latest attempt; None: it has not ended
 
 
 def from_row(row: Mapping[str, object]) -> Job:

@@ -12,13 +12,14 @@ On SQLite there is one writer at a time: rows become visible in the order of the
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select
 
+from requirements.job_fields import FIELDS
 from requirements.states import JobStatus, read_status
 from taskqueue.db import database, sql
 from taskqueue.schema.tables import installation, job_log, jobs
@@ -154,22 +155,9 @@ class JobChange:
     """A change of a job's status, with what jobs are filtered by."""
 
     log_id: int
-    job_id: int
-    at: datetime
     from_status: JobStatus | None  #: None: the job was stored
-    status: JobStatus  #: the new one
-    minor_status: str
-    application_status: str
     epoch: int
-    vo: str
-    owner: str
-    owner_group: str
-    site: str
-    submit_pool: str | None
-    job_name: str
-    job_type: str
-    job_group: str
-    submitted_at: datetime
+    fields: Mapping[str, object]  #: of the job by name, with the status that it changed to
 
 
 _span = (
@@ -179,13 +167,19 @@ _span = (
     .limit(bindparam("most"))
     .subquery("span")
 )
+#: Fields of the job itself, those that a change states as of that change.
+_STATED: Final = {
+    "job_id": _span.c.job_id,
+    "status": _span.c.to_status,
+    "minor_status": _span.c.minor_status,
+    "application_status": _span.c.application_status,
+    "updated_at": _span.c.at,
+}
+_FIELDS: Final = [field.name for field in FIELDS if field.filters and not field.is_of_attempt]
 CHANGES = (
     select(
-        *(_span.c.log_id, _span.c.job_id, _span.c.at, _span.c.from_status),
-        *(_span.c.to_status.label("status"), _span.c.minor_status),
-        *(_span.c.application_status, _span.c.epoch),
-        *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.site, jobs.c.submit_pool),
-        *(jobs.c.job_name, jobs.c.job_type, jobs.c.job_group, jobs.c.submitted_at),
+        *(_span.c.log_id, _span.c.from_status, _span.c.epoch),
+        *(_STATED.get(name, jobs.c[name]).label(name) for name in _FIELDS),
     )
     .join_from(_span, jobs, jobs.c.job_id == _span.c.job_id)
     .order_by(_span.c.log_id)
@@ -265,4 +259,5 @@ class LogFeed:
 
 def _from_row(row: RowMapping) -> JobChange:
     before = None if row["from_status"] is None else read_status(row["from_status"])
-    return JobChange(**{**row, "from_status": before, "status": read_status(row["status"])})
+    fields = {name: row[name] for name in _FIELDS} | {"status": read_status(row["status"])}
+    return JobChange(log_id=row["log_id"], from_status=before, epoch=row["epoch"], fields=fields)

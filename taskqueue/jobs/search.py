@@ -11,13 +11,14 @@ reads for a column without an index.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Executable,
     FromClause,
     Row,
     Select,
@@ -33,109 +34,116 @@ from sqlalchemy import (
 
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem, require_names
+from requirements.job_fields import (
+    FIELDS,
+    JOB_ID,
+    OWNER,
+    SITE,
+    STATUS,
+    SUBMIT_POOL,
+    VO,
+    AnyField,
+    JobField,
+    V,
+)
 from requirements.states import FINAL, JobStatus
 from taskqueue import ownership
-from taskqueue.jobs import grid_jobs, jobs
-from taskqueue.jobs.grid_jobs import LocalJobsStatus
+from taskqueue.jobs import columns, jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import JobChange
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import ENDED, LIVING, job_waits
 from taskqueue.schema.tables import jobs as table
 
-#: A condition on a text: its value, or one of several.
-Words = str | frozenset[str] | None
 #: Rows of groups that are in memory at once.
 _READ_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSelector:
-    """Conditions on jobs; None: no condition, an empty set: matches nothing."""
+class Period:
+    """A time from `since` on and before `before`; None: no bound."""
 
-    job_ids: frozenset[int] | None = None
-    vos: frozenset[str] | None = None
-    owner: Words = None
-    owner_group: Words = None
-    statuses: frozenset[JobStatus] | None = None
-    minor_status: Words = None
-    application_status: Words = None
-    local_statuses: frozenset[LocalJobsStatus] | None = None  #: of grid jobs; changes do not have it
-    sites: frozenset[str] | None = None
-    submit_pool: str | None = None
-    job_name: Words = None
-    job_type: Words = None
-    job_group: Words = None
-    submitted_since: datetime | None = None
-    submitted_before: datetime | None = None
-    updated_since: datetime | None = None  #: changed its status then or later
-    updated_before: datetime | None = None
+    since: datetime | None = None
+    before: datetime | None = None
+
+    def includes(self, at: object) -> bool:
+        """Whether it is a time in this period."""
+        return (
+            isinstance(at, datetime)
+            and (self.since is None or at >= self.since)
+            and (self.before is None or at < self.before)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSelector:
+    """Conditions on jobs, by the names of their fields."""
+
+    #: A job has one of the values; an empty set matches nothing.
+    values: Mapping[str, frozenset[object]] = field(default_factory=dict)
+    periods: Mapping[str, Period] = field(default_factory=dict)
     any_of: tuple[OwnershipFilter, ...] = ()  #: at least one of these, if there are any
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.values.items()), frozenset(self.periods.items()), self.any_of))
+
+    def where(self, of: JobField[V], values: Iterable[V] | None) -> "JobSelector":
+        """These conditions, and one of these values; None: any."""
+        return self if values is None else self.narrow(of.name, values)
+
+    def narrow(self, name: str, values: Iterable[object]) -> "JobSelector":
+        """The same by the name of a field whose type was checked before."""
+        own = self.values.get(name)
+        both = frozenset(values) if own is None else own.intersection(values)
+        return replace(self, values={**self.values, name: both})
+
+    def between(
+        self, of: JobField[datetime], since: datetime | None, before: datetime | None
+    ) -> "JobSelector":
+        """These conditions with other bounds of a time; None: the bound stays as it is."""
+        own = self.periods.get(of.name, Period())
+        period = Period(since=since or own.since, before=before or own.before)
+        return replace(self, periods={**self.periods, of.name: period})
+
+    def without(self, *fields: AnyField) -> "JobSelector":
+        """The conditions on other fields."""
+        names = {each.name for each in fields}
+        return replace(
+            self,
+            values={name: values for name, values in self.values.items() if name not in names},
+            periods={name: period for name, period in self.periods.items() if name not in names},
+        )
+
+    def get(self, of: JobField[V]) -> frozenset[V] | None:
+        """The values of a field; None: any."""
+        found = self.values.get(of.name)
+        return None if found is None else frozenset(each for each in found if isinstance(each, of.type))
 
     @property
     def is_met_by_none(self) -> bool:
         """Whether an empty set excludes every job."""
-        return frozenset() in (self.job_ids, self.vos, self.statuses, self.local_statuses, self.sites)
+        return frozenset() in self.values.values()
 
-    def includes(self, job: JobChange) -> bool:
+    def includes(self, change: JobChange) -> bool:
         """Whether a job fulfils the conditions with the status that it changed to."""
-        sets: tuple[tuple[frozenset[Any] | None, object], ...] = (
-            *((self.job_ids, job.job_id), (self.vos, job.vo)),
-            *((self.statuses, job.status), (self.sites, job.site)),
-        )
-        values: tuple[tuple[Words, str | None], ...] = (
-            *((self.owner, job.owner), (self.owner_group, job.owner_group)),
-            *((self.minor_status, job.minor_status), (self.application_status, job.application_status)),
-            (self.submit_pool, job.submit_pool),
-            *((self.job_name, job.job_name), (self.job_type, job.job_type), (self.job_group, job.job_group)),
-        )
+        job = change.fields
+        vo, owner, site = (str(job[each.name]) for each in (VO, OWNER, SITE))
         return (
-            all(wanted is None or value in wanted for wanted, value in sets)
-            and all(_fits(wanted, value) for wanted, value in values)
-            and _is_within(job.submitted_at, self.submitted_since, self.submitted_before)
-            and _is_within(job.at, self.updated_since, self.updated_before)
-            and (
-                not self.any_of
-                or any(each.includes(vo=job.vo, owner=job.owner, site=job.site) for each in self.any_of)
-            )
+            all(job[name] in values for name, values in self.values.items())
+            and all(period.includes(job[name]) for name, period in self.periods.items())
+            and (not self.any_of or any(each.includes(vo=vo, owner=owner, site=site) for each in self.any_of))
         )
 
     def clauses(self, of: FromClause = table) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of jobs, or on a selection from it."""
-        wanted: dict[ColumnElement[Any], object] = {
-            of.c.job_id: self.job_ids,
-            of.c.vo: self.vos,
-            of.c.status: self.statuses,
-            of.c.site: self.sites,
-            of.c.owner: self.owner,
-            of.c.owner_group: self.owner_group,
-            of.c.minor_status: self.minor_status,
-            of.c.application_status: self.application_status,
-            of.c.submit_pool: self.submit_pool,
-            of.c.job_name: self.job_name,
-            of.c.job_type: self.job_type,
-            of.c.job_group: self.job_group,
-        }
-        clauses = ownership.match_values(wanted)
-        for column, since, before in (
-            (of.c.submitted_at, self.submitted_since, self.submitted_before),
-            (of.c.updated_at, self.updated_since, self.updated_before),
-        ):
-            if since is not None:
-                clauses.append(column >= since)
-            if before is not None:
-                clauses.append(column < before)
-        if self.local_statuses is not None:
-            clauses.append(grid_jobs.match_latest(of, self.local_statuses))
+        clauses = ownership.match_values(
+            {columns.COLUMNS[name](of): values for name, values in self.values.items()}
+        )
+        for name, period in self.periods.items():
+            column = columns.COLUMNS[name](of)
+            clauses += [] if period.since is None else [column >= period.since]
+            clauses += [] if period.before is None else [column < period.before]
         return clauses + ownership.match_any(self.any_of, vo=of.c.vo, at=of.c.site.in_, owner=of.c.owner)
-
-
-def _fits(wanted: Words, value: str | None) -> bool:
-    return wanted in (None, value) or (isinstance(wanted, frozenset) and value in wanted)
-
-
-def _is_within(at: datetime, since: datetime | None, before: datetime | None) -> bool:
-    return (since is None or at >= since) and (before is None or at < before)
 
 
 #: Rows scanned by one search, over all its index paths.
@@ -173,8 +181,8 @@ def read_page(
         return SearchPage(jobs=(), next=None, is_cut=False)
     stretches = [_select_stretch(way, after, oldest_first=oldest_first) for way in found.ways]
     rows = max(limit + 1, MAX_SCANNED_ROWS // len(stretches))
-    statement = union_all(*[_select_page(each, found.rest, rows, limit + 1) for each in stretches])
-    page = [jobs.from_row(dict(row)) for row in conn.execute(statement).mappings()]
+    seen = [_select_page(each, found.rest, rows, limit + 1).subquery() for each in stretches]
+    page = _read_jobs(conn, union_all(*[select(*jobs.read_columns(each)) for each in seen]))
     page.sort(key=lambda job: job.job_id, reverse=not oldest_first)
     is_whole = len(stretches) == 1 and len(page) > limit
     end = None if is_whole else _find_end(conn, stretches, found.rest, rows, oldest_first=oldest_first)
@@ -182,10 +190,7 @@ def read_page(
 
 
 #: Columns that a list may be sorted by, beside the id.
-SORT_COLUMNS = (
-    *("job_name", "job_type", "job_group", "status", "minor_status", "vo", "owner", "owner_group", "site"),
-    *("priority", "submitted_at", "updated_at", "started_at", "ended_at"),
-)
+SORT_COLUMNS = tuple(each.name for each in FIELDS if each.is_answered and each is not JOB_ID)
 
 
 def read_sorted(
@@ -204,37 +209,52 @@ def read_sorted(
     stretches = [_select_stretch(way, None, oldest_first=False) for way in found.ways]
     rows = max(1, MAX_SCANNED_ROWS // len(stretches))
     seen = union_all(*[_select_page(each, found.rest, rows, rows) for each in stretches]).subquery()
-    column = seen.c[by]
-    order = [column.is_(None), column.desc() if descending else column, seen.c.job_id.desc()]
-    statement = select(seen).order_by(*order).offset(skip).limit(limit + 1)
-    page = [jobs.from_row(dict(row)) for row in conn.execute(statement).mappings()]
+    cut = (
+        select(seen)
+        .order_by(*_order(seen, by, descending=descending))
+        .offset(skip)
+        .limit(limit + 1)
+        .subquery()
+    )
+    page = _read_jobs(conn, select(*jobs.read_columns(cut)).order_by(*_order(cut, by, descending=descending)))
     last = [each.with_only_columns(table.c.job_id).offset(rows).limit(1).subquery() for each in stretches]
     is_cut = conn.execute(union_all(*[select(each) for each in last]).limit(1)).first() is not None
     return SearchPage(jobs=page[:limit], next=skip + limit if len(page) > limit else None, is_cut=is_cut)
+
+
+def _order(of: FromClause, by: str, *, descending: bool) -> list[ColumnElement[Any]]:
+    column = columns.COLUMNS[by](of)
+    return [column.is_(None), column.desc() if descending else column, of.c.job_id.desc()]
+
+
+def _read_jobs(conn: Connection, statement: Executable) -> list[Job]:
+    return [jobs.from_row(dict(row)) for row in conn.execute(statement).mappings()]
 
 
 def plan_paths(conn: Connection, which: JobSelector) -> IndexPaths:
     """Choose the indexes that cover most of a filter; without paths no job can match."""
     if which.is_met_by_none:
         return IndexPaths(ways=[], rest=which)
-    statuses = sorted(JobStatus if which.statuses is None else which.statuses)
-    if which.job_ids is not None:
-        return IndexPaths(ways=[table.c.job_id.in_(sorted(which.job_ids))], rest=replace(which, job_ids=None))
-    if isinstance(which.owner, str):
-        vos = sorted(ownership.list_vos(conn) if which.vos is None else which.vos)
+    job_ids, owners, pools = which.get(JOB_ID), which.get(OWNER), which.get(SUBMIT_POOL)
+    given = which.get(STATUS)
+    statuses = sorted(JobStatus if given is None else given)
+    if job_ids is not None:
+        return IndexPaths(ways=[table.c.job_id.in_(sorted(job_ids))], rest=which.without(JOB_ID))
+    if owners is not None and len(owners) == 1:
+        vos = sorted(which.get(VO) or ownership.list_vos(conn))
         if len(vos) * len(statuses) <= _MAX_PATHS:
-            of_owner = table.c.owner == which.owner
-            rest = replace(which, vos=None, owner=None, statuses=None)
+            of_owner = table.c.owner == min(owners)
+            rest = which.without(VO, OWNER, STATUS)
             each = [and_(table.c.vo == vo, of_owner, by) for vo in vos for by in _list_status_paths(statuses)]
             return IndexPaths(ways=each, rest=rest)
-    if which.submit_pool is not None:
-        in_pool = table.c.submit_pool == which.submit_pool
-        rest = replace(which, submit_pool=None, statuses=None)
+    if pools is not None and len(pools) == 1:
+        in_pool = table.c.submit_pool == min(pools)
+        rest = which.without(SUBMIT_POOL, STATUS)
         return IndexPaths(ways=[and_(in_pool, by) for by in _list_status_paths(statuses)], rest=rest)
-    if which.statuses is not None:
+    if given is not None:
         parts = [text(ENDED if status in FINAL else LIVING) for status in statuses]
         each = [and_(by, part) for by, part in zip(_list_status_paths(statuses), parts, strict=True)]
-        return IndexPaths(ways=each, rest=replace(which, statuses=None))
+        return IndexPaths(ways=each, rest=which.without(STATUS))
     return IndexPaths(ways=[true()], rest=which)
 
 
@@ -285,10 +305,7 @@ def _cut_page(page: Sequence[Job], end: int | None, limit: int, *, oldest_first:
 
 
 #: Columns that a summary may group by.
-SUMMARY_COLUMNS = (
-    *("application_status", "job_group", "job_name", "job_type", "minor_status", "owner", "owner_group"),
-    *("site", "status", "submit_pool", "task_queue", "vo"),
-)
+SUMMARY_COLUMNS = (*(each.name for each in FIELDS if each.is_counted), "task_queue")
 
 
 def list_jobs(conn: Connection, which: JobSelector, *, limit: int, after: int | None = None) -> list[Job]:
@@ -382,7 +399,8 @@ def sum_waits(
 
 
 def _get_column(name: str) -> ColumnElement[str]:
-    return table.c["task_queue_id" if name == "task_queue" else name]
+    column = table.c.task_queue_id if name == "task_queue" else columns.COLUMNS[name](table)
+    return column.label(name)
 
 
 #: Jobs counted for each status; beyond that the count is marked "more".
@@ -404,12 +422,12 @@ def count_by_status(
     conn: Connection, which: JobSelector, *, most: int = MAX_COUNTED
 ) -> Mapping[JobStatus, JobCount]:
     """Number of jobs of each status that has any, scanning at most `most` rows for each."""
-    statuses = sorted(JobStatus if which.statuses is None else which.statuses)
-    if which.owner is not None and which.vos is None:
-        which = replace(which, vos=frozenset(ownership.list_vos(conn)))  # once, not for each status
+    statuses = which.get(STATUS)
+    if which.get(OWNER) is not None and which.get(VO) is None:
+        which = which.where(VO, ownership.list_vos(conn))  # once, not for each status
     parts: list[Select[tuple[str, int, int]]] = []
-    for status in statuses:
-        plan = plan_paths(conn, replace(which, statuses=frozenset({status})))
+    for status in sorted(JobStatus if statuses is None else statuses):
+        plan = plan_paths(conn, which.where(STATUS, {status}))
         parts += [_select_count(way, plan.rest, status, most) for way in plan.ways]
     found: dict[JobStatus, JobCount] = {}
     for row in conn.execute(union_all(*parts)) if parts else ():

@@ -12,6 +12,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.output import Entry
+from requirements.job_fields import MOMENT
 
 _HOUR = 3600.0
 #: Causes of waiting that a table lists; the sum has all.
@@ -39,7 +40,7 @@ def accounting(
     by: Annotated[
         str, options.option("NAME,…", "Group by: vo, site, ce, queue, owner, owner_group, status.")
     ] = "vo",
-    since: Annotated[str, options.option("TIME", f"Start: {options.MOMENT}.", "--from")] = "7d",
+    since: Annotated[str, options.option("TIME", f"Start: {MOMENT}.", "--from")] = "7d",
     filters: AccountingFilters,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     service: ServiceOptions,

@@ -82,7 +82,7 @@ def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_re
         for caller, ids in by_caller.items()
         for some in sql.split_batches(ids)
         for job_id in queries.change_many(
-            call.parts, caller, JobFilter(ids=list(some)), wanted, is_reset=is_reset
+            call.parts, caller, JobFilter.model_validate({"ids": list(some)}), wanted, is_reset=is_reset
         ).job_ids
     ]
     return _report(sorted(done), named)

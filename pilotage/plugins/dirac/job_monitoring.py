@@ -20,6 +20,7 @@ from pilotage.plugins.dirac.peers import DiracCall, JobId, JobIds, Method, list_
 from pilotage.service.auth import visibility
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem
+from requirements.job_fields import OWNER_GROUP
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import descriptions, log, search
@@ -220,7 +221,7 @@ def get_jobs(call: DiracCall, attributes: dict[str, Any] | None = None, since: A
     caller, now = call.peer.caller, call.parts.clock()
     if caller is not None:
         found += _list(call, visibility.visible_jobs(caller, wanted, now=now))
-    if call.peer.has(peers.JOB_SHARING) and wanted.owner_group in (None, call.peer.group):
+    if call.peer.has(peers.JOB_SHARING) and wanted.get(OWNER_GROUP) in (None, [call.peer.group]):
         shared = wanted.model_copy(update={"owner_group": call.peer.group})
         found += _list(call, visibility.visible_jobs(call.peer.admin_of(call.peer.vo), shared, now=now))
     if call.peer.has(peers.GENERIC_PILOT):

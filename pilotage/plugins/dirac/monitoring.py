@@ -10,7 +10,6 @@ Source: DIRAC 9.1, `MonitoringSystem/Service/WebAppHandler.py`, `JobDB.getSiteSu
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.models import MOST
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem, require_names
+from requirements.job_fields import JOB_ID, OWNER_GROUP, STATUS, UPDATED_AT
 from requirements.states import JobStatus
 from requirements.values import fold
 from taskqueue.db import database
@@ -68,15 +68,14 @@ def _read_ids(ids: frozenset[str]) -> frozenset[int]:
     return frozenset(map(int, ids))
 
 
-#: Fields of selectors by DIRAC's names of conditions, with what reads the values of each.
+#: Fields by DIRAC's names of conditions, with what reads the values of each.
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[frozenset[str]], frozenset[Any]]]]] = {
     **{name: (ours, frozenset) for name, ours in COLUMNS.items()},
-    "JobID": ("job_ids", _read_ids),
-    "Site": ("sites", frozenset),
-    "Status": ("statuses", lambda words: frozenset(each for each in JobStatus if each in words)),
-    "VO": ("vos", lambda words: frozenset(map(fold, words))),
+    "JobID": ("job_id", _read_ids),
+    "Status": ("status", lambda words: frozenset(each for each in JobStatus if each in words)),
+    "VO": ("vo", lambda words: frozenset(map(fold, words))),
 }
-_NO_JOB: Final = JobSelector(job_ids=frozenset())
+_NO_JOB: Final = JobSelector().where(JOB_ID, ())
 
 #: Conditions by DIRAC's names: a value or a list of them.
 Selection = dict[str, Any]
@@ -90,18 +89,13 @@ def _select(call: DiracCall, given: Selection | None) -> JobSelector:
     wanted.pop("LastUpdate", None)
     if wanted:
         require_names("selection", list(wanted), _FIELDS)
-    visible, fields = _find_visible(call), dict[str, frozenset[Any]]()
+    visible = _find_visible(call)
     if visible is None:
         return _NO_JOB
     for name, value in wanted.items():
         field, read = _FIELDS[name]
-        words = read(_read_words(name, value))
-        most = getattr(visible, field)
-        fields[field] = words if most is None else words & ({most} if isinstance(most, str) else most)
-    if not all(fields.values()):
-        return _NO_JOB
-    chosen: dict[str, Any] = dict(fields)
-    return replace(visible, **chosen, updated_since=since, updated_before=before)
+        visible = visible.narrow(field, read(_read_words(name, value)))
+    return visible.between(UPDATED_AT, since, before)
 
 
 def _read_words(name: str, value: object) -> frozenset[str]:
@@ -116,9 +110,8 @@ def _find_visible(call: DiracCall) -> JobSelector | None:
     """All jobs that the peer may see; None: it may see none."""
     peer, everything, now = call.peer, JobFilter(), call.parts.clock()
     if peer.has(peers.JOB_SHARING) and not peer.has(peers.JOB_ADMINISTRATOR):
-        return replace(
-            visibility.visible_jobs(peer.admin_of(peer.vo), everything, now=now), owner_group=peer.group
-        )
+        of_vo = visibility.visible_jobs(peer.admin_of(peer.vo), everything, now=now)
+        return of_vo.where(OWNER_GROUP, {peer.group})
     if peer.caller is None:
         return None
     return visibility.visible_jobs(peer.caller, everything, now=now)
@@ -188,9 +181,7 @@ def get_jobs_counters(
 ) -> Result:
     """Numbers of jobs by the values of some attributes."""
     which = _select(call, selection)
-    if (updated_since := read_date(since)) is not None:
-        which = replace(which, updated_since=updated_since)
-    counts = _count_largest(call, attributes, which)
+    counts = _count_largest(call, attributes, which.between(UPDATED_AT, read_date(since), None))
     return jencode.ok([[dict(zip(attributes, values, strict=True)), jobs] for values, jobs in counts.items()])
 
 
@@ -216,7 +207,7 @@ def _list_sites(call: DiracCall, since: datetime | None) -> list[dict[str, Any]]
     ended = frozenset(map(JobStatus, _ENDS))
     numbers: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for statuses, from_ in ((frozenset(JobStatus) - ended, since), (ended, now - _DAY)):
-        which = replace(visible, statuses=statuses, updated_since=from_)
+        which = visible.where(STATUS, statuses).between(UPDATED_AT, from_, None)
         for (site, status), count in _count(call, ["Site", "Status"], which).items():
             numbers[str(site)][str(status)] += count
     with database.reading(call.parts.engine) as conn:

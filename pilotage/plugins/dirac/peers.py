@@ -40,6 +40,7 @@ from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
+from requirements.job_fields import JOB_ID
 from requirements.states import HELD
 from requirements.values import fold
 from taskqueue.db import sql
@@ -345,7 +346,7 @@ class DiracCall:
         found = [
             job
             for some in sql.split_batches(job_ids)
-            for job in search.list_jobs(conn, JobSelector(job_ids=frozenset(some)), limit=len(some))
+            for job in search.list_jobs(conn, JobSelector().where(JOB_ID, some), limit=len(some))
         ]
         return self.select_visible(conn, found)
 

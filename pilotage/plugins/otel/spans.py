@@ -23,7 +23,7 @@ from taskqueue.schema.tables import jobs as jobs_table
 #: Changes of a job's status in its trace; of a longer history only the newest are read.
 MOST_CHANGES: Final = 100
 
-JOBS = select(*jobs.COLUMNS).where(sql.is_listed(jobs_table.c.job_id))
+JOBS = select(*jobs.read_columns()).where(sql.is_listed(jobs_table.c.job_id))
 WAITS = select(job_waits).where(sql.is_listed(job_waits.c.job_id))
 ATTEMPTS = select(
     *(attempts.c.job_id, attempts.c.epoch, attempts.c.site, attempts.c.ce, attempts.c.queue),

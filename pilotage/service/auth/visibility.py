@@ -23,14 +23,16 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models.jobs import JobFilter, parse_given_moment
+from pilotage.service.models.jobs import JobFilter, parse_moment
+from requirements import job_fields
 from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
+from requirements.job_fields import FILTERED, OWNER, SITE, VO, AnyField
 from requirements.states import PilotStatus
 from requirements.values import fold
 from taskqueue import ownership
 from taskqueue.errors import JobNotFound, LeaseNotFound, PilotNotFound, PoolNotFound
 from taskqueue.jobs.jobs import Job
-from taskqueue.jobs.search import JobSelector
+from taskqueue.jobs.search import JobSelector, Period
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
 from taskqueue.ownership import OwnershipFilter, drop_contained
@@ -91,7 +93,7 @@ def _list_of_role(caller: Caller, level: int) -> Iterator[OwnershipFilter]:
 
 
 #: Columns that show the work of persons, as filters or groupings: for callers who may see names.
-PERSONAL: Final = ("owner", "owner_group", "job_name", "job_group", "ids", "task_queue")
+PERSONAL: Final = job_fields.PERSONAL | {"task_queue"}
 
 
 def visible_jobs(caller: Caller, wanted: JobFilter, *, now: datetime) -> JobSelector:
@@ -104,7 +106,7 @@ def countable(caller: Caller, wanted: JobFilter, by: Collection[str], *, now: da
 
     `NotAllowed` if a column is personal and the caller may not see names.
     """
-    columns = {*by, *(name for name in JobFilter.model_fields if getattr(wanted, name) is not None)}
+    columns = {*by, *wanted.given}
     # As a group it shows texts that payloads have written.
     refused = sorted(columns.intersection(PERSONAL) | {"application_status"}.intersection(by))
     allowed = may_see_names(caller) if refused else may_count(caller)
@@ -128,28 +130,44 @@ def require_readable(caller: Caller, job: Job) -> Job:
 
 
 def _within(allowed: Sequence[OwnershipFilter], wanted: JobFilter, now: datetime) -> JobSelector:
-    vos = None if wanted.vo is None else frozenset(map(fold, wanted.vo))
-    sites = None if wanted.site is None else frozenset(wanted.site)
-    own = [each.narrow(vos=vos, sites=sites, owner=wanted.owner) for each in allowed]
+    owner, sites, vos = wanted.get(OWNER), wanted.get(SITE), wanted.get(VO)
+    own = [
+        each.narrow(
+            vos=None if vos is None else frozenset(map(fold, vos)),
+            sites=None if sites is None else frozenset(sites),
+            owner=owner[0] if owner else None,
+        )
+        for each in allowed
+    ]
     every, any_of = ownership.split_common(own)
-    return JobSelector(
-        job_ids=None if wanted.ids is None else frozenset(wanted.ids),
-        vos=every.vos,
-        owner=every.owner,
-        owner_group=wanted.owner_group,
-        statuses=None if wanted.status is None else frozenset(wanted.status),
-        minor_status=wanted.minor_status,
-        application_status=wanted.application_status,
-        local_statuses=None if wanted.local_status is None else frozenset(wanted.local_status),
-        sites=every.sites,
-        submit_pool=wanted.pool,
-        job_name=wanted.job_name,
-        job_type=wanted.job_type,
-        job_group=wanted.job_group,
-        submitted_since=parse_given_moment("submitted_since", wanted.submitted_since, now),
-        submitted_before=parse_given_moment("submitted_before", wanted.submitted_before, now),
-        any_of=any_of,
+    values = {
+        FILTERED[name].name: _read_values(FILTERED[name], value)
+        for name, value in wanted.given.items()
+        if name not in job_fields.TIMES
+    }
+    found = JobSelector(values=values, periods=dict(_read_periods(wanted, now)), any_of=any_of)
+    return (
+        found.without(VO, SITE, OWNER)
+        .where(VO, every.vos)
+        .where(SITE, every.sites)
+        .where(OWNER, None if every.owner is None else {every.owner})
     )
+
+
+def _read_values(field: AnyField, given: object) -> frozenset[object]:
+    """The values of a filter; None is that of jobs which have no number."""
+    values = given if isinstance(given, list) else [given]
+    return frozenset(None if field.type is int and value == "none" else value for value in values)
+
+
+def _read_periods(wanted: JobFilter, now: datetime) -> Iterator[tuple[str, Period]]:
+    """The times that are filtered by, by their names."""
+    times = {
+        name: parse_moment(name, text, now) for name, text in wanted.given.items() if name in job_fields.TIMES
+    }
+    for field in {FILTERED[name].name: FILTERED[name] for name in times}.values():
+        since, before = (times.get(each.name) for each in field.filters)
+        yield field.name, Period(since=since, before=before)
 
 
 def visible_pools(caller: Caller, *, vo: str | None = None) -> listing.PoolFilter:

@@ -2,9 +2,10 @@
 
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from fastapi import Path
 from pydantic import (
@@ -15,14 +16,27 @@ from pydantic import (
     Field,
     ValidationInfo,
     computed_field,
+    create_model,
     field_validator,
     model_validator,
 )
 
 from pilotage.service.models import MOST, AnswerModel, ListPage, StrictInput
 from requirements.errors import InvalidRequest, Problem
-from requirements.states import JobStatus
-from taskqueue.jobs.grid_jobs import LocalJobsStatus, aggregate_status
+from requirements.job_fields import (
+    FIELDS,
+    FILTERED,
+    FILTERS,
+    JOB_ID,
+    UPDATED_AT,
+    AnyField,
+    Filter,
+    JobField,
+    V,
+)
+from requirements.states import JobStatus, LocalJobsStatus
+from taskqueue.jobs.grid_jobs import aggregate_status
+from taskqueue.jobs.log import JobChange
 
 
 class JobSummaryRow(BaseModel):
@@ -52,28 +66,33 @@ class JobSummary(BaseModel):
     unknown: list[UnknownValue] = _UNKNOWN
 
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _with_fields(fields: Mapping[str, Any]) -> Callable[[type[_Model]], type[_Model]]:
+    """Add fields to a model: their types with their properties by name."""
+
+    def add(model: type[_Model]) -> type[_Model]:
+        made = create_model(model.__name__, __base__=model, __module__=model.__module__, **fields)
+        made.__doc__ = model.__doc__
+        return made
+
+    return add
+
+
+def _describe_answers(fields: Iterable[AnyField]) -> dict[str, Any]:
+    return {
+        field.name: (
+            field.type | None if field.may_be_null else field.type,
+            Field(description=field.words or None),
+        )
+        for field in fields
+    }
+
+
+@_with_fields(_describe_answers(field for field in FIELDS if field.is_answered))
 class JobAnswer(AnswerModel):
     """A job."""
-
-    job_id: int
-    vo: str
-    owner: str
-    owner_group: str
-    status: JobStatus
-    minor_status: str = Field(description="Why it is in this status.")
-    application_status: str
-    job_name: str
-    job_type: str
-    job_group: str
-    priority: float = Field(description="The user's, 0 to 10.")
-    submit_pool: str | None = Field(description="Id of its SubmitPool; null: no Requirements, or not yet.")
-    site: str = Field(description="Site of the latest attempt; before that, the requested site.")
-    epoch: int = Field(description="Number of its latest attempt.")
-    reschedules: int
-    submitted_at: datetime
-    updated_at: datetime = Field(description="Last change of status.")
-    started_at: datetime | None
-    ended_at: datetime | None
 
 
 #: Exact in every JSON reader.
@@ -219,6 +238,7 @@ class JobLog(BaseModel):
     next: int | None = Field(description="The `after` of the next page; null: this was the last.")
 
 
+@_with_fields(_describe_answers(field for field in FIELDS if field.is_in_changes))
 class ChangeLine(AnswerModel):
     """A change of one job's status."""
 
@@ -230,11 +250,13 @@ class ChangeLine(AnswerModel):
     status: JobStatus = Field(serialization_alias="to")
     minor_status: str = Field(serialization_alias="minor", description="Why it is in this status.")
     epoch: int = Field(description="Number of its latest attempt at that time.")
-    vo: str
-    owner: str
-    job_name: str
-    job_group: str
-    site: str = Field(description="Site of the latest attempt; before that, the requested site.")
+
+    @classmethod
+    def from_change(cls, change: JobChange) -> Self:
+        """The line of a change."""
+        at = change.fields[UPDATED_AT.name]
+        own = {"from_status": change.from_status, "epoch": change.epoch, "at": at}
+        return cls.model_validate({**change.fields, **own})
 
 
 _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
@@ -278,8 +300,8 @@ JobId = Annotated[int, Field(ge=1, le=MAX_ID, strict=True)]
 
 
 def words(value: object) -> object:
-    """Split `a,b`, also within a list: several values in a query."""
-    if isinstance(value, str):
+    """Split `a,b`, also within a list: several values in a query; one value is a list, too."""
+    if isinstance(value, str | int):
         value = [value]
     if not isinstance(value, list):
         return value
@@ -298,9 +320,9 @@ def _ids(value: object) -> object:
 
 _Most = Field(max_length=MOST)
 Words = Annotated[Annotated[list[str], _Most] | None, BeforeValidator(words)]
-Statuses = Annotated[Annotated[list[JobStatus], _Most] | None, BeforeValidator(words)]
-LocalStatuses = Annotated[Annotated[list[LocalJobsStatus], _Most] | None, BeforeValidator(words)]
 JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
+#: A number as a filter; `none`: jobs that have none.
+Number = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | Literal["none"]
 
 
 #: A point in time as it was typed: a list of the last 24 hours remains one, also as a saved view.
@@ -329,33 +351,37 @@ def parse_given_moment(field: str, text: str | None, now: datetime) -> datetime 
     return None if text is None else parse_moment(field, text, now)
 
 
+def _describe_filter(field: AnyField, given: Filter) -> tuple[Any, Any]:
+    kind: Any = field.type | None
+    if field is JOB_ID:
+        kind = JobIds
+    elif field.type is datetime:
+        kind = Moment | None
+    elif given.has_several:
+        value: Any = Number if field.type is int else field.type
+        kind = Annotated[Annotated[list[value], _Most] | None, BeforeValidator(words)]
+    return kind, Field(default=None, description=given.words or None)
+
+
+@_with_fields({name: _describe_filter(FILTERED[name], given) for name, given in FILTERS.items()})
 class JobFilter(StrictInput):
     """Filter of jobs; several values, separated by commas, mean any of them."""
 
-    ids: JobIds = Field(default=None, description="Job ids.")
-    status: Statuses = None
-    vo: Words = None
-    owner: str | None = None
-    owner_group: str | None = None
-    site: Words = None
-    pool: str | None = Field(default=None, description="Id of the SubmitPool.")
-    minor_status: str | None = None
-    application_status: str | None = None
-    local_status: LocalStatuses = Field(
-        default=None, description="Overall statuses of a grid job's local jobs, of its latest attempt."
-    )
-    job_name: str | None = None
-    job_type: str | None = None
-    job_group: str | None = None
-    submitted_since: Moment | None = Field(
-        default=None, description="Submitted then or later: a time, a date, or how long ago: 30m, 24h, 7d."
-    )
-    submitted_before: Moment | None = Field(default=None, description="Submitted before: the same forms.")
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The values of the conditions by the names of the filters."""
+        return {name: value for name, value in self if name in FILTERS and value is not None}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no condition."""
-        return not any(getattr(self, name) for name in JobFilter.model_fields)
+        return not any(self.given.values())
+
+    def get(self, field: JobField[V]) -> Sequence[V] | None:
+        """The values of a field of which a job has one; None: any."""
+        value = self.given.get(field.filter_name)
+        found = value if isinstance(value, list) else [value]
+        return None if value is None else [each for each in found if isinstance(each, field.type)]
 
 
 class BulkChange(JobFilter):
@@ -373,7 +399,7 @@ class JobQuery(JobFilter, ListPage):
     @property
     def filter(self) -> JobFilter:
         """The conditions alone."""
-        return self.model_copy(update={"ids": self.id if self.ids is None else self.ids})
+        return self if self.id is None or self.get(JOB_ID) else self.model_copy(update={"ids": self.id})
 
 
 _AFTER = Field(

@@ -7,9 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import groupby
 from random import Random
 from typing import Annotated, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
@@ -28,6 +30,7 @@ from requirements.states import FINAL, PREPARING, JobStatus, may_become
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs, groups
 from taskqueue.jobs import jobs as stored_jobs
+from taskqueue.jobs.groups import FailureGroup
 from taskqueue.jobs.log import LogEntry
 
 #: Smallest share of the timeline for a span, so that it is visible.
@@ -235,12 +238,26 @@ class FailuresShown(BaseModel):
     hours: float = Field(default=24, gt=0, le=24 * 366)
 
 
+def _query_of(shown: FailuresShown, group: FailureGroup) -> str:
+    """The query of the list of the jobs of a group."""
+    given = {
+        "status": JobStatus.FAILED,
+        "vo": shown.vo,
+        "site": group.site,
+        "minor_status": group.minor_status,
+        "exit_code": "none" if group.exit_code is None else group.exit_code,
+        "updated_since": f"{shown.hours * 3600:.0f}s",
+    }
+    return urlencode({name: value for name, value in given.items() if value != ""})
+
+
 @group_router.get("/failures")
 @add_to_navigation("Failures")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
 def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTMLResponse:
     """Show why jobs failed: grouped by site, exit code and minor status, without names of persons."""
-    wanted = JobFilter(vo=[query.vo] if query.vo else None, site=[query.site] if query.site else None)
+    given = {"vo": query.vo, "site": query.site}
+    wanted = JobFilter.model_validate({name: value for name, value in given.items() if value})
     now = page.parts.clock()
     which = visibility.countable(page.caller, wanted, ("site", "minor_status"), now=now)
     since = now - timedelta(hours=query.hours)
@@ -250,6 +267,7 @@ def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTM
         "groups/failures.html",
         found=found,
         query=query,
+        list_of=partial(_query_of, query),
         total=sum(each.count for each in found.groups),
         most=groups.MAX_FAILED,
         vos=visibility.pool_vos(page.caller, page.parts.live.current.vos),

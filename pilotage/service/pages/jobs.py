@@ -28,6 +28,18 @@ from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.routes import archives
 from pilotage.service.routes.archives import StoredSandbox
 from requirements.errors import InvalidInput, InvalidRequest, Problem
+from requirements.job_fields import (
+    FIELDS,
+    FILTERED,
+    FILTERS,
+    JOB_ID,
+    JOB_NAME,
+    OWNER,
+    STATUS,
+    VO,
+    AnyField,
+    Filter,
+)
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
@@ -41,65 +53,27 @@ _ALL = frozenset({Role.USER, Role.VO_ADMIN, Role.OPERATOR})
 _ADMINS = _ALL - {Role.USER}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterField:
-    """A field of the filter form."""
-
-    name: str  #: of `JobFilter`
-    title: str
-    hint: str = ""
-    roles: frozenset[Role] = _ALL  #: roles that may choose a value
-    is_rare: bool = False  #: rarely used
-
-
-FIELDS = (
-    FilterField(name="ids", title="Job ids", hint="17, 18"),
-    FilterField(name="job_name", title="Name"),
-    FilterField(name="owner", title="Owner", roles=_ADMINS),
-    FilterField(name="owner_group", title="Owner group", hint="cms_user", is_rare=True),
-    FilterField(name="vo", title="VO", roles=frozenset({Role.OPERATOR})),
-    FilterField(name="site", title="Site", hint="LCG.CERN.ch"),
-    FilterField(name="pool", title="SubmitPool", hint="its id", is_rare=True),
-    FilterField(name="job_type", title="Type", is_rare=True),
-    FilterField(name="job_group", title="Job group", is_rare=True),
-    FilterField(name="submitted_since", title="Submitted since (UTC)", hint="7d or 2026-03-28", is_rare=True),
-    FilterField(name="submitted_before", title="Submitted before (UTC)", is_rare=True),
-    FilterField(name="minor_status", title="Minor status", hint="No eligible queue"),
-    FilterField(name="application_status", title="Application status", is_rare=True),
-    FilterField(name="local_status", title="Local jobs", hint="active, error", is_rare=True),
+#: Fields that are the same in all jobs that other roles list, so that only these filter by them.
+_ROLES: Mapping[AnyField, frozenset[Role]] = {VO: frozenset({Role.OPERATOR}), OWNER: _ADMINS}
+#: Columns that can be chosen. The name of a job comes first.
+COLUMNS = sorted(
+    (field for field in FIELDS if field.is_answered and field is not JOB_ID),
+    key=lambda field: field is not JOB_NAME,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobColumn:
-    """A column of the list that can be chosen."""
-
-    name: str  #: of the job
-    title: str
-    roles: frozenset[Role] = _ALL  #: roles whose lists have it by default
-    is_number: bool = False
+def _is_for(field: AnyField, role: Role) -> bool:
+    return role in _ROLES.get(field, _ALL)
 
 
-_NOBODY = frozenset[Role]()
-COLUMNS = (
-    JobColumn(name="job_name", title="Name"),
-    JobColumn(name="status", title="Status"),
-    JobColumn(name="minor_status", title="Minor status"),
-    JobColumn(name="application_status", title="Application status", roles=_NOBODY),
-    JobColumn(name="vo", title="VO", roles=frozenset({Role.OPERATOR})),
-    JobColumn(name="owner", title="Owner", roles=_ADMINS),
-    JobColumn(name="owner_group", title="Group", roles=_NOBODY),
-    JobColumn(name="job_type", title="Type", roles=_NOBODY),
-    JobColumn(name="job_group", title="Job group", roles=_NOBODY),
-    JobColumn(name="site", title="Site"),
-    JobColumn(name="submit_pool", title="SubmitPool", roles=_NOBODY),
-    JobColumn(name="priority", title="Priority", roles=_NOBODY, is_number=True),
-    JobColumn(name="reschedules", title="Rescheduled", roles=_NOBODY, is_number=True),
-    JobColumn(name="submitted_at", title="Submitted"),
-    JobColumn(name="updated_at", title="Last change"),
-    JobColumn(name="started_at", title="Started", roles=_NOBODY),
-    JobColumn(name="ended_at", title="Ended", roles=_NOBODY),
-)
+def _list_inputs(role: Role) -> list[Filter]:
+    """Inputs of the filter form; statuses have links."""
+    return [
+        each
+        for name, each in FILTERS.items()
+        if FILTERED[name] is not STATUS and _is_for(FILTERED[name], role)
+    ]
+
 
 router = APIRouter(route_class=PageRoute)
 upload_router = APIRouter(route_class=UploadRoute)
@@ -119,12 +93,12 @@ class FilledFilter(JobFilter):
     @property
     def filter(self) -> JobFilter:
         """The conditions alone, without page and order."""
-        return JobFilter.model_validate({name: getattr(self, name) for name in JobFilter.model_fields})
+        return JobFilter.model_validate(self.given)
 
     @property
     def fields(self) -> list[tuple[str, str]]:
         """The conditions as fields of a query."""
-        found = self.model_dump(mode="json", include=set(JobFilter.model_fields), exclude_none=True)
+        found = self.model_dump(mode="json", include=set(FILTERS), exclude_none=True)
         return [
             (name, ",".join(map(str, value)) if isinstance(value, list) else value)
             for name, value in found.items()
@@ -174,10 +148,9 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     """List jobs, newest first: users their own, VO admins those of the VO."""
     now = page.parts.clock()
     wanted = visibility.visible_jobs(page.caller, query, now=now)
-    every_status = visibility.visible_jobs(page.caller, query.model_copy(update={"status": None}), now=now)
     with database.reading(page.parts.engine) as conn:
         seen = _read_page(conn, wanted, query)
-        counts = search.count_by_status(conn, every_status)
+        counts = search.count_by_status(conn, wanted.without(STATUS))
     role = page.caller.role
     chosen = [each for each in COLUMNS if each.name in query.columns]
     return page.render(
@@ -187,10 +160,10 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
         total=search.sum_counts(counts),
         query=query,
         is_sorted=not query.is_by_id,
-        columns=chosen or [each for each in COLUMNS if role in each.roles],
+        columns=chosen or [each for each in COLUMNS if _is_for(each, role) and not each.is_rare],
         every_column=COLUMNS,
         sortable=frozenset(search.SORT_COLUMNS),
-        fields=[field for field in FIELDS if page.caller.role in field.roles],
+        fields=_list_inputs(role),
         filters=dict(query.fields),
         matching=urlencode(query.fields),
     )
@@ -204,7 +177,7 @@ async def follow(
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> EventStream:
     """Send the changes after which a page is to refresh, also of jobs that leave a status which it shows."""
-    changing = ("status", "minor_status", "application_status", "local_status")
+    changing = [name for name, field in FILTERED.items() if field.is_of_change or field.is_of_attempt]
     query = query.model_copy(update=dict.fromkeys(changing))
     now = page.parts.clock()
     return await page.parts.job_events.open_stream(page.caller, query, last_event_id, now=now)

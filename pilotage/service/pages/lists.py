@@ -21,10 +21,9 @@ from pilotage.service.models import ListPage
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import sites as queries_sites
 from requirements.requirement_class import RequirementClass
-from requirements.states import PilotStatus
+from requirements.states import LocalJobsStatus, PilotStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
-from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import PilotJob
 from taskqueue.pilots import pilots, search

@@ -16,6 +16,7 @@ from pilotage.service.models.jobs import JobFilter
 from pilotage.service.pages import jobs as jobs_pages
 from pilotage.service.pages import lists
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute
+from requirements.job_fields import JOB_GROUP, JOB_NAME, OWNER
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound, PilotNotFound, PoolNotFound
@@ -69,10 +70,10 @@ def _jobs(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
     if vo in visibility.pool_vos(caller, page.parts.live.current.vos):
         yield Hit(kind="VO", name=vo, address=f"/jobs?{urlencode({'vo': vo})}")
     now = page.parts.clock()
-    for kind, field in (("Owner", "owner"), ("Campaign", "job_group"), ("Job name", "job_name")):
-        which = visibility.visible_jobs(caller, JobFilter.model_validate({field: wanted}), now=now)
-        if search.read_page(conn, which, limit=1).jobs:
-            yield Hit(kind=kind, name=wanted, address=f"/jobs?{urlencode({field: wanted})}")
+    everything = visibility.visible_jobs(caller, JobFilter(), now=now)
+    for kind, field in (("Owner", OWNER), ("Campaign", JOB_GROUP), ("Job name", JOB_NAME)):
+        if search.read_page(conn, everything.where(field, {wanted}), limit=1).jobs:
+            yield Hit(kind=kind, name=wanted, address=f"/jobs?{urlencode({field.name: wanted})}")
 
 
 def _places(page: PageContext, wanted: str) -> Iterator[Hit]:

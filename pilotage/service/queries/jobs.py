@@ -25,6 +25,7 @@ from pilotage.service.queries import archives, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, PilotageError, Problem
+from requirements.job_fields import JOB_ID, STATUS
 from requirements.states import FINAL, JobStatus
 from requirements.values import fold
 from taskqueue.accounting import wait_times
@@ -63,6 +64,7 @@ def change_many(
         raise InvalidRequest([Problem(path="body", message=message)])
     if wanted is JobStatus.RESCHEDULED:
         access.admit_jobs(parts, caller)
+    named = which.get(JOB_ID) or ()
     changed: list[int] = []
     refused: dict[int, str] = {}
     begins_later = after is not None
@@ -73,12 +75,12 @@ def change_many(
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
         done, errors = _change(parts, caller, seen.jobs, wanted, is_reset=is_reset)
         changed += done
-        refused |= {job_id: str(error) for job_id, error in errors.items() if which.ids}
+        refused |= {job_id: str(error) for job_id, error in errors.items() if named}
         after = seen.next
         if after is None:
             break
     # Named ids are never more than one page.
-    unknown = set(which.ids or ()).difference(changed, refused)
+    unknown = set(named).difference(changed, refused)
     refused |= {job_id: f"job {job_id} does not exist" for job_id in sorted(unknown)}
     audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
     has_found = bool(changed) or after is not None or begins_later
@@ -101,11 +103,8 @@ def _select(caller: Caller, now: datetime, which: JobFilter, _by: Collection[str
 
 def concerned(caller: Caller, which: JobFilter, wanted: JobStatus, *, now: datetime) -> JobSelector:
     """The jobs to change; jobs that are not named by id only if their status allows the change."""
-    if which.ids is None:
-        possible = control.list_changeable(wanted)
-        statuses = possible if which.status is None else possible & frozenset(which.status)
-        which = which.model_copy(update={"status": sorted(statuses)})
-    return visibility.visible_jobs(caller, which, now=now)
+    found = visibility.visible_jobs(caller, which, now=now)
+    return found if which.get(JOB_ID) is not None else found.where(STATUS, control.list_changeable(wanted))
 
 
 def _change(
@@ -137,7 +136,9 @@ def _change_of_vo(
     with database.writing(parts.engine) as conn:
         done = change(conn, ids, source=source, now=parts.clock())
         left = frozenset(ids).difference(done)
-        return done, search.list_jobs(conn, JobSelector(job_ids=left), limit=len(left)) if left else []
+        return done, search.list_jobs(
+            conn, JobSelector().where(JOB_ID, left), limit=len(left)
+        ) if left else []
 
 
 def _choose_change(

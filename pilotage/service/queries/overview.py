@@ -20,6 +20,7 @@ from pilotage.service.queries import explanations
 from pilotage.service.queries import sites as queries_sites
 from pilotage.service.queries.sites import SiteAnswer, ThrottleAnswer
 from pilotage.service.services import Services
+from requirements.job_fields import STATUS
 from requirements.states import FINAL, JobStatus
 from requirements.values import fold
 from taskqueue.accounting import depths, time_series
@@ -162,7 +163,7 @@ def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCount
         if caller.role is Role.USER:
             living = [status for status in JobStatus if status not in FINAL]
             own = search.count_by_status(
-                conn, visibility.visible_jobs(caller, JobFilter(status=living), now=now)
+                conn, visibility.visible_jobs(caller, JobFilter(), now=now).where(STATUS, living)
             )
         by_vo = time_series.count_current(conn, caller.visible_vos)
         there = jobs_there(conn, caller, caller.own_sites) if caller.own_sites else {}

@@ -4,7 +4,7 @@ An empty list is a good answer to a good question. To a misspelt one it looks li
 wait for, nothing was to be killed. Only what the caller may see is searched and suggested.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from sqlalchemy import Connection
@@ -12,9 +12,10 @@ from sqlalchemy import Connection
 from cs_config.tree.configuration import Configuration
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.models.jobs import JobFilter, UnknownValue
+from pilotage.service.models.jobs import JobAnswer, JobFilter, UnknownValue
 from pilotage.service.services import Services
 from requirements.errors import MOST_HINTS, did_you_mean
+from requirements.job_fields import FILTERS
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import PoolNotFound
@@ -24,19 +25,10 @@ from taskqueue.jobs.search import JobSelector
 #: The jobs that pass a filter and whose columns the caller may see.
 Select = Callable[[JobFilter, Collection[str]], JobSelector]
 
-#: The filters whose values are names, with their nouns. Statuses are checked where they are read; texts of
-#: statuses come and go.
-_NOUNS: Final[Mapping[str, str]] = {
-    "vo": "VO",
-    "site": "site",
-    "owner": "owner",
-    "owner_group": "owner group",
-    "pool": "pool",
-    "job_group": "group",
-    "job_name": "name",
-}
+#: Filters whose values are names. Statuses are checked where they are read; texts of statuses come and go.
+_NAMES: Final = [name for name, each in FILTERS.items() if each.noun]
 #: Those of which one may be unknown though jobs with another one are found.
-_SEVERAL: Final = ("vo", "site")
+_SEVERAL: Final = [name for name in _NAMES if FILTERS[name].has_several]
 #: Latest jobs whose names are suggested.
 _SEARCHED: Final = 5000
 
@@ -48,7 +40,7 @@ def find_unknown(
     config = parts.live.current
     stated = [
         (field, value)
-        for field in (_SEVERAL if has_found else _NOUNS)
+        for field in (_SEVERAL if has_found else _NAMES)
         for value in _list_values(wanted, field)
         if _normalize(field, value) not in _list_configured(config, caller, field)
     ][:MOST_HINTS]
@@ -63,9 +55,7 @@ def find_unknown(
 
 
 def _list_values(wanted: JobFilter, field: str) -> list[str]:
-    value: str | list[str] | None = getattr(wanted, field)
-    if value is None:
-        return []
+    value: str | list[str] = wanted.given.get(field, [])
     return [value] if isinstance(value, str) else list(value)
 
 
@@ -113,11 +103,11 @@ def _list_similar(
     yield from _list_configured(config, caller, field)
     if field != "pool":  # a hash, which nobody types
         page = search.read_page(conn, select(JobFilter(), (field,)), limit=_SEARCHED)
-        yield from {str(getattr(job, field)) for job in page.jobs}
+        yield from {str(JobAnswer.model_validate(job).model_dump()[field]) for job in page.jobs}
 
 
 def _describe(field: str, value: str, similar: Iterator[str]) -> UnknownValue:
     meant = did_you_mean(value, similar)
     hint = f", did you mean {meant}?" if meant else ""
-    message = f"no job has the {_NOUNS[field]} {value}{hint}"
+    message = f"no job has the {FILTERS[field].noun} {value}{hint}"
     return UnknownValue(field=field, value=value, did_you_mean=meant, message=message)

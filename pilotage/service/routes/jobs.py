@@ -48,6 +48,7 @@ from pilotage.service.models.jobs import (
 from pilotage.service.queries import explanations, jobs, unknown_values
 from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf, QueueOf
+from requirements import job_fields
 from requirements.errors import InvalidRequest, Problem
 from requirements.states import JobStatus
 from taskqueue.db import database
@@ -108,8 +109,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
         return JobSummary(summary=rows)
 
     # By the text of an age: the time that it means is another one at each request.
-    whenever = replace(wanted, submitted_since=None, submitted_before=None)
-    key = (by, whenever, query.submitted_since, query.submitted_before)
+    key = (by, replace(wanted, periods={}), query.model_dump_json(include=set(job_fields.TIMES)))
     found = parts.summaries.get(key, count, now=now)
     unknown = unknown_values.find_unknown(parts, caller, query, select, has_found=bool(found.summary))
     return found.model_copy(update={"unknown": unknown})

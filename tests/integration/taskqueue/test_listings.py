@@ -13,12 +13,12 @@ from cs_config.tree.address import QueueAddress
 from matcher.explain import queue_report, queue_set
 from optimizers.chain import batch
 from optimizers.submit.submitter import Submitter
+from requirements.job_fields import LOCAL_STATUS
 from requirements.requirement_class import RequirementClass
-from requirements.states import JobStatus
+from requirements.states import JobStatus, LocalJobsStatus
 from taskqueue.db import database
 from taskqueue.jobs import grid_jobs
 from taskqueue.jobs import search as job_search
-from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.jobs.search import JobCount, JobSelector
 from taskqueue.ownership import EVERY_ROW, OwnershipFilter
 from taskqueue.pilots import pilots, search
@@ -174,7 +174,7 @@ def test_grid_jobs_are_found_by_the_status_of_their_local_jobs(
 
 
 def _list_by_local_status(conn: Connection, *wanted: LocalJobsStatus) -> list[int]:
-    which = JobSelector(local_statuses=frozenset(wanted))
+    which = JobSelector().where(LOCAL_STATUS, frozenset(wanted))
     return [job.job_id for job in job_search.list_jobs(conn, which, limit=10)]
 
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, Engine
 
 from agents import wait_times
+from requirements.job_fields import VO
 from requirements.states import JobStatus
 from taskqueue import retention
 from taskqueue.accounting import wait_times as jobs_wait_times
@@ -83,14 +84,14 @@ def test_the_time_waited_is_summed_by_what_jobs_are_counted_by(engine: Engine, n
         ids = [_ended(conn, now, waited=minutes * MINUTE) for minutes in (1, 2)]
         task_queue = str(waiting.task_queue_of(conn, ids[0]))
     _cycle(engine, now + timedelta(hours=1), wait_times.WaitTimesState())
-    everything = JobSelector(vos=frozenset({"lhcb"}))
+    everything = JobSelector().where(VO, {"lhcb"})
     with database.reading(engine) as conn:
         assert search.sum_waits(conn, ["status"], everything) == {
             ("Killed",): {"a pilot": 180, "optimizers": 120}
         }
         [(values, spent)] = search.sum_waits(conn, ["task_queue"], everything).items()
         assert (str(values[0]), spent["a pilot"]) == (task_queue, 180)
-        assert search.sum_waits(conn, ["status"], JobSelector(vos=frozenset({"cms"}))) == {}
+        assert search.sum_waits(conn, ["status"], JobSelector().where(VO, {"cms"})) == {}
 
 
 def test_a_job_that_ended_again_is_counted_anew(engine: Engine, now: datetime) -> None:

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from requirements.errors import InvalidRequest
+from requirements.job_fields import JOB_GROUP, JOB_ID, OWNER, SITE, STATUS, SUBMIT_POOL, SUBMITTED_AT, VO
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
@@ -105,18 +106,20 @@ def test_a_filter_finds_what_meets_all_of_it(engine: Engine, now: datetime) -> N
         [other] = stored.job_ids(conn, now + timedelta(hours=1), vo="cms")
         stored.force(conn, mine, status="Done", site="LCG.CERN.ch", submit_pool="p" * 64, job_group="g")
 
-        def found(**asked: object) -> list[int]:
-            which = JobSelector(**asked)  # type: ignore[arg-type]
+        def found(which: JobSelector) -> list[int]:
             return [job.job_id for job in search.list_jobs(conn, which, limit=9)]
 
-        assert found(owner="alice", vos=frozenset({"lhcb"})) == [mine]
-        assert found(statuses=frozenset({JobStatus.DONE, JobStatus.FAILED})) == [mine]
-        assert found(sites=frozenset({"LCG.CERN.ch"}), submit_pool="p" * 64, job_group="g") == [mine]
-        assert found(submitted_since=now + timedelta(minutes=1)) == [other]
-        assert found(submitted_before=now + timedelta(minutes=1), owner="alice") == [mine]
-        assert found(job_ids=frozenset({mine, other}), vos=frozenset({"cms"})) == [other]
-        assert found(vos=frozenset()) == []
-        assert len(found()) == 3
+        everything, later = JobSelector(), now + timedelta(minutes=1)
+        assert found(everything.where(OWNER, {"alice"}).where(VO, {"lhcb"})) == [mine]
+        assert found(everything.where(STATUS, {JobStatus.DONE, JobStatus.FAILED})) == [mine]
+        at_cern = everything.where(SITE, {"LCG.CERN.ch"})
+        assert found(at_cern.where(SUBMIT_POOL, {"p" * 64}).where(JOB_GROUP, {"g"})) == [mine]
+        assert found(everything.between(SUBMITTED_AT, later, None)) == [other]
+        assert found(everything.where(OWNER, {"alice"}).between(SUBMITTED_AT, None, later)) == [mine]
+        assert found(everything.where(JOB_ID, {mine, other}).where(VO, {"cms"})) == [other]
+        assert found(everything.where(VO, ())) == []
+        assert found(everything.where(VO, {"cms"}).where(VO, {"lhcb"})) == [], "both conditions hold"
+        assert len(found(everything)) == 3
 
 
 def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
@@ -127,7 +130,9 @@ def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
             ("Done", "A"): 1,
             ("Received", "ANY"): 3,
         }
-        assert search.count_by_columns(conn, ["submit_pool"], JobSelector(owner="bob")) == {(None,): 1}
+        assert search.count_by_columns(conn, ["submit_pool"], JobSelector().where(OWNER, {"bob"})) == {
+            (None,): 1
+        }
         assert by_hand.count_jobs(conn, JobStatus.RECEIVED) == 3
 
 

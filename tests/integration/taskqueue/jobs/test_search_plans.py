@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, event, select, text, update
 
-from requirements.states import FINAL, JobStatus
+from requirements.job_fields import JOB_NAME, LOCAL_STATUS, OWNER, SITE, STATUS, SUBMIT_POOL, VO
+from requirements.states import FINAL, JobStatus, LocalJobsStatus
 from taskqueue.db import database
 from taskqueue.jobs import search
-from taskqueue.jobs.grid_jobs import LocalJobsStatus
 from taskqueue.jobs.search import JobCount, JobSelector, SearchPage
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import attempts, jobs
@@ -39,6 +39,9 @@ def _fill(conn: Connection, now: datetime, count: int) -> None:
         )
         if number % 4:
             stored.open_attempt(conn, job_id, now)
+        if number % 4 == 3:
+            values = {"exit_code": number % 3}
+            conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**values))
         if number % 4 == 1:
             local = '{"failed": 1}' if number % 3 else '{"running": 2}'
             conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(local_jobs=local))
@@ -63,24 +66,30 @@ def _ids(pages: list[SearchPage]) -> list[int]:
     return [job.job_id for page in pages for job in page.jobs]
 
 
-def one_of(*values: Any) -> st.SearchStrategy[Any]:
-    return st.none() | st.sampled_from(values)
+def one_of(*values: str) -> st.SearchStrategy[frozenset[str]]:
+    return st.builds(lambda value: frozenset({value}), st.sampled_from(values))
 
 
 def some_of(values: Any) -> st.SearchStrategy[Any]:
-    return st.none() | st.frozensets(st.sampled_from(values))
+    return st.frozensets(st.sampled_from(values))
 
 
 FILTERS = st.builds(
     JobSelector,
-    vos=some_of(["cms", "dune", "atlas"]),
-    owner=one_of("ada", "bob", "eve"),
-    statuses=some_of(STATUSES),
-    sites=some_of(SITES),
-    job_name=one_of("n1", "n9"),
-    submit_pool=one_of(POOL, "none"),
-    local_statuses=some_of([LocalJobsStatus.ACTIVE, LocalJobsStatus.ERROR]),
-    job_ids=st.none() | st.frozensets(st.integers(1, 40)),
+    values=st.fixed_dictionaries(
+        {},
+        optional={
+            "vo": some_of(["cms", "dune", "atlas"]),
+            "owner": some_of(["ada", "bob", "eve"]),
+            "status": some_of(STATUSES),
+            "site": some_of(SITES),
+            "job_name": one_of("n1", "n9"),
+            "submit_pool": one_of(POOL, "none"),
+            "local_status": some_of([LocalJobsStatus.ACTIVE, LocalJobsStatus.ERROR]),
+            "exit_code": some_of([0, 1, 137]),
+            "job_id": st.frozensets(st.integers(1, 40)),
+        },
+    ),
 )
 
 
@@ -118,15 +127,15 @@ def test_counts_are_those_of_the_summary_where_there_are_few(conn: Connection, w
 
 
 def test_counting_ends_where_it_was_told_to_and_says_so(conn: Connection) -> None:
-    counted = search.count_by_status(conn, JobSelector(vos=frozenset({"cms"})), most=2)
+    counted = search.count_by_status(conn, JobSelector().where(VO, {"cms"}), most=2)
     assert set(counted) == set(STATUSES)
     assert all(count.more and count.jobs <= 2 for count in counted.values())
-    ada = JobSelector(vos=frozenset({"cms"}), owner="ada")
+    ada = JobSelector().where(VO, {"cms"}).where(OWNER, {"ada"})
     assert search.count_by_status(conn, ada, most=2)[JobStatus.DONE] == JobCount(2), "no more than these"
 
 
 def test_a_look_that_ends_early_says_so(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    rare = JobSelector(sites=frozenset({"LCG.A.org"}), job_name="n9")
+    rare = JobSelector().where(SITE, {"LCG.A.org"}).where(JOB_NAME, {"n9"})
     monkeypatch.setattr(search, "MAX_SCANNED_ROWS", 12)
     pages = _pages(conn, rare, limit=10)
     assert [page.is_cut for page in pages] == [True, True, False]
@@ -138,16 +147,16 @@ def test_where_no_job_can_be_meant_a_look_ends_at_once(
 ) -> None:
     monkeypatch.setattr(search, "MAX_SCANNED_ROWS", 5)
     for which in (
-        JobSelector(vos=frozenset()),
-        JobSelector(vos=frozenset(), owner="ada"),
-        JobSelector(sites=frozenset()),
+        JobSelector().where(VO, ()),
+        JobSelector().where(VO, ()).where(OWNER, {"ada"}),
+        JobSelector().where(SITE, ()),
     ):
         assert search.read_page(conn, which, limit=2) == SearchPage(jobs=(), next=None, is_cut=False)
 
 
 def test_jobs_of_one_or_another_are_found_together(conn: Connection) -> None:
-    of_ada = JobSelector(vos=frozenset({"cms"}), owner="ada")
-    of_site = JobSelector(sites=frozenset({"LCG.A.org"}))
+    of_ada = JobSelector().where(VO, {"cms"}).where(OWNER, {"ada"})
+    of_site = JobSelector().where(SITE, {"LCG.A.org"})
     either = JobSelector(
         any_of=(
             OwnershipFilter(vos=frozenset({"cms"}), owner="ada"),
@@ -166,22 +175,21 @@ def test_jobs_of_one_or_another_are_found_together(conn: Connection) -> None:
 
 LOOKS = [
     JobSelector(),
-    JobSelector(vos=frozenset({"cms"})),
-    JobSelector(vos=frozenset({"cms"}), owner="ada"),
-    JobSelector(vos=frozenset({"cms"}), owner="ada", statuses=frozenset({JobStatus.DONE})),
-    JobSelector(vos=frozenset({"cms"}), owner="ada", sites=frozenset({"LCG.A.org"})),
-    JobSelector(owner="ada"),
+    JobSelector().where(VO, {"cms"}),
+    JobSelector().where(VO, {"cms"}).where(OWNER, {"ada"}),
+    JobSelector().where(VO, {"cms"}).where(OWNER, {"ada"}).where(STATUS, {JobStatus.DONE}),
+    JobSelector().where(VO, {"cms"}).where(OWNER, {"ada"}).where(SITE, {"LCG.A.org"}),
+    JobSelector().where(OWNER, {"ada"}),
     JobSelector(
-        statuses=frozenset(JobStatus) - FINAL,
         any_of=(
             OwnershipFilter(vos=frozenset({"cms"}), owner="ada"),
             OwnershipFilter(sites=frozenset({"LCG.A.org"})),
-        ),
-    ),
-    JobSelector(submit_pool=POOL, vos=frozenset({"cms"})),
-    JobSelector(statuses=frozenset(JobStatus) - FINAL),
-    JobSelector(statuses=frozenset({JobStatus.FAILED}), job_name="n1"),
-    JobSelector(vos=frozenset({"cms"}), local_statuses=frozenset({LocalJobsStatus.ERROR})),
+        )
+    ).where(STATUS, frozenset(JobStatus) - FINAL),
+    JobSelector().where(SUBMIT_POOL, {POOL}).where(VO, {"cms"}),
+    JobSelector().where(STATUS, frozenset(JobStatus) - FINAL),
+    JobSelector().where(STATUS, {JobStatus.FAILED}).where(JOB_NAME, {"n1"}),
+    JobSelector().where(VO, {"cms"}).where(LOCAL_STATUS, {LocalJobsStatus.ERROR}),
 ]
 
 

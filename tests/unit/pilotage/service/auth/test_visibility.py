@@ -10,6 +10,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role, grant, union
 from pilotage.service.models.jobs import JobFilter
 from requirements.states import PilotStatus
+from taskqueue.jobs.search import Period
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots.pilots import Pilot
 
@@ -102,13 +103,13 @@ def test_what_is_asked_for_narrows_what_is_ones_own():
 
 def test_ages_in_a_filter_of_jobs_are_counted_from_the_time_that_is_given() -> None:
     now = datetime(2026, 3, 28, 12, tzinfo=UTC)
-    wanted = JobFilter(submitted_since="24h", submitted_before="30m")
+    wanted = JobFilter.model_validate({"submitted_since": "24h", "submitted_before": "30m"})
     for which in (
         visibility.visible_jobs(ADA, wanted, now=now),
         visibility.countable(ADA, wanted, ("status",), now=now),
     ):
-        assert which.submitted_since == now - timedelta(hours=24)
-        assert which.submitted_before == now - timedelta(minutes=30)
+        day_ago, lately = now - timedelta(hours=24), now - timedelta(minutes=30)
+        assert which.periods == {"submitted_at": Period(since=day_ago, before=lately)}
 
 
 def test_a_user_with_a_role_in_another_vo_has_no_pilots_of_the_own() -> None:
