@@ -111,13 +111,15 @@ class AsyncClaimer:
 
         The first request from a place waits until the mapping was read for it, then it is one as any other.
         """
-        if self._lanes and not self._matcher.knows_place(request):
+        future = self.submit(request, is_gone)
+        if future is None and self._lanes and not self._matcher.knows_place(request):
             try:
                 async with asyncio.timeout(request.deadline - time.monotonic()):
                     await asyncio.to_thread(self._matcher.read_place, request)
             except TimeoutError:
                 raise NotInTime(_NOT_IN_TIME) from None
-        if (future := self.submit(request, is_gone)) is None:
+            future = self.submit(request, is_gone)
+        if future is None:
             return None
         try:
             return await future

@@ -550,7 +550,7 @@ def test_a_banned_site_gets_tests_all_the_same(service: Service):
 
 @contextlib.contextmanager
 def held_up(service: Service, monkeypatch: pytest.MonkeyPatch):
-    """The claimer hangs at its next batch until the end of the block."""
+    """The claim thread, which serves requests for several jobs, hangs at its next batch until the end."""
     arrived, go = threading.Event(), threading.Event()
     serve = Matcher.serve
 
@@ -573,7 +573,7 @@ def test_what_cannot_be_delivered_in_time_is_503_and_not_kept(
     [job_id] = submit(service)
     pilot = service.pilot(QUEUE)
     with held_up(service, monkeypatch):
-        answer = ask(pilot, headers={"Request-Timeout": "0.3"})  # it is still held up
+        answer = ask(pilot, headers={"Request-Timeout": "0.3"}, count=2)  # it is still held up
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
     assert answer.json()["error"]["code"] == "not_in_time"
@@ -600,7 +600,7 @@ def test_a_client_that_goes_away_leaves_its_job_to_others(service: Service, monk
 
 def send_and_close(service: Service, token: str, arrived: threading.Event) -> None:
     where = urlsplit(service.url)
-    body = json.dumps(resource()).encode()
+    body = json.dumps(resource(count=2)).encode()
     head = (
         f"POST /api/v1/matcher/requestJob HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
