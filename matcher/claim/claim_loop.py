@@ -242,12 +242,12 @@ def _take(conn: Connection, claim: _Claim, now: datetime) -> None:
     An empty task queue is cheap to try, but there may be thousands: after a few tries a query finds those
     with jobs.
     """
-    drawn, place = claim.prepared.drawn, claim.prepared.place
-    while claim.is_plain and claim.missing > 0 and len(drawn.tried) < _DIRECT_TRIES:
+    drawn = claim.prepared.drawn
+    while not claim.chooses and claim.missing > 0 and claim.admitted and len(drawn.tried) < _DIRECT_TRIES:
         if (found := drawn.next(claim.most)) is None:
             break
-        ids = [found.task_queue_id]
-        claim.add(found, assignment.take_jobs(conn, ids, claim.most(found), place=place, now=now))
+        if claim.gate is None or claim.gate.concerns(found):
+            _take_from(conn, claim, [found], now)
     if claim.missing > 0 and claim.admitted:
         _search(conn, claim, now)
 
