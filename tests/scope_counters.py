@@ -9,6 +9,7 @@ from matcher.limits import compiled_rules
 from taskqueue.schema.tables import attempts, jobs, scope_returns
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites import scopes
+from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
 from taskqueue.sites.scope_rules import RuleKind, StoredRule
 
 
@@ -17,14 +18,15 @@ def find_differences(conn: Connection) -> list[tuple[StoredRule, int, int]]:
     found = []
     for rule, counted in list_counts(conn):
         site, ce = (*rule.scope.split("/"), "")[:2]
-        if rule.kind is RuleKind.THROTTLE:
+        if rule.kind is not RuleKind.RUNNING:
             continue
+        value = ATTRIBUTE_COLUMNS[rule.attribute]
         there = sum(
-            compiled_rules.counts(rule, row.vo, row.job_type)
+            compiled_rules.counts(rule, row.vo, row.value)
             and site in (scopes.GRID, row.site.lower())
             and ce in ("", row.ce.lower())
             for row in conn.execute(
-                select(attempts.c.site, attempts.c.ce, jobs.c.vo, jobs.c.job_type)
+                select(attempts.c.site, attempts.c.ce, jobs.c.vo, value.label("value"))
                 .join(jobs, jobs.c.job_id == attempts.c.job_id)
                 .where(attempts.c.closed_at.is_(None))
             )

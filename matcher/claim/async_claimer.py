@@ -1,13 +1,13 @@
 """Claims in the event loop (PostgreSQL): all requests that have come in go into one statement.
 
 Only for requests of one job whose candidates are in memory; what the mapping decides at their place is read
-first, in another thread, if it is not. The place has no limits, or only
-running limits that task queues decide, and had room a moment ago. The claim thread serves all others, and
-those for which no job was found here, because only a current index can prove that there is none. A single
-request is sent at once, without a timer or a thread. While a statement is under way, requests gather for the
-next one, since a statement costs PostgreSQL three times as much as one more job in it. The second one of
-`_LANES` is sent beside the first for as many requests, or if that one is slow. Two statements lock no scope
-together: of the sites with limits each serves those that the other one does not.
+first, in another thread, if it is not. The place has no limits, or only running limits without a ramp, and
+had room a moment ago. The claim thread serves all others, and those for which no job was found here, because
+only a current index can prove that there is none. A single request is sent at once, without a timer or a
+thread. While a statement is under way, requests gather for the next one, since a statement costs PostgreSQL
+three times as much as one more job in it. The second one of `_LANES` is sent beside the first for as many
+requests, or if that one is slow. Two statements lock no scope together: of the sites with limits each serves
+those that the other one does not.
 
 A task queue without a job for one statement may only be locked by another one under way: it counts as empty
 only if no other statement of this process claimed from it meanwhile. A claim whose commit is not confirmed is
@@ -28,16 +28,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from matcher.claim import matcher as matching
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
-from matcher.limits.place_policy import PlainLimits
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
-from requirements.resource import Location
-from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
 from taskqueue.leases import batched_claim
 from taskqueue.leases import opening as leases
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
-from taskqueue.sites import scopes
+from taskqueue.task_queues.task_queues import TaskQueue
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +63,6 @@ class _Ticket:
     prepared: ClaimRequest
     is_gone: Callable[[], bool]  #: whether the client has gone
     future: "asyncio.Future[MatchResult | None]"
-    locks: str | None  #: the scope that its statement locks: its site, or the grid; None: no limits there
     emptied: set[int] = field(default_factory=set)  #: task queues without a job
 
     def answer(self, result: MatchResult | None) -> bool:
@@ -145,8 +141,7 @@ class AsyncClaimer:
             return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[MatchResult | None] = loop.create_future()
-        locks = None if prepared.limits is None else _find_lock(prepared.limits, prepared.place)
-        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future, locks=locks)
+        ticket = _Ticket(prepared=prepared, is_gone=is_gone, future=future)
         timer = loop.call_later(
             request.deadline - time.monotonic(),
             ticket.refuse,
@@ -183,7 +178,7 @@ class AsyncClaimer:
         self._is_dispatching = False
         for lane in self._lanes:
             if self._waiting and lane.task is None and (batch := self._take_batch()):
-                lane.size, lane.locks = len(batch), frozenset(each.locks for each in batch) - {None}
+                lane.size, lane.locks = len(batch), frozenset(each.prepared.locks for each in batch) - {None}
                 lane.task = asyncio.create_task(self._serve(lane, batch))
 
     def _take_batch(self) -> list[_Ticket]:
@@ -191,7 +186,7 @@ class AsyncClaimer:
         locked: set[str | None] = set()
         for lane in self._lanes:
             locked |= lane.locks
-        free = [each for each in self._waiting if each.locks not in locked]
+        free = [each for each in self._waiting if each.prepared.locks not in locked]
         if len(free) < max(1, *(each.size for each in self._lanes)):
             return []
         batch = _leave_sites(free)[:_BATCH]
@@ -230,12 +225,12 @@ class AsyncClaimer:
             if ticket.future.done():
                 continue
             # Nothing is claimed for a client that has gone; the claim thread does not, either.
-            claim = None if ticket.is_gone() else _build_claim(ticket.prepared, lease)
-            if claim is None:
+            task_queue = None if ticket.is_gone() else ticket.prepared.drawn.next()
+            if task_queue is None:
                 self._hand_over(ticket)
             else:
                 tried.append(ticket)
-                claims.append(claim)
+                claims.append(_build_claim(ticket.prepared, task_queue, lease))
         if not claims:
             return
         self._mark_shared(lane, frozenset(claim.task_queue_id for claim in claims))
@@ -313,14 +308,9 @@ class AsyncClaimer:
             ticket.emptied.clear()
 
 
-def _find_lock(limits: PlainLimits, place: Location) -> str:
-    """The scope that keeps two statements apart; where a rule of the whole grid holds, all places lock it."""
-    return scopes.GRID if scopes.GRID in limits.digests else fold(place.site)
-
-
 def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
     """The requests without those of some sites with limits, about half of these, for the other statement."""
-    limited = Counter(each.locks for each in tickets if each.locks is not None)
+    limited = Counter(each.prepared.locks for each in tickets if each.prepared.locks is not None)
     if limited.total() <= _FEW:
         return tickets
     taken: set[str | None] = {None}
@@ -330,15 +320,10 @@ def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
             break
         taken.add(site)
         wanted -= number
-    return [each for each in tickets if each.locks in taken]
+    return [each for each in tickets if each.prepared.locks in taken]
 
 
-def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:
-    """A claim for a job of the next candidate; None: there is none, or it has to be claimed step by step."""
-    task_queue, limits, counting = prepared.drawn.next(), prepared.limits, None
-    if task_queue is None or (limits and (counting := limits.find_counting(task_queue)) is None):
-        return None
-    job_types = task_queue.requirement_class.job_types
+def _build_claim(prepared: ClaimRequest, task_queue: TaskQueue, lease: str) -> BatchClaim:
     return BatchClaim(
         task_queue_id=task_queue.task_queue_id,
         place=prepared.place,
@@ -346,9 +331,6 @@ def _build_claim(prepared: ClaimRequest, lease: str) -> BatchClaim | None:
         lease=lease,
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
-        counted_by=None if counting is None else counting.counted_by,
-        counting=counting,
-        job_type=None if counting is None else min(job_types, default=""),
     )
 
 

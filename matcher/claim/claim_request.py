@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from cs_config.cache import evict
+from cs_config.tree.configuration import Configuration
 from matcher.claim.allotment import JobSize, SlotAllotment, read_size
 from matcher.index.sampling import CandidateOrder
 from matcher.limits.admission import AdmissionPolicy
-from matcher.limits.place_policy import PlainLimits
 from matcher.request.match_request import MatchRequest
 from requirements.resource import Allotment, Location, Resource
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
@@ -25,10 +25,12 @@ class ClaimRequest:
     place: Location
     holder: LeaseHolder
     drawn: CandidateOrder  #: matching task queues, in the order to try them
+    config: Configuration  #: with which it was prepared
     admission: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
     counted: bool = False  #: whether the place is known to have limits, bans or throttles
-    limits: PlainLimits | None = None  #: of a counted place, if a statement may apply them by itself
+    #: The scope that keeps statements with limits apart; None: no limits, or no statement applies them.
+    locks: str | None = None
     #: of single jobs, shared by requests with the same resource
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)
 

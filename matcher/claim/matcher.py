@@ -139,7 +139,7 @@ class Matcher:
     def record_outcome(self, prepared: ClaimRequest, *, gave: bool) -> None:
         """Record whether a claim at a place with limits got a job."""
         if prepared.counted:
-            self._memory.open_places.record(prepared.place, gave=gave)
+            self._memory.open_places.record(prepared.place, prepared.config, gave=gave)
 
     def exclude(self, emptied: Collection[int]) -> None:
         """Exclude task queues that turned out empty until the feed is read again."""

@@ -41,8 +41,9 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     is_banned = fold(served.place.site) in view.banned
     counted = here.counted or is_banned
     open_places = view.memory.open_places
-    limits = open_places.limits.find(served.place, view.config) if counted else None
-    if in_memory and counted and (is_banned or limits is None or served.place not in open_places):
+    is_open = counted and open_places.is_open(served.place, view.config)
+    locks = None if is_banned else here.locks
+    if in_memory and counted and not (is_open and locks):
         raise NeedsDatabase
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
@@ -60,8 +61,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         raise NeedsDatabase
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    reads = counted and served.place not in open_places
-    gate = view.gate(served.place, vos=resource.named_vos) if reads else None
+    gate = view.gate(served.place, vos=resource.named_vos) if counted and not is_open else None
     if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
         return _give_reason(view, {refused: candidates, NODE: kept_back})
     if not candidates:
@@ -74,8 +74,9 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         drawn=CandidateOrder(draw_candidates(candidates, view.random)),
         admission=admission,
         otherwise=_give_reason(view, {NODE: kept_back}).refused if kept_back else None,
+        config=view.config,
         counted=counted,
-        limits=limits,
+        locks=locks,
         allotments=here.allotments,
     )
 
@@ -110,6 +111,7 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
         resource=resource,
         policy=view.memory.admission_policies.policy_at(view.config, place, resource.named_vos),
         counted=place_policy.counts_jobs(view.config, place),
+        locks=place_policy.find_lock(view.config, place),
         lease_time=timedelta(seconds=options.leases.time),
         lease_times={
             vo: timedelta(seconds=time)

@@ -22,7 +22,7 @@ from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
 from matcher.limits import place_policy
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
-from matcher.limits.place_policy import PlacePolicy, PlainLimits
+from matcher.limits.place_policy import PlacePolicy
 from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
@@ -45,6 +45,7 @@ class PreparedPlace:
     resource: Resource
     policy: AdmissionPolicy | None  #: checks jobs one by one; None: all are admitted
     counted: bool  #: whether the configuration has limits or throttles for the place
+    locks: str | None  #: see `place_policy.find_lock`
     lease_time: timedelta
     lease_times: Mapping[str, timedelta]  #: of those of several VOs that differ
     slot: SlotLimits | None  #: of a pilot there; None: the request is not by one
@@ -111,19 +112,21 @@ _OPEN_SECONDS = 10.0
 
 
 class OpenPlaceCache:
-    """Places with limits that gave a job a moment ago: claimed from without an advisory check."""
+    """Places with limits that gave a job a moment ago: claimed from without an advisory check.
+
+    By configuration: the limits of a new one are stored before the first claim with it.
+    """
 
     def __init__(self) -> None:
         self._until: Cache[Location, float] = Cache(_REQUESTS)
-        #: As last read, by configuration; None: a statement cannot apply them by itself.
-        self.limits: Cache[Location, PlainLimits | None] = Cache(_REQUESTS)
 
-    def __contains__(self, place: Location) -> bool:
-        return time.monotonic() < (self._until.find(place) or 0.0)
+    def is_open(self, place: Location, config: Configuration) -> bool:
+        """Whether a claim at the place succeeded a moment ago, with this configuration."""
+        return time.monotonic() < (self._until.find(place, config) or 0.0)
 
-    def record(self, place: Location, *, gave: bool) -> None:
+    def record(self, place: Location, config: Configuration, *, gave: bool) -> None:
         """Record whether a claim at the place succeeded."""
-        self._until.store(place, time.monotonic() + _OPEN_SECONDS if gave else 0.0)
+        self._until.store(place, time.monotonic() + _OPEN_SECONDS if gave else 0.0, config)
 
 
 @dataclass(slots=True)
@@ -279,7 +282,6 @@ class Snapshot:
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
-        self.memory.open_places.limits.store(place, policies.find_plain_limits(place), self.config)
         return policies.policy_at(place, policy, vos=vos)
 
 

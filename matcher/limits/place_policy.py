@@ -28,7 +28,6 @@ from requirements.resource import Location
 from requirements.values import fold
 from taskqueue.leases import assignment, candidate_jobs
 from taskqueue.leases.assignment import TakenRow
-from taskqueue.leases.batched_claim import CountingRules
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow, JobKind
 from taskqueue.sites import reservations, scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, Counting, RuleKind, StoredRule
@@ -61,8 +60,6 @@ class PlacePolicy:
         self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
         self._conditions = [each for each in conditions if not vos or any(map(each.rule.counts, vos))]
-        # Also where no rule counts these VOs: the batched claim needs to see that their rules were applied.
-        self._is_counting = bool(standing or conditions)
         self._banned = banned
         self._refused: tuple[JobKind, ...] = ()  # job groups that the throttles refuse in their current state
         self.refused: str | None = BANNED if banned else None  #: reason code, once a job was refused
@@ -200,34 +197,6 @@ class PlacePolicy:
             return False
         return True
 
-    def is_decided_by(self, task_queue: TaskQueue) -> bool:
-        """Whether the task queue alone decides if its jobs are admitted."""
-        return not self._checks_jobs and all(each.rule.is_decided_by(task_queue) for each in self._conditions)
-
-    def count(self, task_queue: TaskQueue, jobs: int) -> None:
-        """Count jobs of a task queue that alone decides; a negative number takes them back."""
-        for each in self._standing:
-            each.matched(jobs)
-        for condition in self._conditions:
-            if condition.rule.is_used_by(task_queue):
-                condition.matched(task_queue.vo, jobs)
-
-    def reserve(self, job_id: int, epoch: int) -> None:
-        """Record a reservation for a counted job that was taken."""
-        self.reserved += ((each.scope.scope, (job_id, epoch)) for each in self._standing)
-
-    def format_countings(self, taken: CandidateRow | TaskQueue | None) -> str | None:
-        """The rules that count a job, or a job of a task queue that alone decides; None: there are no rules.
-
-        Without the job (None) only throttles count here.
-        """
-        if not self._is_counting:
-            return None
-        rules: list[Counting] = [(scope_rules.RESERVATION, each.scope.scope) for each in self._standing]
-        if taken is not None:
-            rules += (each.counting for each in _list_counting(self._conditions, taken))
-        return scope_rules.format_countings(rules)
-
     def find_countings(self, job_id: int) -> str | None:
         """The rules that count a taken job; None: nothing counts here."""
         return self._countings.get(job_id)
@@ -241,53 +210,24 @@ class PlacePolicy:
         """Count taken jobs; `job` if it was checked by itself."""
         rows = list(taken)
         self._refused = ()
+        rules: list[Counting] = []
         for each in self._standing:
             each.matched(len(rows))
-        if (countings := self.format_countings(job)) is not None:
-            self._countings |= {row.job_id: countings for row in rows}
-        for row in rows:
-            self.reserve(row.job_id, row.epoch)
+            rules.append((scope_rules.RESERVATION, each.scope.scope))
+            self.reserved += ((each.scope.scope, (row.job_id, row.epoch)) for row in rows)
         for condition in self._conditions:
             if job is not None and condition.rule.is_used_by(job):
                 condition.matched(job.vo)
+                if isinstance(condition, RunningLimitState):
+                    rules.append(condition.counting)
+        if rules:
+            countings = scope_rules.format_countings(rules)
+            self._countings |= {row.job_id: countings for row in rows}
 
 
 def is_test(job_type: str) -> bool:
     """Whether jobs of this type may run at banned sites."""
     return fold(job_type) == fold(TEST)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainLimits:
-    """The running limits of a place at which nothing else holds: a claim statement can apply them itself.
-
-    They may be outdated: the statement compares `digests`.
-    """
-
-    limits: Sequence[RunningLimitState]
-    digests: Mapping[str, str]  #: of the rules of each scope of the place that has any, by folded name
-
-    def find_counting(self, task_queue: TaskQueue) -> CountingRules | None:
-        """The rules that count the jobs of a task queue; None: it does not decide alone which ones do."""
-        if not all(each.rule.is_decided_by(task_queue) for each in self.limits):
-            return None
-        used = _list_counting(self.limits, task_queue)
-        return CountingRules(
-            rules=[
-                (each.rule_id, each.limit.most if each.rule.concerns(task_queue) else None) for each in used
-            ],
-            digests=self.digests,
-            counted_by=scope_rules.format_countings([each.counting for each in used]),
-        )
-
-
-def _list_counting(
-    conditions: Iterable[PlaceCondition], taken: CandidateRow | TaskQueue
-) -> list[RunningLimitState]:
-    """The running limits that count a job, or the jobs of a task queue that alone decides."""
-    return [
-        each for each in conditions if isinstance(each, RunningLimitState) and each.rule.is_used_by(taken)
-    ]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -334,18 +274,6 @@ class PlacePolicies:
         )
         self._policies.append(policy)
         return policy
-
-    def find_plain_limits(self, place: Location) -> PlainLimits | None:
-        """The running limits of a queue if there is nothing else, neither ramps, delays nor throttles."""
-        of_scope = {
-            name: [each for each in self.rules if each.scope == name] for name in _scopes_of_place(place)
-        }
-        conditions = [each for name in of_scope for each in self.conditions.get(name, ())]
-        limits = [each for each in conditions if isinstance(each, RunningLimitState) and each.bucket is None]
-        if not place.queue or len(limits) < sum(map(len, of_scope.values())):
-            return None
-        digests = {name: scope_rules.compute_digest(each) for name, each in of_scope.items() if each}
-        return PlainLimits(limits=limits, digests=digests)
 
     def write(self, conn: Connection) -> None:
         """Store counters, reservations and delay buckets; the attempts must exist already."""
@@ -412,17 +340,34 @@ def read_policies(
 
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
-    """Whether a limit, delay or throttle of the configuration may apply at the place; claims read rows.
-
-    Of any VO: the claim without locks refuses a place with rules, whichever VO they count.
-    """
+    """Whether a limit, delay or throttle of the configuration may apply at the place; claims read rows."""
     return not _list_limited(config).isdisjoint(_scopes_of_place(place))
+
+
+def find_lock(config: Configuration, place: Location) -> str | None:
+    """The scope that keeps apart two claim statements with limits: a site, or all sites together.
+
+    None: nothing is limited at the place, or a statement cannot apply it.
+    """
+    names = _scopes_of_place(place)
+    if not _list_slowed(config).isdisjoint(names):
+        return None
+    limited = _list_limited(config)
+    return next((scopes.parse_site(name) for name in names if name in limited), None)
 
 
 @derived
 def _list_limited(config: Configuration) -> frozenset[str]:
     """The folded names of all scopes with rules."""
     return frozenset(map(fold, (*running_limits.rules_by_scope(config), *config.throttles)))
+
+
+@derived
+def _list_slowed(config: Configuration) -> frozenset[str]:
+    """The folded names of the scopes with a throttle, a delay or a ramp, which no statement applies."""
+    by_scope = running_limits.rules_by_scope(config).items()
+    delaying = (scope for scope, rules in by_scope if any(map(running_limits.find_delay, rules)))
+    return frozenset(map(fold, (*delaying, *config.throttles)))
 
 
 def list_scopes_below(config: Configuration, place: Location, vos: Collection[str]) -> tuple[str, ...]:

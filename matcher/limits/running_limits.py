@@ -66,10 +66,6 @@ class PlaceRule:
         """Whether this job, or all jobs of this task queue, are certain to count once they are taken."""
         return self.counts(limited.vo) and self._is_limited(limited)
 
-    def is_decided_by(self, task_queue: TaskQueue) -> bool:
-        """Whether all jobs of the task queue, or none, are limited jobs."""
-        return not self.counts(task_queue.vo) or _find_value(task_queue, self.limit.attribute) is not None
-
     def _is_limited(self, limited: LimitedJob | TaskQueue) -> bool:
         value = _find_value(limited, self.limit.attribute)
         return value is not None and self.limits(value)
@@ -125,10 +121,10 @@ class RunningLimitState:
     @property
     def _is_slowed(self) -> bool:
         """Whether the next job has to wait for a token of the ramp."""
-        return self.bucket is not None and self._count_above_curb(self.there + 1) > 0 and self.bucket.full
+        return self.bucket is not None and self._is_above_curb(self.there + 1) and self.bucket.full
 
-    def _count_above_curb(self, jobs: int) -> int:
-        return 0 if self.limit.curb is None else max(0, jobs - self.limit.curb)
+    def _is_above_curb(self, jobs: int) -> bool:
+        return self.limit.curb is not None and jobs > self.limit.curb
 
     def keeps_out(self, job: LimitedJob) -> bool:
         """Whether this job is excluded now."""
@@ -144,15 +140,12 @@ class RunningLimitState:
         wait = f"{self.limit.interval:g} s, the next in {self.bucket.wait} s"
         return f"{has}: from {self.limit.curb} on it takes one every {wait}"
 
-    def matched(self, vo: str, jobs: int = 1) -> None:
-        """Count taken jobs of a VO; a negative number takes them back.
-
-        Those of a VO with a limit of its own count, and take no token.
-        """
-        before, self.there = self._count_above_curb(self.there), self.there + jobs
+    def matched(self, vo: str) -> None:
+        """Count a taken job of a VO; that of a VO with a limit of its own takes no token."""
+        self.there += 1
         self.changed = True
-        if self.bucket is not None and self.rule.is_about(vo):
-            self.bucket.matched(vo, self._count_above_curb(self.there) - before)
+        if self.bucket is not None and self.rule.is_about(vo) and self._is_above_curb(self.there):
+            self.bucket.matched(vo)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,7 +157,6 @@ class DelayBucket:
     key: BucketKey
     tokens: float
     at: datetime  #: time of this level
-    taken: int = 0  #: tokens taken since then
     changed: bool = False
 
     @property
@@ -189,11 +181,10 @@ class DelayBucket:
             f"the next in {self.wait} s"
         )
 
-    def matched(self, _vo: str, jobs: int = 1) -> None:
-        """Take tokens; a negative number gives them back, at most those that were taken."""
-        taken = max(0, self.taken + jobs)
-        self.tokens -= taken - self.taken
-        self.taken, self.changed = taken, True
+    def matched(self, _vo: str) -> None:
+        """Take a token."""
+        self.tokens -= 1
+        self.changed = True
 
 
 PlaceCondition = RunningLimitState | DelayBucket
@@ -263,7 +254,7 @@ def read_buckets(
     conn: Connection, rules: Sequence[PlaceRule], now: datetime
 ) -> Mapping[PlaceRule, DelayBucket]:
     """Current state of the delays and ramps among these rules; exact while their scopes are locked."""
-    delays = {rule: delay for rule in rules if (delay := _find_delay(rule)) is not None}
+    delays = {rule: delay for rule in rules if (delay := find_delay(rule)) is not None}
     if not delays:
         return {}
     levels = scope_rules.read_levels(conn, {fold(delay.scope) for delay in delays.values()})
@@ -271,7 +262,8 @@ def read_buckets(
     return {rule: _build_bucket(rule, delay, levels, at) for rule, delay in delays.items()}
 
 
-def _find_delay(rule: PlaceRule) -> MatchingDelay | None:
+def find_delay(rule: PlaceRule) -> MatchingDelay | None:
+    """The delay or ramp of a rule; None: it bounds only the number of jobs."""
     return rule.limit if isinstance(rule.limit, MatchingDelay) else rule.limit.ramp
 
 

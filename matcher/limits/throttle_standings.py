@@ -86,7 +86,7 @@ class ThrottleStanding:
         return self.rule in (None, Stale.DERIVED) and self.throttled.depends_on_job
 
     def matched(self, jobs: int) -> None:
-        """Count taken jobs; a negative number takes them back."""
+        """Count taken jobs."""
         self.throttled = replace(self.throttled, reserved=self.throttled.reserved + jobs)
         self.reserved += jobs
         self.changed = True

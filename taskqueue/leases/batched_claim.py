@@ -2,35 +2,23 @@
 
 The statement, `batched_claim.sql`, deletes the waiting rows, marks the jobs Matched, opens the attempts and
 writes the log: one round trip, commit included. It checks its own conditions: those of `assignment`, that the
-site is not banned, that the request was not answered before, and that its pilot has room (`slots`). It counts
-running limits that the task queue decides (`CountingRules`), or they were counted before. For other limits,
-and where a location inspects each job, `assignment` and `candidate_jobs` work step by step.
+site is not banned, that the request was not answered before, and that its pilot has room (`slots`). It reads,
+applies and counts running limits. For other limits, and where a location inspects each job, `assignment` and
+`candidate_jobs` work step by step.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from requirements.resource import Allotment, Location
-from requirements.values import fold
 from taskqueue.leases import opening
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.pilots.slots import SlotRefusal
-from taskqueue.sites import scopes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountingRules:
-    """The running limits that count a job, for the statement to apply and count."""
-
-    #: Id of each rule, and its limit; None: the job's VO is exempt.
-    rules: Sequence[tuple[int, int | None]]
-    digests: Mapping[str, str]  #: of the rules of each scope of the place that has any, by folded name
-    counted_by: str  #: the rules as `BatchClaim.counted_by`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +31,6 @@ class BatchClaim:
     lease: str  #: token for the attempt
     allotment: Allotment
     request_id: str | None = None  #: chosen by the holder
-    #: See `scope_rules.format_countings`; None: nothing counts at its place, which the statement checks.
-    counted_by: str | None = None
-    counting: CountingRules | None = None  #: None: what counts there was counted before
-    job_type: str | None = None  #: of the task queue, if counted: a job of another one is undecided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +39,15 @@ class BatchClaimResult:
 
     claimed: ClaimedJob | None = None  #: None: the task queue has no free job for it, or as follows
     refused: SlotRefusal | None = None  #: why its pilot gets nothing here, whatever waits
-    #: It was answered before, its place is closed, its pilot has room for a smaller job only, or the job has
-    #: another type than its task queue: step by step it gets the earlier answer, a job, or the reason.
+    #: It was answered before, its place is closed or has no room for the job, or its pilot has room for a
+    #: smaller job only: step by step it gets the earlier answer, a job, or the reason.
     is_undecided: bool = False
 
 
 def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[str, ...]]:
     """The statement that claims a job for each request, and its values."""
     given = [_bind_claim(number, request, now) for number, request in enumerate(requests)]
-    known = [{"scope": scope, "digest": digest} for scope, digest in _merge_digests(requests).items()]
-    return _read_statement(), (json.dumps(given), json.dumps(known), now.isoformat())
+    return _read_statement(), (json.dumps(given), now.isoformat())
 
 
 @cache
@@ -102,22 +85,6 @@ def _read_refusal(refusal: str) -> BatchClaimResult:
     return BatchClaimResult(refused=None if is_undecided else SlotRefusal(refusal), is_undecided=is_undecided)
 
 
-def _merge_digests(requests: Sequence[BatchClaim]) -> dict[str, str]:
-    """The digest of the rules of each scope that has any; empty if requests read different rules there."""
-    merged: dict[str, str | None] = {}
-    for each in requests:
-        digests = each.counting.digests if each.counting else {}
-        for scope in _list_scopes(each.place):
-            digest = digests.get(scope)
-            merged[scope] = digest if merged.setdefault(scope, digest) == digest else ""
-    return {scope: digest for scope, digest in merged.items() if digest is not None}
-
-
-@lru_cache(maxsize=10_000)
-def _list_scopes(place: Location) -> tuple[str, ...]:
-    return scopes.GRID, *scopes.list_enclosing(fold(f"{place.site}/{place.ce}/{place.queue}"))
-
-
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:
     """A request as the statement reads it; columns that are left out are null."""
     place, holder = request.place, request.holder
@@ -136,8 +103,5 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "lease_expires_at": (now + holder.lease_time).isoformat(),
         **request.allotment.to_columns(),
         "request_id": request.request_id,
-        "counted_by": request.counted_by,
-        "job_type": request.job_type,
         "times": holder.times.to_text() if holder.times else None,
-        "rules": None if request.counting is None else request.counting.rules,
     }

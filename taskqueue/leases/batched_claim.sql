@@ -1,18 +1,17 @@
 -- The batched claim: one job for each of many requests, in one statement, which runs as it stands here.
 --
 -- $1  the requests: JSON list of objects with the columns of `request`
--- $2  the scopes with rules that the caller has read: JSON list of {"scope": …, "digest": …}
--- $3  now
+-- $2  now
 --
 -- A row for each request that gets a job, and one with the `refusal` of each that does not get one, whatever waits:
--- `undecided` (its place is banned or has rules that cannot be applied here, it was answered before, a smaller job may
--- fit, or the job of its task queue has another type) or the SlotRefusal of its pilot. No row: its task queue has no
--- free job for it.
+-- `undecided` (its place is banned, locked or throttled, a limit of the place has no room for the job or cannot be
+-- applied here, it was answered before, or a smaller job may fit) or the SlotRefusal of its pilot. No row: its task
+-- queue has no free job for it.
 --
--- In psql: "PREPARE claim (text, text, timestamptz) AS" before this text and ";" after it, then
+-- In psql: "PREPARE claim (text, timestamptz) AS" before this text and ";" after it, then
 --     BEGIN;
 --     EXPLAIN (ANALYZE) EXECUTE claim('[{"number": 0, "task_queue_id": 1, "site": "LCG.A.ch", "ce": "ce",
---         "queue": "long", "holder": "pilot", "lease": "x", "lease_expires_at": "2030-01-01"}]', '[]', now());
+--         "queue": "long", "holder": "pilot", "lease": "x", "lease_expires_at": "2030-01-01"}]', now());
 --     ROLLBACK;
 --
 -- All parts see one snapshot, of the beginning (READ COMMITTED), but for rows that they lock: these are read in their
@@ -36,10 +35,7 @@ request AS (
         lease text, lease_expires_at timestamptz,
         processors integer, ram_mb bigint, gpus integer,  -- the allotment of the job
         request_id text,  -- chosen by the holder; null: its answer is not repeated
-        counted_by text,  -- the rules that count the job, as it is stored with its attempt
-        job_type text,  -- with which its rules were found; null: nothing counts jobs of its task queue
-        times text,  -- of the attempt, in place of those of the VO
-        rules json  -- the same rules: [[rule_id, limit], …], without a limit (null) if the job's VO is exempt
+        times text  -- of the attempt, in place of those of the VO
     )
     -- In the collation of the tables' columns: with another one no index could be used.
     CROSS JOIN LATERAL (
@@ -49,33 +45,25 @@ request AS (
     ) AS folded
 ),
 
--- Limits. The rules are applied only while they are those that the caller has read.
-known AS (
-    SELECT * FROM json_to_recordset($2::text::json) AS known (scope text, digest text)
+-- The rules of the places, under the locks of their scopes. Rules are locked themselves, which gives their newest
+-- version; one that is new since the snapshot is counted when this transaction has ended.
+limited AS MATERIALIZED (  -- as `closed`: it would be evaluated for each request
+    SELECT DISTINCT scope FROM scope_rules WHERE scope = ANY (ARRAY (SELECT unnest(scopes) FROM request))
 ),
 locked AS (
     SELECT scope FROM scopes
-    WHERE scope = ANY (ARRAY (SELECT scope FROM known))
+    WHERE scope = ANY (ARRAY (SELECT scope FROM limited))
     ORDER BY scope
     FOR UPDATE SKIP LOCKED
 ),
--- Locked themselves, which gives their newest version.
 rule AS (
     SELECT * FROM scope_rules WHERE scope = ANY (ARRAY (SELECT scope FROM locked)) FOR UPDATE
 ),
-verified AS (
-    SELECT rule.scope
-    FROM rule JOIN known ON known.scope = rule.scope
-    GROUP BY rule.scope, known.digest
-    HAVING bool_and(rule.opened AND rule.counted) AND known.digest = md5(
-        string_agg(concat_ws(' ', rule.rule_id, rule.format, rule.definition), E'\n' ORDER BY rule.rule_id))
-),
--- Scopes with rules that the caller does not know, or that are locked elsewhere.
-unverified AS MATERIALIZED (  -- it would be evaluated for each request
-    SELECT scope FROM known WHERE scope NOT IN (SELECT scope FROM verified)
+-- Scopes that are locked elsewhere, or with a throttle, or a rule of a later release.
+closed AS MATERIALIZED (
+    SELECT scope FROM limited WHERE scope NOT IN (SELECT scope FROM locked)
     UNION ALL
-    SELECT scope FROM scope_rules
-    WHERE scope = ANY (ARRAY (SELECT unnest(scopes) FROM request)) AND scope NOT IN (SELECT scope FROM verified)
+    SELECT scope FROM rule WHERE kind NOT IN ('running', 'delay') OR format <> 1
 ),
 -- What ended runs no more. Returned reservations (rule 0) are left to claims that know throttles.
 returned AS (
@@ -83,8 +71,8 @@ returned AS (
     WHERE scope = ANY (ARRAY (SELECT scope FROM locked)) AND rule_id <> 0
     RETURNING rule_id, number
 ),
-count AS (
-    SELECT rule.rule_id, rule.n AS stored, (rule.n + coalesce(more.number, 0))::integer AS n
+counter AS (
+    SELECT rule.*, rule.n + coalesce(more.number, 0) AS there
     FROM rule LEFT JOIN (
         SELECT rule_id, sum(number) AS number FROM returned GROUP BY rule_id
     ) AS more ON more.rule_id = rule.rule_id
@@ -94,10 +82,9 @@ count AS (
 judged AS (
     SELECT request.*, CASE
         WHEN (SELECT 1 FROM site_bans AS ban
-                WHERE ban.site = request.scopes[2] AND (ban.until IS NULL OR ban.until > $3::timestamptz)
+                WHERE ban.site = request.scopes[2] AND (ban.until IS NULL OR ban.until > $2::timestamptz)
                 LIMIT 1) IS NOT NULL
-            OR (request.rules IS NOT NULL OR request.counted_by IS NULL)  -- else they were counted before
-                AND EXISTS (SELECT FROM unverified WHERE unverified.scope = ANY (request.scopes))
+            OR EXISTS (SELECT FROM closed WHERE closed.scope = ANY (request.scopes))
             OR (SELECT 1 FROM match_requests AS earlier
                 WHERE earlier.subject = request.holder AND earlier.request_id = request.request_id
                 LIMIT 1) IS NOT NULL
@@ -122,7 +109,7 @@ judged AS (
             ) AS held),
             -- The earliest of as many claims as it may make in an hour.
             (SELECT 'too_many_claims' FROM attempts AS own
-            WHERE own.stamp = request.stamp AND own.opened_at > $3::timestamptz - INTERVAL '1 hour'
+            WHERE own.stamp = request.stamp AND own.opened_at > $2::timestamptz - INTERVAL '1 hour'
                 AND own.claim_number = 1 - pilot.size * request.claims + coalesce(
                     (SELECT max(latest.claim_number) FROM attempts AS latest WHERE latest.stamp = request.stamp), 0)))
         END AS refusal
@@ -133,38 +120,23 @@ judged AS (
         FROM pilots WHERE pilots.stamp = request.stamp
     ) AS pilot
 ),
--- The rules that count a request. Requests rank within a rule by their number, whether they get a job or not: what is
--- left of the room is for the next statement.
-use AS (
-    SELECT judged.number, (counting.value ->> 0)::bigint AS rule_id, (counting.value ->> 1)::bigint AS most,
-        row_number() OVER (PARTITION BY (counting.value ->> 0)::bigint ORDER BY judged.number) AS rank
-    FROM judged CROSS JOIN LATERAL json_array_elements(judged.rules) AS counting (value)
-    WHERE judged.refusal IS NULL
-),
-admitted AS (
-    SELECT judged.number, judged.task_queue_id, CASE
-        WHEN judged.number IN (
-            SELECT use.number FROM use JOIN count ON count.rule_id = use.rule_id WHERE count.n + use.rank > use.most)
-            THEN 'undecided'
-        ELSE judged.refusal END AS refusal
-    FROM judged
-),
 
 -- Which job: the n-th of a task queue, in claim order, for the n-th request for it.
 free AS (
     SELECT number, task_queue_id, row_number() OVER (PARTITION BY task_queue_id ORDER BY number) AS rank
-    FROM admitted WHERE refusal IS NULL
+    FROM judged WHERE refusal IS NULL
 ),
 wanted AS (
     SELECT task_queue_id, count(*) AS jobs FROM free GROUP BY task_queue_id
 ),
 picked AS (
-    SELECT wanted.task_queue_id, first.job_id, first.vo, first.submit_pool, first.job_type,
+    SELECT wanted.task_queue_id, first.*,
         -- After a loss of commits the lost ones may have used lower numbers.
-        greatest(first.epoch, (SELECT epoch_floor FROM installation)) + 1 AS epoch,
+        greatest(first.last_epoch, (SELECT epoch_floor FROM installation)) + 1 AS epoch,
         row_number() OVER (PARTITION BY wanted.task_queue_id ORDER BY first.priority DESC, first.job_id) AS rank
     FROM wanted CROSS JOIN LATERAL (
-        SELECT waiting.job_id, waiting.priority, job.vo, job.submit_pool, job.job_type, job.epoch
+        SELECT waiting.job_id, waiting.priority, job.epoch AS last_epoch, job.vo, job.submit_pool, job.job_type,
+            job.job_group, job.job_name, job.owner, job.owner_group
         FROM waiting_jobs AS waiting JOIN jobs AS job ON job.job_id = waiting.job_id
         WHERE waiting.task_queue_id = wanted.task_queue_id AND job.status = 'Waiting'
         ORDER BY waiting.priority DESC, waiting.job_id
@@ -174,18 +146,12 @@ picked AS (
     ) AS first
 ),
 offered AS (
-    SELECT picked.job_id, picked.epoch, picked.vo, picked.submit_pool, request.*,
-        -- Where the configuration has just changed, the task queue may have another type than its jobs; each counts
-        -- for the rules of its own.
-        coalesce(lower(picked.job_type COLLATE "C") <> lower(request.job_type COLLATE "C"), false) AS is_of_other_type
-    FROM picked
-    JOIN free ON free.task_queue_id = picked.task_queue_id AND free.rank = picked.rank
-    JOIN request ON request.number = free.number
+    SELECT * FROM picked JOIN free USING (task_queue_id, rank) JOIN request USING (task_queue_id, number)
 ),
 -- A job that is not eligible at its request's place stays in its task queue.
-assigned AS (
+eligible AS (
     SELECT * FROM offered
-    WHERE NOT is_of_other_type AND (submit_pool IS NULL OR EXISTS (
+    WHERE submit_pool IS NULL OR EXISTS (
         SELECT FROM pool_mappings AS mapping
         JOIN queue_class_members AS member ON member.vo = mapping.vo
         JOIN queue_classes AS class ON class.queue_class_id = member.queue_class_id
@@ -197,7 +163,34 @@ assigned AS (
             AND (NOT CASE WHEN class.slot < 8 * octet_length(mapping.undecided)
                     THEN get_bit(mapping.undecided, class.slot) = 1 ELSE false END
                 OR offered.checked = (
-                    SELECT version.config_version FROM queue_class_versions AS version WHERE version.vo = offered.vo))))
+                    SELECT version.config_version FROM queue_class_versions AS version WHERE version.vo = offered.vo)))
+),
+
+-- The rules that count a job, by its own values. Jobs rank within a rule by their request, whether they are given in
+-- the end or not: what is left of the room is for the next statement. Values beyond ASCII are compared in Python.
+use AS (
+    SELECT eligible.number, rule.rule_id, rule.scope,
+        rule.kind = 'running' AND rule.opened AND rule.counted AND defined.curb IS NULL
+            AND octet_length(job.value) = length(job.value) AS is_decided,
+        -- A job of a VO with a limit of its own is counted, and not limited.
+        defined.exempt ? eligible.vo OR rule.there + row_number() OVER (
+            PARTITION BY rule.rule_id ORDER BY eligible.number) <= defined.most AS has_room
+    FROM eligible
+    JOIN counter AS rule ON rule.scope = ANY (eligible.scopes) AND rule.vo IN ('', '*', eligible.vo)
+    CROSS JOIN LATERAL
+        json_to_record(rule.definition::json) AS defined (most integer, curb integer, exempt jsonb)
+    CROSS JOIN LATERAL (
+        SELECT CASE rule.attribute
+            WHEN 'JobType' THEN eligible.job_type WHEN 'JobGroup' THEN eligible.job_group
+            WHEN 'JobName' THEN eligible.job_name WHEN 'Owner' THEN eligible.owner
+            WHEN 'OwnerGroup' THEN eligible.owner_group WHEN 'VO' THEN eligible.vo
+            WHEN 'SubmitPool' THEN coalesce(eligible.submit_pool, '') END AS value
+    ) AS job
+    WHERE rule.value = lower(job.value COLLATE "C") OR octet_length(job.value) <> length(job.value)
+),
+assigned AS (
+    SELECT * FROM eligible
+    WHERE number NOT IN (SELECT number FROM use WHERE NOT is_decided OR has_room IS NOT TRUE)
 ),
 
 -- The claim. Attempts are opened sorted, since each one waits until another claim of its pilot has committed; a pilot
@@ -205,8 +198,10 @@ assigned AS (
 opened AS (
     INSERT INTO attempts (job_id, epoch, vo, lease, holder, stamp, site, ce, queue, opened_at, lease_expires_at,
         processors, ram_mb, gpus, counted_by, times, claim_number, progress, output_tail)
-    SELECT job_id, epoch, vo, lease, holder, stamp, site, ce, queue, $3::timestamptz, lease_expires_at,
-        processors, ram_mb, gpus, counted_by, times,
+    SELECT job_id, epoch, vo, lease, holder, stamp, site, ce, queue, $2::timestamptz, lease_expires_at,
+        processors, ram_mb, gpus,
+        (SELECT json_agg(json_build_array(use.rule_id, use.scope)) FROM use WHERE use.number = assigned.number),
+        times,
         CASE WHEN slot IS NOT NULL THEN 1 + coalesce(
             (SELECT max(own.claim_number) FROM attempts AS own WHERE own.stamp = assigned.stamp), 0) END,
         '', ''
@@ -221,7 +216,7 @@ taken AS (
 given AS (
     UPDATE jobs
     SET status = 'Matched', minor_status = 'Assigned', application_status = '', epoch = assigned.epoch,
-        site = coalesce(nullif(assigned.site, ''), 'ANY'), updated_at = $3::timestamptz
+        site = coalesce(nullif(assigned.site, ''), 'ANY'), updated_at = $2::timestamptz
     FROM assigned
     WHERE jobs.job_id = assigned.job_id AND jobs.status = 'Waiting'
         AND assigned.job_id IN (SELECT job_id FROM opened)
@@ -230,12 +225,12 @@ given AS (
 ),
 logged AS (
     INSERT INTO job_log (job_id, at, from_status, to_status, minor_status, application_status, source, epoch)
-    SELECT job_id, $3::timestamptz, 'Waiting', 'Matched', 'Assigned', '', 'Matcher', epoch FROM given
+    SELECT job_id, $2::timestamptz, 'Waiting', 'Matched', 'Assigned', '', 'Matcher', epoch FROM given
 ),
 -- In the order of their keys, without ON CONFLICT: the second of two claims with one key fails and claims nothing.
 answers AS (
     INSERT INTO match_requests (subject, request_id, at, matches)
-    SELECT holder, request_id, $3::timestamptz, concat('[', job_id, ']') FROM given
+    SELECT holder, request_id, $2::timestamptz, concat('[', job_id, ']') FROM given
     WHERE request_id IS NOT NULL
     ORDER BY holder, request_id
 ),
@@ -243,14 +238,14 @@ counted AS (
     UPDATE scope_rules
     SET n = new.n
     FROM (
-        SELECT count.rule_id, count.stored, count.n + coalesce(gained.number, 0) AS n
-        FROM count LEFT JOIN (
+        SELECT counter.rule_id, counter.n AS stored, counter.there + coalesce(gained.number, 0) AS n
+        FROM counter LEFT JOIN (
             SELECT use.rule_id, count(*) AS number
             FROM use JOIN given ON given.number = use.number
             GROUP BY use.rule_id
-        ) AS gained ON gained.rule_id = count.rule_id
+        ) AS gained ON gained.rule_id = counter.rule_id
     ) AS new
-    WHERE scope_rules.rule_id = ANY (ARRAY (SELECT rule_id FROM count))
+    WHERE scope_rules.rule_id = ANY (ARRAY (SELECT rule_id FROM counter))
         AND scope_rules.rule_id = new.rule_id AND new.n <> new.stored
 )
 -- LATERAL … LIMIT: descriptions are looked up one by one, whatever number the planner estimates.
@@ -260,9 +255,7 @@ FROM given CROSS JOIN LATERAL (
     SELECT body, sandbox FROM descriptions WHERE descriptions.description_id = given.description_id LIMIT 1
 ) AS described
 UNION ALL
-SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, refusal FROM admitted WHERE refusal IS NOT NULL
+SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, refusal FROM judged WHERE refusal IS NOT NULL
 UNION ALL
-SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided' FROM assigned
+SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided' FROM eligible
 WHERE job_id NOT IN (SELECT job_id FROM opened)
-UNION ALL
-SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided' FROM offered WHERE is_of_other_type

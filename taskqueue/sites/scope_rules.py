@@ -10,14 +10,12 @@ Token buckets of matching delays, and of running limits with a ramp, are stored 
 database: matchers on several hosts have different clocks, and each would fill the buckets by its own.
 """
 
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -96,14 +94,6 @@ class StoredRule(ScopeRule):
     def counting(self) -> "Counting":
         """Its entry in `attempts.counted_by`."""
         return (RESERVATION if self.kind is RuleKind.THROTTLE else self.rule_id), self.scope
-
-
-def compute_digest(rules: Iterable[StoredRule]) -> str:
-    """Digest of the rules of one scope, without what they count; the same as in `batched_claim.sql`."""
-    texts = (
-        f"{each.rule_id} {FORMAT} {each.definition}" for each in sorted(rules, key=attrgetter("rule_id"))
-    )
-    return hashlib.md5("\n".join(texts).encode(), usedforsecurity=False).hexdigest()
 
 
 #: One rule that counts an attempt: rule id, or RESERVATION, and scope. `attempts.counted_by` is a JSON list.

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, func, insert, select, text
 
+from cs_config.options.place_limits import ATTRIBUTES
 from cs_config.tree.configuration import Configuration
 from matcher.claim import matcher as matching
 from matcher.claim import snapshot
@@ -239,12 +240,98 @@ def test_rules_that_another_process_stores_hold_at_once(engine: Engine, now: dat
             follower = RuleFollower(engine)
             while not follower.follow(_config(limits, version=2)):
                 await asyncio.sleep(0.01)
-            assert await process.claimer.claim(_ask(3), lambda: False) is None, "it knows other rules"
-            return await process.ask(_ask(4))
+            return await process.ask(_ask(3))
 
         answer = run(work, process)
     assert bool(answer.matches) == ("JobGroup" in limits)
+    assert process.in_loop == (2 if answer.matches else 1)
     assert scope_counters.agree(engine)
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_a_statement_applies_limits_on_each_attribute_of_a_job(
+    engine: Engine, now: datetime, attribute: str
+) -> None:
+    values = {
+        "JobType": "mc",
+        "JobGroup": "Some",
+        "JobName": "one",
+        "Owner": "ANN",
+        "OwnerGroup": "Lhcb_User",
+        "VO": "lhcb",
+        "SubmitPool": "''",
+    }
+    for job_id in _put(engine, now, 9):
+        with database.writing(engine) as conn:
+            stored.force(conn, job_id, job_group="some", job_name="One", owner="ann", owner_group="lhcb_user")
+    config = _config(f"A.B.ch: {{{attribute}: {{{values[attribute]}: 4, other: 0}}}}")
+    with _process(engine, now, config) as process:
+
+        async def work() -> list[bool]:
+            return [bool((await process.ask(_ask(n))).matches) for n in range(6)]
+
+        assert run(work, process) == [True] * 4 + [False] * 2
+    assert process.in_loop == 3
+    assert scope_counters.agree(engine)
+
+
+@pytest.mark.parametrize("spelling", ["KELVIN", "\N{KELVIN SIGN}elvin"], ids=["ascii", "beyond"])
+def test_a_value_beyond_ascii_is_compared_step_by_step(engine: Engine, now: datetime, spelling: str) -> None:
+    for job_id in _put(engine, now, 9):
+        with database.writing(engine) as conn:
+            stored.force(conn, job_id, job_group=spelling)
+    with _process(engine, now, _config("A.B.ch: {JobGroup: {kelvin: 3}}")) as process:
+
+        async def work() -> list[bool]:
+            return [bool((await process.ask(_ask(n))).matches) for n in range(5)]
+
+        assert run(work, process) == [True] * 3 + [False] * 2
+    assert process.in_loop == (2 if spelling.isascii() else 0)
+    assert scope_counters.agree(engine)
+
+
+@pytest.mark.parametrize(
+    ("of_others", "in_loop"),
+    [
+        ("MatchingDelay: {A.B.ch: {JobType: {MC: 600}}}", 0),
+        ("RunningLimit: {A.B.ch: {JobType: {MC: {Curb: 1, Max: 9, Interval: 600}}}}", 0),
+        ("MatchingDelay: {A.B.ch: {JobType: {Merge: 600}}}", 2),
+    ],
+    ids=["delay", "ramp", "of other jobs"],
+)
+def test_what_a_statement_cannot_apply_holds_for_a_process_that_does_not_know_it(
+    engine: Engine, now: datetime, of_others: str, in_loop: int
+) -> None:
+    _put(engine, now, 10)
+    with _process(engine, now, _config("A.B.ch: {Owner: {alice: 9}}")) as process:
+
+        async def work() -> list[bool]:
+            await process.ask(_ask())
+            stated = f"Operations: {{Defaults: {{JobScheduling: {{{of_others}}}}}}}\n"
+            follower, newer = RuleFollower(engine), waiting.grid(waiting.GRID + stated, version=2)
+            while not follower.follow(newer):
+                await asyncio.sleep(0.01)
+            return [bool((await process.ask(_ask(n))).matches) for n in range(1, 4)]
+
+        given = run(work, process)
+    assert process.in_loop >= in_loop
+    assert sum(given) == (3 if in_loop else 1), "the first takes the only token"
+    assert scope_counters.agree(engine)
+
+
+def test_limits_of_a_new_configuration_are_stored_before_the_next_claim(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 10)
+    configs = [_config("A.B.ch: {JobType: {MC: 9}}"), _config("A.B.ch: {JobType: {MC: 2}}", version=2)]
+    with claiming(engine, Matcher(engine, lambda: configs[0], lambda: now, random.Random(1))) as process:
+
+        async def work() -> list[bool]:
+            given = [bool((await process.ask(_ask(n))).matches) for n in range(2)]
+            del configs[0]
+            return [*given, bool((await process.ask(_ask(2))).matches)]
+
+        assert run(work, process) == [True, True, False]
 
 
 def test_a_scope_that_another_transaction_has_locked_delays_no_other(engine: Engine, now: datetime) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import re
 import time
@@ -12,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -35,7 +34,7 @@ from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner, Rows
 from taskqueue.jobs import jobs
 from taskqueue.leases import assignment, attempts, batched_claim, opening
-from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult, CountingRules
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
@@ -283,7 +282,7 @@ def test_the_statement_runs_in_psql_as_its_file_tells(engine: Engine, now: datet
     [example] = re.findall(r"EXECUTE (claim\(.*?\));", re.sub(r"\n--", "", statement), re.DOTALL)
     with database.writing(engine) as conn:
         task_queue = waiting.task_queue_of(conn, job_id)
-        conn.exec_driver_sql(f"PREPARE claim (text, text, timestamptz) AS {statement}")
+        conn.exec_driver_sql(f"PREPARE claim (text, timestamptz) AS {statement}")
         called = example.replace('"task_queue_id": 1', f'"task_queue_id": {task_queue}')
         [row] = conn.exec_driver_sql(f"EXECUTE {called}")
         conn.rollback()
@@ -601,17 +600,16 @@ def test_rules_and_bans_of_other_places_are_not_read(engine: Engine, now: dateti
 
 
 def test_rules_are_read_once_for_all_requests_of_a_statement(engine: Engine, now: datetime) -> None:
-    counting = batched_claim.CountingRules(rules=[(1, 5)], digests={}, counted_by="[]")
     scans = [
         each
-        for each in _explain(engine, [replace(_LIMITED, counting=counting)] * 4, now, options="ANALYZE, ")
+        for each in _explain(engine, [_CLAIM] * 4, now, options="ANALYZE, ")
         if each.get("Relation Name") == "scope_rules"
     ]
     assert len(scans) >= 3
     assert {each["Actual Loops"] for each in scans} <= {0, 1}
 
 
-_LIMITED = BatchClaim(
+_CLAIM = BatchClaim(
     task_queue_id=1,
     place=HERE,
     holder=LeaseHolder(
@@ -620,14 +618,12 @@ _LIMITED = BatchClaim(
     lease="lease",
     allotment=Allotment(),
     request_id="request",
-    counted_by="[]",
-    counting=CountingRules(rules=[(1, 5)], digests={"a.b.ch": "x"}, counted_by="[]"),
 )
 
 
 def _list_scans(engine: Engine, now: datetime) -> list[dict[str, Any]]:
     """The scans of tables in the plan of a claim."""
-    nodes = _explain(engine, [_LIMITED] * 2, now)
+    nodes = _explain(engine, [_CLAIM] * 2, now)
     return [each for each in nodes if "Relation Name" in each and each["Node Type"].endswith("Scan")]
 
 
@@ -645,54 +641,3 @@ def _list_nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for part in plan.get("Plans", ()):
         yield from _list_nodes(part)
-
-
-def test_rules_that_differ_between_two_requests_of_a_statement_are_those_of_neither() -> None:
-    def claim(digest: str) -> BatchClaim:
-        rules = CountingRules(
-            rules=[(1, 5)], digests={"a.b.ch": digest, "a.b.ch/ce1": "same"}, counted_by="[]"
-        )
-        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-        return BatchClaim(
-            task_queue_id=1,
-            place=HERE,
-            holder=holder,
-            lease="x",
-            allotment=Allotment(),
-            counting=rules,
-        )
-
-    _, values = batched_claim.build_statement(
-        [claim("old"), claim("new"), claim("old")], now=datetime(2026, 3, 28, tzinfo=UTC)
-    )
-    assert _read_digests(values) == {"a.b.ch": "", "a.b.ch/ce1": "same"}
-
-
-@pytest.mark.parametrize("older", [None, {"a.b.ch": "same"}], ids=["no rules", "no rule of the CE"])
-def test_rules_that_one_request_of_a_statement_does_not_know_are_not_applied_to_it(
-    older: dict[str, str] | None,
-) -> None:
-    def claim(digests: dict[str, str] | None) -> BatchClaim:
-        rules = None if digests is None else CountingRules(rules=[(1, 5)], digests=digests, counted_by="[]")
-        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-        return BatchClaim(
-            task_queue_id=1,
-            place=HERE,
-            holder=holder,
-            lease="x",
-            allotment=Allotment(),
-            counting=rules,
-        )
-
-    both = {"a.b.ch": "same", "a.b.ch/ce1": "new"}
-    _, values = batched_claim.build_statement(
-        [claim(both), claim(older), claim(both)], now=datetime(2026, 3, 28, tzinfo=UTC)
-    )
-    assert _read_digests(values) == {
-        "a.b.ch": "same" if older else "",
-        "a.b.ch/ce1": "",
-    }
-
-
-def _read_digests(values: Sequence[Any]) -> dict[str, str]:
-    return {each["scope"]: each["digest"] for each in json.loads(values[1])}
