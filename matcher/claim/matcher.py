@@ -51,7 +51,8 @@ NO_TASK_QUEUE = "no_task_queue"
 class Matcher:
     """Serves requests for work, one batch at a time.
 
-    Cached data only narrow the search: `taskqueue.leases.opening` checks all conditions again.
+    Cached data only narrow the search: the claim itself, `taskqueue.leases.assignment` or the statement of
+    `batched_claim.sql`, decides on locked rows.
     """
 
     def __init__(

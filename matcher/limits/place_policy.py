@@ -304,12 +304,10 @@ def lock_policies(
     now: datetime,
     *,
     wait: bool = False,
-    reads_bans: bool = True,
 ) -> PlacePolicies:
     """The policies of places, locked until the end of the transaction; `PlacePolicies.write` has to follow.
 
-    Scopes locked by others are passed over; or, with `wait`, an OperationalError after 200 ms. Without
-    `reads_bans` no site counts as banned: the batched claim, which takes nothing there, checks that itself.
+    Scopes locked by others are passed over; or, with `wait`, an OperationalError after 200 ms.
     """
     names = set(chain(*map(_scopes_of_place, places)))
     if wait:
@@ -320,7 +318,7 @@ def lock_policies(
         scopes.lock_scopes(conn, ())  # none, but new rules are counted only when this transaction has ended
     inside = scope_rules.list_rules(conn, None if "" in inexact else inexact) if inexact else ()
     unknown = {each.scope for each in locked.rules if not each.known}
-    banned = scopes.list_banned(conn, now=now) if reads_bans else frozenset[str]()
+    banned = scopes.list_banned(conn, now=now)
     busy = locked.busy | unknown
     return _build_policies(conn, locked.rules, locked.scopes, banned, now, busy, locked.returned, inside)
 

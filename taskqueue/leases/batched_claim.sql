@@ -15,8 +15,8 @@
 --     ROLLBACK;
 --
 -- All parts see one snapshot, of the beginning (READ COMMITTED), but for rows that they lock: these are read in their
--- newest version, and conditions on them are checked again. Rows that are locked by others are passed over, so that
--- two claims never wait for each other. Lists are written = ANY (ARRAY (…)), since the planner does not know how few
+-- newest version, and conditions on them are checked again. Rows of jobs and scopes that are locked by others are passed
+-- over, so that claims of different pilots do not wait for each other. Lists are written = ANY (ARRAY (…)), since the planner does not know how few
 -- there are and might scan a table for a join; lookups (SELECT 1 … LIMIT 1) IS NOT NULL, since for EXISTS it may read
 -- a whole table into a hash. The plan is made once, maybe while tables are empty.
 WITH
