@@ -16,7 +16,7 @@ from itertools import product
 from cs_config.options import bounds, keywords
 from cs_config.options.keywords import UnfitValueError
 from optimizers.description import jdl, parametric
-from optimizers.description.parametric import SplitDescription
+from optimizers.description.parametric import SplitDescription, Volume
 from requirements.classad.classad_files import Unevaluated
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
 from taskqueue.jobs import placeholders
@@ -180,8 +180,24 @@ def _require_few(drafts: Sequence[Draft], count: int) -> None:
         raise PlanTooLarge(
             f"{format_count(members, 'parametric job')}, allowed are {bounds.PARAMETRIC_JOBS:,}"
         )
+    named = sum(map(_measure_names, drafts), Volume())
+    for what, seen, most in (
+        ("names in the input sandboxes of all jobs", named.values, bounds.FILLED_VALUES),
+        ("characters in the input sandboxes of all jobs", named.characters, bounds.DESCRIBED),
+    ):
+        if seen > most:
+            raise PlanTooLarge(f"{seen:,} {what}, allowed are {most:,}")
     if (requests := len(drafts) * math.ceil(count / _JOBS)) > _MOST_REQUESTS:
         raise PlanTooLarge(f"{requests:,} requests, allowed are {_MOST_REQUESTS:,}")
+
+
+def _measure_names(draft: Draft) -> Volume:
+    """The volume of the names of files, which are filled in for each member."""
+    names = list(_values_of("input_sandbox", draft.split.template))
+    parameters = {each.keyword: each.value for each in draft.split.parameters}
+    if not names or not parameters:
+        return Volume()
+    return parametric.split_description({"InputSandbox": names, **parameters}).volume
 
 
 def _count_combinations(parameters: Parameters) -> int:

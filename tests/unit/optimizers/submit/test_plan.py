@@ -225,8 +225,13 @@ def test_a_plan_names_the_descriptions_the_files_and_the_requests() -> None:
         ("Executable: a\n", 1, {"A": ["1"] * 300, "B": ["2" * 50_000] * 300}),
         ("- {Executable: a, Parameters: 60000}\n- {Executable: b, Parameters: 60000}\n", 1, {}),
         ("[" + "{Executable: a}, " * 20 + "]", 1_000_000, {}),
+        ({"Executable": "a", "Parameters": 1001, "InputSandbox": ["%n"] * 500}, 1, {}),
+        ({"Executable": "a", "Parameters": 1001, "InputSandbox": ["x" * 10_000 + "%n"]}, 1, {}),
     ],
-    ids=["words", "values", "combinations", "characters", "members", "requests"],
+    ids=[
+        *("words", "values", "combinations", "characters", "members", "requests"),
+        *("names of files", "characters of names"),
+    ],
 )
 def test_a_service_refuses_plans_that_take_long(
     source: str | dict[str, object], count: int, parameters: dict[str, list[str]]
