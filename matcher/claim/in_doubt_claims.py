@@ -76,14 +76,18 @@ class InDoubtClaims:
             yield
         except Exception as error:  # including our own, which may follow the commit
             if _may_be_made(error):
-                now = time.monotonic()
-                with self._lock:
-                    self._open += [
-                        InDoubtClaim(request=request, leases=leases, search_at=now, until=now + _SOUGHT)
-                        for request, leases in claims
-                        if leases
-                    ]
+                self.add(claims)
             raise
+
+    def add(self, claims: Sequence[tuple[MatchRequest, tuple[str, ...]]]) -> None:
+        """Record claims that may be committed, and will not be delivered."""
+        now = time.monotonic()
+        with self._lock:
+            self._open += [
+                InDoubtClaim(request=request, leases=leases, search_at=now, until=now + _SOUGHT)
+                for request, leases in claims
+                if leases
+            ]
 
     def due(self) -> list[InDoubtClaim]:
         """Claims to search now; each returns until `settle` or the end of its time."""

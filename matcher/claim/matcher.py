@@ -178,7 +178,26 @@ class Matcher:
         results = {
             number: each for number, each in found.items() if not isinstance(each, ClaimRequest)
         } | claimed
-        return results | self._add_flags(results, requests, places) if places else results
+        if not places:
+            return results
+        try:
+            return results | self._add_flags(results, requests, places)
+        except Exception as error:  # of any kind: jobs of other requests must still be delivered
+            if len(requests) == 1:
+                self._give_up(results, requests)
+                raise
+            without = [each for each in requests if id(each) in places]
+            self._give_up(results, without)
+            return results | dict.fromkeys(map(id, without), Unserved(error))
+
+    def _give_up(self, results: Results, requests: Sequence[MatchRequest]) -> None:
+        """Release jobs that are not delivered; a request with a key gets them when it is repeated."""
+        claimed = (
+            (request, tuple(job.lease for job in result.claimed))
+            for request in requests
+            if request.key is None and isinstance(result := results[id(request)], ClaimResult)
+        )
+        self.doubts.add(list(claimed))
 
     def _add_flags(
         self, results: Results, requests: Sequence[MatchRequest], places: Mapping[int, PlacePools | None]

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import OperationalError
 
 from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
 from matcher import demand
+from matcher.claim import in_doubt_claims
 from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import Results
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
-from matcher.request.match_request import MatchCaller, MatchRequest
+from matcher.request.match_request import MatchCaller, MatchRequest, Unserved
 from optimizers.chain import batch
 from requirements import evaluator
 from requirements.canonical import Requirements
@@ -230,6 +232,35 @@ def test_a_repetition_gets_no_job_without_the_flags_that_it_needs(grid: Grid, la
     grid.change(FORWARDING)
     grid.refresh()
     assert grid.answer(asked) == [job]
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_flags_that_cannot_be_read_cost_no_job(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch, has_others: bool
+) -> None:
+    grid.change(FORWARDING)
+    grid.refresh()
+    jobs = {grid.submit({"OS": "el8"}), grid.submit({"OS": "el9"})}
+    submits, other = request(**at(MIXED), SubmitFlags=True), request(**at(PLAIN))
+
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("the connection is lost"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mapping, "read_pools_and_owners", fail)
+        if has_others:
+            lost, found = grid.matcher.serve([submits, other])
+            assert isinstance(lost, Unserved)
+            assert isinstance(found, ClaimResult)
+            jobs -= {match.job_id for match in found.claimed}
+            assert len(jobs) == 1
+        else:
+            with pytest.raises(OperationalError):
+                grid.matcher.serve([submits])
+    for each in grid.matcher.doubts.due():
+        with database.writing(grid.engine) as conn:
+            assert in_doubt_claims.release_if_claimed(conn, each.request, each.leases, now=grid.now)
+    assert {submitted.job(grid.engine, each).status for each in jobs} == {"Waiting"}
 
 
 def test_the_claim_of_who_submits_checks_the_configuration_again(grid: Grid) -> None:
