@@ -128,14 +128,19 @@ class Matcher:
 
     def knows_place(self, request: MatchRequest) -> bool:
         """Whether what the mapping decides at the place of a request is in memory, or is not kept there."""
-        generation = self._config(), self._memory.places.age
-        key = request.cache_key
-        return key is None or self._memory.prepared.find(key, generation) is not None
+        memory, key = self._memory, request.cache_key
+        generation = self._config(), memory.places.age
+        caches = memory.prepared, memory.not_kept
+        return key is None or any(each.find(key, generation) is not None for each in caches)
 
     def read_place(self, request: MatchRequest) -> None:
         """Read what the mapping decides at the place of a request, for `prepare_in_memory`. Thread-safe."""
         with database.reading_lazily(self._engine) as reading:
-            find_place(self._view(reading, self.now(), None), request)
+            view = self._view(reading, self.now(), None)
+            find_place(view, request)
+        memory, key, generation = view.memory, request.cache_key, (view.config, view.age)
+        if key is not None and memory.prepared.find(key, generation) is None:
+            memory.not_kept.store(key, key, generation)
 
     def record_outcome(self, prepared: ClaimRequest, *, gave: bool) -> None:
         """Record whether a claim at a place with limits got a job."""

@@ -145,6 +145,8 @@ class MatcherCache:
     places: PlaceCache = field(default_factory=PlaceCache)
     #: By the cache key of requests, valid for one configuration and age of the mapping.
     prepared: Cache[Hashable, PreparedPlace] = field(default_factory=lambda: Cache(_REQUESTS))
+    #: Keys of requests whose places are not kept, so that they are not read ahead of each claim; as before.
+    not_kept: Cache[Hashable, Hashable] = field(default_factory=lambda: Cache(_REQUESTS))
     #: Requests by whether their place was prepared: `hit` or `miss`; threads may count one too few.
     lookups: Counter[str] = field(default_factory=lambda: Counter(hit=0, miss=0))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)

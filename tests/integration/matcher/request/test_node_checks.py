@@ -533,6 +533,21 @@ def test_a_job_that_requires_what_a_site_advertises_is_given_while_that_is_valid
     assert grid.ask(at(MIXED)) == [job]
 
 
+def test_a_place_that_is_not_kept_is_read_ahead_of_one_claim_only(advertising: Grid) -> None:
+    grid = advertising
+    job = grid.submit("other.FreeDisk > 100")
+    asked = replace(request(**at(MIXED)), cache_key="pilot")
+    for _ in range(2):
+        assert not grid.matcher.knows_place(asked)
+        grid.matcher.read_place(asked)
+        assert grid.matcher.knows_place(asked)
+        assert grid.matcher.prepare_in_memory(asked) is None
+        grid.change(ADVERTISING)
+    advertise(grid, "A.B.ch", FreeDisk=500)
+    grid.refresh()
+    assert grid.answer(asked) == [job]
+
+
 def test_an_expired_value_is_undefined(advertising: Grid) -> None:
     advertise(advertising, "A.B.ch", FreeDisk=50)
     job = advertising.submit("isUndefined(other.FreeDisk) || other.FreeDisk > 100")
