@@ -43,6 +43,7 @@ JOB = Job(
     updated_at=NOW,
     started_at=None,
     ended_at=None,
+    exit_code=None,
 )
 
 #: As the Job API, the documentation and users of DIRAC write them; all have an Executable.
