@@ -124,10 +124,12 @@ class ResourceReader:
     def _settings(self, section: Section, path: str, level: str, allowed: tuple[str, ...]) -> Settings:
         """The parameters of a node, or of a VO there, and then what it states about its nodes."""
         found: dict[str, Parameter | None] = {}
+        # Values of VOs named like another section were parameters in 1.0: stored versions may have them.
+        reserved = _STRUCTURE if level in BELOW else frozenset(map(fold, allowed))
         for name, entry in section.entries.items():
             if name in allowed:
                 continue
-            if isinstance(entry, Section) or fold(name) in _STRUCTURE:
+            if isinstance(entry, Section) or fold(name) in reserved:
                 self._refuse_level(name, entry.line, f"{path}/{name}", allowed)
             else:
                 self.parameters.read(found, name, entry, path=path, level=level)

@@ -251,6 +251,12 @@ def test_what_stands_at_the_wrong_place_is_an_error(text: str, said: str) -> Non
     assert found[0].endswith("(resources.yaml:1)")
 
 
+@pytest.mark.parametrize("name", ["Throttle", "RunningLimit", "Queues"])
+def test_a_value_of_a_vo_that_was_a_parameter_in_1_0_remains_readable(name: str) -> None:
+    assert errors(f"Resources: {{Sites: {{A.B.ch: {{VOs: {{lhcb: {{{name}: 5}}}}}}}}}}\n") == []
+    assert errors(f"Resources: {{Sites: {{A.B.ch: {{VOs: {{lhcb: {{{name}: {{a: 5}}}}}}}}}}}}\n")
+
+
 def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
     text = (
         ce_with("MaxRAM: much\n          CEType: 5")
