@@ -54,7 +54,7 @@ def sections(tree: Tree, queue: str, vo: str) -> Iterator[Tree]:
     """§1 "Resource side": deeper overrides shallower; at one level `VOs/<vo>` overrides the plain section."""
     for node in levels(tree, queue):
         own = node.get("VOs", {}).get(vo, {})
-        overridden = _UNITED & {name.lower() for name in own}  # sets unite over the levels only
+        overridden = {name.lower() for name in own} - _SECTIONS  # by a null, too
         yield {name: value for name, value in node.items() if name.lower() not in overridden}
         yield own
 
