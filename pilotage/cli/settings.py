@@ -286,6 +286,14 @@ class Settings(BaseModel):
         """The settings of a plug-in, by its model: the defaults where none of them is given."""
         return self if isinstance(self, kind) else kind()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For processes that get them: the class with plug-ins has no name by which it could be found."""
+        return _make, ({name: getattr(self, name) for name in type(self).model_fields},)
+
+
+def _make(values: Mapping[str, Any]) -> Settings:
+    return _find_model(values).model_construct(**values)
+
 
 @cache
 def model_with_plugins() -> type[Settings]:
