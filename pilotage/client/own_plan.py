@@ -16,14 +16,19 @@ from pilotage.fabric.client import ApiError, Json
 _COPIES = 1000
 #: The value of a keyword in JDL, CFG or YAML: in brackets, a list with dashes, or the rest of a line.
 _VALUE = r"""(?imx)
-    (?: ^ | [\[;{{,] )  \s*  ["']?  (?:{names})  ["']?  \s* [=:]
-    ( \s* [\[{{] [^\]}}]* [\]}}]  |  (?: \s* ^ \s* -\s .* )+  |  [^;\n]* )
+    (?: ^ | [\[;{{,] )  \s*  ["']?  (?:{names})  ["']?  \s* (?: = (?!=) | : )
+    ( \s* [\[{{] (?: "[^"]*" | '[^']*' | [^\]}}"'] )* [\]}}]  |  (?: \s* ^ \s* -\s .* )+  |  [^;\n]* )
 """
 _PATTERNS = {
     "files": re.compile(_VALUE.format(names="InputSandbox|Input_Sandbox")),
     "vo": re.compile(_VALUE.format(names="VO|VirtualOrganization|Virtual_Organization")),
 }
 _ITEM = re.compile(r"""["'] ([^"']*) ["']  |  ([^\s,\[\]{}"']+)""", re.VERBOSE)
+#: Comments, and texts in quotes, in which there is none.
+_COMMENT = re.compile(
+    r"""("[^"\n]*"|'[^'\n]*') | /\*.*?\*/ | (?:^|(?<=[\s;]))(?://|\#)[^\n]*""",
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
 #: Names of files that the service or the grid has.
 _ELSEWHERE = re.compile(r"(?:lfn|sb|sha256):|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -70,7 +75,7 @@ def _portions(count: int) -> Iterator[int]:
 
 def _read_simply(source: Json) -> Json:
     """The local files and the VO of a description."""
-    text = source["jdl"] if "jdl" in source else _as_text(source["job"])
+    text = _COMMENT.sub(r"\1", _unfold(source["jdl"])) if "jdl" in source else _as_text(source["job"])
     files, vos = (_items(pattern, text) for pattern in _PATTERNS.values())
     if any("%" in name for name in files):
         raise WrongUsage(
@@ -79,6 +84,15 @@ def _read_simply(source: Json) -> Json:
         )
     local = [name for name in files if not _ELSEWHERE.match(name)]
     return {"files": local, "vo": next(iter(vos), None), "is_text": "jdl" in source}
+
+
+def _unfold(text: str) -> str:
+    """A description that is one JSON object as lines; any other text as it is."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return text
+    return _as_text(content) if isinstance(content, dict) else text
 
 
 def _as_text(content: Mapping[str, object]) -> str:

@@ -115,6 +115,22 @@ def test_a_client_alone_names_what_such_a_service_cannot_do(
     assert {each.files for each in requests} == {(directory / "run.sh",)}
 
 
+@pytest.mark.parametrize(
+    ("text", "files", "vo"),
+    [
+        ("Executable: a\nInputSandbox: a.txt  # the data\n", ["a.txt"], None),
+        ('{"Executable":"a","InputSandbox":"x","JobName":"b"}', ["x"], None),
+        ('/*\nInputSandbox = {"old"};\n*/\nInputSandbox = {"new"};', ["new"], None),
+        ('InputSandbox = {"a{1}.txt", "b//c.txt"};', ["a{1}.txt", "b//c.txt"], None),
+        ('VO = "cms";\nRequirements =\nVO == "x";', [], "cms"),
+        ('Requirements =\nVO == "x";', [], None),
+    ],
+)
+def test_a_text_is_read_simply_but_rightly(text: str, files: list[str], vo: str | None) -> None:
+    found = own_plan._read_simply({"jdl": text, "name": "job.jdl"})
+    assert (found["files"], found["vo"]) == (files, vo)
+
+
 def test_descriptions_are_planned_together_as_far_as_the_service_reads_them(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
