@@ -262,6 +262,7 @@ def test_the_check_fails_where_the_batch_system_would_refuse_each_local_job(file
     assert error.startswith(f"{QUEUE}: a job would be refused: requires 4 cores")
 
 
+@pytest.mark.debian("slurm")
 def test_the_check_fails_where_slurm_would_refuse_each_local_job(slurm_file: Path) -> None:
     assert check(slurm_file)[:2] == (0, "")
     status, error, _ = check(slurm_file, flags=["--foo"])

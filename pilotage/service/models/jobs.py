@@ -399,7 +399,8 @@ class JobQuery(JobFilter, ListPage):
     @property
     def filter(self) -> JobFilter:
         """The conditions alone."""
-        return self if self.id is None or self.get(JOB_ID) else self.model_copy(update={"ids": self.id})
+        is_stated = self.id is None or self.get(JOB_ID) is not None
+        return self if is_stated else self.model_copy(update={"ids": self.id})
 
 
 _AFTER = Field(

@@ -101,11 +101,11 @@ def _caretaker(service: Service, number: int) -> Callable[[random.Random], list[
 
 def test_users_pilots_and_agents_at_once_never_deadlock(serving: Serving, engine: Engine) -> None:
     with serving() as service:
-        user, pilot, agent = service.user(), service.pilot("LCG.A.org/ce1/long"), _caretaker(service, 1)
+        user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
         user.post("/api/v1/jobs", json={"jobs": [JOB] * 40}).raise_for_status()
 
         def act(number: int) -> set[int]:
-            dice, seen = random.Random(number), set()
+            dice, seen, agent = random.Random(number), set(), _caretaker(service, number)
             for _ in range(12):
                 match number % 3:
                     case 0:

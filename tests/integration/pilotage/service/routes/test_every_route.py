@@ -77,6 +77,7 @@ def _go_everywhere(walk: Walk, service: Service) -> None:
     director = service.as_role("director", vo="cms", site=SITE)
     sandbox = walk.go(user, "POST", "/sandboxes", content=_archive()).json()["sandbox"]
     job = {"Executable": "true", "Requirements": {"Memory": 100}}
+    walk.go(user, "POST", "/jobs/plan", json={"sources": [{"job": job}]})
     ids = walk.go(user, "POST", "/jobs", json={"jobs": [job] * 3, "sandbox": sandbox}).json()["job_ids"]
 
     _look_at_jobs(walk, user, ids[0])
