@@ -127,7 +127,7 @@ class AsyncClaimer:
     def submit(
         self, request: MatchRequest, is_gone: Callable[[], bool]
     ) -> "asyncio.Future[MatchResult | None] | None":
-        """A future job; None, at once or in the end: the claim thread has to serve the request.
+        """A future job; None, at once: its place may have to be read; in the end: the claim thread serves it.
 
         `NotInTime` at the deadline, and the errors of an unavailable database. What comes after the end of
         the future is released.

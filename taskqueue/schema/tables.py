@@ -513,7 +513,7 @@ scope_rules = _table(
     Column("vo", Text, nullable=False),  # empty: all VOs
     Column("definition", Text, nullable=False),  # JSON object: the other values, such as the limit
     Column("format", Integer, nullable=False),  # of the definition; unknown: the scope gets no jobs
-    # Number of open attempts that it counts, or of reservations; less the `scope_returns` not yet applied.
+    # Number of open attempts that it counts, or of reservations, once the `scope_returns` are added.
     Column("n", Integer, nullable=False, server_default=text("0")),
     # False: stored by a process of 1.0, which has not counted it yet.
     Column("opened", Boolean, nullable=False),
@@ -524,8 +524,8 @@ scope_rules = _table(
     postgresql_with=_BUSY,
 )
 
-#: Ended and reopened attempts that `scope_rules.n` does not contain yet; applied and deleted under the lock
-#: of the scope. Written by triggers of `attempts`, which stand in the migrations alone: many statements close
+#: Ends and reopenings of attempts that `scope_rules.n` does not contain yet; applied and deleted under the
+#: lock of the scope. Written by triggers of `attempts`, which stand in the migrations alone: many statements close
 #: an attempt, none of them waits for a scope, and one that forgot the counters would lower a limit for good.
 #: An attempt is returned to every rule with its place, VO and value, also to those that are newer than its
 #: claim. A value beyond ASCII is compared in Python, so there the rules count that the attempt is marked with

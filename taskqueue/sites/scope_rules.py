@@ -3,8 +3,8 @@
 `n` of a rule is a copy of a number of rows: open attempts that it counts, or reservations of its scope. It is
 changed under the lock of the scope only: by claims, which add what they took, and subtract what ended since
 (`lock_rules`). What ends an attempt takes no such lock: triggers of `attempts` append to
-`scope_returns` in the same transaction. So `n` less the returns of a snapshot equals the rows of that
-snapshot, and a claim that applies late leaves too little room, never too much.
+`scope_returns` in the same transaction. So `n` and the returns of a snapshot, −1 for each end,
+add up to the rows of that snapshot, and a claim that applies late leaves too little room, never too much.
 
 Token buckets of matching delays, and of running limits with a ramp, are stored with the time of the
 database: matchers on several hosts have different clocks, and each would fill the buckets by its own.
@@ -83,7 +83,7 @@ class ScopeRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRule(ScopeRule):
-    """A rule in force, with its counter."""
+    """A stored rule with its counter; it is in force once it is `opened`."""
 
     rule_id: int
     n: int  #: open attempts or reservations that it counts
