@@ -525,12 +525,12 @@ scope_rules = _table(
 )
 
 #: Ends and reopenings of attempts that `scope_rules.n` does not contain yet; applied and deleted under the
-#: lock of the scope. Written by triggers of `attempts`, which stand in the migrations alone: many statements close
-#: an attempt, none of them waits for a scope, and one that forgot the counters would lower a limit for good.
-#: An attempt is returned to every rule with its place, VO and value, also to those that are newer than its
-#: claim. A value beyond ASCII is compared in Python, so there the rules count that the attempt is marked with
-#: (`counted_by`), as for a rule that a process of 1.0 has not opened. A reservation stays when we take away
-#: an attempt: it may still be there until its pilot notices.
+#: lock of the scope. Written by triggers of `attempts`, which stand in the migrations alone: many statements
+#: close an attempt, none of them waits for a scope, and one that forgot the counters would lower a limit for
+#: good. An attempt is returned to every rule with its place, VO and value, also to those that are newer than
+#: its claim. A value beyond ASCII is compared in Python, so there the rules count that the attempt is marked
+#: with (`counted_by`), as for a rule that a process of 1.0 has not opened. A reservation stays when we take
+#: away an attempt: it may still be there until its pilot notices.
 scope_returns = _table(
     "scope_returns",
     Column("scope", Text, nullable=False),
