@@ -107,24 +107,38 @@ The same in JDL, JSON, YAML and DIRAC's CFG; case does not matter. The VO may se
 """
 
 
-def write_requirements() -> str:
-    """The conditions between a job and a resource."""
+def table_of_conditions() -> str:
+    """The table of matching, a row for each condition."""
     rows = (
         (
             _code(*(each.keyword for each in condition.demands)),
             condition.meaning,
             _code(*condition.parameters),
+            "; ".join(
+                each.change.format(names="…", number="…")
+                for each in condition.demands
+                if each.change is not None
+            ),
         )
         for condition in CONDITIONS
     )
-    heads = ("keyword of the job", "a resource runs it only if", "parameters of queues")
+    heads = (
+        "keyword of the job",
+        "a resource runs it only if",
+        "parameters of queues",
+        "a queue then has to",
+    )
+    return table(heads, rows)
+
+
+def write_requirements() -> str:
+    """The conditions between a job and a resource."""
     return f"""# What a job requires
 
-All conditions between a job and a resource hold at once;
-[why not](../user/why-not.md#all-conditions) has what would help. `Requirements` may name anything else
-that queues have, as a record or an [expression](../user/requirements.md).
+All conditions between a job and a resource hold at once. `Requirements` may name anything else that queues
+have, as a record or an [expression](../user/requirements.md). A job that waits: [why](../user/why-not.md).
 
-{table(heads, rows)}"""
+{table_of_conditions()}"""
 
 
 def write_parameters() -> str:
