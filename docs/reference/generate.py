@@ -18,7 +18,6 @@ from prometheus_client import Metric
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
-from typer.main import get_command
 from typer.models import OptionInfo
 
 from cs_config.editing.show import read_docstrings
@@ -27,7 +26,7 @@ from cs_config.options.options import DeclaredName, JobType, ShareCorrection, Ti
 from cs_config.tree.parameters import KNOWN
 from matcher.conditions import CONDITIONS
 from pilotage import extensions
-from pilotage.cli import application
+from pilotage.cli import man_pages
 from pilotage.cli.settings import IssuerSettings, RoleSettings, Settings, SignInSettings
 from pilotage.service import app, error_handlers
 from pilotage.service.metrics import Metrics, StateMetrics
@@ -228,25 +227,26 @@ def _help_of(setting: FieldInfo) -> str:
 
 def write_commands() -> str:
     """Commands of the program with their options."""
+    parts = (
+        _write_command(words, command)
+        for words, command in man_pages.list_commands()
+        if not hasattr(command, "commands")
+    )
     return f"""# Commands
 
 As `--help` shows them; `./dev man` makes manual pages. Exit status 0: done; 1: refused or not found, or a
 check has failed; 2: wrong usage or configuration; 130: interrupted.
 
-{chr(10).join(_list_commands(["pilotage"], get_command(application.application())))}"""
+{chr(10).join(parts)}"""
 
 
-def _list_commands(words: list[str], command: Any) -> Iterator[str]:
-    inner = getattr(command, "commands", {})
-    if not inner:
-        context = command.make_context(" ".join(words), [], resilient_parsing=True)
-        usage = " ".join([*words, *command.collect_usage_pieces(context)])
-        records = (each.get_help_record(context) for each in command.get_params(context))
-        rows = [(f"`{term}`", _unescape(text)) for term, text in filter(None, records)]
-        yield f"## {' '.join(words)}\n\n`{usage}`\n\n{_unescape(command.help or '')}\n"
-        yield table(("option", "means"), iter(rows)) if len(rows) > 1 else ""
-    for name, each in inner.items():
-        yield from _list_commands([*words, name], each)
+def _write_command(words: Sequence[str], command: Any) -> str:
+    context = command.make_context(" ".join(words), [], resilient_parsing=True)
+    usage = " ".join([*words, *command.collect_usage_pieces(context)])
+    records = (each.get_help_record(context) for each in command.get_params(context))
+    rows = [(f"`{term}`", _unescape(text)) for term, text in filter(None, records)]
+    head = f"## {' '.join(words)}\n\n`{usage}`\n\n{_unescape(command.help or '')}\n"
+    return head + ("\n" + table(("option", "means"), iter(rows)) if len(rows) > 1 else "\n")
 
 
 def _unescape(text: str) -> str:

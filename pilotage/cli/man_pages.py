@@ -26,11 +26,16 @@ def write_pages(directory: Path) -> list[Path]:
     """Write all pages to a directory: `pilotage.1`, `pilotage-job.1`, `pilotage-job-list.1` and so on."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for words, command in _walk(["pilotage"], get_command(application.application())):
+    for words, command in list_commands():
         file = directory / f"{'-'.join(words)}.1"
         file.write_text("\n".join(format_page(words, command)) + "\n", encoding="utf-8")
         written.append(file)
     return written
+
+
+def list_commands() -> Iterator[tuple[list[str], Any]]:
+    """All commands and groups with their words, each before what is in it."""
+    return _walk(["pilotage"], get_command(application.application()))
 
 
 def _walk(words: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
