@@ -105,7 +105,7 @@ judged AS (
                     SELECT coalesce(own.processors, 1) AS processors FROM attempts AS own
                     WHERE own.stamp = request.stamp AND own.closed_at IS NULL
                     LIMIT request.slot  -- so the time does not depend on what it holds beyond its slot
-                ) AS opened
+                ) AS own_open_attempts
             ) AS held),
             -- The earliest of as many claims as it may make in an hour.
             (SELECT 'too_many_claims' FROM attempts AS own
@@ -195,7 +195,7 @@ assigned AS (
 
 -- The claim. Attempts are opened sorted, since each one waits until another claim of its pilot has committed; a pilot
 -- that gets another job at the same moment gets none here.
-opened AS (
+new_attempts AS (
     INSERT INTO attempts (job_id, epoch, vo, lease, holder, stamp, site, ce, queue, opened_at, lease_expires_at,
         processors, ram_mb, gpus, counted_by, times, claim_number, progress, output_tail)
     SELECT job_id, epoch, vo, lease, holder, stamp, site, ce, queue, $2::timestamptz, lease_expires_at,
@@ -211,7 +211,7 @@ opened AS (
     RETURNING job_id
 ),
 taken AS (
-    DELETE FROM waiting_jobs WHERE job_id = ANY (ARRAY (SELECT job_id FROM opened))
+    DELETE FROM waiting_jobs WHERE job_id = ANY (ARRAY (SELECT job_id FROM new_attempts))
 ),
 given AS (
     UPDATE jobs
@@ -219,7 +219,7 @@ given AS (
         site = coalesce(nullif(assigned.site, ''), 'ANY'), updated_at = $2::timestamptz
     FROM assigned
     WHERE jobs.job_id = assigned.job_id AND jobs.status = 'Waiting'
-        AND assigned.job_id IN (SELECT job_id FROM opened)
+        AND assigned.job_id IN (SELECT job_id FROM new_attempts)
     RETURNING jobs.job_id, jobs.epoch, jobs.vo, jobs.description_id, jobs.parameters,
         assigned.number, assigned.holder, assigned.request_id
 ),
@@ -234,7 +234,7 @@ answers AS (
     WHERE request_id IS NOT NULL
     ORDER BY holder, request_id
 ),
-counted AS (
+stored_counters AS (
     UPDATE scope_rules
     SET n = new.n
     FROM (
@@ -258,4 +258,4 @@ UNION ALL
 SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, refusal FROM judged WHERE refusal IS NOT NULL
 UNION ALL
 SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided' FROM eligible
-WHERE job_id NOT IN (SELECT job_id FROM opened)
+WHERE job_id NOT IN (SELECT job_id FROM new_attempts)
