@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from pilotage.cli import process_setup
 from pilotage.cli.processes.director import open_director, read_director_file
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 from pilotage.fabric.director import demand
 
 _CYCLES = 4

@@ -7,8 +7,8 @@ imported when they are first used: `import pilotage` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pilotage.client.api import ApiError, ServiceAway
     from pilotage.client.client import AsyncClient, Client, JobRecord, Pages, Resources, StatusChange
-    from pilotage.fabric.client import ApiError, ServiceAway
     from requirements.errors import PilotageError
 
 __all__ = [
@@ -24,9 +24,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ApiError": "pilotage.fabric.client",
+    "ApiError": "pilotage.client.api",
     "PilotageError": "requirements.errors",
-    "ServiceAway": "pilotage.fabric.client",
+    "ServiceAway": "pilotage.client.api",
 }
 
 

@@ -94,7 +94,7 @@ GROUPS = (
     Group(
         name="balancers",
         files=("tests/acceptance/test_behind_balancers.py",),
-        sources=("deploy/", "pilotage/service/", "pilotage/fabric/client"),
+        sources=("deploy/", "pilotage/service/", "pilotage/client/"),
     ),
     Group(
         name="demos",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from examples.demo.installation import Installation, console
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 
 SITE = Path(__file__).parents[1] / "slurm"
 #: As in montecarlo.yaml, and what generate.sh calls them.

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from pilotage.client import connection
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 
 PILOTAGE = Path(sys.executable).with_name("pilotage")
 

@@ -29,7 +29,7 @@ from examples.demo.slurm_site import FACTS
 from examples.demo.where_jobs_ran import Ran, doubled, jobs_table, look, pilots_table
 from examples.servers import debian, slurm
 from examples.servers.slurm import NODES, Slurm
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 
 SITE = Path(__file__).parents[1] / "slurm"
 #: Each description of jobs.yaml is submitted so often.

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from examples.servers.slurm import Slurm
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 
 _MOST_PILOTS = 1000
 

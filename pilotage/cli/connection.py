@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from pilotage.cli import errors, options, output
 from pilotage.client import connection
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from pilotage.client import connection, outputs, submission, waiting
+from pilotage.client.api import DELETE, KILL, RESCHEDULE, RESET, JobVerb
 from pilotage.client.errors import WrongUsage
 from pilotage.client.submission import JobSource
-from pilotage.fabric.client import DELETE, KILL, RESCHEDULE, RESET, JobVerb
 from requirements.job_fields import FILTERS
 from requirements.states import FINAL
 

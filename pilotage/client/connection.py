@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from pilotage.client.api import ServiceClient
 from pilotage.client.errors import WrongUsage
-from pilotage.fabric.client import ServiceClient
 
 CLIENT_ENV = "client.env"
 #: The settings file in the home directory.

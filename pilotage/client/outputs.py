@@ -4,8 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from pilotage.client.api import ServiceClient
 from pilotage.client.errors import CommandRefused
-from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.pilot.payload import archives
 
 

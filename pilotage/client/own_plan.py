@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from pilotage.client.api import ApiError, Json
 from pilotage.client.errors import WrongUsage
-from pilotage.fabric.client import ApiError, Json
 
 #: Copies in one request.
 _COPIES = 1000

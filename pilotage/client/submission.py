@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pilotage.client import own_plan
+from pilotage.client.api import ApiError, Json, ServiceClient
 from pilotage.client.errors import WrongUsage
-from pilotage.fabric.client import ApiError, Json, ServiceClient
 from requirements.errors import PilotageError, format_count, format_ids
 
 #: Descriptions that are planned together, and bytes of them: less than the service reads in one request.

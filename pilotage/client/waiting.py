@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from pilotage.client.api import ApiError, Json, ServiceAway, ServiceClient, is_passing
 from pilotage.client.errors import CommandRefused
-from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 from requirements.errors import format_ids
 from requirements.states import FINAL
 

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pilotage.fabric.client import ApiError
+from pilotage.client.api import ApiError
 from requirements.errors import format_count
 from requirements.values import fold
 

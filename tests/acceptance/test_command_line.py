@@ -17,7 +17,7 @@ import pytest
 
 from examples.servers.starting import free_port, wait_until
 from pilotage.client import connection
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 from tests.acceptance.one_machine import JOB, RESOURCES, Home
 from tests.acceptance.processes import PILOTAGE
 

@@ -16,7 +16,7 @@ from agents import lost_jobs
 from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
 from optimizers.chain import batch
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.acceptance.processes import PILOTAGE, Supervised

@@ -18,7 +18,7 @@ from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage, harmless
 from pilotage.cli.options import CommandFunction, JobFilters
 from pilotage.cli.output import Entry
 from pilotage.client import outputs, waiting
-from pilotage.fabric.client import (
+from pilotage.client.api import (
     DELETE,
     KILL,
     RESCHEDULE,

@@ -15,7 +15,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry, PagedList
 from pilotage.client import waiting
-from pilotage.fabric.client import ApiError, ServiceClient
+from pilotage.client.api import ApiError, ServiceClient
 from requirements.errors import format_count
 from requirements.states import FINAL
 

@@ -12,8 +12,8 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.client import submission
+from pilotage.client.api import ServiceClient
 from pilotage.client.submission import JobSource, PlannedJobs
-from pilotage.fabric.client import ServiceClient
 from requirements.errors import format_count, format_ids
 
 

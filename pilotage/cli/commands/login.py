@@ -16,8 +16,8 @@ from pilotage.cli import home_directory, options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.client import connection
+from pilotage.client.api import ApiError, Json, ServiceAway, ServiceClient, is_passing
 from pilotage.client.connection import ClientSettings
-from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient, is_passing
 
 #: Lifetime in seconds of a token that `login` signs, and the maximum of the session.
 _LONGEST_SESSION = 43_200

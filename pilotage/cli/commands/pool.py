@@ -12,7 +12,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.output import Column, Entry
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 from requirements.errors import format_count
 
 #: Digits of an id in tables, enough to identify a pool.

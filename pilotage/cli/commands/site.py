@@ -23,8 +23,8 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
+from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.batch.batch_system import BatchSystemAway
-from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 
 
 def show_limits(site: options.Site, *, service: ServiceOptions) -> None:

@@ -23,9 +23,9 @@ from pilotage.cli.errors import REFUSED
 from pilotage.cli.processes import site_file
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.cli.settings import Settings
+from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric import bundle, node_script
 from pilotage.fabric.batch.settings import Connections
-from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
 from pilotage.fabric.director.director import Director

@@ -23,9 +23,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
+from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric import cycle_summaries
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources
-from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary, Presence
 from pilotage.fabric.director import (
     bad_nodes,

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pilotage.client.api import ServiceClient
 from pilotage.fabric.batch.batch_system import JobResources
-from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.director import targets
 from pilotage.fabric.director.demand import DemandedWork, QueueLimits
 from pilotage.fabric.director.targets import Broker, DirectorTargets, QueueTarget, TargetGroup

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 
+from pilotage.client.api import ApiError, ServiceClient
 from pilotage.fabric.batch.batch_system import Handle
-from pilotage.fabric.client import ApiError, ServiceClient
 from pilotage.fabric.director.demand import QueueLimits
 from pilotage.fabric.director.targets import (
     Pause,

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from pilotage.client.api import ServiceClient
 from pilotage.fabric.batch.batch_system import ENDED, Agreement, Handle, JobReport, Output, State
-from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.recorded_pilots import ACTIVE, DirectorPilot, PilotReport, Pilots, Status
 from pilotage.fabric.director.targets import DirectorTargets, is_of_service, parse_stamp, stamp_prefix

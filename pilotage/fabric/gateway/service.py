@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from pilotage.fabric.client import scope_path
+from pilotage.client.api import scope_path
 from pilotage.fabric.pilot.service.service_client import Service, Token
 from pilotage.fabric.pilot.service.transport import Transport
 

@@ -18,7 +18,7 @@ from pilotage.cli.commands.config.edit import Answer, ConfigChange, Guards
 from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
-from pilotage.fabric.client import ApiError, ServiceClient
+from pilotage.client.api import ApiError, ServiceClient
 from pilotage.plugins.formats import ce_ads, dirac_server
 from pilotage.plugins.formats.ce_ads_import import AdProposal, ParameterChange
 from requirements.errors import format_count

@@ -24,7 +24,7 @@ from pilotage.cli.commands.config import show
 from pilotage.cli.commands.config.show import Message
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 from requirements.errors import InvalidInput, InvalidRequest, format_count
 
 #: A response of the service.

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from pilotage.cli import application
 from pilotage.cli.commands import login
-from pilotage.fabric.client import Json, ServiceAway
+from pilotage.client.api import Json, ServiceAway
 from tests.running_service import Service
 
 

@@ -13,7 +13,7 @@ from examples.servers.slurm import Slurm
 from pilotage.cli import application
 from pilotage.cli.commands import site
 from pilotage.cli.errors import WrongUsage
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 from tests import waiting
 from tests.running_service import Service
 

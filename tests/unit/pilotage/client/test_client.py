@@ -18,8 +18,8 @@ from pilotage.cli.application import COMMANDS, main
 from pilotage.cli.commands import job
 from pilotage.cli.errors import WrongUsage
 from pilotage.client import own_plan
+from pilotage.client.api import JOB_VERBS, JobVerb, ServiceClient
 from pilotage.client.client import Client, JobRecord, Pages, _read_job
-from pilotage.fabric.client import JOB_VERBS, JobVerb, ServiceClient
 
 
 @pytest.fixture

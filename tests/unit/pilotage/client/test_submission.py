@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pilotage.client import own_plan, submission
+from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.client.errors import WrongUsage
 from pilotage.client.submission import JobSource, PlannedJobs
-from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
 
 NOT_THERE = ApiError("not found", status=404, code="not_found", details={})
 

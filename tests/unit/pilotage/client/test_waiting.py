@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pilotage.client import waiting
-from pilotage.fabric.client import ApiError
+from pilotage.client.api import ApiError
 
 AWAY = ApiError("the database is away", status=503, code="unavailable", details={})
 

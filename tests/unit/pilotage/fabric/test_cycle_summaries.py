@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from pilotage.fabric.client import ApiError
+from pilotage.client.api import ApiError
 from pilotage.fabric.cycle_summaries import DirectorSummary, Presence
 
 

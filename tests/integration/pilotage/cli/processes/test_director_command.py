@@ -15,7 +15,7 @@ import yaml
 from examples.servers.starting import wait_until
 from pilotage.cli import process_setup
 from pilotage.cli.processes import director
-from pilotage.fabric.client import ServiceAway
+from pilotage.client.api import ServiceAway
 from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
 from pilotage.service.services import utc_now
 from taskqueue.db import database

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Engine
 
 from examples.servers.starting import wait_until
+from pilotage.client.api import ApiError, Json, ServiceAway, ServiceClient
 from pilotage.fabric.batch.batch_system import (
     ENDED,
     BatchJob,
@@ -32,7 +33,6 @@ from pilotage.fabric.batch.batch_system import (
     Survey,
 )
 from pilotage.fabric.batch.local_host import LocalHost
-from pilotage.fabric.client import ApiError, Json, ServiceAway, ServiceClient
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import (

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from pilotage.client.api import ServiceClient
 from pilotage.fabric import bundle, node_script
-from pilotage.fabric.client import ServiceClient
 from pilotage.fabric.node_script import PilotScript
 from tests.lease_server import SECRET, TOKEN, LeaseServer, Refusal
 from tests.pilot_process import PilotProcess, files_of, run

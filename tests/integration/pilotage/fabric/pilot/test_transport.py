@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from pilotage.fabric.client import ApiError, ServiceAway, ServiceClient
+from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.pilot.service import transport
 from pilotage.fabric.pilot.service.transport import (
     Away,

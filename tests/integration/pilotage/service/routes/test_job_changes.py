@@ -14,8 +14,8 @@ import httpx
 import pytest
 from sqlalchemy import Engine, update
 
+from pilotage.client.api import ServiceClient
 from pilotage.client.waiting import follow_changes, follow_statuses
-from pilotage.fabric.client import ServiceClient
 from pilotage.service import job_events
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.http_errors import TooManyStreams

@@ -11,8 +11,8 @@ import pytest
 from cs_config.options import bounds
 from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
-from pilotage.fabric import client as fabric_client
-from pilotage.fabric.client import ServiceClient
+from pilotage.client import api
+from pilotage.client.api import ServiceClient
 from tests import databases
 from tests.running_service import CONFIG, Service
 from tests.waiting import until
@@ -413,7 +413,7 @@ def test_pools_of_queues_come_in_pages_and_without_a_limit_all(
             monkeypatch.context() as patched,
         ):
             for limit in (1, 2, 4, 5, 15, 16, 17):
-                patched.setattr(fabric_client, "MOST_POOLS", limit)
+                patched.setattr(api, "MOST_POOLS", limit)
                 read = client.pilot_groups(names) if flags else client.submit_pools(names)
                 assert {**read, "next": None} == {**whole, "next": None}, limit
         page = director.post(f"{path}?limit=6", json=body).json()

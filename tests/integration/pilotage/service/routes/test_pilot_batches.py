@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from matcher import demand
-from pilotage.fabric.client import ServiceClient
+from pilotage.client.api import ServiceClient
 from pilotage.fabric.director import matcher_client
 from tests.running_service import Service
 

@@ -8,8 +8,8 @@ import pytest
 
 from pilotage.cli.commands import job
 from pilotage.cli.errors import CommandRefused
+from pilotage.client.api import ApiError
 from pilotage.client.outputs import refuse_taken, unpack_output
-from pilotage.fabric.client import ApiError
 
 
 class Outputs:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.cli.processes.site_file import TokenFile
-from pilotage.fabric.client import ApiError, ServiceClient
+from pilotage.client.api import ApiError, ServiceClient
 from pilotage.fabric.director.configuration import InvalidDirector
 from tests.forward_proxy import ForwardProxy
 from tests.running_service import Service
