@@ -104,7 +104,7 @@ class Side:
 
     def ms(self, share: float) -> float:
         """Milliseconds, the median of the runs."""
-        return median(each.ms(share) for each in self.runs)
+        return round(median(each.ms(share) for each in self.runs), 2)
 
     def values(self) -> dict[str, str | float]:
         """For a table."""

@@ -126,7 +126,7 @@ class _Side:
 
     def quantile_ms(self, share: float) -> float:
         """Milliseconds, the median of the rounds."""
-        return statistics.median(load.quantile_ms(share) for load in self.loads)
+        return round(statistics.median(load.quantile_ms(share) for load in self.loads), 2)
 
 
 def _drive(service: Service, script: http_load.Script, clients: int, seconds: float) -> Load:

@@ -1,4 +1,4 @@
-"""The tables and plots of `docs/operator/performance.md`, from what the benchmarks wrote last."""
+"""The tables and plots of `docs/developer/benchmarks.md`, from what the benchmarks wrote last."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ from benchmarks import plots, results, targets
 from benchmarks.results import Kept
 from benchmarks.targets import TARGETS
 
-PAGE = Path("docs/operator/performance.md")
+PAGE = Path("docs/developer/benchmarks.md")
 _PART = re.compile(r"(<!-- bench: (\S+) -->\n).*?(<!-- bench end -->)", re.DOTALL)
 
 

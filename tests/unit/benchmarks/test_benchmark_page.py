@@ -37,7 +37,7 @@ def test_a_benchmark_shows_its_plots_once_and_then_its_table():
     shown = page.parts([Kept(name="submit", about=about, results=results)])["submit"]
 
     assert shown.splitlines() == [
-        "![Submission until Waiting](performance/submit.svg)",
+        "![Submission until Waiting](benchmarks/submit.svg)",
         "",
         "| what |",
         "| --- |",
