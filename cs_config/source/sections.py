@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from requirements import input_faults
 from requirements.errors import Problem, did_you_mean
 from requirements.values import Scalar, fold
 
@@ -164,20 +165,6 @@ Location = tuple[str, ...]
 MISSING = "this option is needed"
 
 
-#: Our wording by pydantic's error type; other types keep pydantic's.
-_ALLOWED = {
-    "bool_type": "true or false",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "a text",
-    "tuple_type": "a list: [one, two]",
-    "mapping_type": "a section",
-    "model_type": "a section",
-    "dict_type": "a section",
-    "model_attributes_type": "a section",
-}
-
-
 #: Location elements that pydantic adds for a union, and the error types of its members.
 _TYPES = {"int": "int", "float": "float", "str": "string", "bool": "bool"}
 
@@ -209,7 +196,7 @@ def list_problems(
 def _single_faults(error: ValidationError) -> Iterator[tuple[Location, Any]]:
     """The errors with their locations; of a union only the errors of its last type."""
     found: dict[tuple[Location, str], Any] = {}
-    for fault in error.errors(include_url=False, include_context=False):
+    for fault in error.errors(include_url=False):
         inside = tuple(str(part) for part in fault["loc"])
         is_of_type = inside and _TYPES.get(inside[-1]) == fault["type"].partition("_")[0]
         found[(inside[:-1], "") if is_of_type else (inside, fault["type"])] = fault
@@ -224,7 +211,8 @@ def _message(fault: Any) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
     if fault["type"] == "value_error":
         return message
-    allowed = _ALLOWED.get(fault["type"]) or message.removeprefix("Input should be ")
+    is_section = fault["type"] in input_faults.SECTIONS
+    allowed = "a section" if is_section else input_faults.describe_allowed(fault)
     return f"{_format_seen(fault['input'])} is not allowed here, allowed is {allowed}"
 
 

@@ -30,6 +30,7 @@ from pilotage.cli import options
 from pilotage.cli.options import CommandFunction
 from pilotage.client.connection import FILE, PREFIX, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
+from requirements.input_faults import InputFault, list_faults
 
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
 _ROLES = "^(user|vo_admin|site_admin|director|operator|monitor)$"
@@ -370,7 +371,7 @@ def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.e
     try:
         return model.model_validate(merged)
     except ValidationError as error:
-        raise InvalidSettings([_problem(each, origin) for each in error.errors()]) from None
+        raise InvalidSettings([_problem(each, origin) for each in list_faults(error.errors())]) from None
 
 
 def _defaults(home: Path) -> dict[str, object]:
@@ -461,9 +462,7 @@ def _check_names(content: Iterable[object], model: type[Settings], file: Path) -
         raise InvalidSettings(problems)
 
 
-def _problem(error: Mapping[str, object], origin: Mapping[str, str]) -> Problem:
-    location = error["loc"]
-    name = str(location[0]) if isinstance(location, tuple) and location else "settings"
+def _problem(fault: InputFault, origin: Mapping[str, str]) -> Problem:
+    name, *inner = map(str, fault.location or ("settings",))
     label = origin.get(name, name).format(name=name, upper=name.upper(), dashed=name.replace("_", "-"))
-    inner = "".join(f"/{part}" for part in location[1:]) if isinstance(location, tuple) else ""
-    return Problem(path=label + inner, message=f"{error['msg']}, not {error['input']!r:.200}")
+    return Problem(path="/".join((label, *inner)), message=fault.message, suggestion=fault.suggestion)

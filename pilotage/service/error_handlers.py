@@ -1,7 +1,6 @@
 """Errors as HTTP: one table from types to statuses, one shape of body."""
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.pages import templating
 from pilotage.service.services import Services
+from requirements import input_faults
 from requirements.errors import (
     InvalidInput,
     InvalidRequest,
@@ -29,7 +29,6 @@ from requirements.errors import (
     NotFound,
     PilotageError,
     Problem,
-    did_you_mean,
 )
 from taskqueue import errors as taskqueue_errors
 from taskqueue.db import database
@@ -81,9 +80,6 @@ _REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, ou
 _RETRY_AFTER = {429: 30, 503: 5}
 #: Error codes for statuses that the framework itself answers.
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 400: "invalid_request"}
-_QUOTED = re.compile("'([^']*)'")
-#: Characters of a rejected value repeated in the message.
-_SHOWN = 200
 
 
 class ErrorContent(BaseModel):
@@ -170,16 +166,12 @@ def _audit(request: Request, error: PilotageError) -> None:
 
 async def _validation(request: Request, error: RequestValidationError) -> Response:
     """Answer pydantic's errors as any other invalid request."""
-    return await _ours(request, InvalidRequest([_problem(each) for each in error.errors()]))
-
-
-def _problem(each: Mapping[str, Any]) -> Problem:
-    path, seen = _path(each["loc"]), each.get("input")
-    names = _QUOTED.findall(str(each.get("ctx", {}).get("expected", "")))
-    if names and isinstance(seen, str):
-        message = f"{seen!r:.{_SHOWN}} is none of {', '.join(names)}"
-        return Problem(path=path, message=message, suggestion=did_you_mean(seen, names))
-    return Problem(path=path, message=f"{each['msg']}, not {seen!r:.{_SHOWN}}")
+    faults = input_faults.list_faults(error.errors())
+    problems = [
+        Problem(path=_path(each.location), message=each.message, suggestion=each.suggestion)
+        for each in faults
+    ]
+    return await _ours(request, InvalidRequest(problems))
 
 
 async def _framework(request: Request, error: HTTPException) -> Response:

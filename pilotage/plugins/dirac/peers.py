@@ -39,6 +39,7 @@ from pilotage.service.auth.callers import Caller, Role, union
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.models.jobs import MAX_ID
 from pilotage.service.services import Services
+from requirements import input_faults
 from requirements.errors import InvalidRequest, Problem
 from requirements.job_fields import JOB_ID
 from requirements.states import HELD
@@ -403,9 +404,9 @@ class CheckedMethod:
 
 def list_problems(name: str, fault: ValidationError) -> InvalidRequest:
     """Problems of an argument."""
-    return InvalidRequest([_problem(name, each) for each in fault.errors()[:10]])
-
-
-def _problem(name: str, each: Any) -> Problem:
-    path = "/".join(map(str, (name, *each["loc"])))
-    return Problem(path=path, message=f"{each['msg']}, not {each['input']!r:.100}")
+    return InvalidRequest(
+        [
+            Problem(path="/".join(map(str, (name, *each.location))), message=each.message)
+            for each in input_faults.list_faults(fault.errors()[:10])
+        ]
+    )

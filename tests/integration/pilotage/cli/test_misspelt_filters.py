@@ -142,3 +142,25 @@ def test_a_site_admin_counts_and_is_told_nothing_of_persons(service: Service) ->
         with pytest.raises(ApiError) as refused:
             client.count("status", job_group="mssm")
         assert refused.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--exit-code", "x,3", "'x' is not allowed, allowed is a whole number or 'none'"),
+        ("--exit-code", "99999999999", "allowed is at most 2147483647 or 'none'"),
+        ("--status", "Wating", "did you mean Waiting?"),
+        ("--local-status", "fine", "allowed is 'unsubmitted', 'active', 'done' or 'error'"),
+        ("--since", "x" * 50, "allowed is a text of at most 40 characters"),
+        ("--since", "soon", "is not a time: 2026-03-28"),
+    ],
+)
+def test_a_value_that_no_job_can_have_is_refused_with_its_option(
+    run: Run, option: str, value: str, message: str
+) -> None:
+    for command in COMMANDS:
+        code, out, err = run(command, option, value)
+        assert (code, out) == (2, ""), command
+        assert err.startswith(f"pilotage: {option}: "), err
+        assert message in err
+        assert len(err.splitlines()) == 1, "one fault for one value"

@@ -88,7 +88,7 @@ def test_an_amount_beyond_what_its_consumers_can_bear_is_refused_with_what_is_al
 
 def test_a_throttle_whose_advertisements_last_for_ever_is_refused() -> None:
     [found] = errors("Resources: {Sites: {A: {Throttle: {Policy: level0, Lifetime: 1.0e+15}}}}")
-    assert f"allowed is less than or equal to {bounds.SECONDS}" in found
+    assert f"allowed is at most {bounds.SECONDS}" in found
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
