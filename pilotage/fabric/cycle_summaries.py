@@ -210,11 +210,13 @@ class GatewaySummary(CycleProblems):
     lost: int = 0  #: the service has closed their attempts
     refused: Counter[str] = field(default_factory=Counter)  #: empty responses by reason
     advertised: int = 0  #: scopes
+    stuck: int = 0  #: grid jobs with a problem, such as that their batch system refuses their local jobs
 
     @property
     def has_failed(self) -> bool:
-        """Whether nothing worked: the service is away, or it refused all."""
-        return bool(self.away or (self.list_problems() and not self.advertised and not self.taken))
+        """Whether nothing worked: the service is away, or it refused all, or no grid job goes on."""
+        is_refused = self.list_problems() and not self.advertised and not self.taken
+        return bool(self.away or is_refused or (self.stuck and self.stuck == self.grid_jobs.total()))
 
     def __str__(self) -> str:
         told = [

@@ -276,7 +276,7 @@ def gateway(
     with open_gateway(described, config) as made:
         site_file.warn_of_readable([described.token_file, described.directory], described.systems)
         if once:
-            if _once(made, as_json=as_json).has_failed:
+            if run_once(made, as_json=as_json).has_failed:
                 raise typer.Exit(REFUSED)
         else:
             _run(made, described, as_json=as_json)
@@ -317,9 +317,11 @@ def _compare_queues(
     return found
 
 
-def _once(made: Gateway, *, as_json: bool) -> GatewaySummary:
+def run_once(made: Gateway, *, as_json: bool) -> GatewaySummary:
+    """Run one cycle of all parts, one after the other, and print its result."""
     summary = made.talk(datetime.now(UTC))
     made.manager.advance()
+    made.count(summary)
     try:
         made.leases.deliver()
     except Away as error:

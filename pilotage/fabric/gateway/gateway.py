@@ -325,12 +325,16 @@ class Gateway:
             self._talk(summary)
         except Away as error:
             summary.away.append(str(error))
-        grid_jobs = self.manager.grid_jobs()
-        _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
+        self.count(summary)
         if not summary.away:
             with suppress(Away):  # the next cycle notes it
                 self._report(summary)
         return summary
+
+    def count(self, summary: GatewaySummary) -> None:
+        """Count the grid jobs as they are now, and note their problems."""
+        grid_jobs = self.manager.grid_jobs()
+        _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
 
     def _report(self, summary: GatewaySummary) -> None:
         """Report that this gateway works. A refusal stops nothing: its journal is locked by this process."""
@@ -352,6 +356,8 @@ class Gateway:
 
 def _count(grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
     summary.grid_jobs = Counter(each.phase.value for each in grid_jobs)
+    summary.local_jobs = Counter()
+    summary.stuck = sum(bool(each.problem) for each in grid_jobs)
     for each in grid_jobs:
         summary.local_jobs.update({state.value: number for state, number in each.local.items()})
         if each.problem:

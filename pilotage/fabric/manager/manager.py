@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pilotage.fabric.batch.batch_system import BatchSystemAway
+from pilotage.fabric.batch.batch_system import BatchSystemAway, SubmissionRefused
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.manager import grid_job, output, polling, submission
 from pilotage.fabric.manager.context import ManagerContext
@@ -53,7 +53,7 @@ class CycleTroubles:
         except NoAnswer as error:
             self._hangs = str(error)
             self._note(str(error), entries)
-        except (BatchSystemAway, Away, Refused, UnfitJob, OSError) as error:
+        except (BatchSystemAway, SubmissionRefused, Away, Refused, UnfitJob, OSError) as error:
             self._note(str(error), entries)
         except StateUnusable:
             raise

@@ -144,7 +144,7 @@ def _archive(context: ManagerContext, entry: GridJobEntry) -> bytes:
 
 
 def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool:
-    """Submit a local job; False: the batch system accepts no more now."""
+    """Submit a local job; False: the batch system accepts no more now, `SubmissionRefused`: it refuses it."""
     batch_job = _batch_job(context, entry, job)
     intended = replace(job, state=LocalState.INTENDED)
     context.journal.write(job.key, local_jobs=[intended])
@@ -162,7 +162,7 @@ def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool
         context.journal.write(job.key, local_jobs=[failed], log=[line])
         if failed.state is LocalState.FAILED:
             _give_back(context, entry, failed.message)
-        return False
+        raise
     except SubmissionUncertain as error:
         raise NoAnswer(str(error)) from error
     context.refused_at.pop(entry.taken.queue_and_vo, None)
