@@ -102,6 +102,7 @@ class _Claim:
     must_wait: bool  #: the place is locked by another transaction, or has a limit that is not in force yet
     room: SlotRoom | None  #: of the pilot; None: it is none
     taken: list[TakenRow] = field(default_factory=list)
+    served_from: set[int] = field(default_factory=set)  #: task queues of these jobs
     emptied: frozenset[int] = frozenset()
     in_other_hands: bool = False
     passed_over: bool = False  #: an admitted job was locked by another transaction
@@ -110,6 +111,11 @@ class _Claim:
     def missing(self) -> int:
         """The number of jobs still wanted; 0 if the resource is full."""
         return 0 if self.filling.full else self.wanted - len(self.taken)
+
+    @property
+    def silent(self) -> list[int]:
+        """Directly tried task queues that gave no job: they have none, or all are locked or not admitted."""
+        return [each for each in _ids(self.prepared.drawn.tried) if each not in self.served_from]
 
     @property
     def refused(self) -> str | None:
@@ -129,8 +135,8 @@ class _Claim:
 
     def rest(self) -> Iterator[list[TaskQueue]]:
         """The untried task queues whose jobs still fit, in pieces, while more jobs may be taken."""
-        for some in split_into_pieces(filter(self.fits, self.prepared.drawn.order)):
-            yield some
+        for piece in split_into_pieces(filter(self.fits, self.prepared.drawn.order)):
+            yield piece
             if self.missing <= 0 or not self.admitted:
                 return
 
@@ -141,6 +147,8 @@ class _Claim:
     def add(self, task_queue: TaskQueue, taken: Sequence[TakenRow]) -> None:
         """Account for taken jobs of a task queue."""
         self.taken += taken
+        if taken:
+            self.served_from.add(task_queue.task_queue_id)
         self.filling.take(task_queue.requirement_class, len(taken))
 
     def claimed_jobs(self) -> list[AssignedJob]:
@@ -250,30 +258,32 @@ def _take(conn: Connection, claim: _Claim, now: datetime) -> None:
             _take_from(conn, claim, [found], now)
     if claim.missing > 0 and claim.admitted:
         _search(conn, claim, now)
+    elif claim.silent:
+        claim.emptied = frozenset(claim.silent) - assignment.find_nonempty(
+            conn, claim.silent, place=claim.prepared.place
+        )
 
 
 def _search(conn: Connection, claim: _Claim, now: datetime) -> None:
     """Take from those untried task queues that have jobs, and record why if nothing was taken."""
     place = claim.prepared.place
-    first, had, full = _ids(claim.prepared.drawn.tried), set[int](), list[TaskQueue]()
-    tried = list(first)
-    for some in claim.rest():
-        left = assignment.find_nonempty(conn, _ids(some), place=place)
-        tried += _ids(some)
-        had |= left
-        worth = [each for each in some if each.task_queue_id in left]
+    searched, nonempty, passing = list[int](), set[int](), list[TaskQueue]()
+    for piece in claim.rest():
+        with_jobs = assignment.find_nonempty(conn, _ids(piece), place=place)
+        searched += _ids(piece)
+        nonempty |= with_jobs
+        admitted = [each for each in piece if each.task_queue_id in with_jobs]
         if claim.gate is not None:
-            worth = claim.gate.list_passing(conn, worth, place)
-        _take_from(conn, claim, worth, now)
-        full += worth
-    still = (
-        assignment.find_nonempty(conn, first + _ids(full), place=place)
-        if claim.missing > 0
-        else had.union(first)
-    )
-    claim.emptied = frozenset(tried) - still - had
+            admitted = claim.gate.list_passing(conn, admitted, place)
+        _take_from(conn, claim, admitted, now)
+        passing += admitted
+    is_short = claim.missing > 0
+    tried = _ids(claim.prepared.drawn.tried) if is_short else claim.silent
+    # Jobs that are still there although the request is short of them are locked by others.
+    left = assignment.find_nonempty(conn, tried + _ids(passing) if is_short else tried, place=place)
+    claim.emptied = frozenset(searched + tried) - nonempty - left
     # A job requested by id is gone or locked: trying again is useless.
-    others = claim.passed_over if claim.chooses else bool(still) and claim.refused is None
+    others = claim.passed_over if claim.chooses else bool(left) and claim.refused is None
     claim.in_other_hands = not claim.taken and claim.job_id is None and others
 
 

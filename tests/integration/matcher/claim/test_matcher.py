@@ -1,8 +1,9 @@
 """What a pilot gets: by what it presents, where it is, and who it speaks for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
 from matcher import demand
 from matcher.claim import matcher as matching
+from matcher.claim import prepare
 from matcher.claim.claim_loop import StepwiseClaimer
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
@@ -26,6 +28,7 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import match_requests, requirement_classes
 from taskqueue.task_queues import task_queues
+from taskqueue.task_queues.task_queues import TaskQueue
 from tests import reporting, stored, waiting
 from tests.waiting import ELSEWHERE, LONG, at, request
 
@@ -151,6 +154,31 @@ def test_task_queues_that_were_found_empty_are_not_tried_for_ever(
     assert _one(matcher, request()) == ClaimResult()
     with database.reading(engine) as conn:
         assert waiting.occupied(conn) == set(), "before nothing is answered, the feed is read again"
+
+
+@pytest.mark.parametrize("position", [2, 4], ids=["directly", "by a query"])
+def test_task_queues_found_empty_before_another_gave_a_job_are_excluded(
+    engine: Engine, now: datetime, matcher: Matcher, position: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the direct tries; a query finds only those that have jobs."""
+
+    def draw_in_order(candidates: Sequence[TaskQueue], _: object) -> Iterator[TaskQueue]:
+        return iter(sorted(candidates, key=attrgetter("task_queue_id")))
+
+    monkeypatch.setattr(prepare, "draw_candidates", draw_in_order)
+    with database.writing(engine) as conn:
+        ids = [
+            waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
+            for number in range(5)
+        ]
+        queues = [waiting.task_queue_of(conn, each) for each in ids]
+    matcher.refresh()
+    gone = [each for number, each in enumerate(ids) if number != position]
+    with database.writing(engine) as conn:
+        task_queues.dequeue(conn, gone)  # nobody tells the matcher
+    look = _one(matcher, request())
+    assert [job.job_id for job in look.claimed] == [ids[position]]
+    assert look.emptied >= {each for number, each in enumerate(queues) if number < position}
 
 
 @pytest.mark.parametrize("fresh", [0.0, 60.0], ids=["just read", "of a moment ago"])
