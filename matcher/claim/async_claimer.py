@@ -1,13 +1,14 @@
 """Claims in the event loop (PostgreSQL): all requests that have come in go into one statement.
 
-Only for requests of one job whose candidates are in memory; what the mapping decides at their place is read
-first, in another thread, if it is not. The place has no limits, or only running limits without a ramp, and
-had room a moment ago. The claim thread serves all others, and those for which no job was found here, because
-only a current index can prove that there is none. A single request is sent at once, without a timer or a
-thread. While a statement is under way, requests gather for the next one, since a statement costs PostgreSQL
-three times as much as one more job in it. The second one of `_LANES` is sent beside the first for as many
-requests, or if that one is slow. Two statements lock no scope together: of the sites with limits each serves
-those that the other one does not.
+A request is served here if any one job will do and its candidates are in memory; what the mapping decides at
+its place is read in a thread before the first claim there. A place with limits must have given a job a moment
+ago, and have only running limits without a ramp. The claim thread serves all other requests, and those for
+which no job was found here, because only a current index can prove that there is none.
+
+A single request is sent at once, without a timer or a thread. While a statement is under way, requests gather
+for the next one, since a statement costs PostgreSQL three times as much as one more job in it. A second
+statement (`_LANES`) is sent when as many requests wait as the first one has, or when that one is slow. Until
+then it serves no site with limits that the first one serves, whose scopes it would find locked.
 
 A task queue without a job for one statement may only be locked by another one under way: it counts as empty
 only if no other statement of this process claimed from it meanwhile. A claim whose commit is not confirmed is
@@ -18,7 +19,8 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -47,13 +49,18 @@ _FEW = 16
 _SLOW = 0.02
 #: Requests in one statement.
 _BATCH = 64
-#: Requests that wait for a statement; further ones go to the claim thread, which refuses what is too much.
+#: Requests that wait for a statement, and places that are read; further requests go to the claim thread,
+#: which refuses what is too much.
 _MOST_WAITING = 1024
+#: Threads that read what the mapping decides at places, and so connections.
+_READERS = 4
 #: Task queues tried for a request; afterwards the claim thread serves it.
 _TRIES = 4
 _NOT_IN_TIME = "there was no answer in time; try again"
 #: Releases jobs, by their leases, that were claimed for a request and cannot be delivered.
 Release = Callable[[MatchRequest, tuple[str, ...]], None]
+#: Requests with the leases that they may have got.
+_Leases = Sequence[tuple[MatchRequest, tuple[str, ...]]]
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -63,7 +70,6 @@ class _Ticket:
     prepared: ClaimRequest
     is_gone: Callable[[], bool]  #: whether the client has gone
     future: "asyncio.Future[MatchResult | None]"
-    emptied: set[int] = field(default_factory=set)  #: task queues without a job
 
     def answer(self, result: MatchResult | None) -> bool:
         """Deliver an answer; False: the request has ended."""
@@ -101,6 +107,9 @@ class AsyncClaimer:
         self._waiting: deque[_Ticket] = deque()
         self._keys: set[object] = set()  # of the requests that wait or are claimed for
         self._is_dispatching = False
+        # Threads of their own: after a restart the places of all pilots are read, and others must not wait.
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="places")
+        self._readings: dict[Hashable, asyncio.Future[None]] = {}  # under way, by cache key
 
     async def claim(self, request: MatchRequest, is_gone: Callable[[], bool]) -> MatchResult | None:
         """A job; None: the claim thread has to serve the request. Errors as of `submit`.
@@ -109,11 +118,7 @@ class AsyncClaimer:
         """
         future = self.submit(request, is_gone)
         if future is None and self._lanes and not self._matcher.knows_place(request):
-            try:
-                async with asyncio.timeout(request.deadline - time.monotonic()):
-                    await asyncio.to_thread(self._matcher.read_place, request)
-            except TimeoutError:
-                raise NotInTime(_NOT_IN_TIME) from None
+            await self._read_place(request)
             future = self.submit(request, is_gone)
         if future is None:
             return None
@@ -123,6 +128,22 @@ class AsyncClaimer:
             if not future.cancelled() and future.exception() is None and (answer := future.result()):
                 self.give_back(request, answer)
             raise
+
+    async def _read_place(self, request: MatchRequest) -> None:
+        """Read what the mapping decides at a place, once for all requests that wait for it."""
+        key, loop = request.cache_key, asyncio.get_running_loop()
+        reading = self._readings.get(key)
+        if reading is None:
+            if len(self._readings) >= _MOST_WAITING:
+                return
+            reading = loop.run_in_executor(self._readers, self._matcher.read_place, request)
+            self._readings[key] = reading
+            reading.add_done_callback(lambda _: self._readings.pop(key))
+        try:
+            async with asyncio.timeout(request.deadline - time.monotonic()):
+                await asyncio.shield(reading)
+        except TimeoutError:
+            raise NotInTime(_NOT_IN_TIME) from None
 
     def submit(
         self, request: MatchRequest, is_gone: Callable[[], bool]
@@ -171,6 +192,7 @@ class AsyncClaimer:
             while tasks := [lane.task for lane in self._lanes if lane.task is not None]:
                 await asyncio.wait(tasks)
         finally:
+            self._readers.shutdown(wait=False, cancel_futures=True)
             for lane in self._lanes:
                 await lane.server.close()
 
@@ -211,7 +233,7 @@ class AsyncClaimer:
             # One of them is at fault; the claim thread, which serves them one by one, finds out which.
             log.exception("%d requests could not be served together", len(batch))
             for ticket in batch:
-                self._hand_over(ticket)
+                ticket.answer(None)
         finally:
             slow.cancel()
             lane.task, lane.size, lane.locks, lane.claimed_from = None, 0, frozenset(), frozenset()
@@ -227,31 +249,46 @@ class AsyncClaimer:
             # Nothing is claimed for a client that has gone; the claim thread does not, either.
             task_queue = None if ticket.is_gone() else ticket.prepared.drawn.next()
             if task_queue is None:
-                self._hand_over(ticket)
+                ticket.answer(None)
             else:
                 tried.append(ticket)
                 claims.append(_build_claim(ticket.prepared, task_queue, lease))
         if not claims:
             return
         self._mark_shared(lane, frozenset(claim.task_queue_id for claim in claims))
-        now = self._matcher.now()
+        maybe = [
+            (ticket.prepared.request, (claim.lease,)) for ticket, claim in zip(tried, claims, strict=True)
+        ]
         try:
-            maybe = [
-                (ticket.prepared.request, (claim.lease,)) for ticket, claim in zip(tried, claims, strict=True)
-            ]
-            with self._matcher.doubts.about(maybe):
-                rows = await lane.server.rows(*batched_claim.build_statement(claims, now=now))
-                outcomes = batched_claim.read_results(claims, rows, now=now)
+            outcomes = await self._run(lane, claims, maybe)
         except DBAPIError as error:
             if database.is_unavailable(error) and not database.is_conflict(error):
                 raise
-            # It claimed nothing: one of the requests is at fault, or is answered elsewhere.
-            _log_rejection(error, len(claims))
+            # It claimed nothing: one of the requests is at fault.
+            log.warning("a batch of %d claims was rejected, they go step by step: %s", len(claims), error)
             for ticket in tried:
-                self._hand_over(ticket)
+                ticket.answer(None)
             return
         for ticket, claim, outcome in zip(tried, claims, outcomes, strict=True):
             self._finish(lane, ticket, claim, outcome)
+
+    async def _run(
+        self, lane: _Lane, claims: Sequence[BatchClaim], maybe: _Leases, *, is_repeated: bool = False
+    ) -> list[BatchClaimResult]:
+        """The outcomes of one statement. Once it is repeated if another process answered one of the requests.
+
+        That process has committed then, so the repeated statement leaves this request alone.
+        """
+        now = self._matcher.now()
+        try:
+            with self._matcher.doubts.about(maybe):
+                rows = await lane.server.rows(*batched_claim.build_statement(claims, now=now))
+                return batched_claim.read_results(claims, rows, now=now)
+        except DBAPIError as error:
+            if is_repeated or not (isinstance(error, IntegrityError) or database.is_conflict(error)):
+                raise
+            log.info("a batch of %d claims is repeated after a conflict: %s", len(claims), error)
+        return await self._run(lane, claims, maybe, is_repeated=True)
 
     def _mark_shared(self, lane: _Lane, claimed_from: frozenset[int]) -> None:
         """Register a statement with those under way, as each of them may lock jobs that another looks for."""
@@ -277,35 +314,23 @@ class AsyncClaimer:
         if outcome.claimed is not None:
             result = ClaimResult(claimed=(outcome.claimed,))
             self._matcher.record_outcome(ticket.prepared, gave=True)
-            self._exclude(ticket)
             if not ticket.answer(matching.build_answer(request, result)):
                 self._release(request, (outcome.claimed.lease,))
             return
         if outcome.refused:
             result = ClaimResult(refused=outcome.refused)
-            self._exclude(ticket)
             ticket.answer(matching.build_answer(request, result))
             return
         if outcome.is_undecided:
             self._matcher.record_outcome(ticket.prepared, gave=False)
-            self._hand_over(ticket)
+            ticket.answer(None)
             return
         if task_queue_id not in lane.shared:
-            ticket.emptied.add(task_queue_id)
+            self._matcher.exclude({task_queue_id})
         if len(ticket.prepared.drawn.tried) >= _TRIES:
-            self._hand_over(ticket)
+            ticket.answer(None)
         elif not ticket.future.done():
             self._waiting.appendleft(ticket)
-
-    def _hand_over(self, ticket: _Ticket) -> None:
-        self._exclude(ticket)
-        ticket.answer(None)
-
-    def _exclude(self, ticket: _Ticket) -> None:
-        """Exclude the task queues that turned out empty."""
-        if ticket.emptied:
-            self._matcher.exclude(ticket.emptied)
-            ticket.emptied.clear()
 
 
 def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
@@ -332,10 +357,3 @@ def _build_claim(prepared: ClaimRequest, task_queue: TaskQueue, lease: str) -> B
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
     )
-
-
-def _log_rejection(error: DBAPIError, claims: int) -> None:
-    """Log that the database rejected a statement, a warning if not by a rival's request: it costs much."""
-    is_rival = isinstance(error, IntegrityError) or database.is_conflict(error)
-    level = logging.INFO if is_rival else logging.WARNING
-    log.log(level, "a batch of %d claims was rejected, they go step by step: %s", claims, error)

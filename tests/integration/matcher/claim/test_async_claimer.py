@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -105,6 +106,69 @@ def test_the_first_request_from_a_place_is_claimed_for_in_the_event_loop(
                 assert (len(answer.matches), process.in_loop) == (1, number)
 
         run(work, process)
+
+
+def test_a_first_request_waits_for_no_other_work_in_threads(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 1)
+    is_over = threading.Event()
+    with claiming(engine, waiting.matcher(engine, now)) as process:
+        waiting.until(lambda: process.matcher.is_loaded)
+
+        async def work() -> MatchResult:
+            loop = asyncio.get_running_loop()
+            loop.set_default_executor(ThreadPoolExecutor(1))
+            loop.run_in_executor(None, is_over.wait, 300)
+            try:
+                return await process.ask(replace(_ask(seconds=60), cache_key="place"))
+            finally:
+                is_over.set()
+
+        assert len(run(work, process).matches) == 1
+
+
+def test_a_place_is_read_once_for_all_first_requests_from_there(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 5)
+    with claiming(engine, waiting.matcher(engine, now)) as process:
+        waiting.until(lambda: process.matcher.is_loaded)
+        readings: list[object] = []
+        read = process.matcher.read_place
+
+        def count(asked: MatchRequest) -> None:
+            readings.append(asked.cache_key)
+            read(asked)
+
+        monkeypatch.setattr(process.matcher, "read_place", count)
+
+        async def work() -> list[MatchResult]:
+            asked = [replace(_ask(number), cache_key="place") for number in range(5)]
+            return await asyncio.gather(*map(process.ask, asked))
+
+        assert [len(each.matches) for each in run(work, process)] == [1] * 5
+        assert (readings, process.in_loop) == (["place"], 5)
+
+
+def test_a_request_that_another_process_answers_sends_no_other_one_to_the_thread(
+    engine: Engine, now: datetime, process: ClaimingProcess
+) -> None:
+    _put(engine, now, 5)
+
+    async def work() -> list[MatchResult | None]:
+        await process.ask(_ask())
+        with engine.connect() as rival, rival.begin() as transaction:
+            row = {"subject": "pilot1", "request_id": "r", "at": now, "matches": "[]"}
+            rival.execute(insert(match_requests).values(row))
+            asked = [_ask(1, request_id="r"), _ask(2, request_id="r"), _ask(3)]
+            claims = [asyncio.create_task(process.claimer.claim(each, _stays)) for each in asked]
+            await asyncio.to_thread(waiting.until, lambda: _count_waiting_claims(engine) > 0)
+            transaction.commit()
+        return await asyncio.gather(*claims)
+
+    answered, *others = run(work, process)
+    assert answered is None, "only the thread reads the other process's answer"
+    assert [len(each.matches) for each in others if each is not None] == [1, 1]
+    assert len(_open_attempts(engine)) == 3
 
 
 def test_a_place_that_cannot_be_read_in_time_is_an_answer_in_time(

@@ -111,6 +111,12 @@ def _ask(
     )
 
 
+def _ask_of_pilot(task_queue: int, number: int, *, stamp: str, request_id: str | None = None) -> BatchClaim:
+    slot = SlotLimits(processors=8, claims=60)
+    holder = LeaseHolder(subject=f"pilot:{stamp}", stamp=stamp, lease_time=timedelta(minutes=5), slot=slot)
+    return replace(_ask(task_queue, number, request_id=request_id), holder=holder)
+
+
 @pytest.mark.parametrize("pilots_at_once", [1, 64])
 def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
     engine: Engine,
@@ -225,15 +231,7 @@ def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: En
     with contextlib.closing(AutocommitRunner(engine)) as server:
         for turn in range(4):
             asks = [
-                replace(
-                    _ask(task_queue, 10 * turn + number, request_id=str(turn)),
-                    holder=LeaseHolder(
-                        subject=f"pilot:{stamp}",
-                        stamp=stamp,
-                        lease_time=timedelta(minutes=5),
-                        slot=SlotLimits(processors=8, claims=60),
-                    ),
-                )
+                _ask_of_pilot(task_queue, 10 * turn + number, stamp=stamp, request_id=str(turn))
                 for number, stamp in enumerate(sizes)
             ]
             outcomes = claim_together(server, asks, now=now)
@@ -242,6 +240,27 @@ def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: En
                 reasons[stamp] = outcome.refused
     assert given == sizes
     assert set(reasons.values()) == {SlotRefusal.FULL}
+
+
+@pytest.mark.parametrize("request_ids", [(None, None), ("a", "b"), ("a", "a")], ids=str)
+def test_of_two_requests_of_one_pilot_in_a_statement_one_gets_a_job(
+    engine: Engine, now: datetime, request_ids: tuple[str | None, str | None]
+) -> None:
+    job_ids = _put(engine, now, 3)
+    queue = QueueAddress(site="A.B.ch", ce="ce", queue="q")
+    with database.writing(engine) as conn:
+        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        first = [FirstRequest(stamp=each, vo="lhcb", queue=queue, processors=2) for each in ("one", "two")]
+        pilots.bind_queues(conn, first, now=now)
+    pair = [
+        _ask_of_pilot(task_queue, number, stamp="one", request_id=each)
+        for number, each in enumerate(request_ids)
+    ]
+    with contextlib.closing(AutocommitRunner(engine)) as server:
+        outcomes = claim_together(server, [*pair, _ask_of_pilot(task_queue, 2, stamp="two")], now=now)
+    assert [each.claimed is not None for each in outcomes] == [True, False, True]
+    assert outcomes[1] == BatchClaimResult(is_undecided=True)
+    assert _open_attempts(engine) == 2
 
 
 @pytest.mark.parametrize("undecided", [False, True], ids=["every node", "some nodes"])
