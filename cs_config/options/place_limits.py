@@ -1,7 +1,7 @@
-"""`RunningLimit` and `MatchingDelay`: limits on the number and the rate of jobs of a kind at a site or CE.
+"""`RunningLimit` and `MatchingDelay`: how many jobs of a kind run at a place, and how often one is matched.
 
-In the operations they name the place, or `AllSites` for the whole grid, and hold for a VO, or for all; at the
-node of a site or CE they are the site's own, and hold for all VOs beside those of the operations.
+The place is a site, a CE, or all sites (`AllSites`). In the operations of a VO, or of all VOs, limits name
+it; at the node of a site or CE they are its own: they count the jobs of all VOs, and hold beside the others.
 
 Source: DIRAC's Operations/JobScheduling. Unlike there, a limit of a CE counts the jobs of that CE, and any
 attribute of a job may be limited.
@@ -38,7 +38,7 @@ class MatchingDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningLimit:
-    """A maximum of jobs with this value that are matched, running or stalled.
+    """A maximum of jobs with this value that pilots hold: from the match to the end of the attempt.
 
     With a ramp one more job is matched per interval from the curb on, up to the maximum.
 

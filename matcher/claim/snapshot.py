@@ -112,9 +112,9 @@ _OPEN_SECONDS = 10.0
 
 
 class OpenPlaceCache:
-    """Places with limits that gave a job a moment ago: claimed from without an advisory check.
+    """Places with limits that gave a job a moment ago: whether there is room is not checked before the claim.
 
-    By configuration: the limits of a new one are stored before the first claim with it.
+    Each for one configuration: with another one the claim thread claims first, and stores its limits.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """Job control by users, operators and other systems: kill, delete, reschedule, reset, complete.
 
-A job that leaves Waiting loses its waiting row here; a job that a pilot holds loses its attempt.
+In the same transaction a job that waits leaves its task queue, and the attempt of a job that a pilot holds is
+closed; that of a killed job stays open, as `ending`, until the pilot has delivered its output.
 """
 
 from collections.abc import Collection, Sequence

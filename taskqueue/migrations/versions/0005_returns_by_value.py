@@ -1,8 +1,8 @@
 """An attempt that ends is returned to every rule that counts it, also to one that is newer than its claim.
 
-So a new rule is counted by one statement, and marks no attempt: until then it is not `counted`, and full for
-processes of 1.0. These take what sites advertise for the count of any throttle, so the counter of a rule does
-not change until it is counted.
+So a new rule is counted by one statement, and marks no attempts but those with a value beyond ASCII, which
+triggers cannot compare. Until then it is not `counted`, and full for processes of 1.0. These take what sites
+advertise for the count of any throttle, so the counter of a rule does not change until it is counted.
 """
 
 import sqlalchemy as sa
