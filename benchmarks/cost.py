@@ -19,9 +19,9 @@ from benchmarks.http_load import Conversation
 from benchmarks.mixed import Held, Pilot
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
+from examples.servers.postgres import Postgres
 from requirements.errors import PilotageError
 from taskqueue.db import database
-from tests.postgres import Postgres
 
 _CLASSES = 1_000
 _BEATS = 6

@@ -19,8 +19,8 @@ import psutil
 from benchmarks import nothing, population, servers, services
 from benchmarks.results import Result, quantile
 from examples.servers.certificates import Authority, make_proxy
+from examples.servers.dirac_wire import WireClient
 from taskqueue.db import database
-from tests.dirac_wire import WireClient
 
 _AGENTS, _PROXIES = 200, 20
 _REPORTS = 6

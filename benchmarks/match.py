@@ -17,11 +17,11 @@ from sqlalchemy import Engine
 from benchmarks import bare, checks, clients, lhcb, match_dirac, match_http, matching, population, servers
 from benchmarks.clients import Clients, Run
 from benchmarks.results import Point, Result
+from examples.servers.postgres import Postgres
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request
 from requirements.resource import Resource
 from taskqueue.db import database
-from tests.postgres import Postgres
 
 _TOGETHER = 64
 _ROUNDS = 3

@@ -7,8 +7,8 @@ from statistics import median
 from benchmarks import checks, clients, dirac, lhcb, matching, population, servers
 from benchmarks.clients import Run
 from benchmarks.results import Point, Result
+from examples.servers.postgres import Postgres
 from taskqueue.db import database
-from tests.postgres import Postgres
 
 _QUEUES = (10, 1_000, 10_000)
 _CLIENTS = (1, 4)

@@ -18,7 +18,7 @@ from benchmarks.mixed import Pilot
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
 from benchmarks.targets import TARGETS
-from tests.postgres import Postgres
+from examples.servers.postgres import Postgres
 
 _CLIENTS = (1, 16, 32, 64)
 #: Of bare claims before each measurement.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from examples.servers.postgres import Postgres
 from taskqueue.db import database
-from tests.postgres import Postgres
 
 #: As one gives a server of this size; durability is left alone.
 _SETTINGS = {

@@ -29,9 +29,9 @@ from benchmarks import lhcb, servers, services
 from benchmarks.results import Point, Result
 from benchmarks.services import Service
 from cs_config.options import bounds
+from examples.servers.redis_server import RedisServer
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs, waiting_jobs
-from tests.redis_server import RedisServer
 
 A_CALL = 1_000
 #: Productions that the jobs of one call belong to, and of all.

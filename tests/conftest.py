@@ -18,15 +18,16 @@ from sqlalchemy import Engine
 
 from cs_config import gc_tuning, validate
 from cs_config.tree.configuration import Configuration
+from examples.servers.postgres import Postgres
+from examples.servers.redis_server import RedisServer
 from examples.servers.slurm import Slurm
 from taskqueue.db import database
-from tests import databases, debian, tiers
-from tests.arc_ce import ArcCe
-from tests.grid_engine import GridEngine
-from tests.htcondor_pool import HTCondorPool
-from tests.pgbouncer import Pgbouncer
-from tests.postgres import Postgres
-from tests.redis_server import RedisServer
+from tests import debian, tiers
+from tests.support import databases
+from tests.support.servers.arc import ArcCe
+from tests.support.servers.grid_engine import GridEngine
+from tests.support.servers.htcondor import HTCondorPool
+from tests.support.servers.pgbouncer import Pgbouncer
 
 ROOT = Path(__file__).parent.parent
 

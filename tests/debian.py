@@ -9,7 +9,8 @@ from pathlib import Path
 
 from examples.servers import dirac_package, slurm
 from examples.servers.debian import Suite, install
-from tests import balancers, htcondor_pool, machines, pgbouncer, readers, torque
+from tests.support.documents import readers
+from tests.support.servers import balancers, htcondor, machines, pgbouncer, torque
 
 #: The library of Debian's package libfaketime, with which campaigns change the clocks of hosts.
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
@@ -33,7 +34,7 @@ SUITES = {
         ),
         needs_root=True,
     ),
-    "htcondor": htcondor_pool.SUITE,
+    "htcondor": htcondor.SUITE,
     "ssh": Suite(
         about="head nodes behind SSH",
         programs=("sshd", "ssh-keygen"),

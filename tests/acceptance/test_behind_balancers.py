@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from examples.servers.starting import free_port, wait_until
-from tests import balancers
 from tests.acceptance.campaign import site
-from tests.acceptance.processes import PILOTAGE, Supervised
-from tests.balancers import Balancer
-from tests.running_service import NO_AUTHORITIES
+from tests.support.processes import PILOTAGE, Supervised
+from tests.support.servers import balancers
+from tests.support.servers.balancers import Balancer
+from tests.support.service import NO_AUTHORITIES
 
 QUEUE = {"Site": site.PLAIN, "GridCE": "ce", "Queue": "q", "CPUTime": 100_000}
 

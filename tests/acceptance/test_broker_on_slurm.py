@@ -8,8 +8,8 @@ import pytest
 
 from examples.servers.slurm import Slurm
 from taskqueue.db import database
-from tests.director_field import Field
-from tests.running_service import running
+from tests.support.directors_on_slurm import Field
+from tests.support.service import running
 
 pytestmark = pytest.mark.debian("slurm")
 

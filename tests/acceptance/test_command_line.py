@@ -18,8 +18,8 @@ import pytest
 from examples.servers.starting import free_port, wait_until
 from pilotage.client import connection
 from pilotage.client.api import ServiceClient
-from tests.acceptance.one_machine import JOB, RESOURCES, Home
-from tests.acceptance.processes import PILOTAGE
+from tests.support.one_machine import JOB, RESOURCES, Home
+from tests.support.processes import PILOTAGE
 
 #: Of `job wait`: as many seconds as a slow machine needs.
 PATIENT = ("--timeout", 300)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import readers
+from tests.support.documents import readers
 
 
 @pytest.mark.debian("python")

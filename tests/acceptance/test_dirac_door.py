@@ -16,8 +16,8 @@ import pytest
 from examples.servers import dirac_package, starting
 from examples.servers.certificates import Authority, make_proxy
 from pilotage.plugins.dirac import command as dirac_door
-from tests.acceptance.processes import PILOTAGE, Supervised
-from tests.genuine_dirac import GenuineClients
+from tests.support.dirac.clients import GenuineClients
+from tests.support.processes import PILOTAGE, Supervised
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.timeout(1800)]
 

@@ -14,8 +14,8 @@ from examples.demo.on_dirac import configure
 from examples.servers import dirac, dirac_package, starting
 from examples.servers.certificates import Authority, make_proxy
 from examples.servers.dirac import GenuineDirac, Slot
-from tests.acceptance.processes import Supervised
-from tests.proxy_manager import proxy_manager
+from tests.support.fakes.proxy_manager import proxy_manager
+from tests.support.processes import Supervised
 
 RESOURCES = """
 Resources:

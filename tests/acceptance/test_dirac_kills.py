@@ -27,13 +27,13 @@ from sqlalchemy import Engine, and_, func, select, update
 
 from examples.servers import starting
 from examples.servers.certificates import Authority, make_proxy
+from examples.servers.dirac_wire import WireClient
+from examples.servers.postgres import Postgres
 from requirements.states import FINAL
 from taskqueue.db import database
 from taskqueue.leases.reports import FINISHED
 from taskqueue.schema.tables import attempts, job_log, jobs
-from tests.acceptance.processes import Supervised
-from tests.dirac_wire import WireClient
-from tests.postgres import Postgres
+from tests.support.processes import Supervised
 
 _log = logging.getLogger(__name__)
 

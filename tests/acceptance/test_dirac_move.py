@@ -16,9 +16,9 @@ from examples.servers.certificates import Authority, make_proxy
 from examples.servers.dirac import write_cfg
 from examples.servers.dirac_package import install
 from examples.servers.starting import free_port
-from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES, is_open
-from tests.genuine_dirac import GenuineClients
+from tests.support.dirac.clients import GenuineClients
+from tests.support.processes import PILOTAGE, Supervised
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.timeout(1800)]
 

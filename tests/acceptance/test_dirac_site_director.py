@@ -16,9 +16,9 @@ from examples.demo.on_dirac import configure
 from examples.servers import dirac, dirac_package, starting
 from examples.servers.certificates import Authority, make_proxy
 from examples.servers.dirac import GenuineDirac
-from tests import local_batch
-from tests.acceptance.processes import Supervised
-from tests.proxy_manager import proxy_manager
+from tests.support.fakes.proxy_manager import proxy_manager
+from tests.support.processes import Supervised
+from tests.support.scripts import slurm_commands_of_local
 
 RESOURCES = """
 Resources:
@@ -118,7 +118,7 @@ def field(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         python=dirac_package.install(), directory=tmp_path / "dirac", url=url, authorities=authorities
     )
     _write_pilot(tmp_path / "pilot", genuine)
-    local_batch.write_commands(tmp_path / "commands", tmp_path / "jobs")
+    slurm_commands_of_local.write_commands(tmp_path / "commands", tmp_path / "jobs")
     monkeypatch.setenv("PATH", str(tmp_path / "commands"), prepend=":")
     monkeypatch.setenv("USER", "ada")
     with proxy_manager({f"/DC=test/CN={name}": people[name] for name in ("ada", "pia")}, people["host"]) as (

@@ -16,8 +16,8 @@ import pytest
 from examples.servers.certificates import Authority, make_proxy
 from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES
 from tests.acceptance.test_dirac_move import opened
-from tests.genuine_dirac import GenuineClients
-from tests.token_issuer import TokenIssuer
+from tests.support.dirac.clients import GenuineClients
+from tests.support.servers.token_issuer import TokenIssuer
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.timeout(1800)]
 

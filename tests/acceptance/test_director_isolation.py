@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from taskqueue.db import database
-from tests.director_field import Field
-from tests.namespaces import userns, visible_directory
-from tests.running_service import running
+from tests.support.directors_on_slurm import Field
+from tests.support.namespaces import userns, visible_directory
+from tests.support.service import running
 
 CONFIG = """
 Resources:

@@ -17,9 +17,9 @@ from examples.servers.slurm import Slurm
 from examples.servers.starting import free_port, wait_until
 from pilotage.fabric.director import targets
 from taskqueue.db import database
-from tests.acceptance.processes import PILOTAGE
-from tests.director_field import Field
-from tests.running_service import running
+from tests.support.directors_on_slurm import Field
+from tests.support.processes import PILOTAGE
+from tests.support.service import running
 
 pytestmark = pytest.mark.debian("slurm")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from examples.servers.postgres import Postgres
 from examples.servers.starting import free_port, wait_until
 from taskqueue.db import database
-from tests import earlier_release, scope_counters
 from tests.acceptance.campaign import site
-from tests.acceptance.processes import PILOTAGE, Supervised
-from tests.postgres import Postgres
-from tests.running_service import NO_AUTHORITIES
+from tests.support import earlier_release, scope_counters
+from tests.support.processes import PILOTAGE, Supervised
+from tests.support.service import NO_AUTHORITIES
 
 EARLIER, THIS = "earlier", "this"
 OFFER = {"GridCE": "ce", "Queue": "q", "CPUTime": 100_000}

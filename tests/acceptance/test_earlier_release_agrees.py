@@ -21,10 +21,10 @@ import pytest
 import yaml
 
 from examples.servers.starting import free_port, wait_until
-from tests import earlier_release
-from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.conftest import ROOT
-from tests.running_service import NO_AUTHORITIES
+from tests.support import earlier_release
+from tests.support.processes import PILOTAGE, Supervised
+from tests.support.service import NO_AUTHORITIES
 
 pytestmark = pytest.mark.timeout(1800)
 EARLIER, THIS = "earlier", "this"

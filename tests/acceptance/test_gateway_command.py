@@ -19,9 +19,9 @@ from optimizers.chain import batch
 from pilotage.client.api import ServiceClient
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests.acceptance.processes import PILOTAGE, Supervised
-from tests.namespaces import userns, visible_directory
-from tests.running_service import Service, running
+from tests.support.namespaces import userns, visible_directory
+from tests.support.processes import PILOTAGE, Supervised
+from tests.support.service import Service, running
 
 PROJECT = Path(__file__).parents[2]
 RESOURCES = PROJECT / "examples" / "jim" / "resources.yaml"

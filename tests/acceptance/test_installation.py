@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import machines, readers, tutorials
-from tests.tutorials import Tell
+from tests.support.documents import readers, tutorials
+from tests.support.documents.tutorials import Tell
+from tests.support.servers import machines
 
 TUTORIAL = "docs/operator/installation.md"
 HOSTS = ("a.example.org", "b.example.org", "pilotage.example.org")

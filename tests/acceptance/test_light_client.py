@@ -9,8 +9,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests import readers
-from tests.acceptance.one_machine import JOB, RESOURCES, Home
+from tests.support.documents import readers
+from tests.support.one_machine import JOB, RESOURCES, Home
 
 #: Bytes of an environment with the client, without pip, which brings itself.
 MOST = 40 << 20

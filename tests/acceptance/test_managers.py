@@ -18,9 +18,9 @@ from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.manager import journal
 from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalState
-from tests import manager_process
-from tests.grid_engine import GridEngine
-from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, until
+from tests.support.factories.grid_jobs import Site, ended, montecarlo, output, sandbox, until
+from tests.support.scripts import job_manager
+from tests.support.servers.grid_engine import GridEngine
 
 _WAIT = """\
 #!/bin/sh
@@ -46,7 +46,7 @@ def test_local_jobs_run_once_whenever_their_manager_is_killed(
 ) -> None:
     monkeypatch.setattr(journal, "_PATIENCE", 300.0)  # for what a killed one was starting
     executed = tmp_path / "executed"
-    site = manager_process.site(tmp_path)
+    site = job_manager.site(tmp_path)
     site.sandboxes.content = sandbox(run__sh=_COUNT.format(executed=executed))
     manager = site.manager()
     manager.journal.take(montecarlo(2000, 250))
@@ -54,7 +54,9 @@ def test_local_jobs_run_once_whenever_their_manager_is_killed(
     site.close()
     chance = random.Random(3)
     for _ in range(5):
-        with subprocess.Popen([sys.executable, "-m", "tests.manager_process", str(tmp_path)]) as process:
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.support.scripts.job_manager", str(tmp_path)]
+        ) as process:
             time.sleep(chance.uniform(0.5, 1.5))
             process.kill()
 

@@ -11,9 +11,9 @@ from examples.servers.slurm import Slurm
 from pilotage.fabric.director.recorded_pilots import ACTIVE
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests.director_field import Field
-from tests.grid_gateway import Ground
-from tests.running_service import running
+from tests.support.directors_on_slurm import Field
+from tests.support.gateway import Ground
+from tests.support.service import running
 
 pytestmark = pytest.mark.debian("slurm")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.slurm import Slurm
-from tests import readers, tutorials
+from tests.support.documents import readers, tutorials
 
 pytestmark = [pytest.mark.debian("python"), pytest.mark.timeout(1200)]
 

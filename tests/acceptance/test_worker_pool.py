@@ -15,14 +15,14 @@ import pytest
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
 
+from examples.servers.redis_server import RedisServer
 from examples.servers.starting import wait_until
 from optimizers.workers import rq
 from optimizers.workers.rq import RQNotifier
 from taskqueue.db import database
-from tests import submitted
-from tests.acceptance.processes import PILOTAGE
-from tests.redis_server import RedisServer
-from tests.running_service import NO_AUTHORITIES
+from tests.support.factories import submitted_jobs
+from tests.support.processes import PILOTAGE
+from tests.support.service import NO_AUTHORITIES
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +44,8 @@ def test_a_pool_of_workers_replaces_the_dead_and_prepares_jobs(
     tmp_path: Path, sqlite_url: str, redis_server: RedisServer, now: datetime
 ) -> None:
     engine = database.connect(sqlite_url)
-    config = submitted.store_grid(engine, now)
-    job_ids = submitted.submit(engine, config, now, {"Executable": "/bin/true"})
+    config = submitted_jobs.store_grid(engine, now)
+    job_ids = submitted_jobs.submit(engine, config, now, {"Executable": "/bin/true"})
     arguments = ("worker", "--workers", "2", "--database-url", sqlite_url, "--redis-url", redis_server.url)
     env = {**os.environ, "PILOTAGE_HOME": str(tmp_path)}
     with (tmp_path / "worker.log").open("wb") as log:
@@ -56,7 +56,7 @@ def test_a_pool_of_workers_replaces_the_dead_and_prepares_jobs(
         before[0].kill()
         wait_until(lambda: len(_workers_of(pool)) == 2 and before[0] not in _workers_of(pool))
         RQNotifier(redis_server.url).notify(job_ids)
-        wait_until(lambda: list(submitted.waiting(engine)) == job_ids)
+        wait_until(lambda: list(submitted_jobs.waiting(engine)) == job_ids)
         workers = _workers_of(pool)
         pool.send_signal(signal.SIGTERM)
         assert pool.wait(300) == 0
@@ -72,7 +72,7 @@ def test_up_with_redis_runs_a_worker_that_its_pages_metrics_and_doctor_show(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     resources = tmp_path / "resources.yaml"
-    resources.write_text(submitted.GRID)
+    resources.write_text(submitted_jobs.GRID)
     env = {**os.environ, "PILOTAGE_HOME": str(tmp_path / "home")}
     arguments = ("up", "--port", "0", "--json", "--resources", str(resources), "--redis", redis_server.url)
     with (tmp_path / "up.log").open("wb") as log:

@@ -8,7 +8,7 @@ from matcher.limits import compiled_rules
 from optimizers.workers import rq
 from pilotage.service.auth.oidc import discovery
 from taskqueue.db import notify
-from tests.lease_server import LeaseServer
+from tests.support.fakes.lease_server import LeaseServer
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from docs.reference import generate
 from pilotage import extensions
 from pilotage.service.pages import navigation, page
 from taskqueue.schema.tables import metadata
-from tests import conditions_table
+from tests.support.documents import conditions_table
 
 PROJECT = Path(__file__).parents[2]
 OPERATOR = PROJECT / "docs" / "operator"
@@ -52,7 +52,7 @@ def test_every_benchmark_has_a_section() -> None:
 
 def test_the_table_of_matching_conditions_is_that_of_the_matcher() -> None:
     page = conditions_table.PAGE.read_text()
-    assert generate.table_of_conditions() in page, "python -m tests.conditions_table"
+    assert generate.table_of_conditions() in page, "python -m tests.support.documents.conditions_table"
     assert conditions_table.fill(page) == page
 
 

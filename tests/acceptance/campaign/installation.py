@@ -13,6 +13,8 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from examples.servers.postgres import Postgres
+from examples.servers.redis_server import RedisServer
 from examples.servers.starting import free_port
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
@@ -20,12 +22,10 @@ from pilotage.service.auth.tokens import Tokens
 from pilotage.service.services import utc_now
 from tests.acceptance.campaign import next_release, site
 from tests.acceptance.campaign.network import Link, Network
-from tests.acceptance.processes import PILOTAGE, Supervised
 from tests.debian import FAKETIME
-from tests.pgbouncer import Pgbouncer
-from tests.postgres import Postgres
-from tests.redis_server import RedisServer
-from tests.running_service import NO_AUTHORITIES
+from tests.support.processes import PILOTAGE, Supervised
+from tests.support.servers.pgbouncer import Pgbouncer
+from tests.support.service import NO_AUTHORITIES
 
 DATABASE = "campaign"
 _POSTGRES_DISK_MB, _BLOB_DISK_MB, _SMALL_DISK_MB = 1500, 200, 50

@@ -18,8 +18,8 @@ import httpx
 
 from tests.acceptance.campaign import next_release, site
 from tests.acceptance.campaign.record import GATHERING, POLLING, SUBMITTING, Advert, Held, History, Truth
-from tests.archives import tar
-from tests.running_service import NO_AUTHORITIES
+from tests.support.factories.archives import tar
+from tests.support.service import NO_AUTHORITIES
 
 #: Seconds that one phase of a job takes at most.
 PHASE = 0.5

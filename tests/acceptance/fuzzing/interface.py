@@ -27,9 +27,9 @@ from pilotage.service.pages.navigation import list_pages
 from pilotage.service.services import utc_now
 from tests.acceptance.fuzzing import mutations, parsers
 from tests.acceptance.fuzzing.mutations import WORDS, Flaw
-from tests.acceptance.processes import Supervised
-from tests.access import QUEUE
-from tests.running_service import CONFIG
+from tests.support.processes import Supervised
+from tests.support.routes_by_role import QUEUE
+from tests.support.service import CONFIG
 
 log = logging.getLogger(__name__)
 

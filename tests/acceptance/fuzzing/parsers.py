@@ -41,9 +41,9 @@ from requirements.classad import classad_files, evaluation, expression
 from requirements.errors import PilotageError
 from tests.acceptance.fuzzing import mutations
 from tests.acceptance.fuzzing.mutations import Flaw
-from tests.archives import tar
-from tests.submitted import ANN
-from tests.waiting import grid
+from tests.support.factories.archives import tar
+from tests.support.factories.queued_jobs import grid
+from tests.support.factories.submitted_jobs import ANN
 
 _PROJECT = Path(__file__).parents[3]
 #: CPU seconds of one input at most; after which it is ended; and after which its process is, if that fails.

@@ -19,7 +19,8 @@ from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.schema.tables import log_readers
-from tests import accounted, faults, stored, waiting
+from tests.support import concurrency, crashes
+from tests.support.factories import accounted_jobs, queued_jobs, stored_rows
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -52,9 +53,9 @@ def _series(engine: Engine, now: datetime) -> StatusSeries:
 def _three_jobs(engine: Engine, now: datetime) -> None:
     """Three that come, two of them matched a minute later, of which one ends after another."""
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now, 3)
-        leases = accounted.begin(conn, job_ids[:2], now + MINUTE)
-        accounted.finish(conn, leases[:1], now + 2 * MINUTE)
+        job_ids = accounted_jobs.put(conn, now, 3)
+        leases = accounted_jobs.begin(conn, job_ids[:2], now + MINUTE)
+        accounted_jobs.finish(conn, leases[:1], now + 2 * MINUTE)
 
 
 def _is_right(found: StatusSeries) -> bool:
@@ -101,11 +102,11 @@ def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_
     for statement in count(step=1 if engine.dialect.name == "sqlite" else 5):
         later = now + (statement + 2) * HOUR
         with database.writing(engine) as conn:
-            job_ids = accounted.put(conn, later, 2)
-        with faults.killed_at(engine, statement):
+            job_ids = accounted_jobs.put(conn, later, 2)
+        with crashes.killed_at(engine, statement):
             try:
                 _cycle(engine, later, holder=f"victim {statement}")
-            except faults.KilledError:
+            except crashes.KilledError:
                 died = True
             else:
                 died = False
@@ -124,9 +125,9 @@ def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_
 
 def test_a_transaction_that_is_held_open_is_waited_for(postgresql: Engine, now: datetime) -> None:
     with database.writing(postgresql) as late:
-        stored.job_ids(late, now, 2)
+        stored_rows.job_ids(late, now, 2)
         with database.writing(postgresql) as conn:
-            stored.job_ids(conn, now, 3)
+            stored_rows.job_ids(conn, now, 3)
         _cycle(postgresql, now + MINUTE)
         with database.reading(postgresql) as conn:
             assert time_series.count_current(conn) == {}, "what is committed comes after what is not"
@@ -140,8 +141,8 @@ def test_a_transaction_younger_than_all_that_ended_is_waited_for(postgresql: Eng
     """It has the number of no transaction that a snapshot names: a snapshot ends at the last that ended."""
     with database.writing(postgresql) as older, database.writing(postgresql) as late:
         older.execute(log.XID)
-        stored.job_ids(late, now, 2)
-        stored.job_ids(older, now, 3)
+        stored_rows.job_ids(late, now, 2)
+        stored_rows.job_ids(older, now, 3)
         older.commit()
         with database.reading(postgresql) as conn:
             end = log.read_end(conn)
@@ -153,10 +154,10 @@ def test_a_transaction_younger_than_all_that_ended_is_waited_for(postgresql: Eng
 
 def test_a_transaction_that_begins_later_is_not_waited_for(postgresql: Engine, now: datetime) -> None:
     with database.writing(postgresql) as conn:
-        stored.job_ids(conn, now, 3)
+        stored_rows.job_ids(conn, now, 3)
     _note_end(postgresql)
     with database.writing(postgresql) as late:
-        stored.job_ids(late, now, 2)
+        stored_rows.job_ids(late, now, 2)
         _cycle(postgresql, now + MINUTE)
         with database.reading(postgresql) as conn:
             assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 3}}
@@ -168,7 +169,7 @@ def test_a_transaction_that_begins_later_is_not_waited_for(postgresql: Engine, n
 
 def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now, 40)
+        job_ids = accounted_jobs.put(conn, now, 40)
 
     def read(number: int) -> int:
         try:
@@ -177,7 +178,7 @@ def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> 
         except (ConcurrentReadError, LeadershipLostError):
             return 0
 
-    stored.at_once(4, read)
+    concurrency.at_once(4, read)
     _cycle(engine, now + 9 * HOUR, holder="last")
     with database.reading(engine) as conn:
         assert time_series.count_current(conn) == {"lhcb": {S.WAITING: len(job_ids)}}
@@ -186,7 +187,7 @@ def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> 
 def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, now: datetime) -> None:
     """A dump is restored whose reader had noted what was under way on the old server."""
     with database.writing(postgresql) as conn:
-        accounted.put(conn, now, 2)
+        accounted_jobs.put(conn, now, 2)
     _note_end(postgresql)
     with database.writing(postgresql) as conn:
         [noted] = conn.execute(select(log_readers.c.under_way)).scalars()
@@ -201,7 +202,7 @@ def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, no
 def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> None:
     _note_end(engine)
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now, 2)
+        job_ids = accounted_jobs.put(conn, now, 2)
         control.kill_jobs(conn, job_ids, source="test", now=now)
         old = {"vo": "lhcb", "before": now + HOUR, "limit": 10}
         assert removal.remove_jobs(conn, **old) == 0
@@ -216,9 +217,9 @@ def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> No
 
 def test_retention_counts_itself_where_nobody_does(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now)
+        job_ids = accounted_jobs.put(conn, now)
         control.kill_jobs(conn, job_ids, source="test", now=now)
-    result = retention.cycle(engine, waiting.grid(), now=now + timedelta(days=400), holder="test")
+    result = retention.cycle(engine, queued_jobs.grid(), now=now + timedelta(days=400), holder="test")
     assert result is not None
     assert result.removed["jobs"] == 1
     assert _series(engine, now).came[S.KILLED][0] == 1
@@ -227,9 +228,9 @@ def test_retention_counts_itself_where_nobody_does(engine: Engine, now: datetime
 @pytest.mark.parametrize("seed", range(3))
 def test_the_stocks_are_what_a_count_of_all_jobs_says(engine: Engine, now: datetime, seed: int) -> None:
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now, 12)
-        leases = accounted.begin(conn, job_ids[: 6 + seed], now)
-        accounted.finish(conn, leases[: 2 + seed], now)
+        job_ids = accounted_jobs.put(conn, now, 12)
+        leases = accounted_jobs.begin(conn, job_ids[: 6 + seed], now)
+        accounted_jobs.finish(conn, leases[: 2 + seed], now)
         control.kill_jobs(conn, job_ids[-2:] + job_ids[:1], source="test", now=now)
     _note_end(engine)
     _cycle(engine, now + HOUR)

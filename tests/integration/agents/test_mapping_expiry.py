@@ -14,8 +14,9 @@ from taskqueue.db import database
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.tables import changes
-from tests import by_hand, stored
-from tests.submitted import grid, job, store_grid, submit
+from tests.support import concurrency
+from tests.support.factories import single_rows
+from tests.support.factories.submitted_jobs import grid, job, store_grid, submit
 
 LIFE = timedelta(seconds=300)
 SECOND = timedelta(seconds=1)
@@ -60,7 +61,7 @@ def queues(engine: Engine, job_id: int) -> list[str]:
     pool_id = job(engine, job_id).submit_pool
     assert pool_id is not None
     with database.reading(engine) as conn:
-        return [queue.queue for queue in by_hand.list_eligible_queues(conn, pool_id)]
+        return [queue.queue for queue in single_rows.list_eligible_queues(conn, pool_id)]
 
 
 def change_ids(engine: Engine) -> list[int]:
@@ -145,7 +146,7 @@ def test_arrivals_and_refreshes_on_both_sides_of_the_moment_end_after_it(
             else:
                 ids.extend(arrive(engine, config, when, asking[each + 6 * (number - 1)]))
 
-    stored.at_once(3, do)
+    concurrency.at_once(3, do)
     cycle(engine, config, now + LIFE + 3 * SECOND)
     assert len(ids) == 12
     assert all(queues(engine, job_id) == [] for job_id in ids)

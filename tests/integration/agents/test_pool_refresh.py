@@ -27,8 +27,9 @@ from taskqueue.pools import queue_class_store
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import queue_class_versions
 from taskqueue.schema.tables import queue_classes as queue_classes_table
-from tests import by_hand, stored
-from tests.submitted import grid, submit
+from tests.support import concurrency
+from tests.support.factories import single_rows
+from tests.support.factories.submitted_jobs import grid, submit
 
 _NUMBERS = range(12)
 _SAID = ("", "", "", ", Disk: 20", ", Tag: [gpu]", ", NodeAttributes: {Disk: [5, 20]}")
@@ -47,7 +48,7 @@ def tree(memories: dict[int, int], version: int, *, more: str = "") -> Configura
 
 
 def touch(conn: Connection, asked: Requirements, now: datetime) -> None:
-    by_hand.touch_pool(
+    single_rows.touch_pool(
         conn,
         pool_id=pool_id(asked, "lhcb"),
         vo="lhcb",
@@ -81,7 +82,7 @@ def wrong(engine: Engine, config: Configuration, asked: tuple[Requirements, ...]
         return [
             each
             for each in asked
-            if set(by_hand.list_eligible_queues(conn, pool_id(each, "lhcb")))
+            if set(single_rows.list_eligible_queues(conn, pool_id(each, "lhcb")))
             != {queue for found in eligible_classes(config, "lhcb", each) for queue in found.queues}
         ]
 
@@ -369,7 +370,7 @@ def test_a_queue_that_is_corrected_is_mapped_as_it_is_now(
     cycle(engine, said(wrong_one, 1), now)
     assert cycle(engine, said(right_one, 2), now).changed == 1
     with database.reading(engine) as conn:
-        assert [str(each) for each in by_hand.list_eligible_queues(conn, pool_id(asked, "lhcb"))] == [
+        assert [str(each) for each in single_rows.list_eligible_queues(conn, pool_id(asked, "lhcb"))] == [
             "A.B.ch/ce/a"
         ]
     assert wrong(engine, said(right_one, 2), (asked,)) == []
@@ -385,5 +386,5 @@ def test_a_refresh_does_not_wait_for_jobs_of_pools_that_are_mapped(engine: Engin
 
     # PostgreSQL locks the pool's row only, SQLite has one writer.
     waits = engine.dialect.name == "sqlite"
-    assert stored.meanwhile(engine, arrive, lambda: cycle(engine, newer, now), waits=waits).changed == 1
+    assert concurrency.meanwhile(engine, arrive, lambda: cycle(engine, newer, now), waits=waits).changed == 1
     assert wrong(engine, newer, _ASKED[1:2]) == []

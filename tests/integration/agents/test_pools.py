@@ -23,9 +23,10 @@ from taskqueue.leases import expiry, reports
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.schema.tables import changes
-from tests import by_hand, reporting, stored
-from tests import waiting as waiting_jobs
-from tests.submitted import GRID, grid, job, log_of, submit, waiting
+from tests.support import concurrency
+from tests.support.factories import pilot_reports, single_rows, stored_rows
+from tests.support.factories import queued_jobs as waiting_jobs
+from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, submit, waiting
 
 JOB = {"Executable": "a.sh"}
 HOUR = timedelta(hours=1)
@@ -49,7 +50,7 @@ def cycle(engine: Engine, config: Configuration, now: datetime, holder: str = "m
 
 def queues(engine: Engine, memory: int) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in by_hand.list_eligible_queues(conn, pool_of(memory))]
+        return [str(queue) for queue in single_rows.list_eligible_queues(conn, pool_of(memory))]
 
 
 def pool(engine: Engine, memory: int) -> pools.Pool:
@@ -137,14 +138,14 @@ def test_pools_end_at_the_newest_version_in_every_interleaving(engine: Engine, n
             else:
                 arrive(engine, config, now, 3000 + number, 3000 + number + config.version)
 
-    stored.at_once(3, do)
+    concurrency.at_once(3, do)
     cycle(engine, newest, now)
     with database.reading(engine) as conn:
         assert queue_class_store.read_version(conn, "lhcb") == 5
         for each in listing.list_pools(conn, listing.PoolFilter(), limit=100):
             assert each.config_version == 5
             memory = next(m for m in range(2900, 3100) if pool_of(m) == each.pool_id)
-            names = {str(queue) for queue in by_hand.list_eligible_queues(conn, each.pool_id)}
+            names = {str(queue) for queue in single_rows.list_eligible_queues(conn, each.pool_id)}
             assert ("C.D.ch/ce/middle" in names) is (memory <= 3005)
 
 
@@ -164,7 +165,7 @@ def test_a_reader_sees_the_old_mapping_or_the_new_one(engine: Engine, now: datet
                 memory = {"middle": 3000} if number % 2 else {"big": 3000}
                 cycle(engine, changed(version=number, **memory), now)
 
-    stored.at_once(2, lambda number: refresh() if number else read(number))
+    concurrency.at_once(2, lambda number: refresh() if number else read(number))
     assert seen <= {
         ("A.B.ch/ce/big", "C.D.ch/ce/middle"),
         ("A.B.ch/ce/big",),
@@ -202,7 +203,7 @@ def test_a_job_that_comes_back_to_a_pool_without_queues_says_so(
     with database.writing(engine) as conn:
         if came_back == reports.RELEASED_BY_PILOT:
             for each in claimed:
-                reporting.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
+                pilot_reports.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
         else:
             expiry.expire_leases(conn, silent_since={"lhcb": later}, now=later)
     assert [job(engine, each).minor_status for each in ids] == [NO_ELIGIBLE_QUEUE, came_back]
@@ -251,7 +252,7 @@ def test_an_unused_pool_goes_after_the_grace_time(engine: Engine, now: datetime)
     [job_id] = arrive(engine, grid(), now, 4000)
     assert cycle(engine, grid(), now + 2 * HOUR).removed == 0
     with database.writing(engine) as conn:
-        stored.force(conn, job_id, status="Done", ended_at=now + 2 * HOUR)
+        stored_rows.force(conn, job_id, status="Done", ended_at=now + 2 * HOUR)
     assert cycle(engine, grid(), now + 2.5 * HOUR).removed == 0
     assert cycle(engine, grid(), now + 3.1 * HOUR).removed == 1
     with pytest.raises(PoolNotFound):
@@ -262,7 +263,7 @@ def test_the_grace_time_is_configured(engine: Engine, now: datetime) -> None:
     config = grid(GRID + "Operations: {Defaults: {Pools: {GraceTime: 60}}}\n")
     [job_id] = arrive(engine, config, now, 4000)
     with database.writing(engine) as conn:
-        stored.force(conn, job_id, status="Done", ended_at=now)
+        stored_rows.force(conn, job_id, status="Done", ended_at=now)
     assert cycle(engine, config, now + timedelta(seconds=61)).removed == 1
 
 
@@ -281,10 +282,10 @@ def test_a_job_never_ends_without_its_pool(engine: Engine, now: datetime) -> Non
             arrived.append(job_id)
             pool(engine, 4000)
             with database.writing(engine) as conn:
-                stored.force(conn, job_id, status="Done", ended_at=now)
+                stored_rows.force(conn, job_id, status="Done", ended_at=now)
         arrived.extend(arrive(engine, config, now, 4000))
 
-    stored.at_once(2, lambda number: come() if number else remove())
+    concurrency.at_once(2, lambda number: come() if number else remove())
     assert job(engine, arrived[-1]).submit_pool == pool_of(4000)
     assert pool(engine, 4000).pool_id == pool_of(4000)
     assert queues(engine, 4000) == ["A.B.ch/ce/big", "C.D.ch/ce/middle"]
@@ -309,7 +310,7 @@ def test_an_agent_that_slept_through_its_turn_writes_nothing(engine: Engine, now
 def test_two_agents_at_once_do_no_harm(engine: Engine, now: datetime) -> None:
     ids = arrive(engine, grid(), now, *range(1000, 9000, 400))
     poorer = changed(big=4000)
-    results = stored.at_once(2, lambda n: pool_agent.cycle(engine, poorer, now=now, holder=str(n)))
+    results = concurrency.at_once(2, lambda n: pool_agent.cycle(engine, poorer, now=now, holder=str(n)))
     assert sum(1 for result in results if result is not None) == 1
     stuck = [each for each in ids if job(engine, each).minor_status == NO_ELIGIBLE_QUEUE]
     assert len(stuck) == sum(1 for memory in range(1000, 9000, 400) if memory > 4000)

@@ -20,8 +20,18 @@ from taskqueue.schema.tables import changes as changes_table
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import change_feed, task_queues
 from taskqueue.task_queues.shares import ShareHolder
-from tests import stored
-from tests.waiting import EVERYWHERE, GRID, claim, grid, matcher, put, request, task_queue_of
+from tests.support import concurrency
+from tests.support.factories import stored_rows
+from tests.support.factories.queued_jobs import (
+    EVERYWHERE,
+    GRID,
+    claim,
+    grid,
+    matcher,
+    put,
+    request,
+    task_queue_of,
+)
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
@@ -258,7 +268,7 @@ def test_jobs_that_arrive_meanwhile_lose_nothing(engine: Engine, now: datetime, 
         put(conn, now)
         put(conn, now, asked=SHORT)
 
-    stored.meanwhile(engine, arrive, lambda: agent.cycle(now))
+    concurrency.meanwhile(engine, arrive, lambda: agent.cycle(now))
     agent.cycle(now + SECOND)
     assert sorted(weights(engine).values()) == [500, 500]
     with database.reading(engine) as conn:
@@ -318,11 +328,11 @@ def run(
         attempt = attempts.update().where(attempts.c.job_id == job_id)
         if hours is None:
             conn.execute(attempt.values(started_at=began))
-            stored.force(conn, job_id, status=JobStatus.RUNNING.value)
+            stored_rows.force(conn, job_id, status=JobStatus.RUNNING.value)
         else:
             ended = began + hours * HOUR
             conn.execute(attempt.values(started_at=began, closed_at=ended, closed_as="finished"))
-            stored.force(conn, job_id, status=JobStatus.DONE.value, updated_at=ended)
+            stored_rows.force(conn, job_id, status=JobStatus.DONE.value, updated_at=ended)
         task_queues.mark_empty(conn, [task_queue_of(conn, job_id)], now=began)
 
 

@@ -11,7 +11,7 @@ from agents import reverts
 from agents.reverts import RevertsResult
 from cs_config.versions import store
 from taskqueue.db import clock, database
-from tests.running_service import Service, running
+from tests.support.service import Service, running
 
 TREE = """
 Resources:

@@ -17,7 +17,7 @@ from taskqueue.db import database
 from taskqueue.schema.tables import scope_rules
 from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites.scope_rules import RuleKind, list_rules
-from tests import waiting
+from tests.support.factories import queued_jobs
 
 THROTTLE = "VO: [lhcb, cms]\n      Throttle: {Policy: level0, MaxSubmittingJobs: 9, Stale: open}"
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {Alice: 5}}}}}}\n"
@@ -25,12 +25,12 @@ LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner:
 
 @pytest.fixture
 def config() -> Configuration:
-    return waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE) + LIMITS)
+    return queued_jobs.grid(queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE) + LIMITS)
 
 
 def _claim(engine: Engine, now: datetime, config: Configuration, count: int) -> int:
     matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
-    [look] = matcher.serve([waiting.request(**waiting.at(waiting.LONG), count=count)])
+    [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(queued_jobs.LONG), count=count)])
     assert isinstance(look, ClaimResult)
     return len(look.claimed)
 
@@ -47,7 +47,7 @@ def test_a_counter_that_differs_twice_is_an_alarm_and_counted_again(
     engine: Engine, now: datetime, config: Configuration, caplog: pytest.LogCaptureFixture
 ) -> None:
     with database.writing(engine) as conn:
-        waiting.put(conn, now, 9)
+        queued_jobs.put(conn, now, 9)
     assert _claim(engine, now, config, 2) == 2
     memory = ScopeCountersState()
     assert not _cycle(engine, now, config, memory)
@@ -73,7 +73,7 @@ def test_a_limit_that_a_dead_matcher_left_closed_is_opened(
     engine: Engine, now: datetime, config: Configuration
 ) -> None:
     with database.writing(engine) as conn:
-        waiting.put(conn, now, 9)
+        queued_jobs.put(conn, now, 9)
         scopes.lock_scopes(conn, ["A.B.ch"])
         for rules in compiled_rules.list_rules(config).values():
             compiled_rules.scope_rules.insert_rules(conn, rules)

@@ -39,8 +39,9 @@ from taskqueue.schema.tables import (
     task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
-from tests import reporting, stored
-from tests.submitted import GRID, grid, job, submit, waiting, way
+from tests.support import concurrency
+from tests.support.factories import pilot_reports, stored_rows
+from tests.support.factories.submitted_jobs import GRID, grid, job, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
 MINUTE = timedelta(minutes=1)
@@ -52,7 +53,7 @@ PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 def _service(request: pytest.FixtureRequest, now: datetime) -> None:
     """Whoever has a database has a service, which is up all the time."""
     if "engine" in request.fixturenames:
-        stored.service_up(request.getfixturevalue("engine"), now - DAY, now + 100 * DAY)
+        stored_rows.service_up(request.getfixturevalue("engine"), now - DAY, now + 100 * DAY)
 
 
 def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:
@@ -73,7 +74,7 @@ def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:
 
 def start(engine: Engine, claimed: ClaimedJob, now: datetime) -> None:
     with database.writing(engine) as conn:
-        reporting.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
+        pilot_reports.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
 
 
 def run(engine: Engine, now: datetime) -> int:
@@ -120,12 +121,12 @@ def test_a_silent_job_is_stalled_then_rescheduled_and_comes_to_wait_again(
 def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
     job_id = run(engine, now)
     with database.writing(engine) as conn:
-        stored.force(conn, job_id, application_status="event 7 of 10")
+        stored_rows.force(conn, job_id, application_status="event 7 of 10")
     look(engine, now + 31 * MINUTE)
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
         later = now + 32 * MINUTE
-        reporting.heartbeat(conn, lease, lease_time=MINUTE, now=later)
+        pilot_reports.heartbeat(conn, lease, lease_time=MINUTE, now=later)
     found = job(engine, job_id)
     assert (found.status, found.application_status) == (JobStatus.RUNNING, "event 7 of 10")
     assert not look(engine, now + 61 * MINUTE)
@@ -134,7 +135,7 @@ def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
 def test_a_job_that_is_lost_too_often_fails(engine: Engine, now: datetime) -> None:
     job_id = run(engine, now)
     with database.writing(engine) as conn:
-        stored.force(conn, job_id, reschedules=3)
+        stored_rows.force(conn, job_id, reschedules=3)
     look(engine, now + 31 * MINUTE)
     assert look(engine, now + 397 * MINUTE) == LostResult(failed=1)
     found = job(engine, job_id)
@@ -174,7 +175,7 @@ def end_pilot(engine: Engine, now: datetime, reason: str = REPORTED) -> list[int
 
 def beat(engine: Engine, lease: str, now: datetime) -> None:
     with database.writing(engine) as conn:
-        reporting.heartbeat(conn, lease, lease_time=MINUTE, now=now)
+        pilot_reports.heartbeat(conn, lease, lease_time=MINUTE, now=now)
 
 
 def test_a_job_whose_pilot_has_ended_is_given_away_after_a_short_grace(engine: Engine, now: datetime) -> None:
@@ -194,7 +195,7 @@ def test_a_job_whose_last_pilot_ended_fails_with_the_reason_of_that_end(
 ) -> None:
     job_id, _ = run_at_pilot(engine, now)
     with database.writing(engine) as conn:
-        stored.force(conn, job_id, reschedules=3)
+        stored_rows.force(conn, job_id, reschedules=3)
     end_pilot(engine, now + MINUTE)
     assert look(engine, now + timedelta(seconds=121)) == LostResult(failed=1)
     found = job(engine, job_id)
@@ -338,7 +339,9 @@ def test_two_agents_at_once_look_after_each_job_once(engine: Engine, now: dateti
     ids = wait_in_queue(engine, now, 50)
     assert len(match(engine, now, 50)) == 50
     later = now + 6 * MINUTE
-    results = stored.at_once(2, lambda number: lost_jobs.cycle(engine, grid(), now=later, holder=str(number)))
+    results = concurrency.at_once(
+        2, lambda number: lost_jobs.cycle(engine, grid(), now=later, holder=str(number))
+    )
     assert sum(result.waiting for result in results if result) == 50
     assert waiting(engine) == ids
     assert {len(way(engine, job_id)) for job_id in ids} == {4}
@@ -394,7 +397,7 @@ def test_old_jobs_go_with_all_that_is_theirs(engine: Engine, now: datetime) -> N
     [young] = submit(engine, grid(), now, JOB)
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
-        reporting.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
+        pilot_reports.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
     assert not clean(engine, now + 29 * DAY).get("jobs")
     assert clean(engine, now + 31 * DAY)["jobs"] == 1
     assert job(engine, young)
@@ -507,7 +510,7 @@ def test_retention_twice_at_once_does_no_harm(engine: Engine, now: datetime, sto
         later = now + 31 * DAY
         return retention.cycle(engine, grid(), now=later, holder=str(number), store=store)
 
-    results = stored.at_once(2, cycle)
+    results = concurrency.at_once(2, cycle)
     assert sum(result.removed["jobs"] for result in results if result) == 30
 
 

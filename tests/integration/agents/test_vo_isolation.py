@@ -24,9 +24,9 @@ from taskqueue import retention as removal
 from taskqueue.db import database
 from taskqueue.leases import assignment, opening
 from taskqueue.leases.opening import LeaseHolder
-from tests import reporting
-from tests.stored import service_up
-from tests.submitted import GRID, OPERATOR, grid, job, submit, way
+from tests.support.factories import pilot_reports
+from tests.support.factories.stored_rows import service_up
+from tests.support.factories.submitted_jobs import GRID, OPERATOR, grid, job, submit, way
 
 MINUTE = timedelta(minutes=1)
 PLACE = Location(site="A.B.ch", ce="ce", queue="big")
@@ -56,7 +56,7 @@ def run(engine: Engine, now: datetime) -> tuple[int, int]:
         taken = assignment.take_jobs(conn, found, 2, place=PLACE, now=now)
         given = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
         for each in opening.open_attempts(conn, given, now=now):
-            reporting.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
+            pilot_reports.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
     service_up(engine, now, now + 600 * MINUTE)
     return ids
 

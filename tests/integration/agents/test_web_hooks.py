@@ -25,7 +25,7 @@ from taskqueue.jobs import control
 from taskqueue.schema.tables import log_readers
 from taskqueue.schema.tables import web_hooks as hook_table
 from taskqueue.web_hooks import Delivery, Event, WebHook
-from tests import accounted, stored, submitted
+from tests.support.factories import accounted_jobs, stored_rows, submitted_jobs
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -80,7 +80,7 @@ def cycle(
 ) -> WebHooksResult:
     result = web_hooks.cycle(
         engine,
-        config or submitted.grid(),
+        config or submitted_jobs.grid(),
         now=now,
         holder="test",
         memory=memory or WebHooksState(),
@@ -92,10 +92,10 @@ def cycle(
 
 def end_jobs(engine: Engine, now: datetime, count: int = 1, **about: str) -> list[int]:
     with database.writing(engine) as conn:
-        ids = accounted.put(conn, now, count)
+        ids = accounted_jobs.put(conn, now, count)
         for job_id in ids:
             if about:
-                stored.force(conn, job_id, **about)
+                stored_rows.force(conn, job_id, **about)
         control.kill_jobs(conn, ids, source="test", now=now)
     return ids
 
@@ -195,12 +195,12 @@ def test_pools_without_a_queue_are_reported_when_that_lasts_and_when_it_ends(
     engine: Engine, now: datetime, receiver: Receiver
 ) -> None:
     make(engine, now)
-    config, memory = submitted.store_grid(engine, now), WebHooksState()
+    config, memory = submitted_jobs.store_grid(engine, now), WebHooksState()
     large = {"Executable": "x", "Requirements": {"Memory": 10**6}}
-    [job_id] = submitted.submit(engine, config, now, large)
+    [job_id] = submitted_jobs.submit(engine, config, now, large)
     batch.optimize(engine, config, [job_id], now=now)
     pools.cycle(engine, config, now=now, holder="test")
-    pool = submitted.job(engine, job_id).submit_pool
+    pool = submitted_jobs.job(engine, job_id).submit_pool
 
     def look(minutes: int) -> list[dict[str, Any]]:
         before = len(receiver.got)
@@ -230,7 +230,7 @@ def test_a_throttle_that_stays_closed_is_reported_to_the_vos_of_the_site(
 ) -> None:
     site = "    A.B.ch:\n"
     throttle = f"{site}      VO: [lhcb]\n      Throttle: {{Policy: simple, MaxJobs: 5}}\n"
-    config = submitted.grid(submitted.GRID.replace(site, throttle))
+    config = submitted_jobs.grid(submitted_jobs.GRID.replace(site, throttle))
     hook = make(engine, now, events=[Event.SITE_THROTTLED])
     memory = WebHooksState()
     for minutes in (0, 6):
@@ -294,11 +294,11 @@ def test_the_log_is_deleted_also_where_nobody_runs_the_agent(
 ) -> None:
     hook = make(engine, now)
     ids = end_jobs(engine, now)
-    retention.cycle(engine, submitted.grid(), now=now + 60 * DAY, holder="test")
+    retention.cycle(engine, submitted_jobs.grid(), now=now + 60 * DAY, holder="test")
     assert get(engine, hook)[0].waiting == 1
     cycle(engine, now + 60 * DAY + MINUTE, receiver)
     assert receiver.jobs() == ids
-    retention.cycle(engine, submitted.grid(), now=now + 64 * DAY, holder="test")
+    retention.cycle(engine, submitted_jobs.grid(), now=now + 64 * DAY, holder="test")
     assert get(engine, hook)[1] == [], "deliveries that have ended are kept for three days"
 
 
@@ -339,7 +339,7 @@ def test_retention_goes_on_if_the_log_cannot_be_read_for_hooks(
     with database.writing(engine) as conn:
         conn.execute(update(hook_table).values(events="?"))
     end_jobs(engine, now)
-    assert retention.cycle(engine, submitted.grid(), now=now + MINUTE, holder="test") is not None
+    assert retention.cycle(engine, submitted_jobs.grid(), now=now + MINUTE, holder="test") is not None
     assert "the log was not read for web hooks" in caplog.text
 
 
@@ -361,7 +361,7 @@ def test_the_log_is_skipped_where_no_hook_reports_jobs(
 
 def serve(engine: Engine, now: datetime, send: web_hooks.Send) -> WebHooksResult | None:
     memory = WebHooksState()
-    return web_hooks.cycle(engine, submitted.grid(), now=now, holder="test", memory=memory, send=send)
+    return web_hooks.cycle(engine, submitted_jobs.grid(), now=now, holder="test", memory=memory, send=send)
 
 
 def test_an_unforeseen_error_is_a_failed_try_of_its_hook_only(engine: Engine, now: datetime) -> None:
@@ -482,7 +482,7 @@ def test_states_of_a_vo_without_hooks_are_nothing_to_report(engine: Engine, now:
 
 
 def test_retention_leaves_the_work_to_the_agents_whose_logs_it_reads(engine: Engine, now: datetime) -> None:
-    assert retention.cycle(engine, submitted.grid(), now=now, holder="a") is not None
+    assert retention.cycle(engine, submitted_jobs.grid(), now=now, holder="a") is not None
     for name in ("web-hooks", "accounting"):
         assert leader.acquire(engine, name, holder="b", now=now) is not None
     assert leader.acquire(engine, retention.NAME, holder="b", now=now) is None

@@ -11,8 +11,8 @@ from pilotage.cli import application
 from pilotage.fabric.manager.grid_job import AttemptKey
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests.grid_gateway import Ground
-from tests.running_service import Service, running
+from tests.support.gateway import Ground
+from tests.support.service import Service, running
 
 PROJECT = Path(__file__).parents[3]
 JIM = PROJECT / "examples" / "jim"

@@ -13,8 +13,8 @@ from matcher.claim.matcher import Matcher
 from taskqueue.db import database
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from tests import stored, waiting
-from tests.waiting import LONG
+from tests.support.factories import queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import LONG
 
 OPTIONS = """
 Operations:
@@ -24,38 +24,40 @@ Operations:
 THROTTLE = "\n".join(
     line
     + ("\n      Throttle: {Policy: simple, MaxJobs: 1, Stale: closed}" if line.endswith("A.B.ch:") else "")
-    for line in waiting.GRID.splitlines()
+    for line in queued_jobs.GRID.splitlines()
 )
 
 
 def _matcher(engine: Engine, now: datetime, text: str) -> Matcher:
-    config = waiting.grid(text)
+    config = queued_jobs.grid(text)
     return Matcher(engine, lambda: config, lambda: now, Random(1))
 
 
 def _put(engine: Engine, now: datetime, count: int, owner: str = "alice", **values: str) -> list[int]:
     with database.writing(engine) as conn:
         types = frozenset({values["job_type"]} if "job_type" in values else ())
-        ids = waiting.put(conn, now, count, owner=owner, asked=replace(waiting.EVERYWHERE, job_types=types))
+        ids = queued_jobs.put(
+            conn, now, count, owner=owner, asked=replace(queued_jobs.EVERYWHERE, job_types=types)
+        )
         for job_id in ids:
-            stored.force(conn, job_id, **values)
+            stored_rows.force(conn, job_id, **values)
     return ids
 
 
 def _listed(matcher: Matcher) -> list[tuple[str, int, list[int]]]:
-    asked = waiting.request(**waiting.at(LONG))
+    asked = queued_jobs.request(**queued_jobs.at(LONG))
     found = demand.get_matching_task_queues(matcher, asked.presented, asked.caller)
     return [(each.task_queue.owner, each.waiting, list(each.job_ids)) for each in found]
 
 
 def _given(matcher: Matcher, count: int) -> list[int]:
-    [look] = matcher.serve([waiting.request(**waiting.at(LONG), count=count)])
+    [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(LONG), count=count)])
     assert isinstance(look, ClaimResult)
     return sorted(each.job_id for each in look.claimed)
 
 
 def test_jobs_over_a_running_limit_are_not_listed(engine: Engine, now: datetime) -> None:
-    matcher = _matcher(engine, now, waiting.GRID + OPTIONS)
+    matcher = _matcher(engine, now, queued_jobs.GRID + OPTIONS)
     full = _put(engine, now, 3, job_group="full")
     free = _put(engine, now, 2, job_group="free")
     only_full = _put(engine, now, 2, owner="bob", job_group="full")
@@ -69,7 +71,7 @@ def test_a_list_is_bounded_and_read_in_few_statements(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demand, "MOST", 3)
-    matcher = _matcher(engine, now, waiting.GRID)
+    matcher = _matcher(engine, now, queued_jobs.GRID)
     for number in range(5):
         _put(engine, now, 2, owner=f"user{number}", job_group="free")
     matcher.refresh()
@@ -81,7 +83,7 @@ def test_a_list_is_bounded_and_read_in_few_statements(
 
 
 def test_what_is_listed_is_what_is_given(engine: Engine, now: datetime) -> None:
-    matcher = _matcher(engine, now, waiting.GRID + OPTIONS)
+    matcher = _matcher(engine, now, queued_jobs.GRID + OPTIONS)
     [first] = _put(engine, now, 1, job_group="full")
     assert _given(matcher, 1) == [first]
     _put(engine, now, 3, job_group="full")
@@ -92,7 +94,7 @@ def test_what_is_listed_is_what_is_given(engine: Engine, now: datetime) -> None:
 
 
 def test_a_banned_site_is_offered_tests_only(engine: Engine, now: datetime) -> None:
-    matcher = _matcher(engine, now, waiting.GRID)
+    matcher = _matcher(engine, now, queued_jobs.GRID)
     _put(engine, now, 2, job_type="User")
     tests = _put(engine, now, 1, owner="bob", job_type="Test")
     with database.writing(engine) as conn:
@@ -103,5 +105,5 @@ def test_a_banned_site_is_offered_tests_only(engine: Engine, now: datetime) -> N
 
 def test_a_throttled_site_is_offered_nothing(engine: Engine, now: datetime) -> None:
     _put(engine, now, 1, job_type="User")
-    assert _listed(_matcher(engine, now, waiting.GRID)) != []
+    assert _listed(_matcher(engine, now, queued_jobs.GRID)) != []
     assert _listed(_matcher(engine, now, THROTTLE)) == []

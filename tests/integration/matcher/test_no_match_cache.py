@@ -16,8 +16,8 @@ from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from tests import waiting
-from tests.waiting import EVERYWHERE, LONG, at, request
+from tests.support.factories import queued_jobs
+from tests.support.factories.queued_jobs import EVERYWHERE, LONG, at, request
 
 
 class World:
@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, engine: Engine, now: datetime) -> None:
         self.engine, self.now = engine, now
-        self.config: Configuration = waiting.grid()
+        self.config: Configuration = queued_jobs.grid()
         self.seconds = 100.0  # of the clock that says how old a look is
         self.matcher = Matcher(engine, lambda: self.config, lambda: now, Random(1))
         self.matcher._freshness = FeedFreshness(lambda: self.seconds)
@@ -37,7 +37,7 @@ class World:
 
     def put(self, asked: RequirementClass = EVERYWHERE, owner: str = "alice") -> int:
         with database.writing(self.engine) as conn:
-            [job_id] = waiting.put(conn, self.now, asked=asked, owner=owner)
+            [job_id] = queued_jobs.put(conn, self.now, asked=asked, owner=owner)
         return job_id
 
     @property
@@ -107,12 +107,12 @@ def test_a_task_queue_that_was_emptied_is_nothing_again(world: World) -> None:
 
 def test_a_pool_that_gets_the_queue_has_it_looked_at_again(world: World) -> None:
     with database.writing(world.engine) as conn:
-        pool = waiting.pool(conn, world.now, "p" * 64, config=world.config)
+        pool = queued_jobs.pool(conn, world.now, "p" * 64, config=world.config)
     world.put(replace(EVERYWHERE, submit_pool=pool))
     assert not world.ask().claimed
     assert world.tells_nothing
     with database.writing(world.engine) as conn:
-        waiting.remap(conn, world.now, pool, LONG, config=world.config)
+        queued_jobs.remap(conn, world.now, pool, LONG, config=world.config)
     world.matcher.refresh()
     assert not world.tells_nothing
     assert world.ask().claimed
@@ -120,7 +120,7 @@ def test_a_pool_that_gets_the_queue_has_it_looked_at_again(world: World) -> None
 
 def test_another_configuration_has_it_looked_at_again(world: World) -> None:
     world.ask()
-    world.config = waiting.grid(version=2)
+    world.config = queued_jobs.grid(version=2)
     assert not world.tells_nothing
 
 
@@ -138,7 +138,7 @@ def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reaso
     """Limits, bans and throttles are looked at each time, and noted with the jobs that they hold back."""
     if reason == "limits":
         limit = "JobScheduling: {RunningLimit: {A.B.ch: {VO: {lhcb: 0}}}}"
-        world.config = waiting.grid(f"{waiting.GRID}\nOperations:\n  Defaults:\n    {limit}")
+        world.config = queued_jobs.grid(f"{queued_jobs.GRID}\nOperations:\n  Defaults:\n    {limit}")
     else:
         ban = Ban(site="A.B.ch", reason="fire", author="alice", at=world.now, until=None)
         with database.writing(world.engine) as conn:
@@ -150,7 +150,7 @@ def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reaso
 
 def test_what_was_found_under_an_older_configuration_is_not_held_on_to(world: World) -> None:
     assert not world.ask().claimed
-    older, world.config = world.config, waiting.grid(version=2)
+    older, world.config = world.config, queued_jobs.grid(version=2)
     other = replace(request(**at(LONG)), cache_key="other")
     assert not world.ask(other).claimed
     world.config = older

@@ -28,8 +28,8 @@ from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import TURN_CAUSE, WaitCause
-from tests import stored, waiting
-from tests.waiting import LONG, SHORT
+from tests.support.factories import queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import LONG, SHORT
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {Merge: 0}}}}}}"
 
@@ -54,7 +54,7 @@ class Hand:
 
     def __init__(self, engine: Engine, now: datetime, options: str = "") -> None:
         self.engine, self.now = engine, now
-        self.config = waiting.grid(waiting.GRID + options)
+        self.config = queued_jobs.grid(queued_jobs.GRID + options)
         self.process = self.another()
 
     def another(self) -> Process:
@@ -66,8 +66,8 @@ class Hand:
 
     def put(self, owner: str = "alice", *, job_type: str = "User") -> int:
         with database.writing(self.engine) as conn:
-            [job_id] = waiting.put(conn, self.now, owner=owner)
-            stored.force(conn, job_id, job_type=job_type)
+            [job_id] = queued_jobs.put(conn, self.now, owner=owner)
+            stored_rows.force(conn, job_id, job_type=job_type)
             to_status, minor = JobStatus.WAITING, "Pilot Agent Submission"
             stored_at = LogEntry(
                 job_id=job_id,
@@ -88,7 +88,7 @@ class Hand:
             self.now += timedelta(seconds=20)
 
     def ask(self, *, process: Process | None = None, **stated: object) -> MatchResult:
-        return (process or self.process).answer(waiting.request(**waiting.at(LONG), **stated))
+        return (process or self.process).answer(queued_jobs.request(**queued_jobs.at(LONG), **stated))
 
     def waited(self, job_id: int) -> dict[str, float]:
         with database.reading(self.engine) as conn:
@@ -99,7 +99,7 @@ class Hand:
 
     def written(self, job_id: int) -> list[WaitCause]:
         with database.reading(self.engine) as conn:
-            task_queue = waiting.task_queue_of(conn, job_id)
+            task_queue = queued_jobs.task_queue_of(conn, job_id)
             found = wait_causes.read_causes(conn, [task_queue], since=self.now - timedelta(days=1))
         return sorted(found.get(task_queue, ()), key=lambda each: each.since)
 
@@ -267,7 +267,7 @@ def test_a_request_that_we_cannot_work_on_keeps_no_later_one_from_being_stored(
     """An error of ours is repeated with the same request: put back, it would stop the process's records."""
     hand = Hand(engine, now, LIMITS)
     job_id = hand.put(job_type="Merge")
-    hand.process.answer(waiting.request(**waiting.at(SHORT)))
+    hand.process.answer(queued_jobs.request(**queued_jobs.at(SHORT)))
     find_causes = wait_cause_recorder.find_causes
 
     def find(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:

@@ -47,7 +47,7 @@ from requirements.resource import StatedResource
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import jobs
-from tests.submitted import ANN, store_grid
+from tests.support.factories.submitted_jobs import ANN, store_grid
 
 VO = "lhcb"
 CALLER = MatchCaller(subject="pilot", vos=frozenset({VO}))

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Engine
 
-from tests import databases
-from tests.postgres import Postgres
-from tests.running_service import CONFIG, Service, running
+from examples.servers.postgres import Postgres
+from tests.support import databases
+from tests.support.service import CONFIG, Service, running
 
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A fresh database: SQLite, and PostgreSQL where a module is marked `tests.databases.BOTH`.
+    """A fresh database: SQLite, and PostgreSQL where a module is marked `tests.support.databases.BOTH`.
 
     Interface, pages and commands stand on functions that are tested on both;
     `service/routes/test_every_route.py` walks every route and page on PostgreSQL.

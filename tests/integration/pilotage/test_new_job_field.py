@@ -21,7 +21,7 @@ import json, pathlib, sys
 from typer.testing import CliRunner
 from pilotage import Client
 from pilotage.cli import application
-from tests.running_service import running_on_sqlite
+from tests.support.service import running_on_sqlite
 
 with running_on_sqlite(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])) as service:
     user = service.user("ada", vo="cms")

@@ -12,15 +12,15 @@ import httpx
 import pytest
 from sqlalchemy import make_url
 
+from examples.servers.postgres import Postgres
 from pilotage.cli import application, engine
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.services import utc_now
-from tests import waiting
-from tests.acceptance.processes import PILOTAGE
-from tests.access import QUEUE, TOKENS
-from tests.postgres import Postgres
+from tests.support import wait
+from tests.support.processes import PILOTAGE
+from tests.support.routes_by_role import QUEUE, TOKENS
 
 DATABASE_PASSWORD = "db-horse-battery-staple"
 REDIS_PASSWORD = "redis-horse-battery-staple"
@@ -90,7 +90,7 @@ def _ready(log: Path, process: "subprocess.Popen[bytes]") -> str:
             return bool(said) and httpx.get(f"{said[0]}/readyz", trust_env=False, timeout=300).is_success
         return False
 
-    waiting.until(is_ready)
+    wait.until(is_ready)
     return log.read_text().partition("pilotage serves ")[2].split()[0]
 
 

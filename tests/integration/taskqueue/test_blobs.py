@@ -13,7 +13,8 @@ from taskqueue import blobs, retention
 from taskqueue.blobs import BlobStore
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageFull
-from tests import stored
+from tests.support import concurrency
+from tests.support.factories import stored_rows
 
 LIMIT = 10**6
 
@@ -86,7 +87,7 @@ def test_many_uploads_at_once_stay_within_the_quota(engine: Engine, store: BlobS
             return False
         return True
 
-    assert sum(stored.at_once(6, upload)) == 3
+    assert sum(concurrency.at_once(6, upload)) == 3
     with database.reading(engine) as conn:
         assert blobs.read_quota_used(conn, "lhcb") == 90
 
@@ -135,7 +136,7 @@ def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back
     def remove(conn: Connection) -> None:
         assert blobs.remove_file(conn, store, digest)
 
-    assert stored.meanwhile(engine, remove, lambda: _keep(engine, store, b"back again", now)) == digest
+    assert concurrency.meanwhile(engine, remove, lambda: _keep(engine, store, b"back again", now)) == digest
     assert _is_there(store, digest)
 
 
@@ -154,7 +155,7 @@ def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
     def keep(conn: Connection) -> None:
         blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
 
-    assert not stored.meanwhile(engine, keep, remove)
+    assert not concurrency.meanwhile(engine, keep, remove)
     assert _is_there(store, digest)
 
 
@@ -173,7 +174,7 @@ def test_what_is_known_is_always_there(engine: Engine, store: BlobStore, now: da
                 with database.writing(engine) as conn:
                     blobs.remove_file(conn, store, digest)
 
-    stored.at_once(4, work)
+    concurrency.at_once(4, work)
     for content in contents:
         staged = store.stage([content], limit=LIMIT)
         store.discard(staged)
@@ -193,13 +194,13 @@ def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
 
     def submit(conn: Connection) -> None:
         assert blobs.touch_blob(conn, digest, vo="lhcb", now=late)
-        stored.job_ids(conn, late, sandbox=digest)
+        stored_rows.job_ids(conn, late, sandbox=digest)
 
     def retain() -> list[str]:
         with database.writing(engine) as conn:
             return retention.remove_blobs(conn, vo="lhcb", before=late, limit=10)
 
-    assert stored.meanwhile(engine, submit, retain, waits=engine.dialect.name == "sqlite") == []
+    assert concurrency.meanwhile(engine, submit, retain, waits=engine.dialect.name == "sqlite") == []
 
 
 def test_an_archive_that_is_gone_or_of_others_cannot_be_named(

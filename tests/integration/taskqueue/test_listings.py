@@ -25,8 +25,8 @@ from taskqueue.pilots import pilots, search
 from taskqueue.pools import listing
 from taskqueue.schema.tables import attempts
 from taskqueue.task_queues import listing as task_queues_listing
-from tests import by_hand, stored, submitted
-from tests import waiting as waiting_jobs
+from tests.support.factories import queued_jobs as waiting_jobs
+from tests.support.factories import single_rows, stored_rows, submitted_jobs
 
 BOB = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_prod")
 SMALL, LARGE = {"Memory": 1000}, {"Memory": 6000}
@@ -35,10 +35,10 @@ SMALL, LARGE = {"Memory": 1000}, {"Memory": 6000}
 @pytest.fixture
 def waiting(engine: Engine, now: datetime) -> list[int]:
     """Two jobs of ann in one pool, one of bob in the same, one of bob in another."""
-    config = submitted.store_grid(engine, now)
+    config = submitted_jobs.store_grid(engine, now)
     jobs = [{"Executable": "x", "Requirements": asked} for asked in (SMALL, SMALL, SMALL, LARGE)]
-    ids = submitted.submit(engine, config, now, *jobs[:2])
-    ids += submitted.submit(engine, config, now, *jobs[2:], submitter=BOB)
+    ids = submitted_jobs.submit(engine, config, now, *jobs[:2])
+    ids += submitted_jobs.submit(engine, config, now, *jobs[2:], submitter=BOB)
     batch.optimize(engine, config, ids, now=now)
     return ids
 
@@ -60,7 +60,7 @@ def test_pilots_come_by_their_last_news_page_by_page(engine: Engine, now: dateti
 
 
 def test_task_queues_are_found_by_owner_group_and_pool(engine: Engine, waiting: list[int]) -> None:
-    pool = submitted.job(engine, waiting[0]).submit_pool
+    pool = submitted_jobs.job(engine, waiting[0]).submit_pool
     with database.reading(engine) as conn:
 
         def found(**asked: object) -> list[tuple[str, int]]:
@@ -88,7 +88,7 @@ def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[in
     with database.reading(engine) as conn:
         ids = [pool.pool_id for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)]
         listed = listing.list_queues(conn, ids)
-        assert listed == {pool_id: by_hand.list_eligible_queues(conn, pool_id) for pool_id in ids}
+        assert listed == {pool_id: single_rows.list_eligible_queues(conn, pool_id) for pool_id in ids}
         assert sorted(map(len, listed.values())) == [1, 3]
         assert listing.count_queues(conn, ids) == {each: len(listed[each]) for each in ids}
         assert listing.list_queues(conn, []) == listing.count_queues(conn, []) == {}
@@ -97,7 +97,7 @@ def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[in
 def test_jobs_of_pools_are_counted_no_further_than_is_fair_to_all_of_them(
     engine: Engine, waiting: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small, large = (submitted.job(engine, each).submit_pool or "" for each in (waiting[0], waiting[3]))
+    small, large = (submitted_jobs.job(engine, each).submit_pool or "" for each in (waiting[0], waiting[3]))
     with database.reading(engine) as conn:
         whole = listing.count_jobs_by_status(conn, [small, large])
         assert whole == {small: {JobStatus.WAITING: JobCount(3)}, large: {JobStatus.WAITING: JobCount(1)}}
@@ -109,7 +109,7 @@ def test_jobs_of_pools_are_counted_no_further_than_is_fair_to_all_of_them(
 
 
 def test_sites_reach_what_their_queues_may_run(engine: Engine, waiting: list[int]) -> None:
-    config = submitted.grid()
+    config = submitted_jobs.grid()
     with database.reading(engine) as conn:
         classes = task_queues_listing.list_waiting(conn, None)
     runnable = queue_report.count_runnable(config, classes, {})
@@ -120,9 +120,9 @@ def test_sites_reach_what_their_queues_may_run(engine: Engine, waiting: list[int
 def test_grid_jobs_are_the_open_attempts_of_job_managers(engine: Engine, now: datetime) -> None:
     told = {"local_jobs": '{"done": 2}', "phases": '[{"name": "generate", "done": 1, "of": 2, "unit": ""}]'}
     with database.writing(engine) as conn:
-        ids = [stored.job_in(conn, now, JobStatus.RUNNING) for _ in range(4)]
+        ids = [stored_rows.job_in(conn, now, JobStatus.RUNNING) for _ in range(4)]
         for job_id in ids:
-            stored.open_attempt(conn, job_id, now)
+            stored_rows.open_attempt(conn, job_id, now)
         conn.execute(update(attempts).where(attempts.c.job_id.in_(ids[:3])).values(site="A.B.ch", **told))
         closed = {"closed_at": now, "closed_as": "finished"}
         conn.execute(update(attempts).where(attempts.c.job_id == ids[0]).values(**closed))
@@ -157,8 +157,8 @@ def test_grid_jobs_are_found_by_the_status_of_their_local_jobs(
     engine: Engine, now: datetime, local_jobs: dict[str, int], status: str
 ) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, JobStatus.RUNNING)
-        stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now, JobStatus.RUNNING)
+        stored_rows.open_attempt(conn, job_id, now)
         conn.execute(update(attempts).values(local_jobs=json.dumps(local_jobs)))
     with database.reading(engine) as conn:
         found = {
@@ -180,13 +180,13 @@ def _list_by_local_status(conn: Connection, *wanted: LocalJobsStatus) -> list[in
 
 def test_jobs_are_found_by_the_local_jobs_of_the_latest_attempt_only(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        grid, again, of_pilot = (stored.job_in(conn, now, JobStatus.RUNNING) for _ in range(3))
+        grid, again, of_pilot = (stored_rows.job_in(conn, now, JobStatus.RUNNING) for _ in range(3))
         for job_id in (grid, again, of_pilot):
-            stored.open_attempt(conn, job_id, now)
+            stored_rows.open_attempt(conn, job_id, now)
         managed = attempts.c.job_id.in_([grid, again])
         failed = {"closed_at": now, "closed_as": "finished", "local_jobs": '{"failed": 1}'}
         conn.execute(update(attempts).where(managed).values(**failed))
-        stored.open_attempt(conn, again, now, epoch=2)
+        stored_rows.open_attempt(conn, again, now, epoch=2)
     with database.reading(engine) as conn:
         assert _list_by_local_status(conn, LocalJobsStatus.ERROR) == [grid], "also when it is over"
         assert _list_by_local_status(conn, LocalJobsStatus.UNSUBMITTED) == []

@@ -16,13 +16,14 @@ from sqlalchemy import Connection, Engine, text
 import taskqueue.schema.tables  # noqa: F401  # the metadata has those of the configuration only
 from agents import sweep
 from cs_config.versions.tables import metadata
+from examples.servers.postgres import Postgres
 from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.leases.reports import PayloadResult
-from tests import earlier_release, reporting, waiting
-from tests.postgres import Postgres
-from tests.submitted import grid, job
+from tests.support import earlier_release
+from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories.submitted_jobs import grid, job
 
 #: Every table, index and constraint, in the database's own words. Views and triggers are those of migrations.
 _SQLITE = """
@@ -240,11 +241,13 @@ def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(
     )
     with database.writing(engine) as conn:
         ids = conn.scalars(text("SELECT task_queue_id FROM task_queues")).all()
-        claimed = waiting.claim(conn, ids, now, count=5, place=Location(site="A.B.ch", ce="ce", queue="big"))
+        claimed = queued_jobs.claim(
+            conn, ids, now, count=5, place=Location(site="A.B.ch", ce="ce", queue="big")
+        )
         assert sorted(each.job_id for each in claimed) == [1, 2]
         for lease in (*(each.lease for each in claimed), "old-lease"):
-            reporting.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
-            reporting.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
+            pilot_reports.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
+            pilot_reports.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
     assert [job(engine, each).status for each in (1, 2, 3)] == [JobStatus.DONE] * 3
     engine.dispose()
 

@@ -28,7 +28,8 @@ from taskqueue.schema.tables import (
 )
 from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, RuleKind, ScopeRule
-from tests import stored, waiting
+from tests.support import concurrency
+from tests.support.factories import queued_jobs, stored_rows
 
 DAY = timedelta(days=1)
 
@@ -38,8 +39,8 @@ def _count(conn: Connection, table: Table) -> int:
 
 
 def _old(conn: Connection, status: JobStatus, now: datetime, age: timedelta = 2 * DAY) -> int:
-    job_id = stored.job_in(conn, now - age, status)
-    stored.open_attempt(conn, job_id, now - age)
+    job_id = stored_rows.job_in(conn, now - age, status)
+    stored_rows.open_attempt(conn, job_id, now - age)
     conn.execute(
         update(attempts).where(attempts.c.job_id == job_id).values(closed_at=now - age, closed_as="finished")
     )
@@ -78,19 +79,19 @@ def test_a_job_goes_with_all_that_is_its_own(engine: Engine, now: datetime) -> N
 
 def test_a_description_stays_while_a_job_shares_it(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        first, second = stored.job_ids(conn, now - 2 * DAY, 2)
-        stored.force(conn, first, status="Done")
+        first, second = stored_rows.job_ids(conn, now - 2 * DAY, 2)
+        stored_rows.force(conn, first, status="Done")
         _remove_jobs(conn, now)
         assert _count(conn, descriptions) == 1
-        stored.force(conn, second, status="Killed")
+        stored_rows.force(conn, second, status="Killed")
         _remove_jobs(conn, now)
         assert _count(conn, descriptions) == 0
 
 
 def test_a_killed_job_stays_while_its_pilot_delivers(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now - 2 * DAY, JobStatus.KILLED)
-        stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now - 2 * DAY, JobStatus.KILLED)
+        stored_rows.open_attempt(conn, job_id, now)
         assert _remove_jobs(conn, now) == 0
 
 
@@ -116,7 +117,7 @@ def test_two_that_remove_at_once_do_no_harm(engine: Engine, now: datetime) -> No
             if not count:
                 return removed
 
-    assert sum(stored.at_once(3, remove)) == 40
+    assert sum(concurrency.at_once(3, remove)) == 40
 
 
 def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
@@ -129,7 +130,7 @@ def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
 
 
 def test_jobs_that_ended_long_ago_are_searched_for_logs_once_a_day(engine: Engine, now: datetime) -> None:
-    config = waiting.grid(waiting.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
+    config = queued_jobs.grid(queued_jobs.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
     found, memory = [], agent.RetentionState()
     for later in (timedelta(), timedelta(minutes=10), timedelta(minutes=20), DAY):
         with database.writing(engine) as conn:
@@ -147,7 +148,7 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
 ) -> None:
     monkeypatch.setattr(agent, "_LIMIT", 1)
     monkeypatch.setattr(agent, "_ROUNDS", 2)
-    config = waiting.grid(waiting.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
+    config = queued_jobs.grid(queued_jobs.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
     with database.writing(engine) as conn:
         for _ in range(5):
             _old(conn, JobStatus.DONE, now)
@@ -211,8 +212,8 @@ def test_a_sandbox_stays_while_a_job_needs_it(
     store = BlobStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"sandbox", now - 3 * DAY)
-        [job_id] = stored.job_ids(conn, now, sandbox=digest)
-        stored.force(conn, job_id, status=status.value)
+        [job_id] = stored_rows.job_ids(conn, now, sandbox=digest)
+        stored_rows.force(conn, job_id, status=status.value)
         assert bool(retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10)) is goes
 
 
@@ -264,7 +265,7 @@ def test_pilots_that_have_ended_go(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         for status in PilotStatus:
             pilots.record_contact(conn, stamp=status, vo="lhcb", queue=None, now=now - 2 * DAY)
-            stored.force_pilot(conn, status, status=status.value)
+            stored_rows.force_pilot(conn, status, status=status.value)
         assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 4
         assert retention.remove_pilots(conn, vo="lhcb", before=now - DAY, limit=10) == 0
         left = {pilot.status for pilot in search.list_pilots(conn, search.PilotFilter(), limit=10)}

@@ -19,8 +19,8 @@ from pilotage.cli.doctor import Health
 from pilotage.cli.errors import CommandRefused
 from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
-from tests import at_size, earlier_release, waiting
-from tests.running_service import Service
+from tests.support import earlier_release, large_database, wait
+from tests.support.service import Service
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def expanded(engine: Engine) -> Engine:
 
 @pytest.fixture
 def service(expanded: Engine, tmp_path: Path) -> Iterator[Service]:
-    with at_size.service_on(expanded, tmp_path) as service:
+    with large_database.service_on(expanded, tmp_path) as service:
         yield service
 
 
 def test_jobs_live_on_the_schema_of_the_next_release(service: Service) -> None:
-    job_ids = at_size.live(service, 3)
-    at_size.look(service, job_ids[0])
-    at_size.agents(service)
+    job_ids = large_database.live(service, 3)
+    large_database.look(service, job_ids[0])
+    large_database.agents(service)
     shown = [service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] for job_id in job_ids]
     assert shown == ["Done"] * 3
 
@@ -103,19 +103,19 @@ _LATER = (
 def beside_later_release(expanded: Engine, tmp_path: Path) -> Iterator[tuple[Service, int, int]]:
     """A service that starts beside processes of a later release; a job in its state, one with its class."""
     (tmp_path / "before").mkdir()
-    with at_size.service_on(expanded, tmp_path / "before") as service:
-        parked, demanding = at_size.live(service, 2, finish=False)
+    with large_database.service_on(expanded, tmp_path / "before") as service:
+        parked, demanding = large_database.live(service, 2, finish=False)
     with db_database.writing(expanded) as conn:
         for statement in _LATER:
             conn.execute(text(statement), {"parked": parked, "demanding": demanding})
-    with at_size.service_on(expanded, tmp_path) as service:
+    with large_database.service_on(expanded, tmp_path) as service:
         yield service, parked, demanding
 
 
 def _live_under_load(service: Service, count: int) -> list[int]:
-    job_ids = at_size.live(service, count, finish=False)
+    job_ids = large_database.live(service, count, finish=False)
     for _ in job_ids:
-        waiting.until(lambda: at_size.run_one(service))
+        wait.until(lambda: large_database.run_one(service))
     return job_ids
 
 
@@ -129,11 +129,11 @@ def test_what_only_a_later_release_knows_is_passed_over_under_load(
         living = [threads.submit(_live_under_load, service, 4) for _ in range(3)]
         while not all(each.done() for each in living):
             for job_id in (parked, demanding):
-                at_size.look(service, job_id)
+                large_database.look(service, job_id)
             for path in lists:
                 assert user.get(f"/api/v1/{path}").status_code < 500, path
                 assert operator.get(f"/api/v1/{path}").status_code < 500, path
-            at_size.agents(service)
+            large_database.agents(service)
     done = [job_id for each in living for job_id in each.result()]
     shown = {each["job_id"]: each["status"] for each in user.get("/api/v1/jobs?limit=100").json()["jobs"]}
     assert shown == {**dict.fromkeys(done, "Done"), demanding: "Waiting"}
@@ -145,15 +145,15 @@ def test_what_only_a_later_release_knows_is_passed_over_under_load(
 def test_a_process_that_cannot_read_new_options_gives_no_jobs_until_they_are_rolled_back(
     service: Service,
 ) -> None:
-    job_ids = at_size.live(service, 2, finish=False)
-    later = at_size.CONFIGURATION.replace("JobDescription:", "LaterOption: 1\n    JobDescription:")
-    offer = dict(zip(("Site", "GridCE", "Queue"), at_size.QUEUE.split("/"), strict=True))
-    pilot = service.pilot(at_size.QUEUE)
+    job_ids = large_database.live(service, 2, finish=False)
+    later = large_database.CONFIGURATION.replace("JobDescription:", "LaterOption: 1\n    JobDescription:")
+    offer = dict(zip(("Site", "GridCE", "Queue"), large_database.QUEUE.split("/"), strict=True))
+    pilot = service.pilot(large_database.QUEUE)
     with db_database.writing(service.engine) as conn:
         # As `store_text`, which would refuse it.
         store.store_checked(
             conn,
-            replace(validate.parse(at_size.CONFIGURATION, "later.yaml"), source=later),
+            replace(validate.parse(large_database.CONFIGURATION, "later.yaml"), source=later),
             author="test",
             message="",
             expected=None,
@@ -163,10 +163,10 @@ def test_a_process_that_cannot_read_new_options_gives_no_jobs_until_they_are_rol
         service.parts.live.refresh(conn)
     assert pilot.get("/readyz").status_code == 503
     assert pilot.post("/api/v1/matcher/requestJob", json={**offer, "CPUTime": 100_000}).status_code == 503
-    at_size.look(service, job_ids[0])
-    at_size.agents(service)
-    service.configure(at_size.CONFIGURATION)
-    waiting.until(lambda: pilot.get("/readyz").status_code == 200)
+    large_database.look(service, job_ids[0])
+    large_database.agents(service)
+    service.configure(large_database.CONFIGURATION)
+    wait.until(lambda: pilot.get("/readyz").status_code == 200)
     assert pilot.post("/api/v1/matcher/requestJob", json={**offer, "CPUTime": 100_000}).json()["matches"]
 
 
@@ -206,7 +206,7 @@ def test_a_pilot_of_the_last_release_is_understood_and_understands(service: Serv
     user = service.user()
     job = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
     first, second = user.post("/api/v1/jobs", json={"jobs": [job] * 2}).raise_for_status().json()["job_ids"]
-    token = service.token("pilot", vo="cms", queue=at_size.QUEUE, stamp="a1")
+    token = service.token("pilot", vo="cms", queue=large_database.QUEUE, stamp="a1")
     done = subprocess.run(
         [
             sys.executable,
@@ -215,7 +215,7 @@ def test_a_pilot_of_the_last_release_is_understood_and_understands(service: Serv
             str(earlier_release.PILOT),
             service.url,
             token,
-            *at_size.QUEUE.split("/"),
+            *large_database.QUEUE.split("/"),
         ],
         capture_output=True,
         text=True,

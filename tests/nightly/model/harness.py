@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import yaml
 
+from examples.servers.postgres import Postgres
 from examples.servers.starting import free_port
-from tests.acceptance.processes import PILOTAGE, Supervised
-from tests.postgres import Postgres
+from tests.support.processes import PILOTAGE, Supervised
 
 #: `hasty` has short leases: its pilots are the ones that get lost.
 VOS = ("alpha", "beta", "hasty")

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from examples.servers.postgres import Postgres
 from tests.nightly.model import harness
 from tests.nightly.model.commands import Drawing
 from tests.nightly.model.harness import Installation
 from tests.nightly.model.machine import Command, Difference, Machine
-from tests.postgres import Postgres
 
 #: Runs on each database, and commands of each: about a minute on an idle machine. Their number is
 #: bounded, not the time, so that a busy machine tests the same.

@@ -23,8 +23,8 @@ from pilotage.fabric.batch.batch_system import (
 from pilotage.plugins.arc.arc import Arc
 from pilotage.plugins.arc.rest import ArcRest, Credentials
 from pilotage.plugins.batch_check import command
-from tests.arc_ce import ArcCe
-from tests.grid_jobs import Site, ended, montecarlo, output, until
+from tests.support.factories.grid_jobs import Site, ended, montecarlo, output, until
+from tests.support.servers.arc import ArcCe
 
 pytestmark = pytest.mark.debian("arc")
 

@@ -19,9 +19,9 @@ from pilotage.plugins.arc.rest import ArcRest, Credentials, connect
 from pilotage.plugins.batch_check.conformance import CHECKS, Bench
 from pilotage.plugins.batch_check.fault_injection import FaultyHttp
 from taskqueue.db import database
-from tests.arc_ce import ArcCe
-from tests.director_field import Field
-from tests.running_service import running as running_service
+from tests.support.directors_on_slurm import Field
+from tests.support.servers.arc import ArcCe
+from tests.support.service import running as running_service
 
 CONFIG = """
 Resources:

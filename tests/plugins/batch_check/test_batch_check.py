@@ -15,7 +15,7 @@ from pilotage.fabric.batch.dialect import dialect as dialect_dialect
 from pilotage.fabric.batch.local_host import QUEUE, LocalHost
 from pilotage.plugins.batch_check import command
 from pilotage.plugins.batch_check.conformance import CHECKS, Bench, Violated
-from tests.stand_ins import commands
+from tests.support.fakes.batch_commands import commands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.node_script import PYTHONS
 from pilotage.plugins.batch_check.conformance import CHECKS, Bench
 from pilotage.plugins.batch_check.fault_injection import FaultyShell
-from tests import torque
-from tests.grid_engine import GridEngine as Cell
-from tests.htcondor_pool import HTCondorPool
-from tests.stand_ins import commands
+from tests.support.fakes.batch_commands import commands
+from tests.support.servers import torque
+from tests.support.servers.grid_engine import GridEngine as Cell
+from tests.support.servers.htcondor import HTCondorPool
 
 
 def _local_host(directory: Path, _: pytest.FixtureRequest) -> Bench:

@@ -28,8 +28,8 @@ from pilotage.plugins.dirac.jencode import Result
 from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
-from tests import waiting
-from tests.running_service import running
+from tests.support import wait
+from tests.support.service import running
 
 CONFIG = """
 Resources:
@@ -412,7 +412,7 @@ def test_a_claim_that_cannot_be_handed_over_is_given_back(ask: Ask, monkeypatch:
     with monkeypatch.context() as broken:
         broken.setattr("taskqueue.leases.marks.store_mark", lambda *_: 1 / 0)
         assert ask("pia", MATCHER, "requestJob", RESOURCE).status_code == 500
-    waiting.until(lambda: status(ask, job_id) == "Waiting")
+    wait.until(lambda: status(ask, job_id) == "Waiting")
 
 
 def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):

@@ -28,7 +28,7 @@ from tests.plugins.dirac.test_app import (
     status,
     value,
 )
-from tests.running_service import running
+from tests.support.service import running
 
 __all__ = ["chains"]
 

@@ -17,8 +17,8 @@ from pilotage.cli.errors import CommandRefused
 from pilotage.plugins.dirac import command as dirac_door
 from pilotage.plugins.dirac import monitoring
 from taskqueue.db import database
-from tests.http_servers import answering
-from tests.submitted import submit
+from tests.support.factories.submitted_jobs import submit
+from tests.support.servers.http_servers import answering
 
 NOW = datetime(2026, 3, 28, 12, tzinfo=UTC)
 RESOURCES = "Resources: {Sites: {LCG.A.org: {MoUTierLevel: 1}}}\n"

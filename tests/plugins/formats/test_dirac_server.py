@@ -14,8 +14,8 @@ import pytest
 
 from examples.servers.certificates import Authority
 from pilotage.plugins.formats import dirac_server
-from tests.commands import Run, run
-from tests.http_servers import answering
+from tests.support.commands import Run, run
+from tests.support.servers.http_servers import answering
 
 __all__ = ["run"]
 

@@ -16,8 +16,8 @@ from pilotage.plugins.otel.agent import TracesResult, TracesState
 from pilotage.plugins.otel.collector import Collector
 from taskqueue.accounting.wait_times import EndedJob
 from taskqueue.db import database
-from tests import accounted
-from tests.http_servers import answering
+from tests.support.factories import accounted_jobs
+from tests.support.servers.http_servers import answering
 
 MINUTE = timedelta(minutes=1)
 
@@ -75,9 +75,9 @@ def _attributes(span: Span) -> dict[str, str | int | float]:
 
 def _end_two_of_three(engine: Engine, now: datetime) -> list[int]:
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now, 3)
-        leases = accounted.begin(conn, job_ids[:2], now + MINUTE)
-        accounted.finish(conn, leases, now + 2 * MINUTE)
+        job_ids = accounted_jobs.put(conn, now, 3)
+        leases = accounted_jobs.begin(conn, job_ids[:2], now + MINUTE)
+        accounted_jobs.finish(conn, leases, now + 2 * MINUTE)
     return job_ids
 
 

@@ -34,7 +34,7 @@ from taskqueue.sites.scopes import Scope
 from taskqueue.task_queues import shares
 from taskqueue.task_queues.shares import ShareDemand as Waiting
 from taskqueue.task_queues.shares import ShareHolder, UsageSlice
-from tests.submitted import ANN
+from tests.support.factories.submitted_jobs import ANN
 
 NOW = datetime(2026, 3, 28, 12, tzinfo=UTC)
 VOS = ("evil", "lhcb")

@@ -20,7 +20,7 @@ from cs_config import validate
 from pilotage.cli.application import application
 from pilotage.cli.settings import PREFIX, model_with_plugins
 from pilotage.service.metrics import Metrics, StateMetrics
-from tests import http_servers
+from tests.support.servers import http_servers
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COMPOSE = yaml.load((DEPLOY / "compose" / "compose.yaml").read_text(), yaml.CSafeLoader)

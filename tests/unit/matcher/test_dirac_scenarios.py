@@ -13,9 +13,9 @@ from requirements.errors import InvalidResource
 from requirements.requirement_class import RequirementClass, round_to_segment
 from requirements.resource import Exclusion, Resource
 from requirements.values import fold
-from tests import scenario_grid
+from tests.support.factories import scenarios
 
-_DATA = scenario_grid.load("match_scenarios.yaml")
+_DATA = scenarios.load("match_scenarios.yaml")
 _SEGMENTS = (
     *(360, 1_800, 3_600, 21_600, 43_200, 86_400, 172_800, 259_200, 345_600),
     *(518_400, 691_200, 864_000, 1_080_000),

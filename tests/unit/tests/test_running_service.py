@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from tests.running_service import served
+from tests.support.service import served
 
 
 def test_who_connects_before_the_server_has_started_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """What the page on stability promises: no name of commands, HTTP, configuration and the like goes away."""
 
-from tests import stable_names
+from tests.support.documents import stable_names
 
 
 def test_no_stable_name_is_gone() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import readers, tutorials
-from tests.shells import Answer, Shell
-from tests.tutorials import TutorialFailed
+from tests.support.documents import readers, tutorials
+from tests.support.documents.shell import Answer, Shell
+from tests.support.documents.tutorials import TutorialFailed
 
 RIGHT = """# A tutorial
 
@@ -94,7 +94,7 @@ def test_a_wrong_tutorial_fails_with_its_line(
     run = Shell.run
 
     def run_impatiently(shell: Shell, command: str) -> Answer:
-        monkeypatch.setattr("tests.shells.PATIENCE", 1 if "sleep" in command else 600)
+        monkeypatch.setattr("tests.support.documents.shell.PATIENCE", 1 if "sleep" in command else 600)
         return run(shell, command)
 
     monkeypatch.setattr(Shell, "run", run_impatiently)

@@ -29,9 +29,10 @@ from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from tests import databases, waiting
-from tests.claiming import ClaimingProcess, claiming, run
-from tests.waiting import LONG, at, request
+from tests.support import databases, wait
+from tests.support.claimers import ClaimingProcess, claiming, run
+from tests.support.factories import queued_jobs
+from tests.support.factories.queued_jobs import LONG, at, request
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +51,13 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def process(engine: Engine, now: datetime) -> Iterator[ClaimingProcess]:
-    with claiming(engine, waiting.matcher(engine, now)) as process:
+    with claiming(engine, queued_jobs.matcher(engine, now)) as process:
         yield process
 
 
 def _put(engine: Engine, now: datetime, count: int, **about: Any) -> list[int]:
     with database.writing(engine) as conn:
-        return waiting.put(conn, now, count, **about)
+        return queued_jobs.put(conn, now, count, **about)
 
 
 def _ask(number: int = 0, *, seconds: float = 300, **about: Any) -> MatchRequest:
@@ -97,11 +98,11 @@ def test_the_first_request_from_a_place_is_claimed_for_in_the_event_loop(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, 2)
-    with claiming(engine, waiting.matcher(engine, now)) as process:
-        waiting.until(lambda: process.matcher.is_loaded)
+    with claiming(engine, queued_jobs.matcher(engine, now)) as process:
+        wait.until(lambda: process.matcher.is_loaded)
 
         async def work() -> None:
-            for number, place in enumerate((LONG, waiting.ELSEWHERE), 1):
+            for number, place in enumerate((LONG, queued_jobs.ELSEWHERE), 1):
                 answer = await process.ask(replace(_ask(**at(place)), cache_key=place))
                 assert (len(answer.matches), process.in_loop) == (1, number)
 
@@ -111,8 +112,8 @@ def test_the_first_request_from_a_place_is_claimed_for_in_the_event_loop(
 def test_a_first_request_waits_for_no_other_work_in_threads(engine: Engine, now: datetime) -> None:
     _put(engine, now, 1)
     is_over = threading.Event()
-    with claiming(engine, waiting.matcher(engine, now)) as process:
-        waiting.until(lambda: process.matcher.is_loaded)
+    with claiming(engine, queued_jobs.matcher(engine, now)) as process:
+        wait.until(lambda: process.matcher.is_loaded)
 
         async def work() -> MatchResult:
             loop = asyncio.get_running_loop()
@@ -130,8 +131,8 @@ def test_a_place_is_read_once_for_all_first_requests_from_there(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 5)
-    with claiming(engine, waiting.matcher(engine, now)) as process:
-        waiting.until(lambda: process.matcher.is_loaded)
+    with claiming(engine, queued_jobs.matcher(engine, now)) as process:
+        wait.until(lambda: process.matcher.is_loaded)
         readings: list[object] = []
         read = process.matcher.read_place
 
@@ -161,7 +162,7 @@ def test_a_request_that_another_process_answers_sends_no_other_one_to_the_thread
             rival.execute(insert(match_requests).values(row))
             asked = [_ask(1, request_id="r"), _ask(2, request_id="r"), _ask(3)]
             claims = [asyncio.create_task(process.claimer.claim(each, _stays)) for each in asked]
-            await asyncio.to_thread(waiting.until, lambda: _count_waiting_claims(engine) > 0)
+            await asyncio.to_thread(wait.until, lambda: _count_waiting_claims(engine) > 0)
             transaction.commit()
         return await asyncio.gather(*claims)
 
@@ -331,9 +332,9 @@ def test_what_comes_too_late_goes_back(engine: Engine, now: datetime, process: C
         assert [type(each) for each in results] == [NotInTime, NotInTime]
 
     run(work, process)
-    waiting.until(lambda: len(_open_attempts(engine)) == 1)
+    wait.until(lambda: len(_open_attempts(engine)) == 1)
     with database.reading(engine) as conn:
-        assert len(waiting.left(conn)) == len(job_ids) - 1
+        assert len(queued_jobs.left(conn)) == len(job_ids) - 1
 
 
 def test_nothing_is_claimed_for_who_has_gone(engine: Engine, now: datetime, process: ClaimingProcess) -> None:
@@ -376,9 +377,9 @@ def test_a_request_waits_while_a_rival_holds_the_row_of_the_last_job(
         await process.ask(_ask())  # by the thread: the next one begins in the event loop
         monkeypatch.setattr(process.matcher, "serve", count)
         with engine.connect() as rival, rival.begin() as transaction:
-            assert waiting.claim(rival, [waiting.task_queue_of(rival, last)], now)
+            assert queued_jobs.claim(rival, [queued_jobs.task_queue_of(rival, last)], now)
             asking = asyncio.create_task(process.ask(_ask(1)))
-            await asyncio.to_thread(waiting.until, lambda: len(batches) >= 2)
+            await asyncio.to_thread(wait.until, lambda: len(batches) >= 2)
             assert not asking.done(), "it is tried again"
             transaction.rollback()
         return await asking
@@ -408,7 +409,7 @@ def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) ->
     database.upgrade(url)
     engine = database.connect(url)
     _put(engine, now, 2)
-    with claiming(engine, waiting.matcher(engine, now)) as process:
+    with claiming(engine, queued_jobs.matcher(engine, now)) as process:
 
         async def work() -> MatchResult | None:
             await process.ask(_ask())
@@ -426,13 +427,15 @@ def test_a_drain_gives_each_job_once_and_nothing_only_at_its_end(engine: Engine,
         while (answer := await process.ask(_ask(number))).matches:
             given.update(match.job_id for match in answer.matches)
         with database.reading(engine) as conn:
-            return waiting.left(conn)
+            return queued_jobs.left(conn)
 
     async def work() -> list[list[int]]:
         return await asyncio.gather(*(pilot(processes[n % 2], n) for n in range(128)))
 
     with ExitStack() as stack:
-        processes = [stack.enter_context(claiming(engine, waiting.matcher(engine, now))) for _ in range(2)]
+        processes = [
+            stack.enter_context(claiming(engine, queued_jobs.matcher(engine, now))) for _ in range(2)
+        ]
         assert run(work, *processes) == [[]] * 128, "no job waits when nothing is answered"
     assert given == Counter(job_ids)
 
@@ -471,12 +474,14 @@ def test_processes_clients_that_go_and_connections_that_break_lose_and_double_no
             await each.claimer.close()
 
     with ExitStack() as stack:
-        processes = [stack.enter_context(claiming(engine, waiting.matcher(engine, now))) for _ in range(2)]
+        processes = [
+            stack.enter_context(claiming(engine, queued_jobs.matcher(engine, now))) for _ in range(2)
+        ]
         asyncio.run(work())
     assert max(kept.values(), default=0) <= 1, "no job is given twice"
     with database.reading(engine) as conn:
         open_ = _open_attempts(engine)
         matched = list(conn.scalars(select(jobs.c.job_id).where(jobs.c.status == JobStatus.MATCHED.value)))
         assert sorted(open_) == sorted(matched), "each job has one attempt, or none and waits"
-        assert sorted([*matched, *waiting.left(conn)]) == sorted(job_ids), "none is lost"
+        assert sorted([*matched, *queued_jobs.left(conn)]) == sorted(job_ids), "none is lost"
         assert set(kept) <= set(open_), "what a pilot got is its own"

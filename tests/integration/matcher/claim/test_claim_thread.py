@@ -24,13 +24,14 @@ from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.leases import attempts
 from taskqueue.schema import tables
-from tests import reporting, waiting
-from tests.waiting import at, request, until
+from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories.queued_jobs import at, request
+from tests.support.wait import until
 
 
 @pytest.fixture
 def matcher(engine: Engine, now: datetime) -> Matcher:
-    return waiting.matcher(engine, now)
+    return queued_jobs.matcher(engine, now)
 
 
 @pytest.fixture
@@ -51,12 +52,12 @@ def _started(claimer: ClaimWorker) -> Iterator[ClaimWorker]:
 
 def _put(engine: Engine, now: datetime, count: int = 1) -> list[int]:
     with database.writing(engine) as conn:
-        return waiting.put(conn, now, count)
+        return queued_jobs.put(conn, now, count)
 
 
 def _left(engine: Engine) -> list[int]:
     with database.reading(engine) as conn:
-        return waiting.left(conn)
+        return queued_jobs.left(conn)
 
 
 def _answer(ticket: PendingRequest) -> MatchResult:
@@ -90,7 +91,7 @@ def _held_up(monkeypatch: pytest.MonkeyPatch, matcher: Matcher) -> tuple[threadi
 
 def test_a_request_gets_its_job(engine: Engine, now: datetime, claimer: ClaimWorker) -> None:
     [job_id] = _put(engine, now)
-    answer = _answer(claimer.submit(request(**at(waiting.LONG))))
+    answer = _answer(claimer.submit(request(**at(queued_jobs.LONG))))
     assert [match.job_id for match in answer.matches] == [job_id]
     assert claimer.alive
 
@@ -263,7 +264,7 @@ def test_what_was_begun_all_the_same_does_not_go_back(
     ticket = claimer.submit(request(request_id="r"))
     [match] = _answer(ticket).matches
     with database.writing(engine) as conn:
-        reporting.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
+        pilot_reports.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
     claimer.abandon(ticket)
     assert _answer(claimer.submit(request())).reason == "no_task_queue", "it has been looked at by now"
     with database.reading(engine) as conn:
@@ -390,11 +391,11 @@ def test_nothing_is_not_said_while_a_job_that_fits_may_come_free_again(
     postgresql: Engine, now: datetime
 ) -> None:
     with database.writing(postgresql) as conn:
-        [job_id] = waiting.put(conn, now)
-        task_queue = waiting.task_queue_of(conn, job_id)
-    with _started(ClaimWorker(postgresql, waiting.matcher(postgresql, now))) as claimer:
+        [job_id] = queued_jobs.put(conn, now)
+        task_queue = queued_jobs.task_queue_of(conn, job_id)
+    with _started(ClaimWorker(postgresql, queued_jobs.matcher(postgresql, now))) as claimer:
         with postgresql.connect() as rival, rival.begin() as transaction:
-            assert waiting.claim(rival, [task_queue], now)
+            assert queued_jobs.claim(rival, [task_queue], now)
             ticket = claimer.submit(request())
             with pytest.raises(TimeoutError):
                 ticket.future.result(0.3)
@@ -407,13 +408,13 @@ def test_nothing_is_not_said_while_a_job_that_fits_may_come_free_again(
 
 def test_who_waits_for_other_hands_is_told_when_its_time_is_over(postgresql: Engine, now: datetime) -> None:
     with database.writing(postgresql) as conn:
-        [job_id] = waiting.put(conn, now)
-        task_queue = waiting.task_queue_of(conn, job_id)
+        [job_id] = queued_jobs.put(conn, now)
+        task_queue = queued_jobs.task_queue_of(conn, job_id)
     with (
-        _started(ClaimWorker(postgresql, waiting.matcher(postgresql, now))) as claimer,
+        _started(ClaimWorker(postgresql, queued_jobs.matcher(postgresql, now))) as claimer,
         database.writing(postgresql) as rival,
     ):
-        waiting.claim(rival, [task_queue], now)
+        queued_jobs.claim(rival, [task_queue], now)
         with pytest.raises(NotInTime):
             _answer(claimer.submit(request(seconds=0.3)))
 
@@ -425,7 +426,7 @@ def test_many_pilots_of_two_claimers_drain_the_task_queues(engine: Engine, now: 
     ids = []
     with database.writing(engine) as conn:
         for number in range(20):
-            ids += waiting.put(conn, now, 15, owner=f"user{number}")
+            ids += queued_jobs.put(conn, now, 15, owner=f"user{number}")
 
     def pilot(number: int) -> list[int]:
         mine: list[int] = []
@@ -436,7 +437,7 @@ def test_many_pilots_of_two_claimers_drain_the_task_queues(engine: Engine, now: 
             mine += [match.job_id for match in answer.matches]
 
     with contextlib.ExitStack() as at_end, ThreadPoolExecutor(12) as pilots:
-        matchers = [waiting.matcher(engine, now) for _ in range(2)]
+        matchers = [queued_jobs.matcher(engine, now) for _ in range(2)]
         claimers = [at_end.enter_context(_started(ClaimWorker(engine, each))) for each in matchers]
         futures: list[Future[list[int]]] = [pilots.submit(pilot, number) for number in range(12)]
         taken = Counter(job_id for future in futures for job_id in future.result())

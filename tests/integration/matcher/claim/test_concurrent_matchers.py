@@ -12,7 +12,7 @@ from sqlalchemy import Engine, func, select
 
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts, job_log
-from tests import waiting
+from tests.support.factories import queued_jobs
 
 ROOT = Path(__file__).parents[4]
 TASK_QUEUES = 100
@@ -24,9 +24,9 @@ def _fill(engine: Engine, now: datetime) -> list[int]:
     ids: list[int] = []
     with database.writing(engine) as conn:
         for number in range(TASK_QUEUES):
-            asked = replace(waiting.EVERYWHERE, cpu_time=1000 + number)
+            asked = replace(queued_jobs.EVERYWHERE, cpu_time=1000 + number)
             size = JOBS // TASK_QUEUES + (10 if number % 2 else -10)  # some run dry long before others
-            ids += waiting.put(conn, now, size, asked=asked)
+            ids += queued_jobs.put(conn, now, size, asked=asked)
     return ids
 
 
@@ -36,7 +36,7 @@ def test_many_pilots_of_several_processes_drain_everything_once(
     ids = _fill(engine, now)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.draining_process", database_url, "8", str(1 + number)],
+            [sys.executable, "-m", "tests.support.scripts.drain_jobs", database_url, "8", str(1 + number)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -51,7 +51,7 @@ def test_many_pilots_of_several_processes_drain_everything_once(
     assert [process.returncode for process in processes] == [0] * PROCESSES
     taken = Counter(job_id for output in outputs for job_id in json.loads(output))
     with database.reading(engine) as conn:
-        assert waiting.left(conn) == []
+        assert queued_jobs.left(conn) == []
         handed_over = conn.scalar(select(func.count()).select_from(attempts))
         matched = conn.scalar(
             select(func.count()).select_from(job_log).where(job_log.c.to_status == "Matched")

@@ -16,8 +16,8 @@ from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.task_queues import task_queues
-from tests import waiting
-from tests.waiting import EVERYWHERE, request
+from tests.support.factories import queued_jobs
+from tests.support.factories.queued_jobs import EVERYWHERE, request
 
 NODE = {"NumberOfProcessors": 8, "MaxRAM": 16000, "GPUs": 2, "Tag": "ANY"}
 SINGLE = EVERYWHERE
@@ -27,12 +27,12 @@ WHOLE = replace(EVERYWHERE, processors_max=None, whole_node=True)
 
 @pytest.fixture
 def matcher(engine: Engine, now: datetime) -> Matcher:
-    return waiting.matcher(engine, now)
+    return queued_jobs.matcher(engine, now)
 
 
 def _put(engine: Engine, now: datetime, asked: RequirementClass, count: int = 1) -> list[int]:
     with database.writing(engine) as conn:
-        return waiting.put(conn, now, count, asked=asked)
+        return queued_jobs.put(conn, now, count, asked=asked)
 
 
 def _served(matcher: Matcher, *batch: MatchRequest) -> list[tuple[ClaimedJob, ...]]:
@@ -98,7 +98,7 @@ def test_a_pilot_is_filled_where_each_job_is_asked_who_it_is(engine: Engine, now
     _put(engine, now, FOUR, 2)
     _put(engine, now, SINGLE, 9)
     matcher = _limited(now, engine, "RunningLimit: {A.B.ch: {Owner: {nobody: 1}}}")
-    [given] = _served(matcher, request(count=100, **NODE, **waiting.at(waiting.LONG)))
+    [given] = _served(matcher, request(count=100, **NODE, **queued_jobs.at(queued_jobs.LONG)))
     assert sum(_cores(given)) == 8
 
 
@@ -113,12 +113,16 @@ def test_a_pilot_is_filled_as_far_as_the_limits_of_its_site_let_it(
     engine: Engine, now: datetime, options: str, jobs: int
 ) -> None:
     _put(engine, now, SINGLE, 9)
-    [given] = _served(_limited(now, engine, options), request(count=100, **NODE, **waiting.at(waiting.LONG)))
+    [given] = _served(
+        _limited(now, engine, options), request(count=100, **NODE, **queued_jobs.at(queued_jobs.LONG))
+    )
     assert _cores(given) == [1] * jobs
 
 
 def _limited(now: datetime, engine: Engine, options: str) -> Matcher:
-    config = waiting.grid(f"{waiting.GRID}\nOperations: {{Defaults: {{JobScheduling: {{{options}}}}}}}\n")
+    config = queued_jobs.grid(
+        f"{queued_jobs.GRID}\nOperations: {{Defaults: {{JobScheduling: {{{options}}}}}}}\n"
+    )
     return Matcher(engine, lambda: config, lambda: now, Random(1))
 
 
@@ -161,7 +165,7 @@ def test_nothing_is_left_that_a_waiting_job_could_use(
         assert sum(_cores(given)) <= 8
         assert sum(each.allotment.ram_mb or 0 for each in given) <= 16000
         with database.reading(engine) as conn:
-            still = waiting.left(conn)
+            still = queued_jobs.left(conn)
         assert not [job_id for job_id in still if _fits(_asked(engine, job_id), free)]
 
 

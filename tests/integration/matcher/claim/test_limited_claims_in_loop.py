@@ -23,9 +23,10 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes
 from taskqueue.task_queues import wait_causes
-from tests import databases, reporting, scope_counters, stored, waiting
-from tests.claiming import ClaimingProcess, claiming, run
-from tests.waiting import ELSEWHERE, LONG, SHORT, at, request
+from tests.support import databases, scope_counters
+from tests.support.claimers import ClaimingProcess, claiming, run
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT, at, request
 
 SITE = "A.B.ch"
 
@@ -34,7 +35,7 @@ def _config(
     limits: str, version: int = 1, *, of_vo: str = "", other_site: str = ELSEWHERE.site
 ) -> Configuration:
     operations = f"Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{{limits}}}}}}}{of_vo}}}\n"
-    return waiting.grid(waiting.GRID.replace(ELSEWHERE.site, other_site) + operations, version)
+    return queued_jobs.grid(queued_jobs.GRID.replace(ELSEWHERE.site, other_site) + operations, version)
 
 
 @pytest.fixture
@@ -59,10 +60,10 @@ def _process(
 
 def _put(engine: Engine, now: datetime, count: int, *, job_type: str = "MC", vo: str = "lhcb") -> list[int]:
     with database.writing(engine) as conn:
-        asked = replace(waiting.EVERYWHERE, vo=vo, job_types=frozenset({job_type}))
-        ids = waiting.put(conn, now, count, asked=asked)
+        asked = replace(queued_jobs.EVERYWHERE, vo=vo, job_types=frozenset({job_type}))
+        ids = queued_jobs.put(conn, now, count, asked=asked)
         for job_id in ids:
-            stored.force(conn, job_id, job_type=job_type)
+            stored_rows.force(conn, job_id, job_type=job_type)
     return ids
 
 
@@ -86,8 +87,8 @@ def _counted(engine: Engine) -> dict[str, int]:
 
 def _finish(engine: Engine, now: datetime, lease: str) -> None:
     with database.writing(engine) as conn:
-        reporting.start(conn, lease, lease_time=waiting.HOLDER.lease_time, now=now)
-        reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
+        pilot_reports.start(conn, lease, lease_time=queued_jobs.HOLDER.lease_time, now=now)
+        pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)
 
 
 def test_requests_at_limited_places_are_answered_in_the_loop_up_to_the_limit(
@@ -130,7 +131,7 @@ def test_what_a_limit_keeps_out_is_recorded_while_its_place_stays_open(engine: E
         run(work, process)
     causes.store()
     with database.reading(engine) as conn:
-        task_queue = waiting.task_queue_of(conn, kept_out)
+        task_queue = queued_jobs.task_queue_of(conn, kept_out)
         found = wait_causes.read_causes(conn, [task_queue], since=now - timedelta(days=1))[task_queue]
     assert [(each.cause, each.since, each.until) for each in found] == [("limits", now, times[-1])]
 
@@ -263,7 +264,9 @@ def test_a_statement_applies_limits_on_each_attribute_of_a_job(
     }
     for job_id in _put(engine, now, 9):
         with database.writing(engine) as conn:
-            stored.force(conn, job_id, job_group="some", job_name="One", owner="ann", owner_group="lhcb_user")
+            stored_rows.force(
+                conn, job_id, job_group="some", job_name="One", owner="ann", owner_group="lhcb_user"
+            )
     config = _config(f"A.B.ch: {{{attribute}: {{{values[attribute]}: 4, other: 0}}}}")
     with _process(engine, now, config) as process:
 
@@ -279,7 +282,7 @@ def test_a_statement_applies_limits_on_each_attribute_of_a_job(
 def test_a_value_beyond_ascii_is_compared_step_by_step(engine: Engine, now: datetime, spelling: str) -> None:
     for job_id in _put(engine, now, 9):
         with database.writing(engine) as conn:
-            stored.force(conn, job_id, job_group=spelling)
+            stored_rows.force(conn, job_id, job_group=spelling)
     with _process(engine, now, _config("A.B.ch: {JobGroup: {kelvin: 3}}")) as process:
 
         async def work() -> list[bool]:
@@ -308,7 +311,7 @@ def test_what_a_statement_cannot_apply_holds_for_a_process_that_does_not_know_it
         async def work() -> list[bool]:
             await process.ask(_ask())
             stated = f"Operations: {{Defaults: {{JobScheduling: {{{of_others}}}}}}}\n"
-            follower, newer = RuleFollower(engine), waiting.grid(waiting.GRID + stated, version=2)
+            follower, newer = RuleFollower(engine), queued_jobs.grid(queued_jobs.GRID + stated, version=2)
             while not follower.follow(newer):
                 await asyncio.sleep(0.01)
             return [bool((await process.ask(_ask(n))).matches) for n in range(1, 4)]

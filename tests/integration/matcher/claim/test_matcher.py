@@ -29,23 +29,24 @@ from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import match_requests, requirement_classes
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
-from tests import reporting, stored, waiting
-from tests.waiting import ELSEWHERE, LONG, at, request
+from tests.support import concurrency
+from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories.queued_jobs import ELSEWHERE, LONG, at, request
 
 POOL, OTHER_POOL = "a" * 64, "b" * 64
-POOLED = replace(waiting.EVERYWHERE, submit_pool=POOL)
+POOLED = replace(queued_jobs.EVERYWHERE, submit_pool=POOL)
 CMS = MatchCaller(subject="cms-pilot", vos=frozenset({"cms"}))
-BOUND = MatchCaller(subject="bound", vos=frozenset({"lhcb"}), queue=waiting.LONG)
+BOUND = MatchCaller(subject="bound", vos=frozenset({"lhcb"}), queue=queued_jobs.LONG)
 
 
 @pytest.fixture
 def matcher(engine: Engine, now: datetime) -> Matcher:
-    return waiting.matcher(engine, now)
+    return queued_jobs.matcher(engine, now)
 
 
 def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
     with database.writing(engine) as conn:
-        return waiting.put(conn, now, count, **about)  # type: ignore[arg-type]
+        return queued_jobs.put(conn, now, count, **about)  # type: ignore[arg-type]
 
 
 def _serve(matcher: Matcher, *batch: MatchRequest) -> list[list[int] | str]:
@@ -72,15 +73,15 @@ def _one(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
 
 def test_a_pilot_gets_a_job_that_fits(engine: Engine, now: datetime, matcher: Matcher) -> None:
     [job_id] = _put(engine, now)
-    [match] = _one(matcher, request(**at(waiting.LONG))).claimed
+    [match] = _one(matcher, request(**at(queued_jobs.LONG))).claimed
     assert (match.job_id, match.epoch, match.lease_expires_at) == (job_id, 1, now + timedelta(minutes=5))
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_lease_of_a_job_lasts_as_its_own_vo_says(engine: Engine, now: datetime, count: int) -> None:
-    config = waiting.grid(waiting.GRID + "Operations: {cms: {Leases: {Time: 60}}}\n")
-    matcher = waiting.matcher(engine, now, config)
-    _put(engine, now, asked=replace(waiting.EVERYWHERE, vo="cms"), group="cms_user")
+    config = queued_jobs.grid(queued_jobs.GRID + "Operations: {cms: {Leases: {Time: 60}}}\n")
+    matcher = queued_jobs.matcher(engine, now, config)
+    _put(engine, now, asked=replace(queued_jobs.EVERYWHERE, vo="cms"), group="cms_user")
     _put(engine, now)
     both = MatchCaller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
     asked = [request(caller=both, count=count, request_id=str(number)) for number in range(3 - count)]
@@ -92,7 +93,7 @@ def test_the_lease_of_a_job_lasts_as_its_own_vo_says(engine: Engine, now: dateti
 
 
 def test_nothing_to_give_says_so_in_one_word(matcher: Matcher) -> None:
-    asked = request(Foo=1, **at(waiting.LONG))
+    asked = request(Foo=1, **at(queued_jobs.LONG))
     answer = matching.build_answer(asked, _one(matcher, asked))
     assert (answer.matches, answer.reason) == ((), "no_task_queue")
     assert len(answer.warnings) == 1
@@ -112,7 +113,7 @@ def test_a_job_that_comes_after_nothing_was_there_is_found(
 def test_two_matchers_on_one_database_see_each_others_jobs_at_once(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    rival = waiting.matcher(engine, now)
+    rival = queued_jobs.matcher(engine, now)
     rival.refresh()
     ids = _put(engine, now, 2)
     assert sorted([*_serve(matcher, request()), *_serve(rival, request())]) == [[each] for each in ids]
@@ -132,7 +133,7 @@ def test_emptied_task_queues_do_not_hide_the_one_that_has_a_job(
 ) -> None:
     with database.writing(engine) as conn:
         ids = [
-            waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
+            queued_jobs.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
             for number in range(300)
         ]
     matcher.refresh()
@@ -147,13 +148,13 @@ def test_task_queues_that_were_found_empty_are_not_tried_for_ever(
 ) -> None:
     with database.writing(engine) as conn:
         ids = [
-            waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
+            queued_jobs.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
             for number in range(20)
         ]
         task_queues.dequeue(conn, ids)
     assert _one(matcher, request()) == ClaimResult()
     with database.reading(engine) as conn:
-        assert waiting.occupied(conn) == set(), "before nothing is answered, the feed is read again"
+        assert queued_jobs.occupied(conn) == set(), "before nothing is answered, the feed is read again"
 
 
 @pytest.mark.parametrize("position", [2, 4], ids=["directly", "by a query"])
@@ -168,10 +169,10 @@ def test_task_queues_found_empty_before_another_gave_a_job_are_excluded(
     monkeypatch.setattr(prepare, "draw_candidates", draw_in_order)
     with database.writing(engine) as conn:
         ids = [
-            waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
+            queued_jobs.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=1000 + number))[0]
             for number in range(5)
         ]
-        queues = [waiting.task_queue_of(conn, each) for each in ids]
+        queues = [queued_jobs.task_queue_of(conn, each) for each in ids]
     matcher.refresh()
     gone = [each for number, each in enumerate(ids) if number != position]
     with database.writing(engine) as conn:
@@ -196,7 +197,7 @@ def test_nothing_is_answered_by_a_reading_that_begins_after_the_claim(
         """Between reading and claim the job is taken, and another one comes to another task queue."""
         if not late:
             with database.writing(engine) as conn:
-                late.extend(waiting.put(conn, now, owner="bob"))
+                late.extend(queued_jobs.put(conn, now, owner="bob"))
                 task_queues.dequeue(conn, [gone])
         return claim(claimer, requests, now=now)
 
@@ -208,24 +209,24 @@ def test_a_listing_brings_nothing_back_that_was_found_empty(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
     with database.writing(engine) as conn:
-        task_queues.dequeue(conn, waiting.put(conn, now))
+        task_queues.dequeue(conn, queued_jobs.put(conn, now))
     asked = request()
     matcher.settle([_one(matcher, asked)])
     assert demand.get_matching_task_queues(matcher, asked.presented, asked.caller) == []
     assert not matcher._memory.waiting.excluded
     with database.reading(engine) as conn:
-        assert waiting.occupied(conn) == set()
+        assert queued_jobs.occupied(conn) == set()
 
 
 def test_a_task_queue_that_only_seemed_empty_is_tried_again(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
     with database.writing(engine) as conn:
-        [first] = waiting.put(conn, now)
+        [first] = queued_jobs.put(conn, now)
         task_queues.dequeue(conn, [first])
     matcher.settle([_one(matcher, request())])
     with database.writing(engine) as conn:  # it is called occupied still: nobody is told of the new job
-        [second] = waiting.put(conn, now)
+        [second] = queued_jobs.put(conn, now)
     assert _serve(matcher, request()) == [[second]]
 
 
@@ -250,7 +251,7 @@ def test_a_pilot_is_credited_with_its_jobs(engine: Engine, now: datetime, matche
     _put(engine, now, 3)
     with database.writing(engine) as conn:
         pilots.bind_queues(
-            conn, [FirstRequest(stamp="stamp", vo="lhcb", queue=waiting.LONG, processors=2)], now=now
+            conn, [FirstRequest(stamp="stamp", vo="lhcb", queue=queued_jobs.LONG, processors=2)], now=now
         )
     _serve(matcher, request(caller=MatchCaller(subject="p", vos=frozenset({"lhcb"}), stamp="stamp"), count=2))
     with database.reading(engine) as conn:
@@ -266,7 +267,7 @@ def test_the_same_request_gets_the_same_jobs_within_the_lease(
     _put(engine, now, 3)
     first = _one(matcher, request(request_id="r", count=2)).claimed
     again = _one(matcher, request(request_id="r", count=2)).claimed
-    elsewhere = _one(waiting.matcher(engine, now), request(request_id="r", count=2)).claimed
+    elsewhere = _one(queued_jobs.matcher(engine, now), request(request_id="r", count=2)).claimed
     assert sorted(first, key=lambda each: each.job_id) == list(again) == list(elsewhere)
 
 
@@ -275,7 +276,7 @@ def test_the_same_request_twice_in_one_batch_is_one(engine: Engine, now: datetim
     one, two = matcher.serve([request(request_id="r"), request(request_id="r")])
     assert one == two
     with database.reading(engine) as conn:
-        assert len(waiting.left(conn)) == 1
+        assert len(queued_jobs.left(conn)) == 1
 
 
 def test_a_request_id_belongs_to_its_subject(engine: Engine, now: datetime, matcher: Matcher) -> None:
@@ -289,7 +290,7 @@ def test_a_request_whose_jobs_went_back_gets_others(engine: Engine, now: datetim
     [job_id] = _put(engine, now)
     [match] = _one(matcher, request(request_id="r")).claimed
     with database.writing(engine) as conn:
-        reporting.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
+        pilot_reports.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
     [again] = _one(matcher, request(request_id="r")).claimed
     assert (again.job_id, again.epoch) == (job_id, 2)
     assert again.lease != match.lease
@@ -300,18 +301,18 @@ def test_the_same_request_at_two_matchers_at_once_claims_once(
     engine: Engine, now: datetime, *, went_back: bool
 ) -> None:
     _put(engine, now, 8)
-    matchers = [waiting.matcher(engine, now) for _ in range(4)]
+    matchers = [queued_jobs.matcher(engine, now) for _ in range(4)]
     if went_back:
         [first] = _one(matchers[0], request(request_id="r")).claimed
         with database.writing(engine) as conn:
-            reporting.release(conn, first.lease, reason="", max_rescheduling=3, now=now)
+            pilot_reports.release(conn, first.lease, reason="", max_rescheduling=3, now=now)
 
     def ask(number: int) -> tuple[int, ...]:
         return tuple(match.job_id for match in _one(matchers[number], request(request_id="r")).claimed)
 
-    assert len(set(stored.at_once(4, ask))) == 1
+    assert len(set(concurrency.at_once(4, ask))) == 1
     with database.reading(engine) as conn:
-        assert len(waiting.left(conn)) == 7
+        assert len(queued_jobs.left(conn)) == 7
 
 
 # A wrong request disturbs no other.
@@ -320,7 +321,7 @@ def test_the_same_request_at_two_matchers_at_once_claims_once(
 def test_a_wrong_request_in_a_batch_fails_alone(engine: Engine, now: datetime, matcher: Matcher) -> None:
     [job_id] = _put(engine, now)
     unknown = request(Site="A.B.ch", GridCE="ce1", Queue="lnog")
-    assert _serve(matcher, unknown, request(**at(waiting.LONG)), request(Queue="long")) == [
+    assert _serve(matcher, unknown, request(**at(queued_jobs.LONG)), request(Queue="long")) == [
         "QueueNotFound",
         [job_id],
         "InvalidResource",
@@ -341,40 +342,40 @@ def test_what_the_pilot_stated_wrongly_is_told_with_a_suggestion(matcher: Matche
 def pooled(engine: Engine, now: datetime) -> int:
     """A job of a pool that only the queues of CE ce1 at A.B.ch are eligible for."""
     with database.writing(engine) as conn:
-        waiting.pool(conn, now, POOL, waiting.LONG, config=waiting.grid())
-        return waiting.put(conn, now, asked=POOLED)[0]
+        queued_jobs.pool(conn, now, POOL, queued_jobs.LONG, config=queued_jobs.grid())
+        return queued_jobs.put(conn, now, asked=POOLED)[0]
 
 
 def test_the_pools_of_the_stated_queue_count_and_the_pilot_need_not_know_them(
     matcher: Matcher, pooled: int
 ) -> None:
-    assert _serve(matcher, request(**at(waiting.ELSEWHERE))) == ["no_task_queue"]
-    assert _serve(matcher, request(**at(waiting.SHORT))) == [[pooled]]
+    assert _serve(matcher, request(**at(queued_jobs.ELSEWHERE))) == ["no_task_queue"]
+    assert _serve(matcher, request(**at(queued_jobs.SHORT))) == [[pooled]]
 
 
 def test_an_invented_list_takes_no_job(matcher: Matcher, pooled: int) -> None:
-    assert _serve(matcher, request(SubmitPool=POOL, **at(waiting.ELSEWHERE))) == ["no_task_queue"]
+    assert _serve(matcher, request(SubmitPool=POOL, **at(queued_jobs.ELSEWHERE))) == ["no_task_queue"]
 
 
 def test_a_stale_list_neither_gives_nor_hides_a_job(
     engine: Engine, now: datetime, matcher: Matcher, pooled: int
 ) -> None:
-    assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(waiting.ELSEWHERE))) == ["no_task_queue"]
+    assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(queued_jobs.ELSEWHERE))) == ["no_task_queue"]
     with database.writing(engine) as conn:
-        waiting.remap(conn, now, POOL, waiting.ELSEWHERE, config=waiting.grid())
-    assert _serve(matcher, request(SubmitPool=POOL, **at(waiting.LONG))) == ["no_task_queue"]
-    assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(waiting.ELSEWHERE))) == [[pooled]]
+        queued_jobs.remap(conn, now, POOL, queued_jobs.ELSEWHERE, config=queued_jobs.grid())
+    assert _serve(matcher, request(SubmitPool=POOL, **at(queued_jobs.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(queued_jobs.ELSEWHERE))) == [[pooled]]
 
 
 def test_a_mapping_that_changed_unseen_wastes_a_try_and_gives_no_wrong_job(
     engine: Engine, now: datetime, matcher: Matcher, pooled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matcher.refresh()
-    _one(matcher, request(CPUTime=1, **at(waiting.LONG)))  # remembers the pools of the queue
+    _one(matcher, request(CPUTime=1, **at(queued_jobs.LONG)))  # remembers the pools of the queue
     with database.writing(engine) as conn:
-        waiting.remap(conn, now, POOL, config=waiting.grid())
+        queued_jobs.remap(conn, now, POOL, config=queued_jobs.grid())
     monkeypatch.setattr(MatcherCache, "follow", lambda _memory, _conn: 0)
-    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
 
 
 def test_without_a_queue_the_stated_pools_count_where_the_site_has_an_eligible_queue(
@@ -390,7 +391,7 @@ def test_without_a_queue_the_stated_pools_count_where_the_site_has_an_eligible_q
 
 def test_jobs_without_requirements_need_no_pool(engine: Engine, now: datetime, matcher: Matcher) -> None:
     ids = _put(engine, now, 3)
-    assert _serve(matcher, request(), request(Site="Un.Known.ch"), request(**at(waiting.LONG))) == [
+    assert _serve(matcher, request(), request(Site="Un.Known.ch"), request(**at(queued_jobs.LONG))) == [
         [each] for each in ids
     ]
 
@@ -398,10 +399,10 @@ def test_jobs_without_requirements_need_no_pool(engine: Engine, now: datetime, m
 def test_the_site_of_a_known_queue_is_the_configurations(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    asked = replace(waiting.EVERYWHERE, sites=frozenset({"C.D.ch"}), grid_ces=frozenset({"ce"}))
+    asked = replace(queued_jobs.EVERYWHERE, sites=frozenset({"C.D.ch"}), grid_ces=frozenset({"ce"}))
     [job_id] = _put(engine, now, asked=asked)
-    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
-    assert _serve(matcher, request(**at(waiting.ELSEWHERE))) == [[job_id]]
+    assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(**at(queued_jobs.ELSEWHERE))) == [[job_id]]
 
 
 def test_a_token_that_is_bound_to_a_queue_speaks_for_no_other(
@@ -409,12 +410,12 @@ def test_a_token_that_is_bound_to_a_queue_speaks_for_no_other(
 ) -> None:
     [job_id] = _put(engine, now)
     with pytest.raises(NotServed, match=r"A\.B\.ch/ce1/long"):
-        _one(matcher, request(caller=BOUND, **at(waiting.SHORT)))
+        _one(matcher, request(caller=BOUND, **at(queued_jobs.SHORT)))
     assert _serve(matcher, request(caller=BOUND)) == [[job_id]], "its own need not be stated"
 
 
 def test_a_bound_token_gets_the_pools_of_its_queue(matcher: Matcher, pooled: int) -> None:
-    elsewhere = replace(BOUND, queue=waiting.ELSEWHERE)
+    elsewhere = replace(BOUND, queue=queued_jobs.ELSEWHERE)
     assert _serve(matcher, request(caller=elsewhere, SubmitPool=POOL)) == ["no_task_queue"]
     assert _serve(matcher, request(caller=BOUND)) == [[pooled]]
 
@@ -439,8 +440,8 @@ def test_a_queue_that_is_shut_or_not_for_the_vo_gets_nothing(
 
 def test_jobs_of_other_vos_are_never_given(engine: Engine, now: datetime, matcher: Matcher) -> None:
     [job_id] = _put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
-    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
-    assert _serve(matcher, request(caller=CMS, **at(waiting.LONG))) == [[job_id]]
+    assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(caller=CMS, **at(queued_jobs.LONG))) == [[job_id]]
 
 
 def test_a_vo_that_the_token_does_not_stand_for_is_refused(matcher: Matcher) -> None:
@@ -452,15 +453,15 @@ def test_of_several_vos_the_stated_one_is_served(engine: Engine, now: datetime, 
     _put(engine, now)
     [of_cms] = _put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
     both = MatchCaller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
-    assert _serve(matcher, request(caller=both, VO="CMS", **at(waiting.LONG))) == [[of_cms]]
+    assert _serve(matcher, request(caller=both, VO="CMS", **at(queued_jobs.LONG))) == [[of_cms]]
 
 
 def test_a_pool_of_another_vo_does_not_count(engine: Engine, now: datetime, matcher: Matcher) -> None:
     with database.writing(engine) as conn:
-        waiting.pool(conn, now, POOL, waiting.LONG, config=waiting.grid(), vo="cms")
-        waiting.put(conn, now, asked=POOLED)  # cannot be: a pool belongs to one VO
+        queued_jobs.pool(conn, now, POOL, queued_jobs.LONG, config=queued_jobs.grid(), vo="cms")
+        queued_jobs.put(conn, now, asked=POOLED)  # cannot be: a pool belongs to one VO
     assert _serve(matcher, request(Site="A.B.ch", SubmitPool=POOL)) == ["no_task_queue"]
-    assert _serve(matcher, request(**at(waiting.LONG))) == ["no_task_queue"]
+    assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
 
 
 def test_owner_groups_and_owners_limit_what_is_given(engine: Engine, now: datetime, matcher: Matcher) -> None:
@@ -494,14 +495,14 @@ def test_a_director_learns_what_waits_for_a_queue(
     engine: Engine, now: datetime, matcher: Matcher, pooled: int
 ) -> None:
     ids = _put(engine, now, 150)
-    _put(engine, now, asked=replace(waiting.EVERYWHERE, cpu_time=10**8))
-    here = request(**at(waiting.LONG))
+    _put(engine, now, asked=replace(queued_jobs.EVERYWHERE, cpu_time=10**8))
+    here = request(**at(queued_jobs.LONG))
     found = demand.get_matching_task_queues(matcher, here.presented, here.caller)
     by_pool = {each.task_queue.requirement_class.submit_pool: each for each in found}
     assert by_pool.keys() == {None, POOL}
     assert (by_pool[None].waiting, by_pool[None].job_ids) == (150, tuple(ids[:100]))
     assert (by_pool[POOL].waiting, by_pool[POOL].job_ids) == (1, (pooled,))
-    elsewhere = request(**at(waiting.ELSEWHERE))
+    elsewhere = request(**at(queued_jobs.ELSEWHERE))
     assert len(demand.get_matching_task_queues(matcher, elsewhere.presented, elsewhere.caller)) == 1
 
 

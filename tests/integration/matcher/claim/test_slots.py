@@ -29,22 +29,23 @@ from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotLimits, SlotRefusal
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
-from tests import databases, waiting
-from tests.claiming import claim_together
-from tests.waiting import LONG
+from tests.support import databases, wait
+from tests.support.claimers import claim_together
+from tests.support.factories import queued_jobs
+from tests.support.factories.queued_jobs import LONG
 
 HOUR = timedelta(hours=1)
 LARGE = RequirementClass(vo="lhcb", cpu_time=3600, processors_min=8, processors_max=8)
 
 
 def grid(queue: str = "{}", operations: str = "{}") -> Configuration:
-    text = waiting.GRID.replace("{long: {}, short", f"{{long: {queue}, short")
-    return waiting.grid(f"{text}Operations: {{Defaults: {operations}}}\n")
+    text = queued_jobs.GRID.replace("{long: {}, short", f"{{long: {queue}, short")
+    return queued_jobs.grid(f"{text}Operations: {{Defaults: {operations}}}\n")
 
 
 def of_pilot(stamp: str = "s", *, count: int = 1, key: str | None = None, **said: object) -> MatchRequest:
     caller = MatchCaller(subject=f"pilot:{stamp}", vos=frozenset({"lhcb"}), stamp=stamp, queue=LONG)
-    return waiting.request(caller=caller, count=count, request_id=key, **waiting.at(LONG), **said)
+    return queued_jobs.request(caller=caller, count=count, request_id=key, **queued_jobs.at(LONG), **said)
 
 
 class Claims:
@@ -57,16 +58,16 @@ class Claims:
         self,
         *stamps: str,
         processors: int | None = 1,
-        asked: RequirementClass = waiting.EVERYWHERE,
+        asked: RequirementClass = queued_jobs.EVERYWHERE,
     ) -> None:
         """Jobs that wait, and pilots that have stated their slots."""
         first = [FirstRequest(stamp=each, vo="lhcb", queue=LONG, processors=processors) for each in stamps]
         with database.writing(self.engine) as conn:
-            waiting.put(conn, self.now, 20, asked=asked)
+            queued_jobs.put(conn, self.now, 20, asked=asked)
             pilots.bind_queues(conn, first, now=self.now)
 
     def serve(self, *requests: MatchRequest) -> list[ClaimResult]:
-        matcher = waiting.matcher(self.engine, self.now, self.config)
+        matcher = queued_jobs.matcher(self.engine, self.now, self.config)
         served = database.run_with_retry(lambda: matcher.serve(requests))
         assert all(isinstance(each, ClaimResult) for each in served)
         return [each for each in served if isinstance(each, ClaimResult)]
@@ -155,12 +156,12 @@ def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
     first, second = (of_pilot(count=count) for count in counts)
     other = of_pilot("t")
     with ThreadPoolExecutor() as pool, database.writing(engine) as conn:
-        rival = waiting.matcher(engine, now)
+        rival = queued_jobs.matcher(engine, now)
         monkeypatch.setattr(StepwiseClaimer, "claim", partialmethod(claim_inside, conn))
         [before] = rival.serve([first])
         monkeypatch.undo()
         late = pool.submit(Claims(engine, now).serve, second, other)
-        waiting.until(lambda: databases.count_lock_waits(engine) == 1)
+        wait.until(lambda: databases.count_lock_waits(engine) == 1)
         conn.commit()
         results = late.result(timeout=300)
     assert isinstance(before, ClaimResult)
@@ -180,12 +181,12 @@ def claim_inside(
 def test_no_job_is_larger_than_the_slots_of_the_queue(engine: Engine, now: datetime) -> None:
     claims = Claims(engine, now, grid("{NumberOfProcessors: 4, MaxRAM: 2000, GPUs: 1}"))
     with database.writing(engine) as conn:
-        waiting.put(conn, now, asked=LARGE)
-        waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=3600, min_ram=3000))
-        waiting.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=3600, gpus=2))
+        queued_jobs.put(conn, now, asked=LARGE)
+        queued_jobs.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=3600, min_ram=3000))
+        queued_jobs.put(conn, now, asked=RequirementClass(vo="lhcb", cpu_time=3600, gpus=2))
     large = {"NumberOfProcessors": 64, "MaxRAM": 64_000, "GPUs": 8}
     assert claims.serve(of_pilot(count=100, **large))[0].claimed == ()
-    gateway = waiting.request(count=100, **waiting.at(LONG), **large)
+    gateway = queued_jobs.request(count=100, **queued_jobs.at(LONG), **large)
     assert len(claims.serve(gateway)[0].claimed) == 3
 
 
@@ -297,7 +298,7 @@ def test_a_pilot_without_room_is_refused_at_once(
 ) -> None:
     claims = Claims(engine, now)
     claims.begin("s", processors=1)
-    matcher = waiting.matcher(engine, now)
+    matcher = queued_jobs.matcher(engine, now)
     assert len(claims.serve(of_pilot())[0].claimed) == 1
     tries: list[int] = []
     claim = StepwiseClaimer.claim

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from agents import wait_times
 from cs_config.tree.configuration import Configuration
 from pilotage.service.services import utc_now
-from tests.running_service import Service, running
+from tests.support.service import Service, running
 
 Json = Mapping[str, Any]
 JOB = {"Executable": "/bin/true"}

@@ -7,8 +7,8 @@ from sqlalchemy import Engine, event
 from cs_config.tree.configuration import Configuration
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from taskqueue.db import database
-from tests import waiting
-from tests.waiting import LONG, SHORT
+from tests.support.factories import queued_jobs
+from tests.support.factories.queued_jobs import LONG, SHORT
 
 VOS = frozenset({"lhcb"})
 
@@ -30,26 +30,26 @@ def _read(engine: Engine, places: PlaceCache, config: Configuration, now: dateti
 
 
 def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: datetime) -> None:
-    config, places = waiting.grid(), PlaceCache()
+    config, places = queued_jobs.grid(), PlaceCache()
 
     def of_both() -> list[PlacePools]:
         return _read(engine, places, config, now)
 
     with database.writing(engine) as conn:
-        first = waiting.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
+        first = queued_jobs.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
     long, short = of_both()
     assert long.pools is short.pools == {first}
     with database.writing(engine) as conn:
-        second = waiting.pool(conn, now, "b" * 64, LONG, SHORT, config=config)
+        second = queued_jobs.pool(conn, now, "b" * 64, LONG, SHORT, config=config)
     places.forget(VOS)
     long, short = of_both()
     assert long.pools is short.pools == {first, second}
 
 
 def test_the_version_of_the_mapping_is_read_once_for_all_places(engine: Engine, now: datetime) -> None:
-    config, statements = waiting.grid(), list[str]()
+    config, statements = queued_jobs.grid(), list[str]()
     with database.writing(engine) as conn:
-        waiting.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
+        queued_jobs.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
     event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
 
     _read(engine, PlaceCache(), config, now)

@@ -12,7 +12,7 @@ from matcher.claim.claim_request import ClaimResult
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller
 from taskqueue.db import database
-from tests import waiting
+from tests.support.factories import queued_jobs
 
 TREE = """
 Resources:
@@ -37,7 +37,7 @@ Resources:
             never: {Requirements: other.NoSuch > 1}
     B.x: {CEs: {ce: {Queues: {q: {}}}}}
 """
-CONFIG = waiting.grid(TREE)
+CONFIG = queued_jobs.grid(TREE)
 
 
 def queue(name: str) -> QueueAddress:
@@ -46,12 +46,12 @@ def queue(name: str) -> QueueAddress:
 
 def put(engine: Engine, now: datetime, count: int = 1, owner: str = "alice", **body: object) -> list[int]:
     with database.writing(engine) as conn:
-        return waiting.put(conn, now, count, owner=owner, body={"Executable": "x", **body})
+        return queued_jobs.put(conn, now, count, owner=owner, body={"Executable": "x", **body})
 
 
 def ask(engine: Engine, now: datetime, name: str, count: int = 1, **said: object) -> ClaimResult:
-    matcher = waiting.matcher(engine, now, CONFIG)
-    [look] = matcher.serve([waiting.request(count=count, **{**waiting.at(queue(name)), **said})])
+    matcher = queued_jobs.matcher(engine, now, CONFIG)
+    [look] = matcher.serve([queued_jobs.request(count=count, **{**queued_jobs.at(queue(name)), **said})])
     assert isinstance(look, ClaimResult), look
     return look
 
@@ -114,10 +114,10 @@ def test_what_fills_the_placeholders_of_a_job_counts(engine: Engine, now: dateti
         for number in ("6", "7", "8"):
             filled = {"n": number}
             body = {"Executable": "x", "Arguments": "%n", "CPUTime": "%n"}
-            jobs += waiting.put(conn, now, body=body, parameters=filled)
+            jobs += queued_jobs.put(conn, now, body=body, parameters=filled)
     tree = TREE.replace("other.Number == 7", 'other.Arguments == "7"')
-    matcher = waiting.matcher(engine, now, waiting.grid(tree))
-    [look] = matcher.serve([waiting.request(count=5, **waiting.at(queue("mine")))])
+    matcher = queued_jobs.matcher(engine, now, queued_jobs.grid(tree))
+    [look] = matcher.serve([queued_jobs.request(count=5, **queued_jobs.at(queue("mine")))])
     assert isinstance(look, ClaimResult)
     assert [each.job_id for each in look.claimed] == [jobs[1]]
 
@@ -127,8 +127,8 @@ def test_a_listing_shows_only_task_queues_with_jobs_that_are_admitted(engine: En
     put(engine, now, owner="alice", CPUTime=500)
 
     def owners(name: str) -> list[str]:
-        matcher = waiting.matcher(engine, now, CONFIG)
-        said = match_request.read_resource({"CPUTime": 10**7, **waiting.at(queue(name))})
+        matcher = queued_jobs.matcher(engine, now, CONFIG)
+        said = match_request.read_resource({"CPUTime": 10**7, **queued_jobs.at(queue(name))})
         caller = MatchCaller(subject="pilot", vos=frozenset({"lhcb"}))
         return sorted(
             each.task_queue.owner for each in demand.get_matching_task_queues(matcher, said, caller)
@@ -142,8 +142,8 @@ def test_a_listing_shows_only_task_queues_with_jobs_that_are_admitted(engine: En
 def test_who_states_a_site_only_gets_what_every_queue_there_admits(engine: Engine, now: datetime) -> None:
     job = put(engine, now, CPUTime=500)
     assert given(engine, now, "open", Queue=None, GridCE=None) == []
-    matcher = waiting.matcher(engine, now, CONFIG)
-    [look] = matcher.serve([waiting.request(Site="B.x")])
+    matcher = queued_jobs.matcher(engine, now, CONFIG)
+    [look] = matcher.serve([queued_jobs.request(Site="B.x")])
     assert isinstance(look, ClaimResult)
     assert [each.job_id for each in look.claimed] == job
 
@@ -158,6 +158,6 @@ def test_jobs_in_the_hands_of_another_are_worth_another_look(postgres_url: str, 
     engine = database.connect(postgres_url)
     [job] = put(engine, now, CPUTime=500)
     with database.writing(engine) as conn:
-        waiting.claim(conn, [waiting.task_queue_of(conn, job)], now)
+        queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job)], now)
         assert ask(engine, now, "short").in_other_hands
     engine.dispose()

@@ -22,8 +22,8 @@ from taskqueue.schema.tables import attempts, scope_returns
 from taskqueue.sites import scopes
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from taskqueue.sites.scopes import Ban
-from tests import reporting, stored, waiting
-from tests.waiting import LONG
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import LONG
 
 LEASE = timedelta(minutes=5)
 LIMIT = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {VO: {lhcb: 2}}}}}}\n"
@@ -36,7 +36,7 @@ AT_SITE = {"Site": "A.B.ch"}
 
 
 def _matcher(engine: Engine, now: datetime, tree: str, version: int = 1) -> Matcher:
-    config = waiting.grid(tree, version)
+    config = queued_jobs.grid(tree, version)
     return Matcher(engine, lambda: config, lambda: now, Random(1))
 
 
@@ -46,19 +46,19 @@ def _respell(tree: str) -> str:
 
 def _put(engine: Engine, now: datetime, count: int = 9) -> None:
     with database.writing(engine) as conn:
-        waiting.put(conn, now, count)
+        queued_jobs.put(conn, now, count)
 
 
 def _request(matcher: Matcher, where: Mapping[str, object], count: int = 9) -> ClaimResult | PilotageError:
     while True:
-        [found] = matcher.serve([waiting.request(**where, count=count)])
+        [found] = matcher.serve([queued_jobs.request(**where, count=count)])
         if isinstance(found, PilotageError) or not found.in_other_hands:
             return found
         matcher.settle([found])
 
 
 def _claim(matcher: Matcher, where: QueueAddress = LONG, count: int = 9) -> ClaimResult:
-    found = _request(matcher, waiting.at(where), count)
+    found = _request(matcher, queued_jobs.at(where), count)
     assert isinstance(found, ClaimResult)
     return found
 
@@ -72,9 +72,9 @@ def _advertise(engine: Engine, now: datetime, submitting: int, site: str = "A.B.
 
 def test_a_limit_counts_what_runs_at_the_other_spelling(engine: Engine, now: datetime) -> None:
     _put(engine, now)
-    old = _matcher(engine, now, waiting.GRID + LIMIT)
+    old = _matcher(engine, now, queued_jobs.GRID + LIMIT)
     assert len(_claim(old, count=1).claimed) == 1
-    new = _matcher(engine, now, _respell(waiting.GRID + LIMIT), version=2)
+    new = _matcher(engine, now, _respell(queued_jobs.GRID + LIMIT), version=2)
     assert len(_claim(new, RESPELLED).claimed) == 1
     for matcher, queue in ((old, LONG), (new, RESPELLED)):
         assert _claim(matcher, queue).refused == "limits"
@@ -83,9 +83,9 @@ def test_a_limit_counts_what_runs_at_the_other_spelling(engine: Engine, now: dat
 
 def test_a_new_limit_holds_for_a_process_with_the_other_spelling(engine: Engine, now: datetime) -> None:
     _put(engine, now)
-    old = _matcher(engine, now, waiting.GRID)
+    old = _matcher(engine, now, queued_jobs.GRID)
     assert len(_claim(old, count=1).claimed) == 1
-    new = _matcher(engine, now, _respell(waiting.GRID + LIMIT), version=2)
+    new = _matcher(engine, now, _respell(queued_jobs.GRID + LIMIT), version=2)
     new.refresh()
     assert len(_claim(new, RESPELLED, count=1).claimed) == 1
     for count in (1, 9):
@@ -96,7 +96,7 @@ def test_a_ban_stays_when_the_site_is_respelled(engine: Engine, now: datetime) -
     _put(engine, now)
     with database.writing(engine) as conn:
         scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="ops", at=now, until=None))
-    for tree, queue in ((waiting.GRID, LONG), (_respell(waiting.GRID), RESPELLED)):
+    for tree, queue in ((queued_jobs.GRID, LONG), (_respell(queued_jobs.GRID), RESPELLED)):
         for count in (1, 9):
             assert _claim(_matcher(engine, now, tree), queue, count).refused == "banned"
     with database.writing(engine) as conn:
@@ -108,7 +108,7 @@ def test_reservations_and_advertisements_stay_when_the_site_is_respelled(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now)
-    tree = waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE)
+    tree = queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE)
     old = _matcher(engine, now, tree)
     old.refresh()
     _advertise(engine, now, 0)
@@ -124,19 +124,19 @@ def test_a_pilot_without_site_is_refused_where_a_limit_may_concern_it(
     engine: Engine, now: datetime, where: dict[str, object]
 ) -> None:
     _put(engine, now)
-    assert isinstance(_request(_matcher(engine, now, waiting.GRID), where, 1), ClaimResult)
-    refused = _request(_matcher(engine, now, waiting.GRID + LIMIT, version=2), where, 1)
+    assert isinstance(_request(_matcher(engine, now, queued_jobs.GRID), where, 1), ClaimResult)
+    refused = _request(_matcher(engine, now, queued_jobs.GRID + LIMIT, version=2), where, 1)
     assert isinstance(refused, InvalidResource)
     assert "A.B.ch counts its jobs or is banned, so state Site" in str(refused)
     for_others = LIMIT.replace("Defaults", "cms")
     assert isinstance(
-        _request(_matcher(engine, now, waiting.GRID + for_others, version=3), where, 1), ClaimResult
+        _request(_matcher(engine, now, queued_jobs.GRID + for_others, version=3), where, 1), ClaimResult
     )
 
 
 def test_a_pilot_without_site_is_refused_while_a_site_is_banned(engine: Engine, now: datetime) -> None:
     _put(engine, now)
-    matcher = _matcher(engine, now, waiting.GRID)
+    matcher = _matcher(engine, now, queued_jobs.GRID)
     assert isinstance(_request(matcher, {}, 1), ClaimResult)
     with database.writing(engine) as conn:
         scopes.set_ban(conn, Ban(site="C.D.ch", reason="down", author="ops", at=now, until=None))
@@ -151,12 +151,12 @@ def test_a_process_that_has_not_seen_a_new_limit_gives_nothing_to_a_pilot_that_m
     engine: Engine, now: datetime, where: dict[str, object], count: int
 ) -> None:
     _put(engine, now)
-    old = _matcher(engine, now, waiting.GRID)
-    _matcher(engine, now, waiting.GRID + LIMIT_OF_CE, version=2).refresh()
-    [found] = old.serve([waiting.request(**where, count=count)])
+    old = _matcher(engine, now, queued_jobs.GRID)
+    _matcher(engine, now, queued_jobs.GRID + LIMIT_OF_CE, version=2).refresh()
+    [found] = old.serve([queued_jobs.request(**where, count=count)])
     assert isinstance(found, ClaimResult)
     assert (found.claimed, found.in_other_hands) == ((), True)
-    _matcher(engine, now, waiting.GRID + LIMIT_OF_CE.replace("Defaults", "cms"), version=3).refresh()
+    _matcher(engine, now, queued_jobs.GRID + LIMIT_OF_CE.replace("Defaults", "cms"), version=3).refresh()
     assert len(_request(old, where, count).claimed) == count  # type: ignore[union-attr]
 
 
@@ -164,30 +164,30 @@ def test_a_new_throttle_counts_what_is_on_its_way_until_an_advertisement_contain
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now)
-    free = _matcher(engine, now, waiting.GRID)
+    free = _matcher(engine, now, queued_jobs.GRID)
     _advertise(engine, now, 0)
     [first, second, third] = _claim(free, count=3).claimed
     with database.writing(engine) as conn:
-        reporting.start(conn, first.lease, lease_time=LEASE, now=now)
-    throttled = _matcher(engine, now, waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE), version=2)
+        pilot_reports.start(conn, first.lease, lease_time=LEASE, now=now)
+    throttled = _matcher(engine, now, queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE), version=2)
     assert _claim(throttled).refused == "throttled"
     _advertise(engine, now, 0)  # the first has left the submitting ones
     assert _claim(throttled).refused == "throttled"
     with database.writing(engine) as conn:
-        reporting.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+        pilot_reports.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
     assert len(_claim(throttled).claimed) == 1, "the third is still on its way"
     assert third.epoch == 1
-    assert not _cycle(engine, now, waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE)).mended
+    assert not _cycle(engine, now, queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE)).mended
 
 
 def test_a_new_throttle_counts_a_job_that_was_rescheduled_on_its_way_until_its_lease_ends(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now)
-    [first, _] = _claim(_matcher(engine, now, waiting.GRID), count=2).claimed
+    [first, _] = _claim(_matcher(engine, now, queued_jobs.GRID), count=2).claimed
     with database.writing(engine) as conn:
         control.reschedule_job(conn, first.job_id, source="ann", now=now, maximum=1)
-    tree = waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE)
+    tree = queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE)
     throttled = _matcher(engine, now, tree, version=2)
     assert _claim(throttled).refused == "throttled"
     _advertise(engine, now, 0)
@@ -202,10 +202,10 @@ def test_a_new_limit_does_not_count_a_job_that_was_rescheduled_on_its_way(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now)
-    [first, _] = _claim(_matcher(engine, now, waiting.GRID), count=2).claimed
+    [first, _] = _claim(_matcher(engine, now, queued_jobs.GRID), count=2).claimed
     with database.writing(engine) as conn:
         control.reschedule_job(conn, first.job_id, source="ann", now=now, maximum=1)
-    assert len(_claim(_matcher(engine, now, waiting.GRID + LIMIT, version=2)).claimed) == 1
+    assert len(_claim(_matcher(engine, now, queued_jobs.GRID + LIMIT, version=2)).claimed) == 1
     with database.reading(engine) as conn:
         marked = conn.execute(select(attempts.c.job_id).where(attempts.c.counted_by.is_not(None))).scalars()
         assert first.job_id not in set(marked)
@@ -215,14 +215,14 @@ def test_an_advertisement_of_before_the_clock_was_set_back_is_not_fresh(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now)
-    matcher = _matcher(engine, now, waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE))
+    matcher = _matcher(engine, now, queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE))
     for ahead, refused in ((timedelta(days=1), "throttled"), (timedelta(seconds=1), None)):
         _advertise(engine, now + ahead, 0)
         assert _claim(matcher, count=1).refused == refused
 
 
 def _cycle(engine: Engine, now: datetime, tree: str) -> scope_counters.ScopeCountersResult:
-    config: Configuration = waiting.grid(tree, 9)
+    config: Configuration = queued_jobs.grid(tree, 9)
     memory = ScopeCountersState()
     for _ in range(2):
         result = scope_counters.cycle(engine, config, now=now, holder="test", memory=memory)
@@ -234,12 +234,12 @@ def test_ends_of_jobs_at_a_place_without_limits_any_more_are_not_collected(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now)
-    taken = _claim(_matcher(engine, now, waiting.GRID + LIMIT)).claimed
-    _matcher(engine, now, waiting.GRID, version=2).refresh()
+    taken = _claim(_matcher(engine, now, queued_jobs.GRID + LIMIT)).claimed
+    _matcher(engine, now, queued_jobs.GRID, version=2).refresh()
     with database.writing(engine) as conn:
         for job in taken:
-            reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
-    _cycle(engine, now, waiting.GRID)
+            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+    _cycle(engine, now, queued_jobs.GRID)
     with database.reading(engine) as conn:
         assert not conn.execute(select(func.count()).select_from(scope_returns)).scalar_one()
 
@@ -249,15 +249,15 @@ def test_a_limit_of_a_vo_that_equals_the_common_one_counts_its_own_jobs_only(
 ) -> None:
     limit = "JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 2}}}}"
     config = f"Operations: {{Defaults: {{{limit}}}, lhcb: {{{limit}}}}}\n"
-    asked = replace(waiting.EVERYWHERE, job_types=frozenset({"MC"}))
+    asked = replace(queued_jobs.EVERYWHERE, job_types=frozenset({"MC"}))
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, 3, asked=replace(asked, vo="cms"))
-        ids += waiting.put(conn, now, 3, asked=asked)
+        ids = queued_jobs.put(conn, now, 3, asked=replace(asked, vo="cms"))
+        ids += queued_jobs.put(conn, now, 3, asked=asked)
         for job_id in ids:
-            stored.force(conn, job_id, job_type="MC")
-    matcher = _matcher(engine, now, waiting.GRID + config)
+            stored_rows.force(conn, job_id, job_type="MC")
+    matcher = _matcher(engine, now, queued_jobs.GRID + config)
     of_cms = MatchCaller(subject="pilot", vos=frozenset({"cms"}))
-    [found] = matcher.serve([waiting.request(caller=of_cms, **waiting.at(LONG), count=9)])
+    [found] = matcher.serve([queued_jobs.request(caller=of_cms, **queued_jobs.at(LONG), count=9)])
     assert isinstance(found, ClaimResult)
     assert len(found.claimed) == 2
     assert len(_claim(matcher).claimed) == 2

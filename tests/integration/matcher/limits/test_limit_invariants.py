@@ -28,7 +28,7 @@ from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import matching_delays
-from tests import reporting, stored, waiting
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 
 AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2
 IN_GRID, CURB, ABOVE = 3, 2, 4  # jobs at all sites together, and those of a limit with a ramp
@@ -72,7 +72,7 @@ class Limited(RuleBasedStateMachine):
     def begin(self) -> None:
         number = next(_numbers)
         self.site, self.grid, self.ramp = f"L{number}.x", f"w{number}", f"r{number}"
-        self.config = waiting.grid(TREE.format(site=self.site, grid=self.grid, ramp=self.ramp))
+        self.config = queued_jobs.grid(TREE.format(site=self.site, grid=self.grid, ramp=self.ramp))
         both = frozenset({self.site, f"Far{self.site}"})
         self.asked = RequirementClass(vo="lhcb", cpu_time=3600, sites=both)
         self.held: dict[str, tuple[int, str]] = {}  # lease → job, CE: in the hands of a pilot
@@ -93,8 +93,8 @@ class Limited(RuleBasedStateMachine):
     def submit(self) -> None:
         with database.writing(self.engine) as conn:
             for job_type, group in (*KINDS, ("Any", self.grid), ("Any", self.ramp)):
-                [job_id] = waiting.put(conn, self.now, 1, asked=self.asked)
-                stored.force(conn, job_id, job_type=job_type, job_group=group)
+                [job_id] = queued_jobs.put(conn, self.now, 1, asked=self.asked)
+                stored_rows.force(conn, job_id, job_type=job_type, job_group=group)
                 self.kinds[job_id] = (job_type.lower(), group.lower())
 
     @rule(which=st.integers(0, 1), ce=st.sampled_from(list(SITES)), count=st.integers(1, 6))
@@ -126,7 +126,7 @@ class Limited(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: Any) -> None:
         with contextlib.suppress(StaleLease), database.writing(self.engine) as conn:
-            reporting.start(conn, self._one(data), lease_time=LEASE, now=self.now)
+            pilot_reports.start(conn, self._one(data), lease_time=LEASE, now=self.now)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), give_back=st.booleans())
@@ -134,9 +134,9 @@ class Limited(RuleBasedStateMachine):
         lease = self._one(data)
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
             if give_back:
-                reporting.release(conn, lease, reason="", max_rescheduling=9, now=self.now)
+                pilot_reports.release(conn, lease, reason="", max_rescheduling=9, now=self.now)
             else:
-                reporting.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
+                pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
             del self.held[lease]
 
     @precondition(lambda self: self.held)
@@ -191,7 +191,7 @@ class Limited(RuleBasedStateMachine):
     def _free(self, ce: str) -> bool:
         """Whether a job waits that nothing keeps out of a CE."""
         with database.reading(self.engine) as conn:
-            left = [self.kinds[job_id] for job_id in waiting.left(conn) if job_id in self.kinds]
+            left = [self.kinds[job_id] for job_id in queued_jobs.left(conn) if job_id in self.kinds]
         full = {self.grid: IN_GRID, self.ramp: CURB}
         groups = {group for group, most in full.items() if self._count_group(group) >= most}
         if SITES[ce]:
@@ -205,7 +205,7 @@ class Limited(RuleBasedStateMachine):
         )
 
     def _request(self, ce: str, count: int) -> Any:
-        return waiting.request(Site=f"{SITES[ce]}{self.site}", GridCE=ce, Queue="q", count=count)
+        return queued_jobs.request(Site=f"{SITES[ce]}{self.site}", GridCE=ce, Queue="q", count=count)
 
     def _one(self, data: Any) -> str:
         chosen: str = data.draw(st.sampled_from(list(self.held)))

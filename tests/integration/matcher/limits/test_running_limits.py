@@ -31,8 +31,9 @@ from taskqueue.leases import expiry
 from taskqueue.schema.tables import attempts, matching_delays, task_queues, waiting_jobs
 from taskqueue.sites import scopes
 from taskqueue.sites.scopes import Ban
-from tests import reporting, stored, waiting
-from tests.waiting import ELSEWHERE, LONG, SHORT
+from tests.support import concurrency
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT
 
 LIMITS = """
 Operations:
@@ -44,9 +45,9 @@ Operations:
 
 
 def _matcher(
-    engine: Engine, now: datetime, options: str, seed: int = 1, *, tree: str = waiting.GRID
+    engine: Engine, now: datetime, options: str, seed: int = 1, *, tree: str = queued_jobs.GRID
 ) -> Matcher:
-    return _with_open_limits(engine, now, waiting.grid(tree + LIMITS.format(options=options)), seed)
+    return _with_open_limits(engine, now, queued_jobs.grid(tree + LIMITS.format(options=options)), seed)
 
 
 def _with_open_limits(engine: Engine, now: datetime, config: Configuration, seed: int = 1) -> Matcher:
@@ -59,16 +60,16 @@ def _with_open_limits(engine: Engine, now: datetime, config: Configuration, seed
 
 def _put(engine: Engine, now: datetime, count: int, **values: str) -> list[int]:
     types = frozenset({values["job_type"]} if values.get("job_type", "").lower() == "test" else ())
-    asked = replace(waiting.EVERYWHERE, job_types=types)
+    asked = replace(queued_jobs.EVERYWHERE, job_types=types)
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, count, asked=asked, owner=values.get("owner", "alice"))
+        ids = queued_jobs.put(conn, now, count, asked=asked, owner=values.get("owner", "alice"))
         for job_id in ids:
-            stored.force(conn, job_id, **values)
+            stored_rows.force(conn, job_id, **values)
     return ids
 
 
 def _ask(matcher: Matcher, count: int = 1, where: object = LONG) -> ClaimResult:
-    [look] = matcher.serve([waiting.request(**waiting.at(where), count=count)])  # type: ignore[arg-type]
+    [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(where), count=count)])  # type: ignore[arg-type]
     assert isinstance(look, ClaimResult)
     return look
 
@@ -146,20 +147,20 @@ def test_what_ends_makes_room_and_what_is_killed_counts_until_it_has_ended(
         control.kill_job(conn, first.job_id, source="test", now=now)
     assert _ask(matcher).refused == "limits"
     with database.writing(engine) as conn:
-        reporting.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+        pilot_reports.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
     assert len(_ask(matcher, 9).claimed) == 1
 
 
 def test_a_limit_of_a_ce_counts_that_ce(engine: Engine, now: datetime) -> None:
     _put(engine, now, 5, job_type="MC")
     options = "RunningLimit: {A.B.ch: {JobType: {MC: 3}, CEs: {ce1: {JobType: {MC: 1}}}}}"
-    tree = waiting.GRID.replace("long: {VO: [cms]}", "long: {}")
+    tree = queued_jobs.GRID.replace("long: {VO: [cms]}", "long: {}")
     matcher = _matcher(engine, now, options, tree=tree)
     assert len(_ask(matcher, 9).claimed) == 1
     assert len(_ask(matcher, 9, SHORT).claimed) == 0
-    [unsaid] = matcher.serve([waiting.request(Site="A.B.CH", count=9)])
+    [unsaid] = matcher.serve([queued_jobs.request(Site="A.B.CH", count=9)])
     assert isinstance(unsaid, InvalidResource), "it may be at ce1"
-    [look] = matcher.serve([waiting.request(Site="A.B.CH", GridCE="ce2", count=9)])
+    [look] = matcher.serve([queued_jobs.request(Site="A.B.CH", GridCE="ce2", count=9)])
     assert isinstance(look, ClaimResult)
     assert len(look.claimed) == 2
 
@@ -176,7 +177,7 @@ def test_limits_that_a_site_writes_itself_hold_for_all_vos_beside_those_of_the_o
     _put(engine, now, 9, job_type="mc")
     _put(engine, now, 9, owner="slow")
     _put(engine, now, 9, owner="bob")
-    tree = waiting.GRID.replace("VO: [lhcb, cms]", OWN, 1)
+    tree = queued_jobs.GRID.replace("VO: [lhcb, cms]", OWN, 1)
     of_vo = "lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 9}}}}}"
     wider = f"RunningLimit: {{A.B.ch: {{JobType: {{MC: 2}}}}}}\n  {of_vo}"
     matcher = _matcher(engine, now, wider, tree=tree)
@@ -191,7 +192,7 @@ def test_limits_that_a_site_writes_itself_hold_for_all_vos_beside_those_of_the_o
 
 def test_a_site_and_all_vos_have_each_their_counter_of_one_kind(engine: Engine, now: datetime) -> None:
     _put(engine, now, 9, job_type="MC")
-    tree = waiting.GRID.replace("ce1:", "ce1:\n          RunningLimit: {JobType: {MC: 3}}", 1)
+    tree = queued_jobs.GRID.replace("ce1:", "ce1:\n          RunningLimit: {JobType: {MC: 3}}", 1)
     both = "RunningLimit: {A.B.ch: {CEs: {ce1: {JobType: {MC: 4}}}}}"
     assert len(_ask(_matcher(engine, now, both, tree=tree), 9).claimed) == 3
     assert len(_ask(_matcher(engine, now, both, tree=tree.replace("MC: 3", "MC: 9")), 9).claimed) == 1
@@ -204,7 +205,7 @@ def test_delays_of_a_site_and_of_all_vos_have_each_their_tokens(engine: Engine, 
         engine,
         now,
         "MatchingDelay: {A.B.ch: {Owner: {slow: 10}}}",
-        tree=waiting.GRID.replace("VO: [lhcb, cms]", own, 1),
+        tree=queued_jobs.GRID.replace("VO: [lhcb, cms]", own, 1),
     )
     assert len(_ask(matcher, 9).claimed) == 1
     for _ in range(2):
@@ -230,7 +231,9 @@ def test_polling_at_a_full_place_writes_nothing(engine: Engine, now: datetime) -
     _put(engine, now, 1, job_group="G1")
     _put(engine, now, 1, owner="bob")
     with database.writing(engine) as conn:
-        waiting.put(conn, now, 1, asked=RequirementClass(vo="lhcb", cpu_time=60, job_types=frozenset({"MC"})))
+        queued_jobs.put(
+            conn, now, 1, asked=RequirementClass(vo="lhcb", cpu_time=60, job_types=frozenset({"MC"}))
+        )
     with _read_only():
         assert _ask(matcher).refused == "limits"
     [free] = _put(engine, now, 1, job_group="g2")
@@ -239,7 +242,9 @@ def test_polling_at_a_full_place_writes_nothing(engine: Engine, now: datetime) -
 
 def test_polling_where_an_expression_lets_no_job_in_writes_nothing(engine: Engine, now: datetime) -> None:
     asks = "{Policy: expression, Requirements: 'TARGET.JobGroup == \"g2\"', Stale: derived}"
-    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    config = queued_jobs.grid(
+        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
+    )
     matcher = _with_open_limits(engine, now, config)
     _put(engine, now, 3, job_group="g1")
     with _read_only():
@@ -259,7 +264,9 @@ def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuse
     # What is asked beside, now and then, is not counted.
     monkeypatch.setattr(matching, "_FRESH", math.inf)
     monkeypatch.setattr(compiled_rules, "_AGAIN", math.inf)
-    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    config = queued_jobs.grid(
+        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
+    )
     matcher = _with_open_limits(engine, now, config)
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
@@ -284,7 +291,9 @@ def test_a_job_is_asked_itself_where_its_name_tells_it_from_others_of_its_kind(
     engine: Engine, now: datetime
 ) -> None:
     asks = "{Policy: expression, Requirements: 'TARGET.JobName == \"last\"', Stale: derived}"
-    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    config = queued_jobs.grid(
+        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
+    )
     matcher = _with_open_limits(engine, now, config)
     _put(engine, now, 210, job_name="first")
     [wanted] = _put(engine, now, 1, job_name="last")
@@ -296,15 +305,15 @@ def test_jobs_of_groups_whose_descriptions_are_too_long_to_be_cached_are_checked
 ) -> None:
     monkeypatch.setattr(job_groups, "_LONGEST", 200)
     monkeypatch.setattr(job_groups, "_PIECE", 1)
-    config = waiting.grid(
-        waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {GROUP_2}")
+    config = queued_jobs.grid(
+        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {GROUP_2}")
     )
     matcher = _with_open_limits(engine, now, config)
     for group in range(5):
         _put(engine, now, 10, job_group=f"a{group}")
     with database.writing(engine) as conn:
-        [wanted] = waiting.put(conn, now, 1, body={"Executable": "x" * 200})
-        stored.force(conn, wanted, job_group="g2")
+        [wanted] = queued_jobs.put(conn, now, 1, body={"Executable": "x" * 200})
+        stored_rows.force(conn, wanted, job_group="g2")
         [task_queue_id] = conn.execute(select(task_queues.c.task_queue_id)).scalars()
         for _ in range(2):
             known, are_all = job_groups.find_cache(engine).waiting_in(conn, task_queue_id)
@@ -317,7 +326,9 @@ def test_a_kind_that_was_refused_is_asked_again_after_each_match(engine: Engine,
     """The more there are at the site, the more it takes: an odd site, but its own."""
     requirements = 'TARGET.JobGroup == "g2" || CurMatches > 0'
     asks = f"{{Policy: expression, Requirements: '{requirements}', Stale: derived}}"
-    config = waiting.grid(waiting.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}"))
+    config = queued_jobs.grid(
+        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
+    )
     matcher = _with_open_limits(engine, now, config)
     others = _put(engine, now, 120, job_group="g1")
     [wanted] = _put(engine, now, 1, job_group="g2")
@@ -329,7 +340,7 @@ def test_polling_without_a_token_or_at_a_limit_of_ones_vo_writes_nothing(
 ) -> None:
     _put(engine, now, 2, job_group="g1")
     own = "  lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobGroup: {g1: 1}}}}}\n"
-    config = waiting.grid(waiting.GRID + LIMITS.format(options="MaxRescheduling: 3") + own)
+    config = queued_jobs.grid(queued_jobs.GRID + LIMITS.format(options="MaxRescheduling: 3") + own)
     matcher = _with_open_limits(engine, now, config)
     slow = _matcher(engine, now, "MatchingDelay: {A.B.ch: {JobGroup: {g1: 1000}}}")
     assert len(_ask(slow, 9).claimed) == 1
@@ -381,7 +392,7 @@ def test_limits_at_one_place_cost_another_nothing(
     alone = list_statements()
     only_there = RequirementClass(vo="lhcb", cpu_time=3600, sites=frozenset({"A.B.ch"}))
     with database.writing(engine) as conn:
-        waiting.put(conn, now, 50, asked=only_there)
+        queued_jobs.put(conn, now, 50, asked=only_there)
     _put(engine, now, 3, job_type="MC")
     assert len(_ask(_matcher(engine, now, options)).claimed) == 1
     assert list_statements() == alone
@@ -394,7 +405,7 @@ def test_directors_are_told_only_what_the_place_lets_in(engine: Engine, now: dat
     matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobGroup: {full: 0}}}")
 
     def listed() -> list[int]:
-        asked = waiting.request(**waiting.at(LONG))
+        asked = queued_jobs.request(**queued_jobs.at(LONG))
         found = demand.get_matching_task_queues(matcher, asked.presented, asked.caller)
         assert [each.waiting for each in found] == [len(each.job_ids) for each in found]
         return [job_id for each in found for job_id in each.job_ids]
@@ -418,7 +429,7 @@ def test_matchers_at_once_give_no_more_than_the_limit(engine: Engine, now: datet
     matchers = [
         _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 7}}}", seed) for seed in range(4)
     ]
-    looks = stored.at_once(4, lambda number: [_ask_until_free(matchers[number], 2) for _ in range(4)])
+    looks = concurrency.at_once(4, lambda number: [_ask_until_free(matchers[number], 2) for _ in range(4)])
     assert sum(len(look.claimed) for each in looks for look in each) == 7
 
 
@@ -465,7 +476,7 @@ def test_a_delay_holds_for_all_matchers_together_and_a_token_that_is_not_used_is
 ) -> None:
     ids = _put(engine, now, 4, job_type="MC") + _put(engine, now, 1, job_type="User")
     options = "MatchingDelay: {A.B.ch: {JobType: {MC: 10, User: 10}}}"
-    looks = stored.at_once(3, lambda number: _ask(_matcher(engine, now, options, number), 3))
+    looks = concurrency.at_once(3, lambda number: _ask(_matcher(engine, now, options, number), 3))
     taken = sorted(job_id for look in looks for job_id in _ids(look))
     assert taken == [ids[0], ids[-1]]
 
@@ -497,7 +508,7 @@ def test_a_limit_of_a_vo_stands_for_the_common_one(engine: Engine, now: datetime
         LIMITS.format(options=common)
         + "  lhcb: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 3}}}}}\n"
     )
-    config = waiting.grid(waiting.GRID + own)
+    config = queued_jobs.grid(queued_jobs.GRID + own)
     matcher = _with_open_limits(engine, now, config)
     assert len(_ask(matcher, 9).claimed) == 3
 
@@ -506,13 +517,13 @@ def _of_both_vos(engine: Engine, now: datetime, count: int) -> None:
     """Jobs of both VOs whose task queues tell their type."""
     with database.writing(engine) as conn:
         for vo in ("cms", "lhcb"):
-            asked = replace(waiting.EVERYWHERE, vo=vo, job_types=frozenset({"MC"}))
-            for job_id in waiting.put(conn, now, count, asked=asked, group=f"{vo}_user"):
-                stored.force(conn, job_id, job_type="MC")
+            asked = replace(queued_jobs.EVERYWHERE, vo=vo, job_types=frozenset({"MC"}))
+            for job_id in queued_jobs.put(conn, now, count, asked=asked, group=f"{vo}_user"):
+                stored_rows.force(conn, job_id, job_type="MC")
 
 
 def _asked_by(vo: str) -> MatchRequest:
-    return waiting.request(caller=MatchCaller(subject=vo, vos=frozenset({vo})), **waiting.at(LONG))
+    return queued_jobs.request(caller=MatchCaller(subject=vo, vos=frozenset({vo})), **queued_jobs.at(LONG))
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -523,7 +534,7 @@ def test_what_a_vo_with_its_own_limit_takes_counts_for_the_others(
     own = "  cms: {JobScheduling: {RunningLimit: {A.B.ch: {JobType: {MC: 5}}}}}\n"
     text = LIMITS.replace("  cms: {{JobScheduling: {{MaxRescheduling: 5}}}}\n", "")
     common = "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}"
-    config = waiting.grid(waiting.GRID + text.format(options=common) + own)
+    config = queued_jobs.grid(queued_jobs.GRID + text.format(options=common) + own)
     matcher = _with_open_limits(engine, now, config)
     asked = [_asked_by(vo) for vo in ("cms", "cms", "lhcb")]
     looks = matcher.serve(asked) if together else [look for each in asked for look in matcher.serve([each])]
@@ -531,13 +542,13 @@ def test_what_a_vo_with_its_own_limit_takes_counts_for_the_others(
 
 
 def test_a_task_queue_that_a_limit_keeps_out_here_is_drawn_elsewhere(engine: Engine, now: datetime) -> None:
-    mc, user = (replace(waiting.EVERYWHERE, job_types=frozenset({each})) for each in ("MC", "User"))
+    mc, user = (replace(queued_jobs.EVERYWHERE, job_types=frozenset({each})) for each in ("MC", "User"))
     with database.writing(engine) as conn:
-        for job_id in waiting.put(conn, now, 3, asked=mc):
-            stored.force(conn, job_id, job_type="MC")
-        limited = waiting.task_queue_of(conn, job_id)
-        for job_id in waiting.put(conn, now, 20, asked=user, owner="bob"):
-            stored.force(conn, job_id, job_type="User")
+        for job_id in queued_jobs.put(conn, now, 3, asked=mc):
+            stored_rows.force(conn, job_id, job_type="MC")
+        limited = queued_jobs.task_queue_of(conn, job_id)
+        for job_id in queued_jobs.put(conn, now, 20, asked=user, owner="bob"):
+            stored_rows.force(conn, job_id, job_type="User")
     matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 0}}}")
     looks = [_ask(matcher) for _ in range(10)]
     assert all(look.claimed for look in looks)
@@ -555,7 +566,7 @@ def test_a_limit_on_all_sites_counts_the_whole_grid(engine: Engine, now: datetim
     assert _ids(_ask(matcher, 9, ELSEWHERE)) == [free]
     assert _ask(matcher, 9).refused == _ask(matcher, 9, ELSEWHERE).refused == "limits"
     # Also of a pilot that states no site: its jobs count in the grid, whatever site it is at.
-    unplaced = matcher.serve([waiting.request(count=9)])
+    unplaced = matcher.serve([queued_jobs.request(count=9)])
     assert [each.refused for each in unplaced if isinstance(each, ClaimResult)] == ["limits"]
 
 
@@ -573,14 +584,14 @@ def test_matchers_at_all_sites_at_once_give_no_more_than_the_limit(engine: Engin
             found += len(look.claimed)
         return found
 
-    assert sum(stored.at_once(4, ask)) == 7
+    assert sum(concurrency.at_once(4, ask)) == 7
 
 
 def test_batches_of_requests_from_all_sites_keep_a_limit_of_the_grid(engine: Engine, now: datetime) -> None:
     _of_both_vos(engine, now, 9)
     matcher = _matcher(engine, now, "RunningLimit: {AllSites: {VO: {lhcb: 3}}}")
     places = (LONG, ELSEWHERE, SHORT) * 6
-    looks = matcher.serve([waiting.request(**waiting.at(place)) for place in places])
+    looks = matcher.serve([queued_jobs.request(**queued_jobs.at(place)) for place in places])
     claimed = [job.vo for look in looks if isinstance(look, ClaimResult) for job in look.claimed]
     assert claimed.count("lhcb") == 3
 
@@ -591,7 +602,9 @@ def test_a_limit_of_one_vo_on_all_sites_does_not_slow_the_claims_of_another(
     _of_both_vos(engine, now, 9)
     own = "  cms: {JobScheduling: {RunningLimit: {AllSites: {JobGroup: {'': 1}, JobName: {x: 1}}}}}\n"
     text = LIMITS.replace("  cms: {{JobScheduling: {{MaxRescheduling: 5}}}}\n", "")
-    matcher = _with_open_limits(engine, now, waiting.grid(waiting.GRID + text.format(options="{}") + own))
+    matcher = _with_open_limits(
+        engine, now, queued_jobs.grid(queued_jobs.GRID + text.format(options="{}") + own)
+    )
     looks = matcher.serve([_asked_by("lhcb")] * 2)
     assert [len(look.claimed) for look in looks if isinstance(look, ClaimResult)] == [1, 1]
     [look] = matcher.serve([replace(_asked_by("lhcb"), count=4)])
@@ -605,8 +618,8 @@ def test_the_number_of_a_limit_in_force_is_its_counter(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 5, job_type="MC")
-    config = waiting.grid(
-        waiting.GRID + LIMITS.format(options="RunningLimit: {AllSites: {JobType: {mC: 3}}}")
+    config = queued_jobs.grid(
+        queued_jobs.GRID + LIMITS.format(options="RunningLimit: {AllSites: {JobType: {mC: 3}}}")
     )
 
     def read_number() -> int:

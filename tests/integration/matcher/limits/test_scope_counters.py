@@ -33,8 +33,9 @@ from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from taskqueue.task_queues import reclassification
-from tests import earlier_release, reporting, scope_counters, stored, submitted, waiting
-from tests.waiting import ELSEWHERE, LONG, SHORT
+from tests.support import earlier_release, scope_counters, wait
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows, submitted_jobs
+from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT
 
 ROOT = Path(__file__).parents[4]
 SITE = "A.B.ch"
@@ -44,8 +45,8 @@ THROTTLE = "VO: [lhcb, cms]\n      Throttle: {Policy: level0, MaxSubmittingJobs:
 
 
 def _config(limits: str, version: int = 1, *, throttled: bool = False) -> Configuration:
-    tree = waiting.GRID.replace("VO: [lhcb, cms]", THROTTLE) if throttled else waiting.GRID
-    return waiting.grid(tree + LIMITS.format(limits=limits), version)
+    tree = queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE) if throttled else queued_jobs.GRID
+    return queued_jobs.grid(tree + LIMITS.format(limits=limits), version)
 
 
 def _matcher(engine: Engine, now: datetime, config: Configuration, seed: int = 1) -> Matcher:
@@ -54,17 +55,17 @@ def _matcher(engine: Engine, now: datetime, config: Configuration, seed: int = 1
 
 def _put(engine: Engine, now: datetime, count: int, job_type: str = "MC") -> list[int]:
     with database.writing(engine) as conn:
-        ids = waiting.put(
-            conn, now, count, asked=replace(waiting.EVERYWHERE, job_types=frozenset({job_type}))
+        ids = queued_jobs.put(
+            conn, now, count, asked=replace(queued_jobs.EVERYWHERE, job_types=frozenset({job_type}))
         )
         for job_id in ids:
-            stored.force(conn, job_id, job_type=job_type)
+            stored_rows.force(conn, job_id, job_type=job_type)
     return ids
 
 
 def _ask(matcher: Matcher, where: object = LONG, count: int = 1) -> ClaimResult:
     while True:
-        [look] = matcher.serve([waiting.request(**waiting.at(where), count=count)])  # type: ignore[arg-type]
+        [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(where), count=count)])  # type: ignore[arg-type]
         assert isinstance(look, ClaimResult)
         matcher.settle([look])
         if not look.in_other_hands:
@@ -94,10 +95,10 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
         job = taken[number]
         match number:
             case 0:
-                reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+                pilot_reports.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
             case 1:
-                reporting.start(conn, job.lease, lease_time=LEASE, now=now)
-                reporting.finish(conn, job.lease, PayloadResult(status="Done"), now=now)
+                pilot_reports.start(conn, job.lease, lease_time=LEASE, now=now)
+                pilot_reports.finish(conn, job.lease, PayloadResult(status="Done"), now=now)
             case 2:
                 control.reschedule_job(conn, job.job_id, source="test", now=now, maximum=9)
             case 3:
@@ -124,11 +125,11 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
 def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engine, now: datetime) -> None:
     _put(engine, now, 9)
     limits = "Operations: {Defaults: {JobScheduling: {RunningLimit: {AllSites: {JobType: {MC: 3}}}}}}\n"
-    matcher = _matcher(engine, now, waiting.grid(waiting.GRID + limits))
+    matcher = _matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits))
     taken = [*_ask(matcher, count=2).claimed, *_ask(matcher, ELSEWHERE, count=2).claimed]
     assert len(taken) == 3
     with database.writing(engine) as conn:
-        reporting.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
+        pilot_reports.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
     with database.writing(engine) as conn:
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
         conn.execute(text("UPDATE scope_rules SET n = n + 5"))
@@ -136,7 +137,7 @@ def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engi
         assert (difference.rule.n, difference.there) == (7, 2)
         rule_counters.mend(conn, difference.rule, compiled_rules.counts)
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
-    newer = _matcher(engine, now, waiting.grid(waiting.GRID + limits))
+    newer = _matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits))
     assert len(_ask(newer, ELSEWHERE, count=9).claimed) == 1
     with database.reading(engine) as conn:
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
@@ -149,16 +150,16 @@ def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
     matcher = _matcher(engine, now, _config("{JobType: {MC: 1}}"))
     [lost] = _ask(matcher).claimed
     with database.writing(engine) as conn:
-        reporting.start(conn, lost.lease, lease_time=LEASE, now=now)
+        pilot_reports.start(conn, lost.lease, lease_time=LEASE, now=now)
     late = now + 20 * LEASE
     with database.writing(engine) as conn:
         expiry.mark_stalled(conn, silent_since={"lhcb": late}, now=now)
-        reporting.give_up(conn, "lhcb", max_rescheduling=5, now=late)
+        pilot_reports.give_up(conn, "lhcb", max_rescheduling=5, now=late)
     assert scope_counters.agree(engine)
     newer = _matcher(engine, now, _config("{JobType: {MC: 2}, VO: {lhcb: 1}}", version=2))
     newer.refresh()
     with database.writing(engine) as conn:
-        reporting.heartbeat(conn, lost.lease, lease_time=LEASE, now=late)
+        pilot_reports.heartbeat(conn, lost.lease, lease_time=LEASE, now=late)
     with database.reading(engine) as conn:
         returns = conn.execute(select(scope_returns.c.number)).scalars().all()
     assert sorted(returns) == [-1, 1, 1] or sorted(returns) == [1, 1]
@@ -168,7 +169,7 @@ def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
 def test_a_process_with_an_older_configuration_keeps_the_new_limit(engine: Engine, now: datetime) -> None:
     _put(engine, now, 9)
     old = _matcher(engine, now, _config("{JobType: {Other: 1}}", version=1), seed=1)
-    free = _matcher(engine, now, waiting.grid(version=1), seed=3)
+    free = _matcher(engine, now, queued_jobs.grid(version=1), seed=3)
     assert len(_ask(old).claimed) == 1
     new = _matcher(engine, now, _config("{JobType: {MC: 3}}", version=2), seed=2)
     assert len(_ask(new).claimed) == 1
@@ -176,7 +177,7 @@ def test_a_process_with_an_older_configuration_keeps_the_new_limit(engine: Engin
         _ask(matcher)
     assert _count(engine) == 3
     assert scope_counters.agree(engine)
-    looks = free.serve([waiting.request(**waiting.at(LONG)) for _ in range(2)])
+    looks = free.serve([queued_jobs.request(**queued_jobs.at(LONG)) for _ in range(2)])
     assert not any(look.claimed for look in looks if isinstance(look, ClaimResult))
     with database.reading(engine) as conn:
         assert rules.read_version(conn) == (2, 0)
@@ -188,15 +189,15 @@ def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_ope
 ) -> None:
     engine = database.connect(postgres_url)
     _put(engine, now, 9)
-    before = _matcher(engine, now, waiting.grid())
+    before = _matcher(engine, now, queued_jobs.grid())
     assert len(_ask(before, count=2).claimed) == 2
     limited = _config("{JobType: {MC: 3}}", version=2)
     matcher = _matcher(engine, now, limited)
     with database.writing(engine) as rival:
         # A claim that began before the limit was stored, and took a job that it does not know to be counted.
         [task_queue] = rival.execute(text("SELECT DISTINCT task_queue_id FROM waiting_jobs")).scalars()
-        waiting.claim(rival, [task_queue], now, place=_location())
-        [look] = matcher.serve([waiting.request(**waiting.at(LONG))])
+        queued_jobs.claim(rival, [task_queue], now, place=_location())
+        [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(LONG))])
         assert isinstance(look, ClaimResult)
         assert (look.claimed, look.in_other_hands) == ((), True)
     assert _ask(matcher).refused == "limits"
@@ -214,36 +215,36 @@ def test_a_limit_that_is_newer_than_what_runs_counts_each_spelling_until_it_ends
     for each in spellings:
         [job_id] = _put(engine, now, 1, "MC")
         with database.writing(engine) as conn:
-            stored.force(conn, job_id, job_type=each)
-    taken = _ask(_matcher(engine, now, waiting.grid()), count=9).claimed
+            stored_rows.force(conn, job_id, job_type=each)
+    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=9).claimed
     assert len(taken) == 6
     limit = "{JobType: {Kit: 9}}"
     for name in reversed(place.split("/")):
         limit = f"{{{name}: {limit}}}"
     limits = f"Operations: {{lhcb: {{JobScheduling: {{RunningLimit: {limit}}}}}}}\n"
-    matcher = _matcher(engine, now, waiting.grid(waiting.GRID + limits, 2))
+    matcher = _matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits, 2))
     matcher.refresh()
     with database.reading(engine) as conn:
         [rule] = rules.list_rules(conn)
     assert (rule.vo, rule.value, rule.n, rule.opened) == ("lhcb", "kit", 3, True)
     for job in taken:
         with database.writing(engine) as conn:
-            reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
         with scope_counters.snapshot(engine) as conn:
             assert not rule_counters.list_differences(conn, compiled_rules.counts)
     with database.reading(engine) as conn:
         assert [(each.n) for each in rules.read_rules(conn, [rule.scope])] == [0]
 
 
-def _location() -> waiting.Location:
-    return waiting.Location(site=SITE, ce="ce1", queue="long")
+def _location() -> queued_jobs.Location:
+    return queued_jobs.Location(site=SITE, ce="ce1", queue="long")
 
 
 def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 9)
-    assert len(_ask(_matcher(engine, now, waiting.grid()), count=5).claimed) == 5
+    assert len(_ask(_matcher(engine, now, queued_jobs.grid()), count=5).claimed) == 5
     config = _config("{JobType: {MC: 7}}", version=2)
 
     def die(*_: object) -> None:
@@ -263,9 +264,9 @@ def test_new_limits_are_opened_wherever_the_process_that_stores_them_is_killed(
     engine: Engine, database_url: str, now: datetime
 ) -> None:
     _put(engine, now, 4)
-    assert len(_ask(_matcher(engine, now, waiting.grid(version=0)), count=3).claimed) == 3
+    assert len(_ask(_matcher(engine, now, queued_jobs.grid(version=0)), count=3).claimed) == 3
     done = subprocess.run(
-        [sys.executable, "-m", "tests.dying_follower", database_url],
+        [sys.executable, "-m", "tests.support.scripts.rule_follower_crash", database_url],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -305,7 +306,7 @@ def test_a_limit_that_another_process_left_uncounted_is_counted_without_a_new_co
     assert follower.follow(config), "the database is not read for each request"
     monkeypatch.setattr(compiled_rules, "_AGAIN", 0.0)
     follower._until = 0.0
-    waiting.until(lambda: follower.follow(config))
+    wait.until(lambda: follower.follow(config))
     with database.reading(engine) as conn:
         assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(0, True)]
 
@@ -333,7 +334,7 @@ def test_a_limit_that_a_process_of_1_0_has_half_counted_is_counted_anew(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, 9)
-    taken = _ask(_matcher(engine, now, waiting.grid()), count=4).claimed
+    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=4).claimed
     config = _config("{JobType: {MC: 6}}", version=2)
     [[wanted]] = compiled_rules.list_rules(config).values()
     with database.writing(engine) as conn:  # as it stores a rule, and marks two attempts of four
@@ -347,7 +348,7 @@ def test_a_limit_that_a_process_of_1_0_has_half_counted_is_counted_anew(
             conn.execute(update(attempts).where(mark).values(counted_by=text_of_mark))
     for job in (taken[0], taken[3]):
         with database.writing(engine) as conn:
-            reporting.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
     with database.reading(engine) as conn:
         numbers = conn.execute(select(scope_returns.c.number)).scalars().all()
         assert (before.opened, numbers) == (False, [-1]), "it has counted one of the two that ended"
@@ -363,8 +364,8 @@ def test_a_limit_that_a_process_of_1_0_has_half_counted_is_counted_anew(
 
 def _limit_sites(sites: int) -> Configuration:
     limits = ", ".join(f"S.{number}.org: {{JobType: {{MC: 2}}}}" for number in range(sites))
-    return waiting.grid(
-        waiting.GRID + f"Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{{limits}}}}}}}}}\n", 1
+    return queued_jobs.grid(
+        queued_jobs.GRID + f"Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{{limits}}}}}}}}}\n", 1
     )
 
 
@@ -374,7 +375,7 @@ def test_new_limits_of_many_sites_are_stored_and_opened_together(engine: Engine)
         engine, "before_cursor_execute", lambda _conn, _cursor, statement, *_: statements.append(statement)
     )
     follower, config = RuleFollower(engine), _limit_sites(sites)
-    waiting.until(lambda: follower.follow(config))
+    wait.until(lambda: follower.follow(config))
     with database.reading(engine) as conn:
         assert [each.opened for each in rules.list_rules(conn)] == [True] * sites
     assert len(statements) < 2 * sites, "each is counted by a statement of its own, and little more"
@@ -402,8 +403,8 @@ def test_a_locked_scope_keeps_only_its_own_limits_waiting(postgres_url: str) -> 
     with database.writing(engine) as conn:
         # Not as a claim locks it: all rules would wait for the end of that.
         conn.execute(text("UPDATE scopes SET site = site WHERE scope = 's.2.org'"))
-        waiting.until(lambda: not follower.follow(config) and len(list_opened()) == 4)
-    waiting.until(lambda: follower.follow(config))
+        wait.until(lambda: not follower.follow(config) and len(list_opened()) == 4)
+    wait.until(lambda: follower.follow(config))
     assert list_opened() == [f"s.{number}.org" for number in range(5)]
     engine.dispose()
 
@@ -425,7 +426,7 @@ def test_a_scope_that_stays_locked_keeps_only_its_own_stored_limits_closed(postg
 
 def test_what_runs_is_read_once_for_all_new_limits_of_a_scope(engine: Engine, now: datetime) -> None:
     _put(engine, now, 1)
-    assert len(_ask(_matcher(engine, now, waiting.grid()), SHORT).claimed) == 1
+    assert len(_ask(_matcher(engine, now, queued_jobs.grid()), SHORT).claimed) == 1
     limits = "JobType: {MC: 2, Merge: 3, Test: 4}, VO: {lhcb: 2}"
     follower, config = RuleFollower(engine), _config(f"{{{limits}}}", version=2)
     wanted = compiled_rules.list_rules(config)
@@ -434,7 +435,7 @@ def test_what_runs_is_read_once_for_all_new_limits_of_a_scope(engine: Engine, no
     event.listen(
         engine, "before_cursor_execute", lambda _conn, _cursor, statement, *_: statements.append(statement)
     )
-    waiting.until(follower.count_new)
+    wait.until(follower.count_new)
     assert sum("count(*)" in each and "GROUP BY" in each for each in statements) == 1
     with database.reading(engine) as conn:
         found = {(each.attribute, each.value): each.n for each in rules.list_rules(conn)}
@@ -443,12 +444,12 @@ def test_what_runs_is_read_once_for_all_new_limits_of_a_scope(engine: Engine, no
 
 def test_rules_count_as_stored_only_when_their_version_does(postgres_url: str) -> None:
     engine = database.connect(postgres_url)
-    waiting.until(lambda: RuleFollower(engine).follow(_limit_sites(1)))
+    wait.until(lambda: RuleFollower(engine).follow(_limit_sites(1)))
     follower, newer = RuleFollower(engine), replace(_limit_sites(1), version=2)
     with database.writing(engine) as conn:
         conn.execute(text("UPDATE installation SET epoch_floor = epoch_floor"))
         assert not follower.follow(newer)
-    waiting.until(lambda: follower.follow(newer))
+    wait.until(lambda: follower.follow(newer))
     with database.reading(engine) as conn:
         assert rules.read_version(conn) == (2, newer.expiries)
     engine.dispose()
@@ -470,7 +471,7 @@ def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_right(postgres_url:
             [difference] = rule_counters.list_differences(conn, compiled_rules.counts)
             rule_counters.mend(conn, difference.rule, compiled_rules.counts)
             waiter = threads.submit(lock)
-            waiting.until(lambda: waiter.done() or _count_waiting(conn))
+            wait.until(lambda: waiter.done() or _count_waiting(conn))
         assert waiter.result() == [("mc", True, 2)]
     engine.dispose()
 
@@ -496,13 +497,13 @@ def test_counting_goes_on_between_the_claims_for_other_places(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 9)
-    assert len(_ask(_matcher(engine, now, waiting.grid()), count=4).claimed) == 4
+    assert len(_ask(_matcher(engine, now, queued_jobs.grid()), count=4).claimed) == 4
     monkeypatch.setattr(compiled_rules, "_TOGETHER", 1)
     monkeypatch.setattr(compiled_rules, "_AT_A_TIME", -1.0)
     limits = "{JobType: {MC: 5}}, A.0.org: {JobType: {MC: 1}}"
     matcher = _matcher(engine, now, _config(limits, version=2))
-    here, there = waiting.at(LONG), waiting.at(waiting.ELSEWHERE)
-    closed, free = matcher.serve([waiting.request(**here), waiting.request(**there)])
+    here, there = queued_jobs.at(LONG), queued_jobs.at(queued_jobs.ELSEWHERE)
+    closed, free = matcher.serve([queued_jobs.request(**here), queued_jobs.request(**there)])
     assert isinstance(closed, ClaimResult)
     assert isinstance(free, ClaimResult)
     assert (closed.claimed, closed.in_other_hands, len(free.claimed)) == ((), True, 1)
@@ -514,10 +515,10 @@ def _hold_end(conn: Connection, lease: str, how: str, now: datetime) -> None:
     """End an attempt, in a transaction that is not committed yet."""
     match how:
         case "release":
-            reporting.release(conn, lease, reason="", max_rescheduling=9, now=now)
+            pilot_reports.release(conn, lease, reason="", max_rescheduling=9, now=now)
         case "finish":
-            reporting.start(conn, lease, lease_time=LEASE, now=now)
-            reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
+            pilot_reports.start(conn, lease, lease_time=LEASE, now=now)
+            pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)
         case "recall":
             assert lifecycle.recall(conn, lease, reason="", now=now)
         case _:
@@ -531,7 +532,7 @@ def test_a_limit_that_is_stored_while_an_attempt_ends_counts_it_until_then_and_r
 ) -> None:
     engine = database.connect(postgres_url)
     _put(engine, now, 5)
-    taken = _ask(_matcher(engine, now, waiting.grid()), count=3).claimed
+    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=3).claimed
     follower, config = (
         RuleFollower(engine),
         _config("{JobType: {MC: 4}, CEs: {ce1: {JobType: {MC: 9}}}}", version=2),
@@ -547,11 +548,11 @@ def test_a_limit_that_is_stored_while_an_attempt_ends_counts_it_until_then_and_r
             _hold_end(other, taken[1].lease, "finish", now)
         if not is_committed:
             raise InterruptedError
-    waiting.until(lambda: follower.follow(config))
+    wait.until(lambda: follower.follow(config))
     assert scope_counters.agree(engine)
     for job in taken:
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(engine) as conn:
-            reporting.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
+            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
         assert scope_counters.agree(engine)
     engine.dispose()
 
@@ -561,14 +562,14 @@ def test_an_end_that_is_under_way_while_a_limit_is_counted_is_returned_afterward
 ) -> None:
     engine = database.connect(postgres_url)
     _put(engine, now, 5)
-    taken = _ask(_matcher(engine, now, waiting.grid()), count=3).claimed
+    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=3).claimed
     follower, config = RuleFollower(engine), _config("{JobType: {MC: 4}}", version=2)
     wanted = compiled_rules.list_rules(config)
     assert follower._store(wanted, (config.version, config.expiries), wanted)
     with database.reading(engine) as conn:
         new = rules.list_uncounted(conn)
     with database.writing(engine) as ending:
-        reporting.release(ending, taken[0].lease, reason="", max_rescheduling=9, now=now)
+        pilot_reports.release(ending, taken[0].lease, reason="", max_rescheduling=9, now=now)
         with database.writing(engine) as conn:
             scopes.lock_scopes(conn, [SITE])
             rule_counters.count_rules(conn, new, compiled_rules.counts)
@@ -582,12 +583,12 @@ def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgres_url: 
     engine = database.connect(postgres_url)
     _put(engine, now, 9)
     matcher = _matcher(engine, now, _config("{JobType: {MC: 5}}"))
-    here, there = waiting.at(LONG), waiting.at(waiting.ELSEWHERE)
+    here, there = queued_jobs.at(LONG), queued_jobs.at(queued_jobs.ELSEWHERE)
     matcher.refresh()
     with database.writing(engine) as rival:
         scopes.lock_scopes(rival, [SITE])
         for _ in range(6):  # the last ones wait for a moment
-            busy, free = matcher.serve([waiting.request(**here), waiting.request(**there)])
+            busy, free = matcher.serve([queued_jobs.request(**here), queued_jobs.request(**there)])
             assert isinstance(busy, ClaimResult)
             assert isinstance(free, ClaimResult)
             assert (busy.claimed, busy.refused, busy.in_other_hands) == ((), None, True)
@@ -620,14 +621,14 @@ def _end(engine: Engine, now: datetime, lease: str, how: int) -> None:
     with database.writing(engine) as conn:
         match how:
             case 0:
-                reporting.release(conn, lease, reason="", max_rescheduling=9, now=now)
+                pilot_reports.release(conn, lease, reason="", max_rescheduling=9, now=now)
             case 1:
-                reporting.start(conn, lease, lease_time=LEASE, now=now)
-                reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
+                pilot_reports.start(conn, lease, lease_time=LEASE, now=now)
+                pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)
             case 2:
                 lifecycle.recall(conn, lease, reason="", now=now)
             case _:
-                reporting.release(conn, lease, reason="", max_rescheduling=9, now=now)
+                pilot_reports.release(conn, lease, reason="", max_rescheduling=9, now=now)
                 raise StaleLease("the transaction is rolled back")
 
 
@@ -676,7 +677,7 @@ def test_counters_hold_beside_matchers_of_the_last_release_while_limits_change(
         LIMITS.format(limits=f"{{JobType: {{MC: {limit}}}, CEs: {{ce1: {{JobType: {{MC: 4}}}}}}}}")
         for limit in MOST.values()
     ]
-    trees.write_text("---\n".join(waiting.GRID + each for each in texts))
+    trees.write_text("---\n".join(queued_jobs.GRID + each for each in texts))
     script = ROOT / "tests" / "earlier_matcher.py"
     over = threading.Event()
     held: list[str] = []
@@ -718,12 +719,12 @@ def test_a_listing_does_not_take_off_twice_what_an_advertisement_has_acknowledge
     _advertise(engine, now, 0)
     [taken] = _ask(matcher).claimed
     with database.writing(engine) as conn:
-        reporting.release(conn, taken.lease, reason="", max_rescheduling=3, now=now)
+        pilot_reports.release(conn, taken.lease, reason="", max_rescheduling=3, now=now)
     _advertise(engine, now, 6)
     with database.reading(engine) as conn:
         [rule] = rules.read_rules(conn, [SITE.lower()])
     assert rule.n == 0
-    asked = waiting.request(**waiting.at(LONG))
+    asked = queued_jobs.request(**queued_jobs.at(LONG))
     assert not demand.get_matching_task_queues(matcher, asked.presented, asked.caller)
 
 
@@ -749,15 +750,15 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
     first = list(_ask(matcher, count=4).claimed)
     assert len(first) == 4
     with database.writing(engine) as conn:
-        reporting.release(conn, first[0].lease, reason="", max_rescheduling=3, now=now)
-        reporting.start(conn, first[1].lease, lease_time=LEASE, now=now)
+        pilot_reports.release(conn, first[0].lease, reason="", max_rescheduling=3, now=now)
+        pilot_reports.start(conn, first[1].lease, lease_time=LEASE, now=now)
     assert len(_ask(matcher, count=9).claimed) == 3
     assert _ask(matcher).refused == "throttled"
     assert agree()
     _advertise(engine, now, 1)
     assert _ask(matcher).refused == "throttled"
     with database.writing(engine) as conn:
-        reporting.start(conn, first[2].lease, lease_time=LEASE, now=now)
+        pilot_reports.start(conn, first[2].lease, lease_time=LEASE, now=now)
         control.reschedule_job(conn, first[2].job_id, source="test", now=now, maximum=9)
     assert _ask(matcher).refused == "throttled", "it may still run"
     _advertise(engine, now, 1)
@@ -788,10 +789,10 @@ def test_a_throttle_that_another_process_has_counted_meanwhile_is_not_counted_ag
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, 20)
-    claimed = _ask(_matcher(engine, now, waiting.grid()), count=4).claimed
+    claimed = _ask(_matcher(engine, now, queued_jobs.grid()), count=4).claimed
     with database.writing(engine) as conn:
         for job in claimed:
-            reporting.start(conn, job.lease, lease_time=LEASE, now=now)
+            pilot_reports.start(conn, job.lease, lease_time=LEASE, now=now)
     follower, new = _throttle_uncounted(engine)
     follower._count(new)
     for _ in range(2):
@@ -812,12 +813,12 @@ def test_a_job_whose_type_has_changed_before_its_task_queue_counts_for_its_own_l
         "JobDescription: {JobType: {default: %s}}",
     )
     first, second = (
-        submitted.grid(
-            f"{submitted.GRID}Operations: {{Defaults: {{{default % job_type}, {limits}}}}}\n", version
+        submitted_jobs.grid(
+            f"{submitted_jobs.GRID}Operations: {{Defaults: {{{default % job_type}, {limits}}}}}\n", version
         )
         for version, job_type in ((1, "User"), (2, "Merge"))
     )
-    submission.submit(engine, first, submitted.ANN, [{"Executable": "a"}] * 6, now=now)
+    submission.submit(engine, first, submitted_jobs.ANN, [{"Executable": "a"}] * 6, now=now)
     matcher = _matcher(engine, now, first)
     options = options_for(second, "lhcb")
     with database.writing(engine) as conn:
@@ -830,6 +831,6 @@ def test_a_job_whose_type_has_changed_before_its_task_queue_counts_for_its_own_l
     assert scope_counters.agree(engine)
     for job in claimed:
         with database.writing(engine) as conn:
-            reporting.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
+            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
     with scope_counters.snapshot(engine) as conn:
         assert {number for _, number in scope_counters.list_counts(conn)} == {0}

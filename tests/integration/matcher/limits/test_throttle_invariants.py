@@ -32,8 +32,8 @@ from taskqueue.leases import expiry
 from taskqueue.leases.reports import Note, NoteReport, PayloadResult
 from taskqueue.schema.tables import attempts
 from taskqueue.sites import occupancy, reservations, scopes
-from tests import reporting, stored, waiting
-from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.fakes.site_counter import GATHERING, POLLING, SUBMITTING, Gateway
 
 SUBMITTING_AT_MOST, BUSY_AT_MOST, JOBS_AT_MOST = 2, 3, 4
 TREE = """
@@ -67,7 +67,7 @@ class Throttled(RuleBasedStateMachine):
     def begin(self, policy: Policy) -> None:
         self.policy = policy
         self.site = f"S{next(_numbers)}.x"
-        self.config = waiting.grid(TREE.format(site=self.site, policy=policy))
+        self.config = queued_jobs.grid(TREE.format(site=self.site, policy=policy))
         self.gateway = Gateway()
         self.on_their_way: dict[str, int] = {}  # lease → job, matched and not there yet
         self.jobs: dict[str, int] = {}  # lease → job, of those that are there
@@ -76,7 +76,7 @@ class Throttled(RuleBasedStateMachine):
         self.watermarks: list[int] = []
         self.sent: list[reservations.Advertisement] = []
         with database.writing(self.engine) as conn:
-            waiting.put(conn, self.now, 12)
+            queued_jobs.put(conn, self.now, 12)
         self.restart()
         assert self._advertise(self.gateway.count(None))
 
@@ -176,9 +176,9 @@ class Throttled(RuleBasedStateMachine):
     def note(self, data: Any, lease_time: timedelta) -> None:
         """A pilot notes what it prepares; the lease time of its VO may have changed."""
         lease = self._one(data, {**self.on_their_way, **self.gateway.phases})
-        report = NoteReport(lease=lease, sender=reporting.ANYBODY, note=Note(minor_status="Preparing"))
+        report = NoteReport(lease=lease, sender=pilot_reports.ANYBODY, note=Note(minor_status="Preparing"))
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
-            reporting.record(conn, report, self.now, reporting.rules(lease_time))
+            pilot_reports.record(conn, report, self.now, pilot_reports.rules(lease_time))
 
     @precondition(lambda self: self.on_their_way or self.gateway.phases)
     @rule(data=st.data(), is_undelivered=st.booleans())
@@ -189,7 +189,7 @@ class Throttled(RuleBasedStateMachine):
         self.gateway.phases.pop(lease, None)
         undelivered = {"is_undelivered": is_undelivered, "max_rescheduling": 1000}
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
-            reporting.release(conn, lease, reason="test", now=self.now, **undelivered)
+            pilot_reports.release(conn, lease, reason="test", now=self.now, **undelivered)
 
     @rule()
     def lose(self) -> None:
@@ -198,7 +198,7 @@ class Throttled(RuleBasedStateMachine):
             later = self.now + LEASE / 100
             expiry.mark_stalled(conn, silent_since={"lhcb": later}, now=later)
             self.now = later + LEASE / 100
-            reporting.give_up(conn, "lhcb", now=self.now, max_rescheduling=1000)
+            pilot_reports.give_up(conn, "lhcb", now=self.now, max_rescheduling=1000)
 
     @rule()
     def fetch_watermark(self) -> None:
@@ -262,15 +262,15 @@ class Throttled(RuleBasedStateMachine):
         assert look.refused == (None if room else "throttled") or not self._waiting()
         self.matchers[which].settle([look])
         with database.writing(self.engine) as conn:
-            waiting.put(conn, self.now, len(look.claimed))
+            queued_jobs.put(conn, self.now, len(look.claimed))
         return look
 
     def _request(self, count: int) -> Any:
-        return waiting.request(Site=self.site, GridCE="ce", Queue="q", count=count)
+        return queued_jobs.request(Site=self.site, GridCE="ce", Queue="q", count=count)
 
     def _waiting(self) -> bool:
         with database.reading(self.engine) as conn:
-            return bool(waiting.left(conn))
+            return bool(queued_jobs.left(conn))
 
     def _room(self) -> int:
         with database.reading(self.engine) as conn:
@@ -284,7 +284,7 @@ class Throttled(RuleBasedStateMachine):
     def _start(self, lease: str) -> None:
         try:
             with database.writing(self.engine) as conn:
-                reporting.start(conn, lease, lease_time=LEASE, now=self.now)
+                pilot_reports.start(conn, lease, lease_time=LEASE, now=self.now)
             self.started.add(lease)
         except StaleLease:
             self.gateway.phases.pop(lease, None)
@@ -294,7 +294,7 @@ class Throttled(RuleBasedStateMachine):
     def _hear(self, lease: str) -> None:
         try:
             with database.writing(self.engine) as conn:
-                answer = reporting.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
+                answer = pilot_reports.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
         except StaleLease:
             del self.gateway.phases[lease]
         else:
@@ -304,7 +304,7 @@ class Throttled(RuleBasedStateMachine):
 
     def _report(self, lease: str) -> None:
         with contextlib.suppress(StaleLease, IllegalTransition), database.writing(self.engine) as conn:
-            reporting.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
+            pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=self.now)
 
     def _watermark(self) -> int:
         with database.writing(self.engine) as conn:
@@ -352,7 +352,7 @@ def test_our_own_states_count_a_job_that_is_rescheduled_on_its_way_until_its_lea
     machine = _derive(engine, now)()
     machine.begin(policy=Policy.LEVEL0)
     derived = TREE.replace("Lifetime: 300000000", "Lifetime: 60\n        Stale: derived")
-    machine.config = waiting.grid(derived.format(site=machine.site, policy=Policy.LEVEL0), 2)
+    machine.config = queued_jobs.grid(derived.format(site=machine.site, policy=Policy.LEVEL0), 2)
     machine.restart()
     machine.now += LEASE
     machine.match(which=0, count=2)
@@ -369,10 +369,10 @@ def test_our_own_states_count_a_job_that_is_rescheduled_on_its_way_until_its_lea
 
 def test_a_job_that_was_taken_away_on_its_way_does_not_complete_there(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, JobStatus.COMPLETING)
-        stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now, JobStatus.COMPLETING)
+        stored_rows.open_attempt(conn, job_id, now)
         conn.execute(update(attempts).values(site="A.B.ch", closed_at=now, closed_as=occupancy.TAKEN_AWAY))
-        stored.open_attempt(conn, job_id, now, epoch=2)
+        stored_rows.open_attempt(conn, job_id, now, epoch=2)
         found = occupancy.count_jobs(conn, "A.B.ch", now=now)
     assert found == occupancy.Occupancy(jobs=1, submitting=1, gathering=0)
 
@@ -384,7 +384,7 @@ def test_an_advertised_number_of_matches_bounds_nothing_once_our_own_states_coun
     machine = _derive(engine, now)()
     machine.begin(policy=Policy.LEVEL0)
     derived = TREE.replace("Lifetime: 300000000", "Lifetime: 60\n        Stale: derived")
-    machine.config = waiting.grid(derived.format(site=machine.site, policy=Policy.EXPRESSION), 2)
+    machine.config = queued_jobs.grid(derived.format(site=machine.site, policy=Policy.EXPRESSION), 2)
     machine.restart()
     advertised = {name: 1, "MaxJobs": 3, "Requirements": "CurMatches < MaxJobs"}
     assert machine._advertise(reservations.Advertisement(attributes=advertised))
@@ -397,7 +397,7 @@ def test_our_own_states_replace_advertised_numbers_in_any_spelling(engine: Engin
     machine = _derive(engine, now)()
     machine.begin(policy=Policy.LEVEL0)
     derived = TREE.replace("Lifetime: 300000000", "Lifetime: 60\n        Stale: derived")
-    machine.config = waiting.grid(derived.format(site=machine.site, policy=Policy.EXPRESSION), 2)
+    machine.config = queued_jobs.grid(derived.format(site=machine.site, policy=Policy.EXPRESSION), 2)
     machine.restart()
     advertised = {"currentsubmittingjobs": 9, "Requirements": "currentsubmittingjobs < 2"}
     assert machine._advertise(reservations.Advertisement(attributes=advertised))

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from taskqueue.db import database
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.sites import reservations
-from tests import reporting, waiting
-from tests.gateway import GATHERING, POLLING, SUBMITTING, Gateway
+from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.fakes.site_counter import GATHERING, POLLING, SUBMITTING, Gateway
 
 ROOT = Path(__file__).parents[4]
 PROCESSES = 3
@@ -49,7 +49,7 @@ class Site:
         self.most = max(self.most, self.gateway.total)
         self.most_submitting = max(self.most_submitting, self.gateway.number(SUBMITTING))
         with database.writing(self.engine) as conn:
-            reporting.start(conn, lease, lease_time=LEASE, now=datetime.now(UTC))
+            pilot_reports.start(conn, lease, lease_time=LEASE, now=datetime.now(UTC))
 
     def work(self) -> None:
         for lease, phase in list(self.gateway.phases.items()):
@@ -60,7 +60,7 @@ class Site:
                 continue
             del self.gateway.phases[lease]
             with database.writing(self.engine) as conn:
-                reporting.finish(conn, lease, PayloadResult(status="Done"), now=datetime.now(UTC))
+                pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=datetime.now(UTC))
 
     def advertise(self) -> None:
         with database.writing(self.engine) as conn:
@@ -75,13 +75,21 @@ def test_no_process_gives_what_another_has_given(engine: Engine, database_url: s
     file.write_text(TREE)
     lasting.touch()
     with database.writing(engine) as conn:
-        waiting.put(conn, datetime.now(UTC), 500)
+        queued_jobs.put(conn, datetime.now(UTC), 500)
     site = Site(engine)
     site.advertise()
     leases: queue.SimpleQueue[str] = queue.SimpleQueue()
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.asking_process", database_url, str(file), "T.x/ce/q", str(lasting)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.scripts.request_matches",
+                database_url,
+                str(file),
+                "T.x/ce/q",
+                str(lasting),
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

@@ -34,9 +34,9 @@ from taskqueue.leases import assignment
 from taskqueue.pools import mapping
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement
-from tests import submitted, waiting
-from tests.submitted import submit
-from tests.waiting import at, request
+from tests.support.factories import queued_jobs, submitted_jobs
+from tests.support.factories.queued_jobs import at, request
+from tests.support.factories.submitted_jobs import submit
 
 GRID = """
 Resources:
@@ -67,7 +67,7 @@ class Grid:
 
     def __init__(self, engine: Engine, now: datetime, text: str = GRID) -> None:
         self.engine, self.now = engine, now
-        self.config = submitted.grid(text)
+        self.config = submitted_jobs.grid(text)
         self.matcher = Matcher(engine, lambda: self.config, lambda: self.now, Random(1))
 
     def change_before_claim(self, text: str) -> list[ClaimResult]:
@@ -88,13 +88,13 @@ class Grid:
 
     def submit(self, requirements: object, vo: str = "lhcb") -> int:
         jobs = [{"Executable": "a.sh", "Requirements": requirements}]
-        ids = submit(self.engine, self.config, self.now, *jobs, submitter=replace(submitted.ANN, vo=vo))
+        ids = submit(self.engine, self.config, self.now, *jobs, submitter=replace(submitted_jobs.ANN, vo=vo))
         batch.optimize(self.engine, self.config, ids, now=self.now)
         return ids[0]
 
     def change(self, text: str) -> None:
         """A new version, before any agent has seen it."""
-        self.config = submitted.grid(text, self.config.version + 1)
+        self.config = submitted_jobs.grid(text, self.config.version + 1)
 
     def refresh(self) -> None:
         assert pool_agent.cycle(self.engine, self.config, now=self.now, holder="me") is not None
@@ -228,7 +228,7 @@ def test_a_repetition_gets_no_job_without_the_flags_that_it_needs(grid: Grid, la
         assert isinstance(other, ClaimResult)
         if other.claimed:
             assert [match.job_id for match in other.claimed] == [anywhere]
-    assert submitted.job(grid.engine, job).status == "Waiting"
+    assert submitted_jobs.job(grid.engine, job).status == "Waiting"
     grid.change(FORWARDING)
     grid.refresh()
     assert grid.answer(asked) == [job]
@@ -260,7 +260,7 @@ def test_flags_that_cannot_be_read_cost_no_job(
     for each in grid.matcher.doubts.due():
         with database.writing(grid.engine) as conn:
             assert in_doubt_claims.release_if_claimed(conn, each.request, each.leases, now=grid.now)
-    assert {submitted.job(grid.engine, each).status for each in jobs} == {"Waiting"}
+    assert {submitted_jobs.job(grid.engine, each).status for each in jobs} == {"Waiting"}
 
 
 def test_the_claim_of_who_submits_checks_the_configuration_again(grid: Grid) -> None:
@@ -298,7 +298,7 @@ def test_what_the_node_does_not_state_is_unknown_not_absent(grid: Grid) -> None:
 
 def test_a_job_without_requirements_asks_for_no_facts(grid: Grid, engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job] = waiting.put(conn, now)
+        [job] = queued_jobs.put(conn, now)
     grid.submit({"OS": "el8"})
     assert grid.ask(at(MIXED)) == [job]
     assert grid.ask(at(MIXED)) == "node"
@@ -320,7 +320,7 @@ def test_a_pilot_without_a_queue_must_do_at_every_queue_of_its_place(grid: Grid)
 def test_a_claim_without_a_queue_asks_for_the_check_at_every_queue(grid: Grid) -> None:
     job = grid.submit({"OS": "el9"})
     with database.writing(grid.engine) as conn:
-        task_queue = waiting.task_queue_of(conn, job)
+        task_queue = queued_jobs.task_queue_of(conn, job)
         site, version = Location(site="A.B.ch"), grid.config.version
 
         def left(place: Location) -> bool:
@@ -340,7 +340,7 @@ def test_a_claim_without_a_queue_asks_for_the_check_at_every_queue(grid: Grid) -
 
 
 def pool_of(grid: Grid, job_id: int) -> str:
-    pool = submitted.job(grid.engine, job_id).submit_pool
+    pool = submitted_jobs.job(grid.engine, job_id).submit_pool
     assert pool is not None
     return pool
 

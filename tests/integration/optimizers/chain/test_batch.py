@@ -37,9 +37,20 @@ from taskqueue.schema.tables import (
 )
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.task_queues import listing
-from tests import by_hand, databases, stored
-from tests.submitted import ANN, GRID, grid, job, log_of, store_grid, submit, waiting, way
-from tests.waiting import until
+from tests.support import concurrency, databases
+from tests.support.factories import single_rows, stored_rows
+from tests.support.factories.submitted_jobs import (
+    ANN,
+    GRID,
+    grid,
+    job,
+    log_of,
+    store_grid,
+    submit,
+    waiting,
+    way,
+)
+from tests.support.wait import until
 
 JOB = {"Executable": "a.sh"}
 NEEDS_4000 = {**JOB, "Requirements": {"Memory": 4000}}
@@ -54,7 +65,7 @@ def count(engine: Engine, table: object) -> int:
 
 def queues(engine: Engine, pool: str) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in by_hand.list_eligible_queues(conn, pool)]
+        return [str(queue) for queue in single_rows.list_eligible_queues(conn, pool)]
 
 
 def with_step(name: str, step: Step) -> dict[str, Step]:
@@ -162,7 +173,7 @@ def test_a_step_that_runs_twice_changes_nothing_the_second_time(engine: Engine, 
 
 def test_workers_with_the_same_jobs_do_not_collide(engine: Engine, now: datetime) -> None:
     ids = submit(engine, grid(), now, *([NEEDS_4000, JOB] * 100))
-    results = stored.at_once(4, lambda _: batch.optimize(engine, grid(), ids, now=now))
+    results = concurrency.at_once(4, lambda _: batch.optimize(engine, grid(), ids, now=now))
     assert sorted(job_id for result in results for job_id in result.waiting) == ids
     assert waiting(engine) == ids
     assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
@@ -174,19 +185,19 @@ def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_
     wanted = [{**JOB, "Requirements": {"Memory": 100 + number % 10}} for number in range(60)]
     ids = submit(engine, grid(), now, *wanted)
     shuffled = [ids, ids[::-1], ids[30:] + ids[:30]]
-    stored.at_once(3, lambda number: batch.optimize(engine, grid(), shuffled[number], now=now))
+    concurrency.at_once(3, lambda number: batch.optimize(engine, grid(), shuffled[number], now=now))
     assert waiting(engine) == ids
     assert count(engine, submit_pools) == 10
     assert count(engine, pool_mappings) == 10
-    assert count(engine, by_hand.POOL_QUEUES) == 30
+    assert count(engine, single_rows.POOL_QUEUES) == 30
 
 
 def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: datetime) -> None:
     ids = submit(engine, grid(), now, *([NEEDS_4000] * 8))
     pairs = [ids[start : start + 2] for start in range(0, 8, 2)]
-    stored.at_once(4, lambda number: batch.optimize(engine, grid(), pairs[number], now=now))
+    concurrency.at_once(4, lambda number: batch.optimize(engine, grid(), pairs[number], now=now))
     assert count(engine, pool_mappings) == 1
-    assert count(engine, by_hand.POOL_QUEUES) == 2
+    assert count(engine, single_rows.POOL_QUEUES) == 2
     assert waiting(engine) == ids
 
 
@@ -221,7 +232,7 @@ def test_a_job_that_cannot_be_stored_is_held_alone_until_it_can(engine: Engine, 
 def test_a_description_that_cannot_be_read_fails_its_job_alone(engine: Engine, now: datetime) -> None:
     good, bad = submit(engine, grid(), now, JOB, {**JOB, "JobName": "x"})
     with database.writing(engine) as conn:
-        stored.force(conn, bad, parameters="{not json")
+        stored_rows.force(conn, bad, parameters="{not json")
     result = batch.optimize(engine, grid(), [good, bad], now=now)
     assert (result.waiting, result.failed) == ((good,), (bad,))
     assert job(engine, bad).minor_status == "JobSanity optimizer"
@@ -259,7 +270,7 @@ def test_a_later_option_neither_fails_nor_changes_an_accepted_job(
     before = asked(engine, job_id)
     with database.writing(engine) as conn:
         if was_taken:  # and is sent back by an operator, who counts its reschedulings anew
-            stored.force(conn, job_id, epoch=1)
+            stored_rows.force(conn, job_id, epoch=1)
             control.reset_job(conn, job_id, source="ann", now=now)
         else:
             control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)

@@ -16,8 +16,8 @@ from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 from taskqueue.schema.tables import trials as table
-from tests import stored
-from tests.submitted import grid, job, submit, waiting
+from tests.support.factories import stored_rows
+from tests.support.factories.submitted_jobs import grid, job, submit, waiting
 
 JOB = {"Executable": "a.sh"}
 POISON = {**JOB, "JobName": "poison"}
@@ -104,7 +104,7 @@ def _away(*_: object, **__: object) -> None:
 
 def test_crashes_are_counted_by_the_holders_that_are_gone(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = stored.job_ids(conn, now)
+        [job_id] = stored_rows.job_ids(conn, now)
         for holder in ("a", "a", "b", "c"):
             optimizer_queue.begin_trial(conn, [job_id], holder=holder)
         assert optimizer_queue.count_crashes(conn, [job_id], holder="c") == {job_id: 2}

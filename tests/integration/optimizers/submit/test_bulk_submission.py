@@ -18,8 +18,18 @@ from taskqueue.errors import QuotaExceeded
 from taskqueue.jobs import control, submission
 from taskqueue.jobs.descriptions import read_description
 from taskqueue.schema.tables import descriptions
-from tests import stored
-from tests.submitted import ANN, GRID, grid, job, log_of, store_grid, submit, waiting, way
+from tests.support.factories import stored_rows
+from tests.support.factories.submitted_jobs import (
+    ANN,
+    GRID,
+    grid,
+    job,
+    log_of,
+    store_grid,
+    submit,
+    waiting,
+    way,
+)
 
 KINDS = (
     "Requirements = other.Memory >= 4000;\nCPUTime = 3600;\n",
@@ -137,7 +147,7 @@ def test_a_count_is_gone_on_from_and_never_lets_too_many_in(
 ) -> None:
     limited = grid(f"{GRID}Operations: {{Defaults: {{Limits: {{WaitingJobsPerOwner: 20}}}}}}\n")
     with database.writing(engine) as conn:
-        ended = stored.job_ids(conn, now, 30)
+        ended = stored_rows.job_ids(conn, now, 30)
         control.kill_jobs(conn, ended, source="test", now=now)
     counts: list[Sequence[object]] = []
     monkeypatch.setattr(submission, "_count_waiting", _counting(counts))

@@ -26,7 +26,7 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.pools import pools
 from taskqueue.schema.tables import queue_class_versions
 from taskqueue.task_queues import task_queues
-from tests.submitted import ANN, GRID, grid, job, store_grid, submit, way
+from tests.support.factories.submitted_jobs import ANN, GRID, grid, job, store_grid, submit, way
 
 TEXT = """
 Executable = "run.sh";
@@ -270,7 +270,7 @@ import os, signal, sys
 from datetime import datetime
 from optimizers.submit import submission
 from taskqueue.db import database
-from tests.submitted import ANN, grid
+from tests.support.factories.submitted_jobs import ANN, grid
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

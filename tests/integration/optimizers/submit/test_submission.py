@@ -21,8 +21,9 @@ from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, submission
 from taskqueue.schema.tables import descriptions as descriptions_table
 from taskqueue.schema.tables import jobs as jobs_table
-from tests import stored, waiting
-from tests.submitted import ANN, GRID, OPERATOR, grid, job, submit
+from tests.support import concurrency, wait
+from tests.support.factories import stored_rows
+from tests.support.factories.submitted_jobs import ANN, GRID, OPERATOR, grid, job, submit
 
 JOB = {"Executable": "a.sh"}
 
@@ -138,7 +139,7 @@ def test_a_refused_submission_does_not_use_up_its_key(engine: Engine, now: datet
 
 
 def test_the_same_key_at_once_makes_the_jobs_once(engine: Engine, now: datetime) -> None:
-    answers = stored.at_once(4, lambda _: submit(engine, grid(), now, JOB, JOB, key="k"))
+    answers = concurrency.at_once(4, lambda _: submit(engine, grid(), now, JOB, JOB, key="k"))
     assert len({tuple(answer) for answer in answers}) == 1
     assert count(engine) == 2
 
@@ -194,7 +195,7 @@ def test_waiting_jobs_have_limits(engine: Engine, now: datetime, option: str, me
     with pytest.raises(QuotaExceeded):
         submit(engine, config, now, JOB)
     with database.writing(engine) as conn:
-        stored.force(conn, last, status="Running")
+        stored_rows.force(conn, last, status="Running")
     assert submit(engine, config, now, JOB)
 
 
@@ -213,7 +214,7 @@ def test_a_limit_holds_for_submissions_at_the_same_time(
             monkeypatch.setattr(submission, "store_jobs", store_jobs)
             second.append(threads.submit(submit, engine, config, now, JOB, JOB, JOB))
             if engine.dialect.name == "postgresql":  # on SQLite it waits for the end of this transaction
-                waiting.until(lambda: second[0].done() or _count_waits_for_a_quota(conn))
+                wait.until(lambda: second[0].done() or _count_waits_for_a_quota(conn))
             return ids
 
         monkeypatch.setattr(submission, "store_jobs", storing)
@@ -257,7 +258,7 @@ def test_one_owner_stores_only_so_much_at_once_that_the_limit_holds(
             reserve(one)
             reserve(other)
             waits = threads.submit(reserve, third)
-            waiting.until(lambda: _count_waits_for_a_quota(one) == 1)
+            wait.until(lambda: _count_waits_for_a_quota(one) == 1)
         waits.result()
     engine.dispose()
 
@@ -280,7 +281,7 @@ def test_small_submissions_that_wait_for_a_large_one_do_not_wait_for_each_other_
             ids = store_jobs(conn, *jobs, **values)
             monkeypatch.setattr(submission, "store_jobs", store_jobs)
             small.extend(threads.submit(submit, engine, config, now, JOB) for _ in range(2))
-            waiting.until(lambda: _count_waits_for_a_quota(conn) == 2)
+            wait.until(lambda: _count_waits_for_a_quota(conn) == 2)
             return ids
 
         monkeypatch.setattr(submission, "store_jobs", storing)
@@ -312,7 +313,7 @@ def test_counts_of_few_owners_are_kept(
     monkeypatch.setattr(submission, "_CACHED", 3)
     engine = database.connect(postgres_url)
     with database.writing(engine) as conn:
-        stored.job_ids(conn, now, 3)
+        stored_rows.job_ids(conn, now, 3)
         limits = LimitOptions.model_validate({"WaitingJobsPerOwner": 2, "WaitingJobsPerVO": 2})
         for number in range(5):
             submission.check_quota(conn, {("cms", f"ann{number}"): 1}, {"cms": limits}, now=now)

@@ -21,11 +21,11 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import Engine
 
 from agents import sweep
+from examples.servers.redis_server import RedisServer
 from optimizers.workers import rq
 from optimizers.workers.rq import RQNotifier
 from requirements.states import JobStatus
-from tests.redis_server import RedisServer
-from tests.submitted import GRID, grid, job, store_grid, submit, waiting, way
+from tests.support.factories.submitted_jobs import GRID, grid, job, store_grid, submit, waiting, way
 
 JOB = {"Executable": "a.sh", "Requirements": {"Memory": 4000}}
 ROOT = Path(__file__).parents[4]
@@ -52,7 +52,7 @@ class Workers:
     def start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log_file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.optimizer_worker", *self._arguments],
+                [sys.executable, "-m", "tests.support.scripts.slow_optimizer", *self._arguments],
                 cwd=ROOT,
                 stdout=log_file,
                 stderr=log_file,

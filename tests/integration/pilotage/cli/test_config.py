@@ -11,8 +11,8 @@ from sqlalchemy import Engine
 
 from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Finding, Health
-from tests.commands import Run, run, send_to
-from tests.running_service import Service, running
+from tests.support.commands import Run, run, send_to
+from tests.support.service import Service, running
 
 __all__ = ["run"]
 

@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 
 from pilotage.cli.commands.config import edit
 from pilotage.cli.connection import ServiceOptions
-from tests.commands import Run, run, send_to
-from tests.running_service import Service, running
+from tests.support.commands import Run, run, send_to
+from tests.support.service import Service, running
 
 __all__ = ["run"]
 

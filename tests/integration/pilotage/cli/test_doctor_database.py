@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from examples.servers.postgres import Postgres
 from examples.servers.starting import wait_until
 from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Finding, Health
-from tests.postgres import Postgres
 
 
 def _found(url: str, home: Path, now: datetime, **others: object) -> dict[str, Finding]:

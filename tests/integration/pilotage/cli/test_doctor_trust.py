@@ -12,7 +12,7 @@ from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Finding, Health
 from pilotage.cli.settings import Settings
 from pilotage.service.services import utc_now
-from tests.token_issuer import TokenIssuer
+from tests.support.servers.token_issuer import TokenIssuer
 
 
 @pytest.fixture(scope="module")

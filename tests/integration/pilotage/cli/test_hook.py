@@ -10,7 +10,7 @@ import pytest
 from agents import web_hooks
 from agents.web_hooks import SendResult, WebHooksState
 from pilotage.cli import application
-from tests.running_service import CONFIG, Service
+from tests.support.service import CONFIG, Service
 
 Run = Callable[..., str]
 URL = "https://portal.example.org/jobs"

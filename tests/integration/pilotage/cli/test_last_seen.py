@@ -20,7 +20,8 @@ from taskqueue.db import database, history, incarnation
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.db.history import SeenCommit
 from taskqueue.schema.tables import seen_commits
-from tests import databases, waiting
+from tests.support import databases
+from tests.support.factories import queued_jobs
 
 pytestmark = databases.BOTH
 
@@ -46,7 +47,7 @@ def other(engine: Engine, tmp_path: Path) -> Iterator[tuple[Engine, Settings]]:
 
 def _submit(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        waiting.put(conn, now)
+        queued_jobs.put(conn, now)
 
 
 def _start(engine: Engine, chosen: Settings, now: datetime) -> LastSeen:
@@ -90,7 +91,7 @@ def test_numbers_of_a_transaction_that_was_rolled_back_are_no_commits(
 
     def submit_and_fail() -> None:
         with database.writing(engine) as conn:
-            waiting.put(conn, now, 5)
+            queued_jobs.put(conn, now, 5)
             if engine.dialect.name == "postgresql":  # on SQLite it would wait for the end of this one
                 seen.look(now)
             raise ZeroDivisionError
@@ -238,7 +239,7 @@ def test_a_home_that_cannot_be_written_is_known_to_its_processes(
     seen = _start(engine, chosen, now)
     seen.look(now)
     with database.writing(engine) as conn:
-        waiting.put(conn, now)
+        queued_jobs.put(conn, now)
         conn.execute(update(seen_commits).values(number=1))
     seen.look(now)
     assert database.is_lost(engine)

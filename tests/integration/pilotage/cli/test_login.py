@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from pilotage.cli import application
 from pilotage.cli.commands import login
 from pilotage.client.api import Json, ServiceAway
-from tests.running_service import Service
+from tests.support.service import Service
 
 
 def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -11,7 +11,7 @@ import pytest
 from pilotage import ApiError, AsyncClient, Client, PilotageError
 from pilotage.cli import application
 from pilotage.client.api import ServiceClient
-from tests.running_service import Service
+from tests.support.service import Service
 
 Run = Callable[..., tuple[int, str, str]]
 

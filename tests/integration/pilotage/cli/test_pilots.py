@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.cli import application
-from tests.running_service import Service
+from tests.support.service import Service
 
 LONG, SHORT = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short"
 #: Standard output of a command that did what it was to.

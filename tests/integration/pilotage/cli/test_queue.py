@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.cli import application
-from tests.running_service import Service
+from tests.support.service import Service
 
 SITE, QUEUE = "LCG.A.org", "LCG.A.org/ce1/long"
 ASKED = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}

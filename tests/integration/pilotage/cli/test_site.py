@@ -14,8 +14,8 @@ from pilotage.cli import application
 from pilotage.cli.commands import site
 from pilotage.cli.errors import WrongUsage
 from pilotage.client.api import ServiceClient
-from tests import waiting
-from tests.running_service import Service
+from tests.support import wait
+from tests.support.service import Service
 
 SITE = "LCG.A.org"
 THROTTLE = "Throttle: {Policy: brokering, MaxJobs: 5, MaxSubmittingJobs: 2}"
@@ -243,7 +243,7 @@ def test_the_watermark_is_fetched_before_a_slow_command_counts(
             kwargs={"patience": 300.0},
         )
         watching.start()
-        waiting.until(counts.exists)
+        wait.until(counts.exists)
         # It counted already: this one is not in what it will print.
         gateway.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
         go.touch()

@@ -7,8 +7,8 @@ import pytest
 from pilotage.cli.processes.site_file import TokenFile
 from pilotage.client.api import ApiError, ServiceClient
 from pilotage.fabric.director.configuration import InvalidDirector
-from tests.forward_proxy import ForwardProxy
-from tests.running_service import Service
+from tests.support.servers.http_proxy import ForwardProxy
+from tests.support.service import Service
 
 
 def tokens(directory: Path, token: str) -> TokenFile:

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric import bundle
-from tests.lease_server import LeaseServer
-from tests.pilot_process import PilotProcess, files_of, run, sandbox, wait_until_gone, wait_until_there
+from tests.support.fakes.lease_server import LeaseServer
+from tests.support.pilot_process import (
+    PilotProcess,
+    files_of,
+    run,
+    sandbox,
+    wait_until_gone,
+    wait_until_there,
+)
 
 CANDIDATES = (
     "/usr/bin/python3",

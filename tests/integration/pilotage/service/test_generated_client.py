@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.debian import ALL_OF_THEM
-from tests.running_service import Service
+from tests.support.service import Service
 
 #: In an environment of its own: it needs other versions of packages than this program.
 _PYTHON = (

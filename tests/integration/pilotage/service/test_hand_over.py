@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from taskqueue.db import database
-from tests.lease_server import QUEUE, TOKEN, LeaseServer
-from tests.running_service import Service, running
+from tests.support.fakes.lease_server import QUEUE, TOKEN, LeaseServer
+from tests.support.service import Service, running
 
 CONFIG = """
 Resources:

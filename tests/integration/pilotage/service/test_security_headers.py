@@ -1,6 +1,6 @@
 import pytest
 
-from tests.running_service import Service
+from tests.support.service import Service
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pilotage.cli.processes import serve
 from pilotage.service.app import create_app
-from tests.access import QUEUE
-from tests.running_service import running_on_sqlite, served
+from tests.support.routes_by_role import QUEUE
+from tests.support.service import running_on_sqlite, served
 
 
 class Arriving:

@@ -11,9 +11,10 @@ import pytest
 
 from cs_config.options import bounds
 from pilotage.service.app import create_app
-from tests import archives, running_service
-from tests.running_service import Service
-from tests.waiting import until
+from tests.support import service as running_service
+from tests.support.factories import archives
+from tests.support.service import Service
+from tests.support.wait import until
 
 QUEUE = "LCG.A.org/ce1/long"
 _LONG = 900_000

@@ -19,7 +19,8 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, accounted_waits, attempts, job_flows
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import WaitCause
-from tests import accounted, faults, reporting, waiting
+from tests.support import crashes
+from tests.support.factories import accounted_jobs, pilot_reports, queued_jobs
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -27,7 +28,7 @@ PLACE = Location(site="LCG.A.org", ce="ce1", queue="long")
 
 
 def _cycle(engine: Engine, now: datetime) -> None:
-    accounted.count(engine, now, holder="test")
+    accounted_jobs.count(engine, now, holder="test")
 
 
 def _sum(conn: Connection, table: Table, name: str, *by: str) -> dict[object, float]:
@@ -41,10 +42,10 @@ def _sum(conn: Connection, table: Table, name: str, *by: str) -> dict[object, fl
 
 def test_an_attempt_counts_where_and_when_its_time_was_spent(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        leases = accounted.begin(conn, accounted.put(conn, now), now + MINUTE, place=PLACE)
+        leases = accounted_jobs.begin(conn, accounted_jobs.put(conn, now), now + MINUTE, place=PLACE)
         conn.execute(update(attempts).values(processors=4))
         done = PayloadResult(status="Done", exit_code=0, cpu_seconds=7200.0, cpu_power=10.0)
-        accounted.finish(conn, leases, now + 2 * HOUR + MINUTE, done)
+        accounted_jobs.finish(conn, leases, now + 2 * HOUR + MINUTE, done)
     _cycle(engine, now + 3 * HOUR)
     with database.reading(engine) as conn:
         rows = conn.execute(select(accounted_use).order_by(accounted_use.c.hour)).mappings().all()
@@ -62,8 +63,8 @@ def test_an_attempt_counts_where_and_when_its_time_was_spent(engine: Engine, now
 def test_what_no_pilot_told_is_not_taken_for_idle(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         for told in (None, 1800.0):
-            [lease] = accounted.begin(conn, accounted.put(conn, now), now)
-            accounted.finish(conn, [lease], now + HOUR, PayloadResult(status="Failed", cpu_seconds=told))
+            [lease] = accounted_jobs.begin(conn, accounted_jobs.put(conn, now), now)
+            accounted_jobs.finish(conn, [lease], now + HOUR, PayloadResult(status="Failed", cpu_seconds=told))
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "wall_seconds", "status") == {"Failed": 7200}
@@ -74,10 +75,10 @@ def test_what_no_pilot_told_is_not_taken_for_idle(engine: Engine, now: datetime)
 
 def test_no_attempt_counts_more_cpu_time_than_its_cores_can_have_used(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        leases = accounted.begin(conn, accounted.put(conn, now), now)
+        leases = accounted_jobs.begin(conn, accounted_jobs.put(conn, now), now)
         conn.execute(update(attempts).values(processors=2))
         done = PayloadResult(status="Done", cpu_seconds=1e11, cpu_power=3.0)
-        accounted.finish(conn, leases, now + HOUR, done)
+        accounted_jobs.finish(conn, leases, now + HOUR, done)
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "cpu_seconds", "status") == {"Done": 7920}
@@ -88,14 +89,14 @@ def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now, 2)
-        leases = accounted.begin(conn, job_ids, now)
+        job_ids = accounted_jobs.put(conn, now, 2)
+        leases = accounted_jobs.begin(conn, job_ids, now)
         control.kill_jobs(conn, job_ids, source="test", now=now + HOUR)
     _cycle(engine, now + HOUR + 5 * MINUTE)
     with database.writing(engine) as conn:
         assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
         assert _sum(conn, accounted_use, "wall_seconds", "status") == {}
-        accounted.finish(conn, leases[:1], now + 2 * HOUR)
+        accounted_jobs.finish(conn, leases[:1], now + 2 * HOUR)
         assert (
             expiry.close_killed(conn, silent_since={"lhcb": now + 3 * HOUR}, now=now + 3 * HOUR)
             == job_ids[1:]
@@ -110,16 +111,16 @@ def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
 def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, now: datetime) -> None:
     later = now + HOUR
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, now, 6)
-        done, failed, released, taken, _, silent = accounted.begin(conn, job_ids, now)
-        accounted.finish(conn, [done], later)
-        accounted.finish(conn, [failed], later, PayloadResult(status="Failed"))
-        reporting.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
+        job_ids = accounted_jobs.put(conn, now, 6)
+        done, failed, released, taken, _, silent = accounted_jobs.begin(conn, job_ids, now)
+        accounted_jobs.finish(conn, [done], later)
+        accounted_jobs.finish(conn, [failed], later, PayloadResult(status="Failed"))
+        pilot_reports.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
         by_lease = dict(conn.execute(select(attempts.c.lease, attempts.c.job_id)).all())
         control.reschedule_job(conn, by_lease[taken], source="test", now=later, maximum=3)
-        reporting.heartbeat(conn, silent, lease_time=HOUR, now=now)
+        pilot_reports.heartbeat(conn, silent, lease_time=HOUR, now=now)
         expiry.mark_stalled(conn, silent_since={"lhcb": later}, now=later)
-        reporting.give_up(conn, "lhcb", stalled_since=later + MINUTE, max_rescheduling=0, now=later)
+        pilot_reports.give_up(conn, "lhcb", stalled_since=later + MINUTE, max_rescheduling=0, now=later)
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
         closed = conn.execute(select(func.count()).where(attempts.c.closed_at.is_not(None))).scalar_one()
@@ -132,7 +133,7 @@ def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, 
 
 def test_a_job_that_never_ran_ends_nowhere(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        control.kill_jobs(conn, accounted.put(conn, now), source="test", now=now + HOUR)
+        control.kill_jobs(conn, accounted_jobs.put(conn, now), source="test", now=now + HOUR)
     _cycle(engine, now + 2 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "jobs", "site", "status") == {("", "Killed"): 1}
@@ -141,9 +142,9 @@ def test_a_job_that_never_ran_ends_nowhere(engine: Engine, now: datetime) -> Non
 
 def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = accounted.put(conn, now)
-        leases = accounted.begin(conn, [job_id], now + 10 * MINUTE, place=PLACE)
-        accounted.finish(conn, leases, now + 20 * MINUTE, PayloadResult(status="Failed"))
+        [job_id] = accounted_jobs.put(conn, now)
+        leases = accounted_jobs.begin(conn, [job_id], now + 10 * MINUTE, place=PLACE)
+        accounted_jobs.finish(conn, leases, now + 20 * MINUTE, PayloadResult(status="Failed"))
     _cycle(engine, now + HOUR)
     with database.writing(engine) as conn:
         assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {("Failed", "a pilot"): 600}
@@ -159,16 +160,16 @@ def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine,
 
 def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = accounted.put(conn, now)
+        [job_id] = accounted_jobs.put(conn, now)
         kept = WaitCause(
-            task_queue_id=waiting.task_queue_of(conn, job_id),
+            task_queue_id=queued_jobs.task_queue_of(conn, job_id),
             cause="throttled",
             since=now,
             until=now + 15 * MINUTE,
         )
         wait_causes.record_causes(conn, [kept])
-        leases = accounted.begin(conn, [job_id], now + 20 * MINUTE, place=PLACE)
-        accounted.finish(conn, leases, now + HOUR)
+        leases = accounted_jobs.begin(conn, [job_id], now + 20 * MINUTE, place=PLACE)
+        accounted_jobs.finish(conn, leases, now + HOUR)
     accounting.cycle(engine, now=now + HOUR + MINUTE, holder="test")
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_waits, "seconds", "cause") == {}, "the matchers write a minute late"
@@ -182,7 +183,7 @@ def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime
 
 def test_a_wrong_clock_does_not_hold_the_others_up(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        first, second = accounted.put(conn, now, 2)
+        first, second = accounted_jobs.put(conn, now, 2)
         control.kill_job(conn, first, source="test", now=now + timedelta(days=365))
         control.kill_job(conn, second, source="test", now=now + MINUTE)
     _cycle(engine, now + HOUR)
@@ -220,8 +221,8 @@ def test_what_is_old_is_kept_by_longer_times(engine: Engine, now: datetime) -> N
     with database.writing(engine) as conn:
         for hour in range(3):
             begun = at + hour * HOUR
-            leases = accounted.begin(conn, accounted.put(conn, begun), begun + MINUTE, **place)
-            accounted.finish(
+            leases = accounted_jobs.begin(conn, accounted_jobs.put(conn, begun), begun + MINUTE, **place)
+            accounted_jobs.finish(
                 conn, leases, begun + 30 * MINUTE, PayloadResult(status="Done", cpu_seconds=60.0)
             )
     _cycle(engine, now)
@@ -250,11 +251,11 @@ def test_who_is_killed_while_it_folds_has_lost_and_doubled_nothing(
     engine: Engine, now: datetime, statement: int
 ) -> None:
     with database.writing(engine) as conn:
-        leases = accounted.begin(conn, accounted.put(conn, now), now + MINUTE)
-        accounted.finish(conn, leases, now + 4 * HOUR)
+        leases = accounted_jobs.begin(conn, accounted_jobs.put(conn, now), now + MINUTE)
+        accounted_jobs.finish(conn, leases, now + 4 * HOUR)
     _cycle(engine, now + 5 * HOUR)
     later = now + timedelta(days=100)
-    with faults.killed_at(engine, statement), contextlib.suppress(faults.KilledError):
+    with crashes.killed_at(engine, statement), contextlib.suppress(crashes.KilledError):
         accounting.cycle(engine, now=later, holder="victim")
     assert accounting.cycle(engine, now=later + HOUR, holder="heir") is not None
     with database.reading(engine) as conn:

@@ -14,14 +14,15 @@ from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log, search
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
-from tests import databases, stored, waiting
+from tests.support import databases, wait
+from tests.support.factories import queued_jobs, stored_rows
 
 MINUTE = timedelta(minutes=1)
 
 
 def _ended(conn: Connection, now: datetime, *, waited: timedelta) -> int:
     """A job that was with the optimizers for a minute, then waited, and was killed; its id."""
-    [job_id] = waiting.put(conn, now)
+    [job_id] = queued_jobs.put(conn, now)
     entry = LogEntry(
         job_id=job_id,
         at=now + MINUTE,
@@ -44,7 +45,7 @@ def _cycle(engine: Engine, now: datetime, memory: wait_times.WaitTimesState) -> 
 def test_the_time_waited_is_written_down_once_when_a_job_has_ended(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         first = _ended(conn, now, waited=5 * MINUTE)
-        [waits_still] = waiting.put(conn, now)
+        [waits_still] = queued_jobs.put(conn, now)
     memory, later = wait_times.WaitTimesState(), now + timedelta(hours=1)
     assert [_cycle(engine, later, memory) for _ in range(2)] == [1, 0]
     with database.writing(engine) as conn:
@@ -82,7 +83,7 @@ def test_the_time_waited_outlives_the_log_but_not_the_job(engine: Engine, now: d
 def test_the_time_waited_is_summed_by_what_jobs_are_counted_by(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         ids = [_ended(conn, now, waited=minutes * MINUTE) for minutes in (1, 2)]
-        task_queue = str(waiting.task_queue_of(conn, ids[0]))
+        task_queue = str(queued_jobs.task_queue_of(conn, ids[0]))
     _cycle(engine, now + timedelta(hours=1), wait_times.WaitTimesState())
     everything = JobSelector().where(VO, {"lhcb"})
     with database.reading(engine) as conn:
@@ -97,7 +98,7 @@ def test_the_time_waited_is_summed_by_what_jobs_are_counted_by(engine: Engine, n
 def test_a_job_that_ended_again_is_counted_anew(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = _ended(conn, now, waited=MINUTE)
-        stored.force(conn, job_id, status=JobStatus.FAILED.value)
+        stored_rows.force(conn, job_id, status=JobStatus.FAILED.value)
     _cycle(engine, now + timedelta(hours=1), wait_times.WaitTimesState())
     with database.writing(engine) as conn:
         control.reschedule_job(conn, job_id, source="test", now=now + timedelta(hours=1), maximum=3)
@@ -119,7 +120,7 @@ def test_two_agents_may_store_the_time_waited_of_one_job_at_once(postgresql: Eng
     with ThreadPoolExecutor(1) as pool, postgresql.connect() as first:
         assert jobs_wait_times.store_waits(first, job_ids) == 2
         second = pool.submit(store)
-        waiting.until(lambda: second.done() or databases.count_lock_waits(postgresql) > 0)
+        wait.until(lambda: second.done() or databases.count_lock_waits(postgresql) > 0)
         first.commit()
         second.result()
     with database.reading(postgresql) as conn:

@@ -7,8 +7,8 @@ from tempfile import mkdtemp
 
 import pytest
 
+from examples.servers.postgres import Postgres
 from taskqueue.db import database
-from tests.postgres import Postgres
 
 
 @pytest.fixture(scope="module")

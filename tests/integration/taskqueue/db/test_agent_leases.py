@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Engine, select
 
 from taskqueue.db import agent_leases, database
 from taskqueue.schema.tables import agent_leases as table
-from tests import stored
+from tests.support import concurrency
 
 MINUTE = timedelta(minutes=1)
 
@@ -61,7 +61,7 @@ def test_of_many_that_want_it_at_once_one_gets_it(engine: Engine, now: datetime)
         with database.writing(engine) as conn:
             return _acquire(conn, f"process {number}", now)
 
-    assert sorted(stored.at_once(6, acquire), key=str) == [1, *[None] * 5]
+    assert sorted(concurrency.at_once(6, acquire), key=str) == [1, *[None] * 5]
 
 
 def test_who_wants_to_take_over_waits_for_a_transaction_that_still_holds_it(
@@ -78,4 +78,4 @@ def test_who_wants_to_take_over_waits_for_a_transaction_that_still_holds_it(
     def work(conn: Connection) -> None:
         assert agent_leases.is_held(conn, name="pools", fence=1)
 
-    assert stored.meanwhile(engine, work, take_over) == 2
+    assert concurrency.meanwhile(engine, work, take_over) == 2

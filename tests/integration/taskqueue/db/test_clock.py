@@ -13,7 +13,7 @@ from taskqueue.db import clock, database
 from taskqueue.db.clock import DatabaseClock
 from taskqueue.leases import uptime
 from taskqueue.schema.tables import agent_leases, service_uptime
-from tests import waiting
+from tests.support.factories import queued_jobs
 
 DAY = timedelta(days=1)
 AHEAD, BEHIND = DAY, -DAY
@@ -91,8 +91,8 @@ def test_an_agent_on_a_host_a_day_off_takes_no_jobs_and_keeps_nobody_out(
 ) -> None:
     right, wrong = read(postgres), DatabaseClock(postgres, host=partial(host, offset))
     with database.writing(postgres) as conn:
-        [job_id] = waiting.put(conn, right)
-        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], right)
+        [job_id] = queued_jobs.put(conn, right)
+        [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], right)
         uptime.record(conn, "serve", now=wrong())
     assert claimed.job_id == job_id
     cycle = partial(_look, postgres)
@@ -100,12 +100,12 @@ def test_an_agent_on_a_host_a_day_off_takes_no_jobs_and_keeps_nobody_out(
     with database.reading(postgres) as conn:
         expires_at = conn.execute(select(agent_leases.c.expires_at)).scalar_one()
         assert conn.execute(select(service_uptime.c.until)).scalar_one() <= read(postgres)
-        assert waiting.left(conn) == [], "the match stays"
+        assert queued_jobs.left(conn) == [], "the match stays"
     assert right < expires_at <= read(postgres) + lost_jobs.leader.LEASE_TIME
 
 
 def _look(engine: Engine, now: datetime) -> object:
-    result = lost_jobs.cycle(engine, waiting.grid(), now=now, holder="wrong")
+    result = lost_jobs.cycle(engine, queued_jobs.grid(), now=now, holder="wrong")
     assert result is not None
     assert not result
     return result

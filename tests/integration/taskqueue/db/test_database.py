@@ -13,11 +13,12 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
+from examples.servers.postgres import Postgres
 from taskqueue.db import compiled_sql, database, sql
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
 from taskqueue.schema.tables import jobs
-from tests import stored
-from tests.postgres import Postgres
+from tests.support import concurrency
+from tests.support.factories import stored_rows
 
 
 def _count(engine: Engine) -> int:
@@ -70,7 +71,7 @@ def test_who_reads_first_and_writes_later_does_not_fail_when_others_write(databa
                 seen = conn.execute(text(read)).scalar_one()
                 conn.execute(text("UPDATE config_imports SET version = :v"), {"v": seen + 1})
 
-    stored.at_once(4, increment)
+    concurrency.at_once(4, increment)
     with database.reading(engines[0]) as conn:
         assert conn.execute(text("SELECT version FROM config_imports")).scalar_one() == 80
     for engine in engines:
@@ -91,7 +92,7 @@ def test_a_deferred_transaction_would_fail_there(sqlite_url: str) -> None:
 def test_readers_go_on_while_someone_writes(engine: Engine) -> None:
     with database.writing(engine) as conn:
         _put(conn, "a")
-        assert stored.at_once(4, lambda _: _count(engine)) == [0, 0, 0, 0]
+        assert concurrency.at_once(4, lambda _: _count(engine)) == [0, 0, 0, 0]
 
 
 def test_a_reading_transaction_cannot_write_on_postgresql(postgres_url: str) -> None:
@@ -227,7 +228,7 @@ def test_a_sqlite_that_stays_locked_is_unavailable(sqlite_url: str) -> None:
         _put(conn, "a")
     other.close()
     with pytest.raises(database.UNAVAILABLE), database.writing(engine):
-        stored.at_once(1, lambda _: _write_once(engine))
+        concurrency.at_once(1, lambda _: _write_once(engine))
     engine.dispose()
 
 
@@ -321,9 +322,9 @@ def test_errors_of_statements_hide_their_values(engine: Engine) -> None:
 def test_ids_of_jobs_begin_where_they_shall_and_never_go_back(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         sql.raise_ids(conn, jobs, 2_000_000_000)
-        assert stored.job_ids(conn, now, 2) == [2_000_000_000, 2_000_000_001]
+        assert stored_rows.job_ids(conn, now, 2) == [2_000_000_000, 2_000_000_001]
         sql.raise_ids(conn, jobs, 5)
-        assert stored.job_ids(conn, now) == [2_000_000_002]
+        assert stored_rows.job_ids(conn, now) == [2_000_000_002]
     with database.writing(engine) as conn:
         sql.raise_ids(conn, jobs, 3_000_000_000)
-        assert stored.job_ids(conn, now) == [3_000_000_000]
+        assert stored_rows.job_ids(conn, now) == [3_000_000_000]

@@ -8,15 +8,17 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 
+from examples.servers.postgres import Postgres
 from matcher.claim import matcher as matching
 from matcher.request.match_request import MatchCaller
 from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Health
 from taskqueue.db import database
-from tests import databases, debian, waiting
-from tests.claiming import claiming, run
-from tests.pgbouncer import Pgbouncer
-from tests.postgres import Postgres
+from tests import debian
+from tests.support import databases
+from tests.support.claimers import claiming, run
+from tests.support.factories import queued_jobs
+from tests.support.servers.pgbouncer import Pgbouncer
 
 pytestmark = pytest.mark.debian("postgresql")
 
@@ -56,16 +58,16 @@ def test_jobs_are_handed_out_and_no_statement_is_compiled(
 ) -> None:
     monkeypatch.setattr(matching, "_RECENT", 600.0)  # however slow the machine is
     with database.writing(engine) as conn:
-        job_ids = waiting.put(conn, now, 40)
-    with claiming(engine, waiting.matcher(engine, now)) as process:
+        job_ids = queued_jobs.put(conn, now, 40)
+    with claiming(engine, queued_jobs.matcher(engine, now)) as process:
 
         async def ask() -> list[int]:
             answers = [
                 await process.ask(
-                    waiting.request(
+                    queued_jobs.request(
                         caller=MatchCaller(subject=f"pilot{number}", vos=frozenset({"lhcb"})),
                         count=count,
-                        **waiting.at(waiting.LONG),
+                        **queued_jobs.at(queued_jobs.LONG),
                     )
                 )
                 for number, count in enumerate([1] * 20 + [20])

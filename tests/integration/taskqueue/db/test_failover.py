@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, select
 
+from examples.servers.postgres import Postgres
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.request.match_request import MatchCaller
 from requirements.errors import PilotageError
@@ -18,9 +19,9 @@ from taskqueue.leases import expiry
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, jobs
-from tests import reporting, waiting
-from tests.postgres import Postgres
-from tests.waiting import request, until
+from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories.queued_jobs import request
+from tests.support.wait import until
 
 LEASE = timedelta(minutes=5)
 DONE = PayloadResult(status="Done", exit_code=0)
@@ -89,7 +90,7 @@ class _Load:
 
 @pytest.fixture
 def load(engine: Engine, now: datetime) -> Iterator[_Load]:
-    claimer = ClaimWorker(engine, waiting.matcher(engine, now))
+    claimer = ClaimWorker(engine, queued_jobs.matcher(engine, now))
     claimer.start()
     load = _Load(claimer)
     yield load
@@ -99,7 +100,7 @@ def load(engine: Engine, now: datetime) -> Iterator[_Load]:
 
 def _put(engine: Engine, now: datetime, count: int) -> list[int]:
     with database.writing(engine) as conn:
-        return waiting.put(conn, now, count)
+        return queued_jobs.put(conn, now, count)
 
 
 def _known(engine: Engine) -> tuple[set[int], set[str]]:
@@ -116,9 +117,9 @@ def _finish(engine: Engine, given: Sequence[ClaimedJob], now: datetime) -> list[
     for each in given:
         with database.writing(engine) as conn:
             try:
-                reporting.heartbeat(conn, each.lease, lease_time=LEASE, now=now)
-                reporting.start(conn, each.lease, lease_time=LEASE, now=now)
-                reporting.finish(conn, each.lease, DONE, now=now)
+                pilot_reports.heartbeat(conn, each.lease, lease_time=LEASE, now=now)
+                pilot_reports.start(conn, each.lease, lease_time=LEASE, now=now)
+                pilot_reports.finish(conn, each.lease, DONE, now=now)
             except LeaseNotFound:
                 refused.append(each)
     return refused
@@ -171,7 +172,7 @@ def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
 
 def _left(engine: Engine) -> list[int]:
     with database.reading(engine) as conn:
-        return waiting.left(conn)
+        return queued_jobs.left(conn)
 
 
 def _nobody_is_orphaned(engine: Engine, load: _Load, now: datetime) -> None:

@@ -17,9 +17,9 @@ from taskqueue.leases import attempts, expiry
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import installation, scopes, submit_pools
-from tests import reporting, stored, waiting
-from tests.submitted import GRID, grid
-from tests.waiting import request
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import request
+from tests.support.factories.submitted_jobs import GRID, grid
 
 LEASE = timedelta(minutes=5)
 MINUTE = timedelta(minutes=1)
@@ -30,8 +30,8 @@ DONE = PayloadResult(status="Done", exit_code=0)
 def held(engine: Engine, now: datetime) -> ClaimedJob:
     """A job that was handed out, of which nothing more was heard before commits were lost."""
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
-        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now)
+        [job_id] = queued_jobs.put(conn, now)
+        [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], now)
         return claimed
 
 
@@ -66,7 +66,7 @@ def test_a_running_job_is_not_stalled_because_nobody_could_hear_of_it(
 ) -> None:
     later = now + timedelta(hours=2)
     with database.writing(engine) as conn:
-        reporting.start(conn, held.lease, lease_time=LEASE, now=now)
+        pilot_reports.start(conn, held.lease, lease_time=LEASE, now=now)
     _recover(engine, later)
     with database.writing(engine) as conn:
         assert expiry.mark_stalled(conn, silent_since={"lhcb": later - MINUTE}, now=later) == []
@@ -78,18 +78,18 @@ def test_a_heartbeat_or_an_end_says_that_a_job_was_begun_whose_start_is_lost(
 ) -> None:
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        reporting.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+        pilot_reports.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.RUNNING
     assert _expire(engine, now + timedelta(days=1)) == [], "it is silent from now on, not unbegun"
     with database.writing(engine) as conn:
-        reporting.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+        pilot_reports.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
 def test_an_end_whose_start_is_lost_is_stored(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        reporting.finish(conn, held.lease, DONE, now=now + 2 * MINUTE)
+        pilot_reports.finish(conn, held.lease, DONE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
@@ -98,18 +98,18 @@ def test_a_killed_job_whose_pilot_reports_stays_killed(
 ) -> None:
     with database.writing(engine) as conn:
         attempts.request_end(conn, [held.job_id])
-        stored.force(conn, held.job_id, status=JobStatus.KILLED.value)
+        stored_rows.force(conn, held.job_id, status=JobStatus.KILLED.value)
     _recover(engine, now + MINUTE)
     with database.writing(engine) as conn:
-        answer = reporting.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
-        reporting.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+        answer = pilot_reports.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+        pilot_reports.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
     assert answer["commands"] == ["kill"]
     assert _status(engine, held.job_id) is JobStatus.KILLED
 
 
 def test_without_a_recovery_an_end_needs_a_start(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     with pytest.raises(IllegalTransition), database.writing(engine) as conn:
-        reporting.finish(conn, held.lease, DONE, now=now)
+        pilot_reports.finish(conn, held.lease, DONE, now=now)
 
 
 def test_the_log_of_a_job_says_what_happened_to_it(engine: Engine, now: datetime, held: ClaimedJob) -> None:
@@ -122,10 +122,10 @@ def test_the_log_of_a_job_says_what_happened_to_it(engine: Engine, now: datetime
 
 def test_no_id_that_may_have_been_given_out_is_given_out_again(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [before] = waiting.put(conn, now)
+        [before] = queued_jobs.put(conn, now)
     done = _recover(engine, now + timedelta(hours=1))
     with database.writing(engine) as conn:
-        [after] = waiting.put(conn, now)
+        [after] = queued_jobs.put(conn, now)
         [entry, *_] = log.read_log(conn, after)
     assert after > before + 3600 * 10_000
     assert after > before + done.left_out
@@ -137,11 +137,11 @@ def test_no_epoch_is_given_out_again(engine: Engine, now: datetime, held: Claime
     done = _recover(engine, now + MINUTE)
     assert _expire(engine, done.until + MINUTE) == [held.job_id]
     with database.writing(engine) as conn:
-        task_queue_id = waiting.task_queue_of(conn, held.job_id)
-        [again] = waiting.claim(conn, [task_queue_id], now)
+        task_queue_id = queued_jobs.task_queue_of(conn, held.job_id)
+        [again] = queued_jobs.claim(conn, [task_queue_id], now)
         floor = conn.execute(select(installation.c.epoch_floor)).scalar_one()
-        reporting.release(conn, again.lease, reason="", max_rescheduling=3, now=now)
-        [once_more] = waiting.claim(conn, [task_queue_id], now)
+        pilot_reports.release(conn, again.lease, reason="", max_rescheduling=3, now=now)
+        [once_more] = queued_jobs.claim(conn, [task_queue_id], now)
     assert held.epoch == 1
     assert (again.epoch, once_more.epoch) == (floor + 1, floor + 2)
     assert floor > 10**6
@@ -150,7 +150,7 @@ def test_no_epoch_is_given_out_again(engine: Engine, now: datetime, held: Claime
 def test_a_second_recovery_leaves_out_what_came_after_the_first(engine: Engine, now: datetime) -> None:
     """Restored from the same backup once more, nothing of the time between is given out again."""
     with database.writing(engine) as conn:
-        waiting.put(conn, now)
+        queued_jobs.put(conn, now)
     first = _recover(engine, now + timedelta(hours=1))
     with database.writing(engine) as conn:
         conn.execute(update(installation).values(incarnation=1, epoch_floor=0))
@@ -181,7 +181,7 @@ def test_a_version_that_may_have_been_lost_is_no_longer_the_number_of_another(
     with database.writing(engine) as conn:
         store.store_text(conn, GRID, author="ann", message="", source="grid.yaml", expected=None, now=now)
         live.refresh(conn)
-        waiting.pool(conn, now, "pool", config=grid())
+        queued_jobs.pool(conn, now, "pool", config=grid())
     done = _recover(engine, now + timedelta(hours=1))
     with database.reading(engine) as conn:
         assert live.refresh(conn)
@@ -202,10 +202,10 @@ def test_another_text_under_a_known_number_is_taken_up(engine: Engine, now: date
 
 
 def test_a_matcher_that_lives_through_it_loads_everything_anew(engine: Engine, now: datetime) -> None:
-    matcher = waiting.matcher(engine, now)
+    matcher = queued_jobs.matcher(engine, now)
     matcher.refresh()
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
+        [job_id] = queued_jobs.put(conn, now)
         conn.execute(update(installation).values(incarnation=7))
     [look] = matcher.serve([request()])
     assert [each.job_id for each in getattr(look, "claimed", ())] == [job_id]
@@ -216,7 +216,7 @@ def test_an_empty_installation_recovers(engine: Engine, now: datetime) -> None:
     assert (done.quarantined, done.last_commit, done.config_version) == (0, None, 0)
     assert done.incarnation == int(now.timestamp())
     with database.writing(engine) as conn:
-        assert waiting.put(conn, now)[0] > done.left_out
+        assert queued_jobs.put(conn, now)[0] > done.left_out
 
 
 def test_where_no_job_ever_was_the_configuration_says_what_was_the_last_commit(

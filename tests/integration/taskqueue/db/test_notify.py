@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from cs_config import notifications
 from cs_config.versions import store
+from examples.servers.redis_server import RedisServer
 from matcher.claim import claim_thread as claimer_module
 from matcher.claim.claim_thread import ClaimWorker
 from pilotage.cli import wiring
@@ -25,10 +26,9 @@ from taskqueue.db.notify import (
 )
 from taskqueue.schema.tables import installation
 from taskqueue.task_queues import change_feed
-from tests import waiting
-from tests.redis_server import RedisServer
-from tests.submitted import GRID
-from tests.waiting import until
+from tests.support.factories import queued_jobs
+from tests.support.factories.submitted_jobs import GRID
+from tests.support.wait import until
 
 CHANGES, CONFIGURATION = frozenset({notifications.CHANGES}), frozenset({notifications.CONFIGURATION})
 #: Longer than any test: who looks nevertheless was woken.
@@ -218,7 +218,7 @@ def _idle_claimer(
     stack: ExitStack, engine: Engine, now: datetime, bell: NotificationHub, monkeypatch: pytest.MonkeyPatch
 ) -> Event:
     """A claimer that nobody asks; the event says that it looked."""
-    matcher = waiting.matcher(engine, now)
+    matcher = queued_jobs.matcher(engine, now)
     looked, refresh = Event(), matcher.refresh
 
     def noticed() -> None:

@@ -18,8 +18,9 @@ from pilotage.cli.doctor import Health
 from taskqueue.db import database as db_database
 from taskqueue.db import postgresql
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
-from tests import stored, waiting
-from tests.pgbouncer import SERVER_CONNECTIONS, Pgbouncer
+from tests.support import concurrency
+from tests.support.factories import queued_jobs
+from tests.support.servers.pgbouncer import SERVER_CONNECTIONS, Pgbouncer
 
 pytestmark = pytest.mark.debian("pgbouncer")
 ROOT = Path(__file__).parents[4]
@@ -54,7 +55,7 @@ def test_statements_may_be_repeated_although_each_transaction_has_another_sessio
                 seen.add(conn.execute(text("SELECT pg_backend_pid() + :zero"), {"zero": 0}).scalar_one())
         return seen
 
-    used = set().union(*stored.at_once(8, sessions))
+    used = set().union(*concurrency.at_once(8, sessions))
     assert 1 < len(used) <= SERVER_CONNECTIONS
 
 
@@ -75,9 +76,9 @@ def test_pilots_of_several_processes_drain_everything_once(
     pooled: Engine, pooled_url: str, now: datetime
 ) -> None:
     with db_database.writing(pooled) as conn:
-        asked = [replace(waiting.EVERYWHERE, cpu_time=1000 + number) for number in range(20)]
-        ids = [job_id for each in asked for job_id in waiting.put(conn, now, 20, asked=each)]
-    command = [sys.executable, "-m", "tests.draining_process", pooled_url, "8", "2"]
+        asked = [replace(queued_jobs.EVERYWHERE, cpu_time=1000 + number) for number in range(20)]
+        ids = [job_id for each in asked for job_id in queued_jobs.put(conn, now, 20, asked=each)]
+    command = [sys.executable, "-m", "tests.support.scripts.drain_jobs", pooled_url, "8", "2"]
     processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         outputs = [process.communicate(timeout=300)[0] for process in processes]
@@ -96,7 +97,7 @@ def test_the_schema_is_upgraded_through_a_pooler_by_many_at_once(
     with db_database.writing(engine) as conn:
         conn.execute(text("DROP SCHEMA public CASCADE"))
         conn.execute(text("CREATE SCHEMA public"))
-    stored.at_once(4, lambda _: db_database.upgrade(pgbouncer.url(postgres_url)))
+    concurrency.at_once(4, lambda _: db_database.upgrade(pgbouncer.url(postgres_url)))
     assert db_database.schema_state(engine).is_current
     engine.dispose()
 

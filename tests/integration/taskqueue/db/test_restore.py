@@ -12,6 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, make_url
 
+from examples.servers.postgres import Postgres
 from pilotage.cli import application, doctor, settings
 from pilotage.cli.doctor import Health
 from pilotage.cli.engine import LastSeen
@@ -20,9 +21,8 @@ from pilotage.cli.settings import Settings
 from pilotage.service.routes import health
 from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
-from tests import waiting
-from tests.postgres import Postgres
-from tests.running_service import Service, running
+from tests.support.factories import queued_jobs
+from tests.support.service import Service, running
 
 TREE = "Resources: {Sites: {A.B.ch: {CEs: {ce: {Queues: {long: {}}}}}}}"
 QUEUE = "A.B.ch/ce/long"
@@ -252,7 +252,7 @@ def test_processes_that_live_through_a_restore_store_nothing_until_the_recovery(
         installation.restore_beneath()
         with installation.engine() as engine, db_database.writing(engine) as conn:
             # A process that has not noticed: it gives the number of a lost job to another.
-            again = waiting.put(conn, utc_now(), 10)
+            again = queued_jobs.put(conn, utc_now(), 10)
         assert lost in again
         seen.look(utc_now())
 

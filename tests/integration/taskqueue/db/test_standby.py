@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from examples.servers.postgres import Postgres
 from taskqueue.db import database, postgresql
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
-from tests.postgres import Postgres
 
 _CHANGE = "DELETE FROM config_imports RETURNING file"
 

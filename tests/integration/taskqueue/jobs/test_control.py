@@ -18,16 +18,17 @@ from taskqueue.leases import attempts
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import waiting_jobs
-from tests import by_hand, reporting, stored
-from tests.by_hand import WaitingEntry
-from tests.waiting import grid
+from tests.support import concurrency
+from tests.support.factories import pilot_reports, single_rows, stored_rows
+from tests.support.factories.queued_jobs import grid
+from tests.support.factories.single_rows import WaitingEntry
 
 S = JobStatus
 HELD = [S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING]
 
 
 def _waiting(conn: Connection, now: datetime) -> int:
-    job_id = stored.job_in(conn, now, S.WAITING)
+    job_id = stored_rows.job_in(conn, now, S.WAITING)
     entry = WaitingEntry(
         job_id=job_id,
         requirement_class=RequirementClass(vo="lhcb", cpu_time=3600),
@@ -35,7 +36,7 @@ def _waiting(conn: Connection, now: datetime) -> int:
         owner_group="lhcb_user",
         priority=1.0,
     )
-    by_hand.enqueue(conn, [entry], now=now)
+    single_rows.enqueue(conn, [entry], now=now)
     return job_id
 
 
@@ -46,7 +47,7 @@ def _claim(conn: Connection, job_id: int, now: datetime) -> bool:
     is_waiting = (jobs_table.c.job_id == job_id, jobs_table.c.status == S.WAITING.value)
     if not conn.execute(update(jobs_table).where(*is_waiting).values(status=S.MATCHED.value)).rowcount:
         return False
-    stored.open_attempt(conn, job_id, now)
+    stored_rows.open_attempt(conn, job_id, now)
     return True
 
 
@@ -63,16 +64,16 @@ def test_a_step_is_taken_if_and_only_if_the_table_has_it(engine: Engine, now: da
     with database.writing(engine) as conn:
         for current in S:
             for wanted in wanted_by_hand:
-                job_id = stored.job_in(conn, now, current)
+                job_id = stored_rows.job_in(conn, now, current)
                 if not may_become(current, wanted):
                     with pytest.raises(IllegalTransition, match=f"is {current}; it cannot become {wanted}"):
-                        by_hand.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                        single_rows.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
                     assert (jobs.get_job(conn, job_id).status, len(log.read_log(conn, job_id))) == (
                         current,
                         1,
                     )
                     continue
-                by_hand.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                single_rows.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
                 entry = log.read_log(conn, job_id)[-1]
                 assert (entry.from_status, entry.to_status, entry.source) == (current, wanted, "test")
                 assert jobs.get_job(conn, job_id).status is wanted
@@ -83,7 +84,7 @@ def test_a_step_is_taken_if_and_only_if_the_table_has_it(engine: Engine, now: da
     [
         lambda conn, now: control.kill_job(conn, 4711, source="test", now=now),
         lambda conn, now: control.reschedule_job(conn, 4711, source="test", now=now, maximum=3),
-        lambda conn, now: by_hand.set_status(conn, 4711, S.DONE, minor="", source="test", now=now),
+        lambda conn, now: single_rows.set_status(conn, 4711, S.DONE, minor="", source="test", now=now),
     ],
 )
 def test_a_job_that_does_not_exist_is_named(
@@ -96,11 +97,11 @@ def test_a_job_that_does_not_exist_is_named(
 def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
     def set_status(conn: Connection, wanted: JobStatus, minutes: int) -> jobs.Job:
         at = now + timedelta(minutes=minutes)
-        by_hand.set_status(conn, job_id, wanted, minor="", source="test", now=at)
+        single_rows.set_status(conn, job_id, wanted, minor="", source="test", now=at)
         return jobs.get_job(conn, job_id)
 
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.MATCHED)
+        job_id = stored_rows.job_in(conn, now, S.MATCHED)
         assert set_status(conn, S.RUNNING, 1).started_at == now + timedelta(minutes=1)
         failed = set_status(conn, S.FAILED, 2)
         assert (failed.ended_at, failed.updated_at) == (now + timedelta(minutes=2),) * 2
@@ -111,11 +112,11 @@ def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
 
 def test_the_application_status_stays_unless_it_is_given(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.RUNNING, application_status="117 of 250 events")
-        by_hand.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
+        job_id = stored_rows.job_in(conn, now, S.RUNNING, application_status="117 of 250 events")
+        single_rows.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
         assert jobs.get_job(conn, job_id).application_status == "117 of 250 events"
         assert log.read_log(conn, job_id)[-1].application_status == "117 of 250 events"
-        by_hand.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
+        single_rows.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
         assert jobs.get_job(conn, job_id).application_status == "ok"
 
 
@@ -129,7 +130,7 @@ def test_a_killed_job_that_waited_is_in_no_task_queue(engine: Engine, now: datet
 
 def test_a_killed_job_that_was_prepared_is_no_work_for_the_optimizers(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = stored.job_ids(conn, now)
+        [job_id] = stored_rows.job_ids(conn, now)
         _kill(conn, job_id, now)
         assert jobs.get_job(conn, job_id).due_at is None
 
@@ -139,8 +140,8 @@ def test_the_attempt_of_a_killed_job_is_ending_and_stays_open(
     engine: Engine, now: datetime, status: JobStatus
 ) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, status)
-        lease = stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now, status)
+        lease = stored_rows.open_attempt(conn, job_id, now)
         _kill(conn, job_id, now)
         attempt = attempts.get_attempt(conn, lease)
         assert jobs.get_job(conn, job_id).status is S.KILLED
@@ -149,10 +150,10 @@ def test_the_attempt_of_a_killed_job_is_ending_and_stays_open(
 
 def test_a_kill_reaches_only_the_attempt_that_is_open(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.RUNNING)
-        first = stored.open_attempt(conn, job_id, now, epoch=1)
+        job_id = stored_rows.job_in(conn, now, S.RUNNING)
+        first = stored_rows.open_attempt(conn, job_id, now, epoch=1)
         attempts.close_attempts(conn, [job_id], closed_as="expired", now=now)
-        second = stored.open_attempt(conn, job_id, now, epoch=2)
+        second = stored_rows.open_attempt(conn, job_id, now, epoch=2)
         _kill(conn, job_id, now)
         assert not attempts.get_attempt(conn, first).ending
         assert attempts.get_attempt(conn, second).ending
@@ -160,7 +161,7 @@ def test_a_kill_reaches_only_the_attempt_that_is_open(engine: Engine, now: datet
 
 def test_killing_a_killed_job_again_changes_nothing(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = stored.job_ids(conn, now)
+        [job_id] = stored_rows.job_ids(conn, now)
         _kill(conn, job_id, now)
         _kill(conn, job_id, now + timedelta(hours=1))
         assert len(log.read_log(conn, job_id)) == 2
@@ -170,15 +171,15 @@ def test_killing_a_killed_job_again_changes_nothing(engine: Engine, now: datetim
 @pytest.mark.parametrize("status", sorted(FINAL - {S.KILLED}))
 def test_what_has_ended_cannot_be_killed(engine: Engine, now: datetime, status: JobStatus) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, status)
+        job_id = stored_rows.job_in(conn, now, status)
         with pytest.raises(IllegalTransition, match=f"is {status}; it cannot become Killed"):
             _kill(conn, job_id, now)
 
 
 def test_many_are_killed_at_once_and_those_that_have_ended_are_left(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        ids = stored.job_ids(conn, now, 2500)
-        stored.force(conn, ids[7], status="Done")
+        ids = stored_rows.job_ids(conn, now, 2500)
+        stored_rows.force(conn, ids[7], status="Done")
         killed = control.kill_jobs(conn, [*ids, 10**9], source="alice", now=now)
         assert killed == [job_id for job_id in ids if job_id != ids[7]]
         assert control.kill_jobs(conn, ids, source="alice", now=now) == []
@@ -189,8 +190,8 @@ def test_many_are_killed_at_once_and_those_that_have_ended_are_left(engine: Engi
 def test_a_rescheduled_job_is_due_again_and_its_attempt_closed(engine: Engine, now: datetime) -> None:
     later = now + timedelta(hours=1)
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.RUNNING, step="JobScheduling")
-        lease = stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now, S.RUNNING, step="JobScheduling")
+        lease = stored_rows.open_attempt(conn, job_id, now)
         control.reschedule_job(conn, job_id, source="alice", now=later, maximum=3)
         job = jobs.get_job(conn, job_id)
         attempt = attempts.get_attempt(conn, lease)
@@ -208,10 +209,10 @@ def test_a_job_that_waits_leaves_its_task_queue_when_it_is_rescheduled(engine: E
 
 def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.FAILED)
+        job_id = stored_rows.job_in(conn, now, S.FAILED)
         for _ in range(3):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
-            by_hand.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
+            single_rows.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
         with pytest.raises(RescheduleLimit, match="already rescheduled 3 times"):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         assert jobs.get_job(conn, job_id).reschedules == 3
@@ -219,12 +220,12 @@ def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> No
 
 def test_a_reschedule_that_is_repeated_after_a_lost_answer_counts_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.RUNNING)
-        stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now, S.RUNNING)
+        stored_rows.open_attempt(conn, job_id, now)
         for status in (S.RESCHEDULED, S.CHECKING, S.WAITING):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=1)
             assert jobs.get_job(conn, job_id).reschedules == 1
-            stored.force(conn, job_id, status=status.value)
+            stored_rows.force(conn, job_id, status=status.value)
         before = log.read_log(conn, job_id)
         control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         assert (log.read_log(conn, job_id), jobs.get_job(conn, job_id).reschedules) == (before, 1)
@@ -232,11 +233,11 @@ def test_a_reschedule_that_is_repeated_after_a_lost_answer_counts_once(engine: E
 
 def test_repeated_reschedules_of_many_jobs_count_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        done, other = (stored.job_in(conn, now, S.RUNNING) for _ in range(2))
+        done, other = (stored_rows.job_in(conn, now, S.RUNNING) for _ in range(2))
         for job_id in (done, other):
-            stored.open_attempt(conn, job_id, now)
+            stored_rows.open_attempt(conn, job_id, now)
         control.reschedule_jobs(conn, [done], source="alice", now=now, maximum=3)
-        stored.force(conn, done, status=S.WAITING.value)
+        stored_rows.force(conn, done, status=S.WAITING.value)
         changed = control.reschedule_jobs(conn, [done, other], source="alice", now=now, maximum=3)
         assert sorted(changed) == [done, other]
         assert [jobs.get_job(conn, each).reschedules for each in (done, other)] == [1, 1]
@@ -246,22 +247,22 @@ def test_a_reschedule_counts_again_after_another_attempt_or_by_somebody_else(
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.RUNNING)
-        stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now, S.RUNNING)
+        stored_rows.open_attempt(conn, job_id, now)
         control.reschedule_job(conn, job_id, source="LostJobAgent", now=now, maximum=9)
-        stored.force(conn, job_id, status=S.CHECKING.value)
+        stored_rows.force(conn, job_id, status=S.CHECKING.value)
         control.reschedule_job(conn, job_id, source="alice", now=now, maximum=9)
         assert jobs.get_job(conn, job_id).reschedules == 2
-        stored.force(conn, job_id, status=S.RUNNING.value)
-        stored.open_attempt(conn, job_id, now, epoch=2)
+        stored_rows.force(conn, job_id, status=S.RUNNING.value)
+        stored_rows.open_attempt(conn, job_id, now, epoch=2)
         control.reschedule_job(conn, job_id, source="alice", now=now, maximum=9)
         assert jobs.get_job(conn, job_id).reschedules == 3
 
 
 def test_a_killed_job_is_not_rescheduled_and_its_attempt_stays(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.RUNNING)
-        lease = stored.open_attempt(conn, job_id, now)
+        job_id = stored_rows.job_in(conn, now, S.RUNNING)
+        lease = stored_rows.open_attempt(conn, job_id, now)
         _kill(conn, job_id, now)
         with pytest.raises(IllegalTransition):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
@@ -272,9 +273,9 @@ def test_jobs_of_any_status_but_completed_are_deleted_and_removed_a_day_later(
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        waiting, running = _waiting(conn, now), stored.job_in(conn, now, S.RUNNING)
-        done, completed = (stored.job_in(conn, now, status) for status in (S.DONE, S.COMPLETED))
-        lease = stored.open_attempt(conn, running, now)
+        waiting, running = _waiting(conn, now), stored_rows.job_in(conn, now, S.RUNNING)
+        done, completed = (stored_rows.job_in(conn, now, status) for status in (S.DONE, S.COMPLETED))
+        lease = stored_rows.open_attempt(conn, running, now)
         ids = [waiting, running, done, completed]
         assert control.delete_jobs(conn, ids, source="alice", now=now) == [waiting, running, done]
         assert control.delete_jobs(conn, ids, source="alice", now=now) == []
@@ -282,7 +283,7 @@ def test_jobs_of_any_status_but_completed_are_deleted_and_removed_a_day_later(
         with pytest.raises(IllegalTransition):
             control.delete_job(conn, completed, source="alice", now=now)
         assert not _is_in_a_task_queue(conn, waiting)
-        assert reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)["status"] == "Killed"
+        assert pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)["status"] == "Killed"
         assert jobs.get_job(conn, running).status is S.DELETED
     later = now + timedelta(hours=25)
     result = retention.cycle(engine, grid(), now=later, holder="me")
@@ -296,14 +297,14 @@ def test_jobs_of_any_status_but_completed_are_deleted_and_removed_a_day_later(
 
 def test_a_reset_job_may_be_rescheduled_as_often_as_a_new_one(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        job_id = stored.job_in(conn, now, S.FAILED)
-        stored.force(conn, job_id, reschedules=3)
+        job_id = stored_rows.job_in(conn, now, S.FAILED)
+        stored_rows.force(conn, job_id, reschedules=3)
         with pytest.raises(RescheduleLimit):
             control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         control.reset_job(conn, job_id, source="alice", now=now)
         job = jobs.get_job(conn, job_id)
         assert (job.status, job.reschedules) == (S.RESCHEDULED, 0)
-        done = stored.job_in(conn, now, S.DONE)
+        done = stored_rows.job_in(conn, now, S.DONE)
         with pytest.raises(IllegalTransition):
             control.reset_job(conn, done, source="alice", now=now)
 
@@ -314,7 +315,7 @@ def test_of_two_steps_at_once_only_those_that_the_table_allows_in_a_row_are_take
     """Done, Failed and Killed exclude each other: one of them comes first, and that is it."""
     ends = [S.DONE, S.FAILED, S.KILLED, S.DONE, S.FAILED, S.KILLED]
     with database.writing(engine) as conn:
-        ids = [stored.job_in(conn, now, S.RUNNING) for _ in range(10)]
+        ids = [stored_rows.job_in(conn, now, S.RUNNING) for _ in range(10)]
 
     def end(number: int) -> int:
         won = 0
@@ -324,14 +325,14 @@ def test_of_two_steps_at_once_only_those_that_the_table_allows_in_a_row_are_take
                 won += len(transitions.move_jobs(conn, [job_id], ends[number], minor="", source="t", now=now))
         return won
 
-    assert sum(stored.at_once(6, end)) == len(ids)
+    assert sum(concurrency.at_once(6, end)) == len(ids)
     with database.reading(engine) as conn:
         assert [len(log.read_log(conn, job_id)) for job_id in ids] == [2] * len(ids)
 
 
 def test_whatever_happens_at_once_the_log_tells_a_legal_story(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        ids = [stored.job_in(conn, now, S.RUNNING) for _ in range(4)]
+        ids = [stored_rows.job_in(conn, now, S.RUNNING) for _ in range(4)]
 
     def act(number: int) -> None:
         dice = random.Random(number)
@@ -341,7 +342,7 @@ def test_whatever_happens_at_once_the_log_tells_a_legal_story(engine: Engine, no
                 transitions.lock_jobs(conn, ids)
                 transitions.move_jobs(conn, dice.sample(ids, 2), wanted, minor="", source="test", now=now)
 
-    stored.at_once(4, act)
+    concurrency.at_once(4, act)
     with database.reading(engine) as conn:
         for job_id in ids:
             story = log.read_log(conn, job_id)[1:]
@@ -358,7 +359,7 @@ def test_a_kill_that_comes_during_a_claim_reaches_the_attempt(engine: Engine, no
         with database.writing(engine) as conn:
             _kill(conn, job_id, now)
 
-    stored.meanwhile(engine, lambda conn: _claim(conn, job_id, now), kill)
+    concurrency.meanwhile(engine, lambda conn: _claim(conn, job_id, now), kill)
     with database.reading(engine) as conn:
         attempt = attempts.get_latest(conn, job_id)
         assert attempt is not None
@@ -373,7 +374,7 @@ def test_a_claim_that_comes_during_a_kill_finds_nothing(engine: Engine, now: dat
         with database.writing(engine) as conn:
             return _claim(conn, job_id, now)
 
-    assert not stored.meanwhile(engine, lambda conn: _kill(conn, job_id, now), claim)
+    assert not concurrency.meanwhile(engine, lambda conn: _kill(conn, job_id, now), claim)
     with database.reading(engine) as conn:
         assert jobs.get_job(conn, job_id).status is S.KILLED
         assert attempts.get_latest(conn, job_id) is None
@@ -383,10 +384,10 @@ def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        [job_id] = stored.job_ids(conn, now)
+        [job_id] = stored_rows.job_ids(conn, now)
 
     def arrive(conn: Connection) -> None:
-        stored.force(conn, job_id, status=S.WAITING.value)
+        stored_rows.force(conn, job_id, status=S.WAITING.value)
         entry = WaitingEntry(
             job_id=job_id,
             requirement_class=RequirementClass(vo="lhcb", cpu_time=1),
@@ -394,13 +395,13 @@ def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out
             owner_group="lhcb_user",
             priority=1.0,
         )
-        by_hand.enqueue(conn, [entry], now=now)
+        single_rows.enqueue(conn, [entry], now=now)
 
     def kill() -> None:
         with database.writing(engine) as conn:
             _kill(conn, job_id, now)
 
-    stored.meanwhile(engine, arrive, kill)
+    concurrency.meanwhile(engine, arrive, kill)
     with database.reading(engine) as conn:
         assert jobs.get_job(conn, job_id).status is S.KILLED
         assert not _is_in_a_task_queue(conn, job_id)
@@ -425,7 +426,7 @@ def test_kills_claims_and_reschedules_at_once_neither_deadlock_nor_lose_a_job(
                     case 2:
                         control.reschedule_jobs(conn, some, source="alice", now=now, maximum=9)
 
-    stored.at_once(6, act)
+    concurrency.at_once(6, act)
     with database.reading(engine) as conn:
         for job_id in ids:
             status, attempt = jobs.get_job(conn, job_id).status, attempts.get_latest(conn, job_id)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.postgres import Postgres
 from taskqueue.db import database
-from tests import at_size
-from tests.at_size import CLASSES, Read
-from tests.postgres import Postgres
+from tests.support import large_database
+from tests.support.large_database import CLASSES, Read
 
 WAITING = 2_000
 FEW, MANY = 1_000, 20_000
@@ -20,16 +20,16 @@ def _way_of_jobs(postgres: Postgres, directory: Path, finished: int) -> tuple[Ma
     """What was read for the jobs' ways and for what people ask of them, and for a cycle of each agent."""
     with postgres.fresh() as url:
         engine = database.connect(url)
-        at_size.fill(engine, directory, waiting=WAITING, finished=finished)
-        filled = at_size.read(postgres, engine)
-        with at_size.service_on(engine, directory) as service:
-            at_size.look(service, at_size.live(service, CLASSES)[0])
-        lived = at_size.read(postgres, engine)
-        with at_size.service_on(engine, directory) as service:
-            at_size.agents(service)
-        cared = at_size.read(postgres, engine)
+        large_database.fill(engine, directory, waiting=WAITING, finished=finished)
+        filled = large_database.read(postgres, engine)
+        with large_database.service_on(engine, directory) as service:
+            large_database.look(service, large_database.live(service, CLASSES)[0])
+        lived = large_database.read(postgres, engine)
+        with large_database.service_on(engine, directory) as service:
+            large_database.agents(service)
+        cared = large_database.read(postgres, engine)
         engine.dispose()
-    return at_size.spent(filled, lived), at_size.spent(lived, cared)
+    return large_database.spent(filled, lived), large_database.spent(lived, cared)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def ways(
 Ways = Mapping[int, tuple[Mapping[str, Read], ...]]
 
 
-@pytest.mark.parametrize("table", [*at_size.HISTORY, "waiting_jobs"])
+@pytest.mark.parametrize("table", [*large_database.HISTORY, "waiting_jobs"])
 def test_the_way_of_a_job_reads_no_more_pages_beside_many_that_are_over(ways: Ways, table: str) -> None:
     few, many = ways[FEW][0][table].pages, ways[MANY][0][table].pages
     assert many < LEVELS * few + 200, f"{many} pages beside {MANY}, {few} beside {FEW}"

@@ -8,7 +8,8 @@ from sqlalchemy import Connection, Engine
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict
 from taskqueue.jobs import submission
-from tests import by_hand, stored
+from tests.support import concurrency
+from tests.support.factories import single_rows, stored_rows
 
 
 def _submit(
@@ -17,14 +18,14 @@ def _submit(
     earlier = submission.reserve_key(conn, subject=subject, key="k", body_digest=digest, now=now)
     if earlier is not None:
         return earlier
-    job_ids = stored.job_ids(conn, now, jobs)
+    job_ids = stored_rows.job_ids(conn, now, jobs)
     submission.fulfil_key(conn, subject=subject, key="k", job_ids=job_ids)
     return job_ids
 
 
 def _count(engine: Engine) -> int:
     with database.reading(engine) as conn:
-        return by_hand.count_jobs(conn)
+        return single_rows.count_jobs(conn)
 
 
 def test_the_same_request_again_gets_the_same_ids(engine: Engine, now: datetime) -> None:
@@ -68,7 +69,7 @@ def test_a_retry_that_comes_while_the_first_is_stored_waits_and_gets_its_ids(
         with database.writing(engine) as conn:
             return _submit(conn, now)
 
-    again = stored.meanwhile(engine, lambda conn: first.extend(_submit(conn, now)), retry)
+    again = concurrency.meanwhile(engine, lambda conn: first.extend(_submit(conn, now)), retry)
     assert again == first
     assert _count(engine) == 2
 
@@ -78,5 +79,5 @@ def test_many_at_once_make_the_jobs_once(engine: Engine, now: datetime) -> None:
         with database.writing(engine) as conn:
             return tuple(_submit(conn, now))
 
-    assert len(set(stored.at_once(8, submit))) == 1
+    assert len(set(concurrency.at_once(8, submit))) == 1
     assert _count(engine) == 2

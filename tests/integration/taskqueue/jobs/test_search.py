@@ -14,7 +14,7 @@ from taskqueue.jobs import descriptions, jobs, log, search, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.search import JobSelector
 from taskqueue.jobs.submission import NewJob
-from tests import by_hand, stored
+from tests.support.factories import single_rows, stored_rows
 
 
 def _new(owner: str = "alice", **about: object) -> NewJob:
@@ -23,7 +23,7 @@ def _new(owner: str = "alice", **about: object) -> NewJob:
 
 def test_a_new_job_is_received_and_due(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = stored.job_ids(conn, now)
+        [job_id] = stored_rows.job_ids(conn, now)
         job = jobs.get_job(conn, job_id)
         entries = log.read_log(conn, job_id)
     assert (job.status, job.minor_status, job.due_at) == (JobStatus.RECEIVED, "Job accepted", now)
@@ -58,16 +58,16 @@ def test_any_text_comes_back_as_it_was(engine: Engine, now: datetime) -> None:
 
 def test_ids_are_never_given_out_twice(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        first = stored.job_ids(conn, now, 3)
-        stored.remove(conn, first)
-        second = stored.job_ids(conn, now, 1)
+        first = stored_rows.job_ids(conn, now, 3)
+        stored_rows.remove(conn, first)
+        second = stored_rows.job_ids(conn, now, 1)
     assert second[0] > max(first)
 
 
 def test_no_jobs_store_nothing(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         assert submission.store_jobs(conn, [], [], now=now) == []
-        assert by_hand.count_jobs(conn) == 0
+        assert single_rows.count_jobs(conn) == 0
 
 
 def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now: datetime) -> None:
@@ -94,7 +94,7 @@ def test_a_job_that_does_not_exist_is_not_found(engine: Engine) -> None:
 
 def test_pages_go_on_where_the_last_one_ended(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        ids = stored.job_ids(conn, now, 5)
+        ids = stored_rows.job_ids(conn, now, 5)
         first = search.list_jobs(conn, JobSelector(), limit=3)
         second = search.list_jobs(conn, JobSelector(), limit=3, after=first[-1].job_id)
     assert [job.job_id for job in first + second] == sorted(ids, reverse=True)
@@ -102,9 +102,9 @@ def test_pages_go_on_where_the_last_one_ended(engine: Engine, now: datetime) -> 
 
 def test_a_filter_finds_what_meets_all_of_it(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [mine, _yours] = stored.job_ids(conn, now) + stored.job_ids(conn, now, owner="bob")
-        [other] = stored.job_ids(conn, now + timedelta(hours=1), vo="cms")
-        stored.force(conn, mine, status="Done", site="LCG.CERN.ch", submit_pool="p" * 64, job_group="g")
+        [mine, _yours] = stored_rows.job_ids(conn, now) + stored_rows.job_ids(conn, now, owner="bob")
+        [other] = stored_rows.job_ids(conn, now + timedelta(hours=1), vo="cms")
+        stored_rows.force(conn, mine, status="Done", site="LCG.CERN.ch", submit_pool="p" * 64, job_group="g")
 
         def found(which: JobSelector) -> list[int]:
             return [job.job_id for job in search.list_jobs(conn, which, limit=9)]
@@ -124,8 +124,8 @@ def test_a_filter_finds_what_meets_all_of_it(engine: Engine, now: datetime) -> N
 
 def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        ids = stored.job_ids(conn, now, 3) + stored.job_ids(conn, now, owner="bob")
-        stored.force(conn, ids[0], status="Done", site="A")
+        ids = stored_rows.job_ids(conn, now, 3) + stored_rows.job_ids(conn, now, owner="bob")
+        stored_rows.force(conn, ids[0], status="Done", site="A")
         assert search.count_by_columns(conn, ["status", "site"], JobSelector()) == {
             ("Done", "A"): 1,
             ("Received", "ANY"): 3,
@@ -133,14 +133,14 @@ def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
         assert search.count_by_columns(conn, ["submit_pool"], JobSelector().where(OWNER, {"bob"})) == {
             (None,): 1
         }
-        assert by_hand.count_jobs(conn, JobStatus.RECEIVED) == 3
+        assert single_rows.count_jobs(conn, JobStatus.RECEIVED) == 3
 
 
 def test_a_summary_has_a_bounded_number_of_groups(engine: Engine, now: datetime) -> None:
     """Of thousands of jobs with a name each nothing is read."""
     with database.writing(engine) as conn:
-        for job_id, name in zip(stored.job_ids(conn, now, 6), "aabbcc", strict=True):
-            stored.force(conn, job_id, job_name=name)
+        for job_id, name in zip(stored_rows.job_ids(conn, now, 6), "aabbcc", strict=True):
+            stored_rows.force(conn, job_id, job_name=name)
         assert len(search.count_by_columns(conn, ["job_name", "status"], JobSelector(), most=3)) == 3
         with pytest.raises(InvalidRequest, match="by: job_name,status makes more than 2 groups"):
             search.count_by_columns(conn, ["job_name", "status"], JobSelector(), most=2)

@@ -17,7 +17,7 @@ from taskqueue.jobs import search
 from taskqueue.jobs.search import JobCount, JobSelector, SearchPage
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.schema.tables import attempts, jobs
-from tests import stored
+from tests.support.factories import stored_rows
 
 STATUSES = (JobStatus.WAITING, JobStatus.RUNNING, JobStatus.DONE, JobStatus.FAILED)
 SITES = ("LCG.A.org", "LCG.B.org")
@@ -28,8 +28,8 @@ POOL = "5" * 64
 def _fill(conn: Connection, now: datetime, count: int) -> None:
     for number in range(count):
         vo, owner = WHOSE[number % 3]
-        [job_id] = stored.job_ids(conn, now, vo=vo, owner=owner)
-        stored.force(
+        [job_id] = stored_rows.job_ids(conn, now, vo=vo, owner=owner)
+        stored_rows.force(
             conn,
             job_id,
             status=STATUSES[number % 4].value,
@@ -38,7 +38,7 @@ def _fill(conn: Connection, now: datetime, count: int) -> None:
             submit_pool=POOL if number % 7 == 0 else None,
         )
         if number % 4:
-            stored.open_attempt(conn, job_id, now)
+            stored_rows.open_attempt(conn, job_id, now)
         if number % 4 == 3:
             values = {"exit_code": number % 3}
             conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**values))

@@ -26,7 +26,8 @@ from taskqueue.leases.reports import (
     Progress,
 )
 from taskqueue.schema.tables import jobs as jobs_table
-from tests import reporting, stored, waiting
+from tests.support import concurrency
+from tests.support.factories import pilot_reports, queued_jobs
 
 S = JobStatus
 LEASE = timedelta(minutes=5)
@@ -45,13 +46,13 @@ class Hand:
 
     def claim(self, now: datetime | None = None) -> str:
         with database.writing(self.engine) as conn:
-            task_queue = waiting.task_queue_of(conn, self.job_id)
-            [claimed] = waiting.claim(conn, [task_queue], now or self.now)
+            task_queue = queued_jobs.task_queue_of(conn, self.job_id)
+            [claimed] = queued_jobs.claim(conn, [task_queue], now or self.now)
             return claimed.lease
 
     def start(self, lease: str, now: datetime | None = None) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return reporting.start(conn, lease, lease_time=LEASE, now=now or self.now)
+            return pilot_reports.start(conn, lease, lease_time=LEASE, now=now or self.now)
 
     def running(self) -> str:
         lease = self.claim()
@@ -61,18 +62,18 @@ class Hand:
     def heartbeat(self, lease: str, now: datetime | None = None, **said: Any) -> dict[str, Any]:
         told = Progress(**said)
         with database.writing(self.engine) as conn:
-            return reporting.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
+            return pilot_reports.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
 
     def finish(self, lease: str, report: PayloadResult = DONE) -> dict[str, Any]:
         with database.writing(self.engine) as conn:
-            return reporting.finish(conn, lease, report, now=self.now)
+            return pilot_reports.finish(conn, lease, report, now=self.now)
 
     def release(
         self, lease: str, reason: str = "slot ends", most: int = 3, *, is_undelivered: bool = False
     ) -> dict[str, Any]:
         more = {"max_rescheduling": most, "is_undelivered": is_undelivered}
         with database.writing(self.engine) as conn:
-            return reporting.release(conn, lease, reason=reason, now=self.now, **more)
+            return pilot_reports.release(conn, lease, reason=reason, now=self.now, **more)
 
     def kill(self) -> None:
         with database.writing(self.engine) as conn:
@@ -92,7 +93,7 @@ class Hand:
 
     def give_up(self, now: datetime, most: int = 3) -> tuple[list[int], list[int]]:
         with database.writing(self.engine) as conn:
-            return reporting.give_up(conn, "lhcb", max_rescheduling=most, now=now)
+            return pilot_reports.give_up(conn, "lhcb", max_rescheduling=most, now=now)
 
     @property
     def job(self) -> Job:
@@ -109,7 +110,7 @@ class Hand:
     @property
     def waits(self) -> bool:
         with database.reading(self.engine) as conn:
-            return waiting.left(conn) == [self.job_id]
+            return queued_jobs.left(conn) == [self.job_id]
 
     @property
     def way(self) -> list[str]:
@@ -128,7 +129,7 @@ def _close_killed(conn: Connection, now: datetime) -> list[int]:
 @pytest.fixture
 def hand(engine: Engine, now: datetime) -> Hand:
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
+        [job_id] = queued_jobs.put(conn, now)
     return Hand(engine=engine, now=now, job_id=job_id)
 
 
@@ -314,7 +315,7 @@ def test_a_report_on_a_closed_attempt_is_refused_and_changes_nothing(
 def test_no_output_is_stored_on_a_closed_attempt(hand: Hand, closed_by: str) -> None:
     lease = _CLOSED_BY[closed_by](hand)
     with pytest.raises(StaleLease), database.writing(hand.engine) as conn:
-        reporting.store_output(conn, lease, "d" * 64, now=hand.now)
+        pilot_reports.store_output(conn, lease, "d" * 64, now=hand.now)
     assert hand.attempt.output is None
 
 
@@ -333,8 +334,8 @@ def test_a_zombie_does_not_disturb_the_next_attempt(hand: Hand) -> None:
 def test_what_was_refused_is_recorded(hand: Hand) -> None:
     lease = _expiry(hand)
     with database.writing(hand.engine) as conn:
-        report = FinishReport(lease=lease, sender=reporting.ANYBODY, result=DONE)
-        [refusal] = lifecycle.record(conn, [report], rules=reporting.rules(), now=hand.now)
+        report = FinishReport(lease=lease, sender=pilot_reports.ANYBODY, result=DONE)
+        [refusal] = lifecycle.record(conn, [report], rules=pilot_reports.rules(), now=hand.now)
         last = log.read_log(conn, hand.job_id)[-1]
     assert isinstance(refusal, StaleLease)
     assert (last.from_status, last.to_status, last.source) == (S.WAITING, S.WAITING, lifecycle.STALE)
@@ -344,11 +345,11 @@ def test_what_was_refused_is_recorded(hand: Hand) -> None:
 
 def test_refused_reports_are_recorded_once_for_each_attempt_and_kind(hand: Hand) -> None:
     lease = _expiry(hand)
-    finish = FinishReport(lease=lease, sender=reporting.ANYBODY, result=DONE)
-    heartbeat = HeartbeatReport(lease=lease, sender=reporting.ANYBODY)
+    finish = FinishReport(lease=lease, sender=pilot_reports.ANYBODY, result=DONE)
+    heartbeat = HeartbeatReport(lease=lease, sender=pilot_reports.ANYBODY)
     for reports in ([finish, heartbeat], [heartbeat, heartbeat, finish], [heartbeat]):
         with database.writing(hand.engine) as conn:
-            outcomes = lifecycle.record(conn, reports, rules=reporting.rules(), now=hand.now)
+            outcomes = lifecycle.record(conn, reports, rules=pilot_reports.rules(), now=hand.now)
         assert all(isinstance(each, StaleLease) for each in outcomes)
     with database.reading(hand.engine) as conn:
         stale = [each for each in log.read_log(conn, hand.job_id) if each.source == lifecycle.STALE]
@@ -368,7 +369,7 @@ def test_however_fence_and_report_meet_the_job_ends_once(hand: Hand, engine: Eng
             return "refused"
         return "done"
 
-    outcomes = stored.at_once(2, play)
+    outcomes = concurrency.at_once(2, play)
     assert sorted(outcomes) == ["done", "refused"]
     assert hand.job.status is (S.RESCHEDULED if outcomes[0] == "done" else S.DONE)
 
@@ -542,7 +543,7 @@ def test_output_and_finish_of_a_killed_job_are_stored_and_it_stays_killed(hand: 
     lease = hand.running()
     hand.kill()
     with database.writing(hand.engine) as conn:
-        reporting.store_output(conn, lease, "d" * 64, now=hand.now)
+        pilot_reports.store_output(conn, lease, "d" * 64, now=hand.now)
     first = hand.finish(lease, FAILED)
     assert first["status"] == S.KILLED
     assert hand.finish(lease, FAILED) == first
@@ -608,9 +609,9 @@ def test_a_job_that_was_begun_all_the_same_is_not_recalled(hand: Hand) -> None:
 
 def test_many_leases_expire_at_once(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, 1200)
-        claimed: list[ClaimedJob] = waiting.claim(
-            conn, [waiting.task_queue_of(conn, ids[0])], now, count=len(ids)
+        ids = queued_jobs.put(conn, now, 1200)
+        claimed: list[ClaimedJob] = queued_jobs.claim(
+            conn, [queued_jobs.task_queue_of(conn, ids[0])], now, count=len(ids)
         )
         assert len(claimed) == len(ids)
 
@@ -620,4 +621,4 @@ def test_many_leases_expire_at_once(engine: Engine, now: datetime) -> None:
 
     with database.writing(engine) as conn:
         assert [expire(conn), expire(conn), expire(conn)] == [1000, 200, 0]
-        assert waiting.left(conn) == ids
+        assert queued_jobs.left(conn) == ids

@@ -45,15 +45,16 @@ from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule
 from taskqueue.sites.scopes import Ban
-from tests import databases, waiting
-from tests.claiming import ClaimingProcess, claim_together, claiming, run
-from tests.waiting import request
+from tests.support import databases, wait
+from tests.support.claimers import ClaimingProcess, claim_together, claiming, run
+from tests.support.factories import queued_jobs
+from tests.support.factories.queued_jobs import request
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
 HERE = Location(site="A.B.ch", ce="ce1", queue="long")
 POOL = "a" * 64
 #: Only requests that state their queue are batched.
-AT = waiting.at(waiting.LONG)
+AT = queued_jobs.at(queued_jobs.LONG)
 
 
 @pytest.fixture
@@ -65,18 +66,18 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def matcher(engine: Engine, now: datetime) -> Matcher:
-    return waiting.matcher(engine, now)
+    return queued_jobs.matcher(engine, now)
 
 
 @pytest.fixture
 def process(engine: Engine, now: datetime) -> Iterator[ClaimingProcess]:
-    with claiming(engine, waiting.matcher(engine, now)) as process:
+    with claiming(engine, queued_jobs.matcher(engine, now)) as process:
         yield process
 
 
 def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
     with database.writing(engine) as conn:
-        return waiting.put(conn, now, count, **about)  # type: ignore[arg-type]
+        return queued_jobs.put(conn, now, count, **about)  # type: ignore[arg-type]
 
 
 def _ids(looks: list[ClaimResult | PilotageError]) -> list[list[int]]:
@@ -155,9 +156,9 @@ def test_jobs_that_come_late_are_found_before_nothing_is_said(
         matcher.settle(matcher.serve([request()]))
     matcher.refresh()
     with database.reading(engine) as conn:
-        assert waiting.occupied(conn) == set(), "what comes now has to be told"
+        assert queued_jobs.occupied(conn) == set(), "what comes now has to be told"
     with engine.connect() as other, other.begin() as transaction:
-        [job_id] = waiting.put(other, now)
+        [job_id] = queued_jobs.put(other, now)
         assert _ids(matcher.serve([request()])) == [[]], "it is not committed"
         _put(engine, now, owner="bob")  # a later one, visible first
         assert len(_ids(matcher.serve([request()]))[0]) == 1
@@ -170,12 +171,12 @@ def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, match
     high = _put(engine, now, 1, priority=9.0)
     with database.writing(engine) as conn:
         for stamp in ("0", "1"):
-            pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=waiting.LONG, now=now)
+            pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=queued_jobs.LONG, now=now)
     asked = [
         request(
             caller=MatchCaller(subject=f"pilot{stamp}", vos=frozenset({"lhcb"}), stamp=stamp),
             request_id="r",
-            **waiting.at(waiting.LONG),
+            **queued_jobs.at(queued_jobs.LONG),
         )
         for stamp in ("0", "1")
     ]
@@ -183,7 +184,7 @@ def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, match
     given = [each for look in looks if isinstance(look, ClaimResult) for each in look.claimed]
     assert {each.job_id for each in given} == {high[0], low[0]}
     with database.reading(engine) as conn:
-        assert waiting.left(conn) == [low[1]]
+        assert queued_jobs.left(conn) == [low[1]]
         for stamp, each in enumerate(given):
             attempt = attempts.get_attempt(conn, each.lease)
             assert (attempt.job_id, attempt.epoch, attempt.holder) == (each.job_id, 1, f"pilot{stamp}")
@@ -206,7 +207,7 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
 ) -> None:
     job_ids = _put(engine, now, 5)
     with database.writing(engine) as conn:
-        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
         scopes.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
@@ -224,7 +225,7 @@ def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: En
     sizes = {"one": 1, "two": 2, "three": 3}
     slots = [FirstRequest(stamp=each, vo="lhcb", queue=queue, processors=n) for each, n in sizes.items()]
     with database.writing(engine) as conn:
-        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
         pilots.bind_queues(conn, slots, now=now)
     given: Counter[str] = Counter()
     reasons: dict[str, str | None] = {}
@@ -249,7 +250,7 @@ def test_of_two_requests_of_one_pilot_in_a_statement_one_gets_a_job(
     job_ids = _put(engine, now, 3)
     queue = QueueAddress(site="A.B.ch", ce="ce", queue="q")
     with database.writing(engine) as conn:
-        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
         first = [FirstRequest(stamp=each, vo="lhcb", queue=queue, processors=2) for each in ("one", "two")]
         pilots.bind_queues(conn, first, now=now)
     pair = [
@@ -279,13 +280,15 @@ def test_the_statement_takes_jobs_of_a_pool_where_other_claims_do(
         for site, ce, queue in queues
         for checked in (None, 1, 2)
     ]
-    config = waiting.grid()
+    config = queued_jobs.grid()
     with database.writing(engine) as conn:
-        waiting.pool(conn, now, POOL, waiting.LONG, config=config)
+        queued_jobs.pool(conn, now, POOL, queued_jobs.LONG, config=config)
         if undecided:
             conn.execute(text("UPDATE pool_mappings SET undecided = eligible"))
-        job_ids = waiting.put(conn, now, len(places), asked=replace(waiting.EVERYWHERE, submit_pool=POOL))
-        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        job_ids = queued_jobs.put(
+            conn, now, len(places), asked=replace(queued_jobs.EVERYWHERE, submit_pool=POOL)
+        )
+        task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
         expected = [bool(assignment.find_nonempty(conn, [task_queue], place=place)) for place in places]
     asks = [replace(_ask(task_queue, number), place=place) for number, place in enumerate(places)]
     with contextlib.closing(AutocommitRunner(engine)) as server:
@@ -300,7 +303,7 @@ def test_the_statement_runs_in_psql_as_its_file_tells(engine: Engine, now: datet
     statement, _ = batched_claim.build_statement([], now=now)
     [example] = re.findall(r"EXECUTE (claim\(.*?\));", re.sub(r"\n--", "", statement), re.DOTALL)
     with database.writing(engine) as conn:
-        task_queue = waiting.task_queue_of(conn, job_id)
+        task_queue = queued_jobs.task_queue_of(conn, job_id)
         conn.exec_driver_sql(f"PREPARE claim (text, timestamptz) AS {statement}")
         called = example.replace('"task_queue_id": 1', f'"task_queue_id": {task_queue}')
         [row] = conn.exec_driver_sql(f"EXECUTE {called}")
@@ -311,7 +314,7 @@ def test_the_statement_runs_in_psql_as_its_file_tells(engine: Engine, now: datet
 def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now: datetime) -> None:
     job_ids = _put(engine, now, 3)
     with database.reading(engine) as conn:
-        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
         [first] = claim_together(server, [_ask(task_queue, request_id="r")], now=now)
         again = [_ask(task_queue, request_id="r"), _ask(task_queue, 1, request_id="r")]
@@ -330,21 +333,21 @@ def _serve_until_free(matcher: Matcher, asked: MatchRequest) -> Sequence[ClaimRe
 
 
 @pytest.mark.parametrize("how_many", [1, 2])
-@pytest.mark.parametrize("tree", [waiting.GRID, waiting.GRID + LIMITS], ids=["free", "counted"])
+@pytest.mark.parametrize("tree", [queued_jobs.GRID, queued_jobs.GRID + LIMITS], ids=["free", "counted"])
 def test_one_request_at_several_processes_at_once_gets_one_answer(
     engine: Engine, now: datetime, how_many: int, tree: str
 ) -> None:
     _put(engine, now, 12)
-    matchers = [waiting.matcher(engine, now, waiting.grid(tree)) for _ in range(3)]
+    matchers = [queued_jobs.matcher(engine, now, queued_jobs.grid(tree)) for _ in range(3)]
     for each in matchers:
         each.serve([])
-    asked = request(request_id="r", count=how_many, **waiting.at(waiting.LONG))
+    asked = request(request_id="r", count=how_many, **queued_jobs.at(queued_jobs.LONG))
     with ThreadPoolExecutor(3) as processes:
         with engine.connect() as rival, rival.begin() as transaction:
             # All of them come to the door before one goes in.
             rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
             answers = [processes.submit(_serve_until_free, each, asked) for each in matchers]
-            waiting.until(lambda: databases.count_lock_waits(engine) >= len(matchers))
+            wait.until(lambda: databases.count_lock_waits(engine) >= len(matchers))
             transaction.rollback()
         given = [
             [each.lease for each in look.claimed]
@@ -414,9 +417,9 @@ def test_what_was_claimed_before_the_database_went_away_is_delivered(
 ) -> None:
     """One place has been passed over too often: it is waited for in a second transaction."""
     _put(engine, now, 2)
-    matcher = waiting.matcher(engine, now)
+    matcher = queued_jobs.matcher(engine, now)
     matcher.refresh()
-    late = request(**waiting.at(waiting.ELSEWHERE))
+    late = request(**queued_jobs.at(queued_jobs.ELSEWHERE))
     claim_all, waits = claim_loop.claim_all, list[bool]()
 
     def fail_late(
@@ -441,7 +444,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
 ) -> None:
     """The server executes the statement after the first search for it."""
     _put(engine, now, 2)
-    matcher = waiting.matcher(engine, now)
+    matcher = queued_jobs.matcher(engine, now)
     claimer = ClaimWorker(engine, matcher)
     monkeypatch.setattr(in_doubt_claims, "_AGAIN", 600.0)
     monkeypatch.setattr(matching, "_RECENT", 600.0)
@@ -491,9 +494,9 @@ def test_claims_that_are_made_and_cannot_be_told_go_back(
         return await asyncio.gather(*asked, return_exceptions=True)
 
     assert run(work, process) == [None, None], "the thread serves them, but for this test"
-    waiting.until(lambda: _open_attempts(engine) == 1)
+    wait.until(lambda: _open_attempts(engine) == 1)
     with database.reading(engine) as conn:
-        assert waiting.left(conn) == job_ids
+        assert queued_jobs.left(conn) == job_ids
 
 
 def test_a_connection_that_was_given_up_is_not_held_on_to(engine: Engine) -> None:
@@ -547,7 +550,7 @@ def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilo
             rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
             tickets = [claimer.submit(request(seconds=0.5)) for _ in range(10)]
             errors = [ticket.future.exception for ticket in tickets]
-            waiting.until(lambda: all(ticket.request.deadline < time.monotonic() for ticket in tickets))
+            wait.until(lambda: all(ticket.request.deadline < time.monotonic() for ticket in tickets))
             transaction.rollback()
         assert all(error(300) is not None for error in errors)
         late = claimer.submit(request())
@@ -556,13 +559,13 @@ def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilo
         claimer.stop()
     assert _open_attempts(engine) == 1
     with database.reading(engine) as conn:
-        assert waiting.left(conn) == [each for each in job_ids if each != match.job_id]
+        assert queued_jobs.left(conn) == [each for each in job_ids if each != match.job_id]
 
 
 def test_a_claim_is_prepared_at_once_with_a_plan_for_all_values(engine: Engine, now: datetime) -> None:
     job_ids = _put(engine, now, 3)
     with database.reading(engine) as conn:
-        task_queue = waiting.task_queue_of(conn, job_ids[0])
+        task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
         claim_together(server, [_ask(task_queue, number) for number in range(2)], now=now)
         [plans] = server.rows(

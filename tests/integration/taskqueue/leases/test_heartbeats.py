@@ -23,8 +23,9 @@ from taskqueue.leases.reports import (
     ReportAnswer,
     Sender,
 )
-from tests import reporting, stored, waiting
-from tests.waiting import HOLDER
+from tests.support import concurrency
+from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories.queued_jobs import HOLDER
 
 LEASE = timedelta(minutes=5)
 MINUTE = timedelta(minutes=1)
@@ -33,10 +34,10 @@ MINUTE = timedelta(minutes=1)
 def _running(engine: Engine, now: datetime, count: int) -> list[Attempt]:
     """Attempts of jobs that run."""
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, count)
-        task_queue = waiting.task_queue_of(conn, ids[0])
-        for each in waiting.claim(conn, [task_queue], now, count=count):
-            reporting.start(conn, each.lease, lease_time=LEASE, now=now)
+        ids = queued_jobs.put(conn, now, count)
+        task_queue = queued_jobs.task_queue_of(conn, ids[0])
+        for each in queued_jobs.claim(conn, [task_queue], now, count=count):
+            pilot_reports.start(conn, each.lease, lease_time=LEASE, now=now)
     return _attempts(engine, ids)
 
 
@@ -52,7 +53,7 @@ def _again(engine: Engine, before: list[Attempt]) -> list[Attempt]:
 
 def _beat(engine: Engine, now: datetime, *beats: HeartbeatReport) -> set[str]:
     """Leases of the recorded ones: on PostgreSQL only plain ones, on SQLite all that are not refused."""
-    rules = reporting.rules(LEASE)
+    rules = pilot_reports.rules(LEASE)
     outcomes: Sequence[object]
     if engine.dialect.name == "sqlite":
         with database.writing(engine) as conn:
@@ -96,18 +97,18 @@ def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgres_url: str, now: 
     plain, killed, stalled, ended, foreign = running = _running(engine, now, 5)
     with database.writing(engine) as conn:
         control.kill_job(conn, killed.job_id, source="alice", now=now)
-        reporting.finish(conn, ended.lease, PayloadResult(status="Done"), now=now)
-        [waiting_id] = waiting.put(conn, now, owner="bob")
-        [unbegun] = waiting.claim(conn, [waiting.task_queue_of(conn, waiting_id)], now)
+        pilot_reports.finish(conn, ended.lease, PayloadResult(status="Done"), now=now)
+        [waiting_id] = queued_jobs.put(conn, now, owner="bob")
+        [unbegun] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, waiting_id)], now)
         for each in (plain, killed, foreign):
-            reporting.heartbeat(conn, each.lease, lease_time=LEASE, now=now + MINUTE)
+            pilot_reports.heartbeat(conn, each.lease, lease_time=LEASE, now=now + MINUTE)
         assert expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now) == [stalled.job_id]
     before = _again(engine, running)
     beats = [_of(each) for each in (plain, killed, stalled, ended)]
     others = [
         _of(foreign, "somebody else"),
-        HeartbeatReport(lease=unbegun.lease, sender=reporting.ANYBODY),
-        HeartbeatReport(lease="none", sender=reporting.ANYBODY),
+        HeartbeatReport(lease=unbegun.lease, sender=pilot_reports.ANYBODY),
+        HeartbeatReport(lease="none", sender=pilot_reports.ANYBODY),
     ]
     assert _beat(engine, now + 2 * MINUTE, *beats, *others) == {plain.lease}
     assert _again(engine, running)[1:] == before[1:]
@@ -121,9 +122,9 @@ def test_several_of_one_lease_are_recorded_in_their_order(
     engine: Engine, now: datetime, is_open: bool
 ) -> None:
     [attempt] = running = _running(engine, now, 1)
-    rules = reporting.rules(LEASE)
+    rules = pilot_reports.rules(LEASE)
     first, second = (_of(attempt, said=Progress(text=text)) for text in ("one", "two"))
-    end = FinishReport(lease=attempt.lease, sender=reporting.ANYBODY, result=PayloadResult(status="Done"))
+    end = FinishReport(lease=attempt.lease, sender=pilot_reports.ANYBODY, result=PayloadResult(status="Done"))
     with database.writing(engine) as conn:
         sent = [first, second] if is_open else [end, first, second]
         outcomes = lifecycle.record(conn, sent, rules=rules, now=now)
@@ -145,11 +146,11 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: date
         if end == "kill":
             control.kill_job(conn, attempt.job_id, source="alice", now=now)
         elif end == "finish":
-            reporting.finish(conn, attempt.lease, PayloadResult(status="Done"), now=now)
+            pilot_reports.finish(conn, attempt.lease, PayloadResult(status="Done"), now=now)
         else:
             assert len(expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now, most=1)) == 1
 
-    noted = stored.meanwhile(
+    noted = concurrency.meanwhile(
         engine, happens, lambda: _beat(engine, now + MINUTE, _of(attempt), _of(other)), waits=False
     )
     assert noted == {other.lease}

@@ -21,7 +21,7 @@ from taskqueue.jobs import control, descriptions, jobs, log
 from taskqueue.leases import attempts, expiry, plain_reports
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.reports import HeartbeatReport, Note, NoteReport, PayloadResult, StartReport
-from tests import reporting, stored, waiting
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 
 LEASE = timedelta(minutes=5)
 HOUR = timedelta(hours=1)
@@ -30,22 +30,22 @@ HOUR = timedelta(hours=1)
 def _matched(engine: Engine, now: datetime) -> tuple[int, str]:
     """A matched job and its lease."""
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
-        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now)
+        [job_id] = queued_jobs.put(conn, now)
+        [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], now)
     return job_id, claimed.lease
 
 
 def _running(engine: Engine, now: datetime) -> tuple[int, str]:
     job_id, lease = _matched(engine, now)
     with database.writing(engine) as conn:
-        reporting.start(conn, lease, lease_time=LEASE, now=now)
+        pilot_reports.start(conn, lease, lease_time=LEASE, now=now)
     return job_id, lease
 
 
 def test_a_note_before_the_start_prolongs_the_lease(engine: Engine, now: datetime) -> None:
     job_id, lease = _matched(engine, now)
     with database.writing(engine) as conn:
-        reporting.note(conn, lease, Note(minor_status="Fetching a proxy"), now=now + HOUR)
+        pilot_reports.note(conn, lease, Note(minor_status="Fetching a proxy"), now=now + HOUR)
         late = now + HOUR + LEASE / 2
         assert expiry.expire_leases(conn, silent_since={"lhcb": late}, now=late) == []
         attempt = attempts.get_attempt(conn, lease)
@@ -61,8 +61,8 @@ def test_a_note_changes_what_it_names_and_logs_changes_only(engine: Engine, now:
         before = jobs.get_job(conn, job_id)
         for minute in (1, 2):
             note = Note(application_status="Event 7")
-            reporting.note(conn, lease, note, now=now + minute * timedelta(minutes=1))
-        reporting.note(conn, lease, Note(minor_status="Uploading"), now=now + HOUR)
+            pilot_reports.note(conn, lease, note, now=now + minute * timedelta(minutes=1))
+        pilot_reports.note(conn, lease, Note(minor_status="Uploading"), now=now + HOUR)
         job = jobs.get_job(conn, job_id)
         assert (job.status, job.minor_status, job.application_status) == ("Running", "Uploading", "Event 7")
         assert job.updated_at == before.updated_at
@@ -74,7 +74,7 @@ def test_a_note_revives_a_stalled_job(engine: Engine, now: datetime) -> None:
     job_id, lease = _running(engine, now)
     with database.writing(engine) as conn:
         assert expiry.mark_stalled(conn, silent_since={"lhcb": now + HOUR}, now=now + HOUR) == [job_id]
-        reporting.note(conn, lease, Note(parameters={"Node": "n1"}), now=now + HOUR)
+        pilot_reports.note(conn, lease, Note(parameters={"Node": "n1"}), now=now + HOUR)
         assert jobs.get_job(conn, job_id).status is JobStatus.RUNNING
 
 
@@ -83,7 +83,7 @@ def test_a_killed_job_keeps_its_words_and_takes_parameters(engine: Engine, now: 
     note = Note(minor_status="Uploading", parameters={"Node": "n1"})
     with database.writing(engine) as conn:
         control.kill_job(conn, job_id, source="alice", now=now)
-        assert reporting.note(conn, lease, note, now=now).ending
+        assert pilot_reports.note(conn, lease, note, now=now).ending
         job = jobs.get_job(conn, job_id)
         assert (job.status, job.minor_status) == ("Killed", control.KILL_REQUESTED)
         assert descriptions.read_parameters(conn, [job_id]) == {job_id: {"Node": "n1"}}
@@ -94,7 +94,7 @@ def test_an_attempt_that_others_took_over_stores_nothing(engine: Engine, now: da
     with database.writing(engine) as conn:
         control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
         with pytest.raises(StaleLease):
-            reporting.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
+            pilot_reports.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
         assert descriptions.read_parameters(conn, [job_id]) == {}
 
 
@@ -103,11 +103,11 @@ def test_parameters_are_bounded_over_all_notes(engine: Engine, now: datetime) ->
     most = "x" * bounds.PARAMETER_VALUE
     full = {str(each): most for each in range(bounds.ALL_PARAMETERS // bounds.PARAMETER_VALUE)}
     with database.writing(engine) as conn:
-        reporting.note(conn, lease, Note(parameters=full), now=now)
+        pilot_reports.note(conn, lease, Note(parameters=full), now=now)
         with pytest.raises(InvalidRequest, match="131,073 characters of them, 131,072 are allowed"):
-            reporting.note(conn, lease, Note(parameters={"one more": "x"}), now=now)
-        reporting.note(conn, lease, Note(parameters={"0": ""}), now=now)
-        reporting.note(conn, lease, Note(parameters={"one more": "x"}), now=now)
+            pilot_reports.note(conn, lease, Note(parameters={"one more": "x"}), now=now)
+        pilot_reports.note(conn, lease, Note(parameters={"0": ""}), now=now)
+        pilot_reports.note(conn, lease, Note(parameters={"one more": "x"}), now=now)
         assert set(descriptions.read_parameters(conn, [job_id])[job_id]) == {*full, "one more"}
 
 
@@ -116,7 +116,7 @@ def test_a_pilot_cannot_fill_the_log(engine: Engine, now: datetime, monkeypatch:
     job_id, lease = _running(engine, now)
     with database.writing(engine) as conn:
         for event in range(20):
-            reporting.note(conn, lease, Note(application_status=f"Event {event}"), now=now)
+            pilot_reports.note(conn, lease, Note(application_status=f"Event {event}"), now=now)
         assert jobs.get_job(conn, job_id).application_status == "Event 19"
         assert len(log.read_log(conn, job_id)) == 10
 
@@ -127,7 +127,8 @@ def test_a_completed_job_becomes_done_or_failed_once(engine: Engine, now: dateti
         with pytest.raises(IllegalTransition):
             control.complete_job(conn, job_id, JobStatus.DONE, source="RMS", now=now)
         assert (
-            reporting.finish(conn, lease, PayloadResult(status="Completed"), now=now)["status"] == "Completed"
+            pilot_reports.finish(conn, lease, PayloadResult(status="Completed"), now=now)["status"]
+            == "Completed"
         )
         for _ in range(2):
             control.complete_job(conn, job_id, JobStatus.DONE, source="RMS", now=now)
@@ -140,8 +141,8 @@ def test_a_completed_job_becomes_done_or_failed_once(engine: Engine, now: dateti
 def test_parameters_go_with_the_log_of_the_job(engine: Engine, now: datetime) -> None:
     job_id, lease = _running(engine, now)
     with database.writing(engine) as conn:
-        reporting.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
-        reporting.finish(conn, lease, PayloadResult(status="Done"), now=now)
+        pilot_reports.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
+        pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)
         assert retention.remove_logs(conn, vo="lhcb", before=now + HOUR, limit=10) == 1
         assert descriptions.read_parameters(conn, [job_id]) == {}
 
@@ -149,34 +150,38 @@ def test_parameters_go_with_the_log_of_the_job(engine: Engine, now: datetime) ->
 def test_an_attempt_with_times_of_its_own_is_judged_by_them(engine: Engine, now: datetime) -> None:
     """As those of DIRAC's JobWrappers, which report every half an hour."""
     times = AttemptTimes(lease=2 * 3600, stalled=3 * 3600, grace=4 * 3600)
-    asked = waiting.request(**waiting.at(waiting.LONG))
+    asked = queued_jobs.request(**queued_jobs.at(queued_jobs.LONG))
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, 2)
-    matcher = waiting.matcher(engine, now)
+        ids = queued_jobs.put(conn, now, 2)
+    matcher = queued_jobs.matcher(engine, now)
     leases: list[str] = []
     for own in (times, None):
         [found] = matcher.serve([replace(asked, times=own)])
         assert isinstance(found, ClaimResult)
         leases += [each.lease for each in found.claimed]
-    stored.service_up(engine, now - 24 * HOUR, now + 24 * HOUR)
+    stored_rows.service_up(engine, now - 24 * HOUR, now + 24 * HOUR)
 
     def see(hours: float) -> LostResult:
-        result = lost_jobs.cycle(engine, waiting.grid(), now=now + hours * HOUR, holder="me")
+        result = lost_jobs.cycle(engine, queued_jobs.grid(), now=now + hours * HOUR, holder="me")
         assert result is not None
         return result
 
     def report(kind: type[StartReport | HeartbeatReport], hours: float) -> None:
         with database.writing(engine) as conn:
-            reporting.record(conn, kind(lease=leases[0], sender=reporting.ANYBODY), now + hours * HOUR)
+            pilot_reports.record(
+                conn, kind(lease=leases[0], sender=pilot_reports.ANYBODY), now + hours * HOUR
+            )
 
     assert see(1.9) == LostResult(waiting=1), "the other one was not started in its VO's 300 s"
     report(HeartbeatReport, 1.9)
     assert not see(3.8)
-    plain = StartReport(lease=leases[0], sender=reporting.ANYBODY)
+    plain = StartReport(lease=leases[0], sender=pilot_reports.ANYBODY)
     if engine.dialect.name == "postgresql":
         with contextlib.closing(AutocommitRunner(engine)) as server:
             start = now + 3.8 * HOUR
-            [answer] = plain_reports.record_plain(server, [plain], rules=reporting.rules(LEASE), now=start)
+            [answer] = plain_reports.record_plain(
+                server, [plain], rules=pilot_reports.rules(LEASE), now=start
+            )
             assert answer is not None
     else:
         report(StartReport, 3.8)
@@ -200,7 +205,7 @@ def test_a_note_before_the_start_never_shortens_the_time_for_it(engine: Engine, 
     _, lease = _matched(engine, now)
     with database.writing(engine) as conn:
         told = attempts.get_attempt(conn, lease).lease_expires_at
-        report = NoteReport(lease=lease, sender=reporting.ANYBODY, note=Note(minor_status="Preparing"))
-        reporting.record(conn, report, now, reporting.rules(timedelta(seconds=1)))
+        report = NoteReport(lease=lease, sender=pilot_reports.ANYBODY, note=Note(minor_status="Preparing"))
+        pilot_reports.record(conn, report, now, pilot_reports.rules(timedelta(seconds=1)))
         assert attempts.get_attempt(conn, lease).lease_expires_at == told
         assert expiry.expire_leases(conn, silent_since={"lhcb": told}, now=told) == []

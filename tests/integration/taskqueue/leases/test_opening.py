@@ -16,7 +16,8 @@ from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.leases import assignment, attempts, opening
 from taskqueue.pools import queue_class_store
-from tests import stored, waiting
+from tests.support import concurrency
+from tests.support.factories import queued_jobs, stored_rows
 
 POOL = "a" * 64
 
@@ -27,15 +28,15 @@ def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
     place = Location(site="A.B.ch", ce="ce1", queue="long")
     holder = opening.LeaseHolder(subject="pilot-1", stamp="stamp-1", lease_time=timedelta(minutes=5))
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
-        task_queue = waiting.task_queue_of(conn, job_id)
+        [job_id] = queued_jobs.put(conn, now)
+        task_queue = queued_jobs.task_queue_of(conn, job_id)
     with database.writing(engine) as conn:
-        [claimed] = waiting.claim(conn, [task_queue], now, place=place, holder=holder)
+        [claimed] = queued_jobs.claim(conn, [task_queue], now, place=place, holder=holder)
     with database.reading(engine) as conn:
         job = jobs.get_job(conn, job_id)
         attempt = attempts.get_attempt(conn, claimed.lease)
         last = log.read_log(conn, job_id)[-1]
-        assert waiting.left(conn) == []
+        assert queued_jobs.left(conn) == []
     assert (job.status, job.minor_status, job.site, job.epoch) == ("Matched", "Assigned", "A.B.ch", 1)
     assert (claimed.job_id, claimed.epoch) == (attempt.job_id, attempt.epoch) == (job_id, 1)
     assert claimed.lease_expires_at == attempt.lease_expires_at == now + timedelta(minutes=5)
@@ -52,41 +53,41 @@ def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
 
 def test_a_claim_that_is_rolled_back_never_was(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
-        task_queue = waiting.task_queue_of(conn, job_id)
+        [job_id] = queued_jobs.put(conn, now)
+        task_queue = queued_jobs.task_queue_of(conn, job_id)
     with engine.connect() as conn, conn.begin() as transaction:
-        assert waiting.claim(conn, [task_queue], now)
+        assert queued_jobs.claim(conn, [task_queue], now)
         transaction.rollback()
     with database.reading(engine) as conn:
-        assert waiting.left(conn) == [job_id]
+        assert queued_jobs.left(conn) == [job_id]
         assert jobs.get_job(conn, job_id).status is JobStatus.WAITING
         assert attempts.get_latest(conn, job_id) is None
 
 
 def test_the_users_priority_comes_first_and_then_who_came_first(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        low = waiting.put(conn, now, 2, priority=1.0)
-        high = waiting.put(conn, now, 2, priority=9.0)
-        task_queue = waiting.task_queue_of(conn, low[0])
-        order = [waiting.claim(conn, [task_queue], now)[0].job_id for _ in range(4)]
+        low = queued_jobs.put(conn, now, 2, priority=1.0)
+        high = queued_jobs.put(conn, now, 2, priority=9.0)
+        task_queue = queued_jobs.task_queue_of(conn, low[0])
+        order = [queued_jobs.claim(conn, [task_queue], now)[0].job_id for _ in range(4)]
     assert order == [*high, *low]
 
 
 def test_several_jobs_come_from_the_task_queues_in_their_order(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        first = waiting.put(conn, now, 2)
-        second = waiting.put(conn, now, 3, owner="bob")
-        order = [waiting.task_queue_of(conn, each) for each in (first[0], second[0])]
-        claimed = waiting.claim(conn, order, now, count=4)
+        first = queued_jobs.put(conn, now, 2)
+        second = queued_jobs.put(conn, now, 3, owner="bob")
+        order = [queued_jobs.task_queue_of(conn, each) for each in (first[0], second[0])]
+        claimed = queued_jobs.claim(conn, order, now, count=4)
         assert {each.job_id for each in claimed} == {*first, *second[:2]}
-        assert waiting.left(conn) == second[2:]
+        assert queued_jobs.left(conn) == second[2:]
 
 
 def test_the_description_has_the_jobs_own_values(engine: Engine, now: datetime) -> None:
     body = {"Executable": "run.sh", "Arguments": "%(A)s of %n", "InputData": ["LFN:/lhcb/%s"]}
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now, body=body, parameters={"A": "x", "n": "3", "s": "file"})
-        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now)
+        [job_id] = queued_jobs.put(conn, now, body=body, parameters={"A": "x", "n": "3", "s": "file"})
+        [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], now)
     assert claimed.description["Arguments"] == "x of 3"
     assert claimed.description["InputData"] == ["LFN:/lhcb/file"]
     assert claimed.description["JobID"] == job_id
@@ -94,18 +95,18 @@ def test_the_description_has_the_jobs_own_values(engine: Engine, now: datetime) 
 
 def test_an_empty_task_queue_gives_nothing_and_has_nothing_left(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
-        task_queue = waiting.task_queue_of(conn, job_id)
-        waiting.claim(conn, [task_queue], now)
-        assert waiting.claim(conn, [task_queue], now) == []
-        assert assignment.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == frozenset()
+        [job_id] = queued_jobs.put(conn, now)
+        task_queue = queued_jobs.task_queue_of(conn, job_id)
+        queued_jobs.claim(conn, [task_queue], now)
+        assert queued_jobs.claim(conn, [task_queue], now) == []
+        assert assignment.find_nonempty(conn, [task_queue], place=queued_jobs.ANYWHERE) == frozenset()
 
 
 def test_a_killed_job_is_not_claimed_and_the_next_one_is(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        first, second = waiting.put(conn, now, 2)
+        first, second = queued_jobs.put(conn, now, 2)
         control.kill_job(conn, first, source="alice", now=now)
-        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, second)], now)
+        [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, second)], now)
         assert claimed.job_id == second
 
 
@@ -113,22 +114,22 @@ def test_a_job_that_is_not_waiting_any_more_is_not_claimed_whatever_its_row_says
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        first, second = waiting.put(conn, now, 2)
-        stored.force(conn, first, status=JobStatus.KILLED.value)
-        [claimed] = waiting.claim(conn, [waiting.task_queue_of(conn, second)], now)
+        first, second = queued_jobs.put(conn, now, 2)
+        stored_rows.force(conn, first, status=JobStatus.KILLED.value)
+        [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, second)], now)
         assert claimed.job_id == second
 
 
 @pytest.fixture
 def pooled(engine: Engine, now: datetime) -> tuple[int, Location]:
     """A task queue whose jobs have a pool, and the place whose queue is eligible for it."""
-    config = waiting.grid()
-    asked = replace(waiting.EVERYWHERE, submit_pool=POOL)
+    config = queued_jobs.grid()
+    asked = replace(queued_jobs.EVERYWHERE, submit_pool=POOL)
     with database.writing(engine) as conn:
-        waiting.pool(conn, now, POOL, waiting.LONG, config=config)  # and what is like it at its CE
-        [job_id] = waiting.put(conn, now, asked=asked)
+        queued_jobs.pool(conn, now, POOL, queued_jobs.LONG, config=config)  # and what is like it at its CE
+        [job_id] = queued_jobs.put(conn, now, asked=asked)
         place = Location(site="A.B.ch", ce="ce1", queue="long")
-        return waiting.task_queue_of(conn, job_id), place
+        return queued_jobs.task_queue_of(conn, job_id), place
 
 
 def test_a_job_with_a_pool_is_claimed_where_the_mapping_allows_it(
@@ -137,7 +138,7 @@ def test_a_job_with_a_pool_is_claimed_where_the_mapping_allows_it(
     task_queue, place = pooled
     with database.writing(engine) as conn:
         assert assignment.find_nonempty(conn, [task_queue], place=place) == {task_queue}
-        assert len(waiting.claim(conn, [task_queue], now, place=place)) == 1
+        assert len(queued_jobs.claim(conn, [task_queue], now, place=place)) == 1
 
 
 def test_the_current_mapping_decides_not_what_a_matcher_remembers(
@@ -145,9 +146,9 @@ def test_the_current_mapping_decides_not_what_a_matcher_remembers(
 ) -> None:
     task_queue, place = pooled
     with database.writing(engine) as conn:
-        waiting.remap(conn, now, POOL, config=waiting.grid())
+        queued_jobs.remap(conn, now, POOL, config=queued_jobs.grid())
     with database.writing(engine) as conn:
-        assert waiting.claim(conn, [task_queue], now, place=place) == []
+        assert queued_jobs.claim(conn, [task_queue], now, place=place) == []
         assert assignment.find_nonempty(conn, [task_queue], place=place) == frozenset()
 
 
@@ -155,12 +156,14 @@ def test_a_queue_that_has_become_another_one_does_not_get_the_jobs_of_what_it_wa
     engine: Engine, now: datetime, pooled: tuple[int, Location]
 ) -> None:
     task_queue, place = pooled
-    smaller = waiting.grid(waiting.GRID.replace("long: {}, short", "long: {MaxRAM: 1}, short"), version=2)
+    smaller = queued_jobs.grid(
+        queued_jobs.GRID.replace("long: {}, short", "long: {MaxRAM: 1}, short"), version=2
+    )
     with database.writing(engine) as conn:
         classes = configured(smaller, "lhcb")
         queue_class_store.store_classes(conn, vo="lhcb", config_version=2, classes=classes, now=now)
     with database.writing(engine) as conn:
-        assert waiting.claim(conn, [task_queue], now, place=place) == []
+        assert queued_jobs.claim(conn, [task_queue], now, place=place) == []
 
 
 @pytest.mark.parametrize(
@@ -181,21 +184,21 @@ def test_pool_jobs_go_only_where_a_queue_of_the_stated_place_is_eligible(
     task_queue, _ = pooled
     with database.writing(engine) as conn:
         assert bool(assignment.find_nonempty(conn, [task_queue], place=place)) == fits
-        assert bool(waiting.claim(conn, [task_queue], now, place=place)) == fits
+        assert bool(queued_jobs.claim(conn, [task_queue], now, place=place)) == fits
 
 
 def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgres_url: str, now: datetime) -> None:
     engine = database.connect(postgres_url)
     with database.writing(engine) as conn:
-        first, second = waiting.put(conn, now, 2)
-        task_queue = waiting.task_queue_of(conn, first)
+        first, second = queued_jobs.put(conn, now, 2)
+        task_queue = queued_jobs.task_queue_of(conn, first)
     with database.writing(engine) as rival:
-        assert [each.job_id for each in waiting.claim(rival, [task_queue], now)] == [first]
+        assert [each.job_id for each in queued_jobs.claim(rival, [task_queue], now)] == [first]
         with database.writing(engine) as conn:
-            assert [each.job_id for each in waiting.claim(conn, [task_queue], now)] == [second]
+            assert [each.job_id for each in queued_jobs.claim(conn, [task_queue], now)] == [second]
         with database.writing(engine) as conn:
-            assert waiting.claim(conn, [task_queue], now) == []
-            assert assignment.find_nonempty(conn, [task_queue], place=waiting.ANYWHERE) == {task_queue}
+            assert queued_jobs.claim(conn, [task_queue], now) == []
+            assert assignment.find_nonempty(conn, [task_queue], place=queued_jobs.ANYWHERE) == {task_queue}
     engine.dispose()
 
 
@@ -206,30 +209,32 @@ def test_however_many_claim_at_once_no_job_is_taken_twice_and_none_is_left(
         ids = [
             job_id
             for number in range(5)
-            for job_id in waiting.put(conn, now, 20, asked=RequirementClass(vo="lhcb", cpu_time=360 + number))
+            for job_id in queued_jobs.put(
+                conn, now, 20, asked=RequirementClass(vo="lhcb", cpu_time=360 + number)
+            )
         ]
-        task_queues = sorted({waiting.task_queue_of(conn, each) for each in ids})
+        task_queues = sorted({queued_jobs.task_queue_of(conn, each) for each in ids})
 
     def drain(number: int) -> list[int]:
         mine: list[int] = []
         for turn in itertools.count(number):
             order = task_queues[turn % 5 :] + task_queues[: turn % 5]
             with database.writing(engine) as conn:
-                claimed = waiting.claim(conn, order, now, count=1 + turn % 3)
-                if not claimed and not assignment.find_nonempty(conn, order, place=waiting.ANYWHERE):
+                claimed = queued_jobs.claim(conn, order, now, count=1 + turn % 3)
+                if not claimed and not assignment.find_nonempty(conn, order, place=queued_jobs.ANYWHERE):
                     return mine
             mine += [each.job_id for each in claimed]
         return mine
 
-    taken = Counter(job_id for mine in stored.at_once(6, drain) for job_id in mine)
+    taken = Counter(job_id for mine in concurrency.at_once(6, drain) for job_id in mine)
     assert set(taken) == set(ids)
     assert max(taken.values()) == 1
 
 
 def test_a_kill_and_a_claim_at_once_leave_the_job_killed(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, 30)
-        task_queue = waiting.task_queue_of(conn, ids[0])
+        ids = queued_jobs.put(conn, now, 30)
+        task_queue = queued_jobs.task_queue_of(conn, ids[0])
 
     def play(number: int) -> None:
         for job_id in ids:
@@ -237,20 +242,20 @@ def test_a_kill_and_a_claim_at_once_leave_the_job_killed(engine: Engine, now: da
                 if number == 0:
                     control.kill_jobs(conn, [job_id], source="alice", now=now)
                 else:
-                    waiting.claim(conn, [task_queue], now)
+                    queued_jobs.claim(conn, [task_queue], now)
 
-    stored.at_once(3, play)
+    concurrency.at_once(3, play)
     with database.reading(engine) as conn:
         assert {jobs.get_job(conn, each).status for each in ids} == {JobStatus.KILLED}
-        assert waiting.left(conn) == []
+        assert queued_jobs.left(conn) == []
         open_ones = [each for each in ids if (last := attempts.get_latest(conn, each)) and not last.closed_at]
         assert all(attempts.get_latest(conn, each).ending for each in open_ones)  # type: ignore[union-attr]
 
 
 def test_what_a_holder_still_has_is_told_again_and_only_to_it(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        first, second = waiting.put(conn, now, 2)
-        claimed = waiting.claim(conn, [waiting.task_queue_of(conn, first)], now, count=2)
+        first, second = queued_jobs.put(conn, now, 2)
+        claimed = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, first)], now, count=2)
         attempts.close_attempts(conn, [second], closed_as="released", now=now)
         assert opening.list_held(conn, [first, second], subject="pilot") == [
             each for each in claimed if each.job_id == first
@@ -293,8 +298,8 @@ def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
             return dict(attempts.read_answers(conn, [key]))
 
     with database.writing(engine) as conn:
-        waiting.put(conn, now)
-    assert stored.meanwhile(
+        queued_jobs.put(conn, now)
+    assert concurrency.meanwhile(
         engine,
         lambda conn: (
             attempts.reserve_keys(conn, [key], now=now),

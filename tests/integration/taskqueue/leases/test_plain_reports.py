@@ -26,8 +26,8 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
-from tests import reporting, stored, waiting
-from tests.waiting import HOLDER
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import HOLDER
 
 LEASE = timedelta(minutes=7)
 MINUTE = timedelta(minutes=1)
@@ -52,15 +52,15 @@ def server(engine: Engine) -> Iterator[AutocommitRunner]:
 
 def _given(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
     with database.writing(engine) as conn:
-        ids = waiting.put(conn, now, count)
-        return waiting.claim(conn, [waiting.task_queue_of(conn, ids[0])], now, count=count)
+        ids = queued_jobs.put(conn, now, count)
+        return queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, ids[0])], now, count=count)
 
 
 def _running(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
     given = _given(engine, now, count)
     with database.writing(engine) as conn:
         for each in given:
-            reporting.start(conn, each.lease, lease_time=LEASE, now=now)
+            pilot_reports.start(conn, each.lease, lease_time=LEASE, now=now)
     return given
 
 
@@ -68,7 +68,7 @@ def _start(
     server: AutocommitRunner, now: datetime, *given: ClaimedJob, holder: str | None = HOLDER.subject
 ) -> list[ReportAnswer | None]:
     reports = [StartReport(lease=each.lease, sender=Sender(subject=holder)) for each in given]
-    return plain_reports.record_plain(server, reports, rules=reporting.rules(LEASE), now=now)
+    return plain_reports.record_plain(server, reports, rules=pilot_reports.rules(LEASE), now=now)
 
 
 def _finish(
@@ -80,7 +80,7 @@ def _finish(
 ) -> list[ReportAnswer | None]:
     sender = Sender(subject=holder)
     reports = [FinishReport(lease=each.lease, sender=sender, result=report) for each in given]
-    return plain_reports.record_plain(server, reports, rules=reporting.rules(LEASE), now=now)
+    return plain_reports.record_plain(server, reports, rules=pilot_reports.rules(LEASE), now=now)
 
 
 def _written(engine: Engine, job_id: int) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def _written(engine: Engine, job_id: int) -> list[dict[str, Any]]:
 def _answer(engine: Engine, each: ClaimedJob, report: PayloadResult) -> dict[str, Any]:
     """What the pilot gets that says the same once more."""
     with database.writing(engine) as conn:
-        return reporting.finish(conn, each.lease, report, now=_LATER)
+        return pilot_reports.finish(conn, each.lease, report, now=_LATER)
 
 
 _LATER = datetime.fromisoformat("2031-01-01T00:00:00+00:00")
@@ -107,7 +107,7 @@ def test_what_is_written_is_what_each_alone_would_write(
     alone, *together = given = _given(engine, now, 4)
     later = now + MINUTE
     with database.writing(engine) as conn:
-        reporting.start(conn, alone.lease, lease_time=LEASE, now=later)
+        pilot_reports.start(conn, alone.lease, lease_time=LEASE, now=later)
     assert _start(server, later, *together) == [
         ReportAnswer(job_id=each.job_id, epoch=each.epoch, vo="lhcb") for each in together
     ]
@@ -116,15 +116,17 @@ def test_what_is_written_is_what_each_alone_would_write(
     later += MINUTE
     said = Progress(text="", output_tail="“half”", phases=[], local_jobs={"active": 2})
     with database.writing(engine) as conn:
-        reporting.heartbeat(conn, alone.lease, said=said, lease_time=LEASE, now=later)
-    beats = [HeartbeatReport(lease=each.lease, sender=reporting.ANYBODY, progress=said) for each in together]
-    answers = plain_reports.record_plain(server, beats, rules=reporting.rules(LEASE), now=later)
+        pilot_reports.heartbeat(conn, alone.lease, said=said, lease_time=LEASE, now=later)
+    beats = [
+        HeartbeatReport(lease=each.lease, sender=pilot_reports.ANYBODY, progress=said) for each in together
+    ]
+    answers = plain_reports.record_plain(server, beats, rules=pilot_reports.rules(LEASE), now=later)
     assert None not in answers
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
 
     later += MINUTE
     with database.writing(engine) as conn:
-        answer = reporting.finish(conn, alone.lease, report, now=later)
+        answer = pilot_reports.finish(conn, alone.lease, report, now=later)
     assert None not in _finish(server, later, *together, report=report)
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
     for each in together:
@@ -136,15 +138,15 @@ def _killed(conn: Connection, each: ClaimedJob, now: datetime) -> None:
 
 
 def _stalled(conn: Connection, each: ClaimedJob, now: datetime) -> None:
-    stored.force(conn, each.job_id, status=JobStatus.STALLED.value)
+    stored_rows.force(conn, each.job_id, status=JobStatus.STALLED.value)
 
 
 def _closed(conn: Connection, each: ClaimedJob, now: datetime) -> None:
-    reporting.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
+    pilot_reports.release(conn, each.lease, reason="", max_rescheduling=3, now=now)
 
 
 def _given_up(conn: Connection, each: ClaimedJob, now: datetime) -> None:
-    stored.force(conn, each.job_id, status=JobStatus.FAILED.value)
+    stored_rows.force(conn, each.job_id, status=JobStatus.FAILED.value)
 
 
 _Spoil = Callable[[Connection, ClaimedJob, datetime], None]
@@ -216,8 +218,8 @@ def test_a_lease_of_a_vo_that_is_gone_is_good_for_the_common_time(
     engine: Engine, server: AutocommitRunner, now: datetime
 ) -> None:
     [each] = _given(engine, now, 1)
-    start = StartReport(lease=each.lease, sender=reporting.ANYBODY)
-    plain_reports.record_plain(server, [start], rules=reporting.rules(LEASE, cms=MINUTE), now=now)
+    start = StartReport(lease=each.lease, sender=pilot_reports.ANYBODY)
+    plain_reports.record_plain(server, [start], rules=pilot_reports.rules(LEASE, cms=MINUTE), now=now)
     with database.reading(engine) as conn:
         assert attempts.get_attempt(conn, each.lease).lease_expires_at == now + LEASE
 
@@ -228,15 +230,15 @@ def test_an_end_is_plain_if_the_output_that_it_names_is_stored(
     running = _running(engine, now, 4)
     stored_one, missing, other, unnamed = [each.lease for each in running]
     with database.writing(engine) as conn:
-        reporting.store_output(conn, stored_one, "a" * 64, now=now)
-        reporting.store_output(conn, other, "b" * 64, now=now)
+        pilot_reports.store_output(conn, stored_one, "a" * 64, now=now)
+        pilot_reports.store_output(conn, other, "b" * 64, now=now)
     before = [_written(engine, each.job_id) for each in running[1:3]]
     names = {stored_one: "a" * 64, missing: "a" * 64, other: "a" * 64, unnamed: None}
     sent = [
-        FinishReport(lease=lease, sender=reporting.ANYBODY, result=DONE, output=name)
+        FinishReport(lease=lease, sender=pilot_reports.ANYBODY, result=DONE, output=name)
         for lease, name in names.items()
     ]
-    answers = plain_reports.record_plain(server, sent, rules=reporting.rules(LEASE), now=now + MINUTE)
+    answers = plain_reports.record_plain(server, sent, rules=pilot_reports.rules(LEASE), now=now + MINUTE)
     assert [each and each.status for each in answers] == ["Done", None, None, "Done"]
     assert [_written(engine, each.job_id) for each in running[1:3]] == before
 
@@ -247,7 +249,7 @@ def test_reports_of_all_kinds_share_a_statement(
     ending, beating, unchanged = _running(engine, now, 3)
     [starting] = _given(engine, now, 1)
     later = now + MINUTE
-    anybody = reporting.ANYBODY
+    anybody = pilot_reports.ANYBODY
     sent: list[LeaseReport] = [
         FinishReport(lease=ending.lease, sender=anybody, result=DONE),
         HeartbeatReport(lease=beating.lease, sender=anybody, progress=Progress(text="", output_tail="x")),
@@ -255,7 +257,7 @@ def test_reports_of_all_kinds_share_a_statement(
         StartReport(lease=starting.lease, sender=anybody),
         HeartbeatReport(lease=ending.lease, sender=anybody),
     ]
-    answers = plain_reports.record_plain(server, sent, rules=reporting.rules(LEASE), now=later)
+    answers = plain_reports.record_plain(server, sent, rules=pilot_reports.rules(LEASE), now=later)
     assert [each and each.status for each in answers] == ["Done", None, None, None, None]
     assert [each and each.job_id for each in answers] == [
         *(ending.job_id, beating.job_id, None, starting.job_id, None)

@@ -28,9 +28,10 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
-from tests import accounted, by_hand, reporting, stored
-from tests.claiming import claim_together
-from tests.submitted import grid, job, log_of, submit, waiting, way
+from tests.support import concurrency
+from tests.support.claimers import claim_together
+from tests.support.factories import accounted_jobs, pilot_reports, single_rows
+from tests.support.factories.submitted_jobs import grid, job, log_of, submit, waiting, way
 
 S = JobStatus
 MINUTE = timedelta(minutes=1)
@@ -77,10 +78,10 @@ class Lost:
 
 
 _REPORTS: dict[str, Callable[[Any, str, datetime], object]] = {
-    "start": lambda conn, lease, now: reporting.start(conn, lease, lease_time=LEASE, now=now),
-    "heartbeat": lambda conn, lease, now: reporting.heartbeat(conn, lease, lease_time=LEASE, now=now),
-    "output": lambda conn, lease, now: reporting.store_output(conn, lease, DIGEST, now=now),
-    "finish": lambda conn, lease, now: reporting.finish(conn, lease, DONE, now=now),
+    "start": lambda conn, lease, now: pilot_reports.start(conn, lease, lease_time=LEASE, now=now),
+    "heartbeat": lambda conn, lease, now: pilot_reports.heartbeat(conn, lease, lease_time=LEASE, now=now),
+    "output": lambda conn, lease, now: pilot_reports.store_output(conn, lease, DIGEST, now=now),
+    "finish": lambda conn, lease, now: pilot_reports.finish(conn, lease, DONE, now=now),
 }
 
 
@@ -101,7 +102,7 @@ def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
     assert list(leases) == job_ids
     with database.writing(engine) as conn:
         for lease in leases.values():
-            reporting.start(conn, lease, lease_time=LEASE, now=now)
+            pilot_reports.start(conn, lease, lease_time=LEASE, now=now)
     give_up(engine, now + HOUR, most)
     return Lost(engine=engine, now=now + HOUR, leases=leases)
 
@@ -109,7 +110,7 @@ def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
 def give_up(engine: Engine, now: datetime, most: int = 3) -> None:
     with database.writing(engine) as conn:
         expiry.mark_stalled(conn, silent_since={"lhcb": now}, now=now - MINUTE)
-        reporting.give_up(conn, "lhcb", max_rescheduling=most, now=now)
+        pilot_reports.give_up(conn, "lhcb", max_rescheduling=most, now=now)
 
 
 @pytest.fixture
@@ -173,7 +174,7 @@ def _another_attempt_that_ended(gone: Lost) -> None:
     with database.writing(gone.engine) as conn:
         found = attempts.get_latest(conn, gone.job_id)
         assert found is not None
-        reporting.release(conn, found.lease, reason="", max_rescheduling=3, now=gone.now)
+        pilot_reports.release(conn, found.lease, reason="", max_rescheduling=3, now=gone.now)
     assert waiting(gone.engine) == [gone.job_id]
 
 
@@ -201,7 +202,7 @@ def _reschedule_and_optimize(gone: Lost) -> None:
 
 def _force(gone: Lost) -> None:
     with database.writing(gone.engine) as conn:
-        by_hand.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
+        single_rows.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
 
 
 _TAKES_AWAY = {
@@ -273,12 +274,12 @@ def test_its_reservation_counts_all_the_time(engine: Engine, now: datetime) -> N
 def test_its_time_is_accounted_once(engine: Engine, now: datetime, counted_late: bool) -> None:
     gone = lose(engine, now, 1)
     if not counted_late:
-        accounted.count(engine, gone.now + MINUTE)
+        accounted_jobs.count(engine, gone.now + MINUTE)
     with database.writing(engine) as conn:
-        reporting.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
+        pilot_reports.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
         report = PayloadResult(status="Done", cpu_seconds=3600)
-        reporting.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
-    accounted.count(engine, gone.now + 3 * HOUR)
+        pilot_reports.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
+    accounted_jobs.count(engine, gone.now + 3 * HOUR)
     sums = select(
         accounted_use.c.status, *(func.sum(accounted_use.c[name]).label(name) for name in SUM_NAMES)
     )
@@ -312,7 +313,7 @@ def test_a_claim_that_is_under_way_wins(postgres_url: str, now: datetime) -> Non
             gone.report("finish")
         return None
 
-    stored.meanwhile(engine, take, resume)
+    concurrency.meanwhile(engine, take, resume)
     assert (job(engine, gone.job_id).status, job(engine, gone.job_id).epoch) == (S.MATCHED, 2)
     engine.dispose()
 
@@ -322,7 +323,7 @@ def test_a_job_that_is_coming_back_is_passed_over_by_claims(postgres_url: str, n
     gone = lose(engine, now, 1)
     gone.optimize()
     resumed = _REPORTS["heartbeat"]
-    got = stored.meanwhile(
+    got = concurrency.meanwhile(
         engine, lambda conn: resumed(conn, gone.lease, gone.now), lambda: gone.claim(), waits=False
     )
     assert (got, job(engine, gone.job_id).status) == ([], S.RUNNING)
@@ -389,7 +390,7 @@ def test_of_holders_that_come_back_claims_and_kills_one_wins_each_job(
                 killed.update(control.kill_jobs(conn, [job_id], source="alice", now=gone.now))
 
     players = [come_back, claim_all, claim_all, kill]
-    stored.at_once(len(players), lambda number: players[number](number))
+    concurrency.at_once(len(players), lambda number: players[number](number))
     with database.reading(engine) as conn:
         held = select(attempts_table.c.job_id).where(attempts_table.c.closed_at.is_(None))
         open_jobs = conn.execute(held).scalars().all()
@@ -416,7 +417,7 @@ def test_optimizers_that_have_the_job_in_hand_do_not_keep_it(engine: Engine, now
             gone.report("heartbeat", lease)
 
     players = [optimize, come_back, optimize]
-    stored.at_once(len(players), lambda number: players[number](number))
+    concurrency.at_once(len(players), lambda number: players[number](number))
     assert waiting(engine) == []
     assert {job(engine, each).status for each in gone.leases} == {S.RUNNING}
     assert {job(engine, each).reschedules for each in gone.leases} == {0}

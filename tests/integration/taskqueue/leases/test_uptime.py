@@ -15,7 +15,7 @@ from taskqueue.leases import attempts, expiry, uptime
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import service_uptime
-from tests import reporting, stored, waiting
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 
 MINUTE = timedelta(minutes=1)
 LEASE = timedelta(minutes=30)
@@ -26,14 +26,14 @@ FAR = timedelta(days=1)
 def running(engine: Engine, now: datetime) -> list[int]:
     """Jobs that run at pilots whose last word is of now."""
     with database.writing(engine) as conn:
-        job_ids = waiting.put(conn, now, 5)
-        for each in waiting.claim(conn, [waiting.task_queue_of(conn, job_ids[0])], now, count=5):
-            reporting.start(conn, each.lease, lease_time=LEASE, now=now)
+        job_ids = queued_jobs.put(conn, now, 5)
+        for each in queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_ids[0])], now, count=5):
+            pilot_reports.start(conn, each.lease, lease_time=LEASE, now=now)
     return job_ids
 
 
 def look(engine: Engine, now: datetime) -> LostResult:
-    result = lost_jobs.cycle(engine, waiting.grid(), now=now, holder="me")
+    result = lost_jobs.cycle(engine, queued_jobs.grid(), now=now, holder="me")
     assert result is not None
     return result
 
@@ -53,11 +53,11 @@ def closed(engine: Engine, job_id: int) -> str | None:
 def test_while_the_service_is_away_for_an_hour_no_job_is_taken_from_its_pilot(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
-    stored.service_up(engine, now - FAR, now + MINUTE)
+    stored_rows.service_up(engine, now - FAR, now + MINUTE)
     back = now + 61 * MINUTE
     for minute in range(61):
         assert not look(engine, now + minute * MINUTE)
-    stored.service_up(engine, back, back + FAR, "started again")
+    stored_rows.service_up(engine, back, back + FAR, "started again")
     assert not look(engine, back + 28 * MINUTE), "its pilots have time to report"
     assert look(engine, back + 30 * MINUTE) == LostResult(stalled=5)
     assert {job(engine, each).reschedules for each in running} == {0}
@@ -73,16 +73,16 @@ def test_silence_counts_at_once_when_the_clock_was_ahead_and_is_set_back(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
     """Of jobs that were started, only assigned, and stalled while it was ahead."""
-    stored.service_up(engine, now - FAR, now - 12 * 60 * MINUTE, "ahead")
+    stored_rows.service_up(engine, now - FAR, now - 12 * 60 * MINUTE, "ahead")
     right = now - 12 * 60 * MINUTE
     with database.writing(engine) as conn:
         [stalled, *started] = running
-        [assigned] = waiting.put(conn, now, 1)
-        waiting.claim(conn, [waiting.task_queue_of(conn, assigned)], now, count=1)
+        [assigned] = queued_jobs.put(conn, now, 1)
+        queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, assigned)], now, count=1)
         expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now, most=1)
         assert jobs.get_job(conn, stalled).status == JobStatus.STALLED
     assert not look(engine, right), "their pilots have time to report"
-    stored.service_up(engine, right, right + FAR, "set back")
+    stored_rows.service_up(engine, right, right + FAR, "set back")
     assert not look(engine, right + 4 * MINUTE)
     assert look(engine, right + 6 * MINUTE) == LostResult(waiting=1)
     assert look(engine, right + 31 * MINUTE) == LostResult(stalled=4)
@@ -95,12 +95,12 @@ def test_a_pilot_that_reports_after_the_clock_was_set_back_keeps_its_job(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
     right = now - 12 * 60 * MINUTE
-    stored.service_up(engine, right - FAR, right + FAR)
+    stored_rows.service_up(engine, right - FAR, right + FAR)
     assert not look(engine, right)
     with database.writing(engine) as conn:
         attempt = attempts.get_latest(conn, running[0])
         assert attempt is not None
-        reporting.heartbeat(conn, attempt.lease, lease_time=LEASE, now=right + 29 * MINUTE)
+        pilot_reports.heartbeat(conn, attempt.lease, lease_time=LEASE, now=right + 29 * MINUTE)
     assert look(engine, right + 31 * MINUTE) == LostResult(stalled=4)
     assert job(engine, running[0]).status == JobStatus.RUNNING
 
@@ -110,7 +110,7 @@ def test_jobs_that_were_put_off_while_the_clock_was_ahead_are_due_when_it_is_set
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        ahead, held = waiting.put(conn, now, 2)
+        ahead, held = queued_jobs.put(conn, now, 2)
         for job_id, changed in ((ahead, now + FAR), (held, now)):
             values = {"status": JobStatus.CHECKING.value, "due_at": now + 2 * FAR, "updated_at": changed}
             conn.execute(update(jobs_table).where(jobs_table.c.job_id == job_id).values(values))
@@ -123,9 +123,9 @@ def test_jobs_that_were_put_off_while_the_clock_was_ahead_are_due_when_it_is_set
 def test_an_agent_that_was_suspended_sets_back_no_reports(postgres_url: str, now: datetime) -> None:
     engine = database.connect(postgres_url)
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now, 1)
-        [match] = waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now, count=1)
-        reporting.start(conn, match.lease, lease_time=LEASE, now=now)
+        [job_id] = queued_jobs.put(conn, now, 1)
+        [match] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], now, count=1)
+        pilot_reports.start(conn, match.lease, lease_time=LEASE, now=now)
         expiry.correct_future_times(conn, now=now - FAR)
         attempt = attempts.get_latest(conn, job_id)
     engine.dispose()
@@ -136,11 +136,11 @@ def test_an_agent_that_was_suspended_sets_back_no_reports(postgres_url: str, now
 def test_the_grace_time_of_stalled_jobs_counts_in_the_same_way(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
-    stored.service_up(engine, now - FAR, now + 32 * MINUTE)
+    stored_rows.service_up(engine, now - FAR, now + 32 * MINUTE)
     assert look(engine, now + 31 * MINUTE) == LostResult(stalled=5)
     back = now + 400 * MINUTE
     assert not look(engine, back)
-    stored.service_up(engine, back, back + FAR, "started again")
+    stored_rows.service_up(engine, back, back + FAR, "started again")
     assert not look(engine, back + 28 * MINUTE)
     assert look(engine, back + 30 * MINUTE) == LostResult(rescheduled=5)
     assert {job(engine, each).status for each in running} == {JobStatus.RESCHEDULED}
@@ -155,12 +155,12 @@ def test_a_service_that_was_never_up_has_heard_of_no_silence(
 
 def test_a_match_whose_pilot_could_not_report_its_start_stays(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
-        waiting.claim(conn, [waiting.task_queue_of(conn, job_id)], now)
-    stored.service_up(engine, now - FAR, now + MINUTE)
+        [job_id] = queued_jobs.put(conn, now)
+        queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], now)
+    stored_rows.service_up(engine, now - FAR, now + MINUTE)
     back = now + 61 * MINUTE
     assert not look(engine, back)
-    stored.service_up(engine, back, back + FAR, "started again")
+    stored_rows.service_up(engine, back, back + FAR, "started again")
     assert not look(engine, back + 3 * MINUTE)
     assert look(engine, back + 5 * MINUTE) == LostResult(waiting=1)
 
@@ -170,11 +170,11 @@ def test_a_killed_job_can_still_deliver_after_the_service_was_away(
 ) -> None:
     with database.writing(engine) as conn:
         control.kill_job(conn, running[0], source="alice", now=now)
-    stored.service_up(engine, now - FAR, now + MINUTE)
+    stored_rows.service_up(engine, now - FAR, now + MINUTE)
     back = now + 61 * MINUTE
     assert not look(engine, back)
     assert closed(engine, running[0]) is None
-    stored.service_up(engine, back, back + 10 * MINUTE, "started again")
+    stored_rows.service_up(engine, back, back + 10 * MINUTE, "started again")
     assert look(engine, back + 10 * MINUTE) == LostResult(closed=1)
 
 
@@ -213,12 +213,12 @@ def test_a_clock_that_is_set_back_costs_no_uptime_from_then_on(
 
 def test_retention_keeps_the_uptime_that_silence_is_measured_by(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        waiting.put(conn, now)
+        queued_jobs.put(conn, now)
     long_ago = now - 100 * FAR
-    stored.service_up(engine, long_ago - FAR, long_ago, "oldest")
-    stored.service_up(engine, long_ago + FAR, long_ago + FAR + 20 * MINUTE, "old")
-    stored.service_up(engine, now - pilots.LOST_AFTER + 10 * MINUTE, now, "new")
-    result = retention.cycle(engine, waiting.grid(), now=now, holder="me")
+    stored_rows.service_up(engine, long_ago - FAR, long_ago, "oldest")
+    stored_rows.service_up(engine, long_ago + FAR, long_ago + FAR + 20 * MINUTE, "old")
+    stored_rows.service_up(engine, now - pilots.LOST_AFTER + 10 * MINUTE, now, "new")
+    result = retention.cycle(engine, queued_jobs.grid(), now=now, holder="me")
     assert result is not None
     assert result.removed["uptime"] == 1, "of the four days of lost pilots the old one has ten minutes"
     with database.reading(engine) as conn:

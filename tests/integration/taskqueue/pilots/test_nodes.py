@@ -16,7 +16,7 @@ from taskqueue.errors import NodeNotExcluded
 from taskqueue.pilots import nodes, pilots
 from taskqueue.pilots.nodes import NodeExclusion
 from taskqueue.schema.tables import attempts
-from tests import stored
+from tests.support.factories import stored_rows
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
 _NUMBERS = count()
@@ -52,11 +52,11 @@ def end(conn: Connection, stamp: str, now: datetime) -> None:
 
 def finish_job(conn: Connection, stamp: str | None, now: datetime) -> None:
     """A job of a pilot whose payload ends."""
-    [job_id] = stored.job_ids(conn, now)
-    stored.open_attempt(conn, job_id, now)
+    [job_id] = stored_rows.job_ids(conn, now)
+    stored_rows.open_attempt(conn, job_id, now)
     ended = {"stamp": stamp, "closed_at": now, "closed_as": "finished"}
     conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**ended))
-    stored.force_pilot(conn, stamp, last_seen_at=now)
+    stored_rows.force_pilot(conn, stamp, last_seen_at=now)
 
 
 def exclude(conn: Connection, now: datetime, **where: str) -> None:
@@ -134,11 +134,11 @@ def test_a_job_that_runs_for_a_while_readmits_its_node(conn: Connection, now: da
     exclude(conn, now)
     trial = start(conn, now + timedelta(minutes=7))
     assert trial is not None
-    [job_id] = stored.job_ids(conn, now)
-    stored.open_attempt(conn, job_id, now)
+    [job_id] = stored_rows.job_ids(conn, now)
+    stored_rows.open_attempt(conn, job_id, now)
     began = {"stamp": trial, "started_at": now + timedelta(minutes=8)}
     conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**began))
-    stored.force_pilot(conn, trial, last_seen_at=now + timedelta(minutes=8))
+    stored_rows.force_pilot(conn, trial, last_seen_at=now + timedelta(minutes=8))
 
     assert nodes.list_excluded(conn, now=now + timedelta(minutes=17))
     assert nodes.list_excluded(conn, now=now + timedelta(minutes=18)) == []
@@ -162,13 +162,13 @@ def test_what_a_pilot_did_before_the_trouble_does_not_readmit_its_node(
     older = start(conn, now - timedelta(minutes=40))
     assert older is not None
     finish_job(conn, older, now - timedelta(minutes=30))
-    [job_id] = stored.job_ids(conn, now)
-    stored.open_attempt(conn, job_id, now)
+    [job_id] = stored_rows.job_ids(conn, now)
+    stored_rows.open_attempt(conn, job_id, now)
     began = {"stamp": older, "started_at": now - timedelta(minutes=20)}
     conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(**began))
     exclude(conn, now)
 
-    stored.force_pilot(conn, older, last_seen_at=now + timedelta(minutes=4))
+    stored_rows.force_pilot(conn, older, last_seen_at=now + timedelta(minutes=4))
     assert nodes.list_excluded(conn, now=now + timedelta(minutes=4))
 
     pilots.set_status(conn, older, PilotStatus.DONE, now=now + timedelta(minutes=5))

@@ -12,7 +12,7 @@ from taskqueue.errors import IllegalTransition, PilotNotFound, SecretUsed
 from taskqueue.pilots import pilot_secrets, pilots
 from taskqueue.pilots.pilots import Pilot
 from taskqueue.schema.tables import pilot_secrets as table
-from tests import stored
+from tests.support import concurrency
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
 DAY = timedelta(days=1)
@@ -64,7 +64,7 @@ def test_of_many_that_redeem_it_at_once_one_does(engine: Engine, now: datetime) 
         except SecretUsed:
             return False
 
-    assert sum(stored.at_once(6, redeem)) == 1
+    assert sum(concurrency.at_once(6, redeem)) == 1
 
 
 def test_a_lost_answer_is_given_again_for_some_minutes_to_the_same_request(
@@ -127,7 +127,7 @@ def test_while_a_secret_is_redeemed_no_other_is_issued(engine: Engine, now: date
         pilot_secrets.redeem_secret(conn, "s", secret, request_id="r", now=now)
 
     with pytest.raises(SecretUsed):
-        stored.meanwhile(engine, redeem, lambda: _issued(engine, now))
+        concurrency.meanwhile(engine, redeem, lambda: _issued(engine, now))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from taskqueue.leases.opening import AssignedJob, LeaseHolder
 from taskqueue.ownership import OwnershipFilter
 from taskqueue.pilots import pilots, search
 from taskqueue.schema.tables import attempts
-from tests import stored, waiting
+from tests.support import concurrency
+from tests.support.factories import queued_jobs, stored_rows
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
 P = PilotStatus
@@ -45,7 +46,7 @@ def test_of_many_that_register_one_stamp_at_once_one_is_first(engine: Engine, no
         with database.writing(engine) as conn:
             return _register(conn, "s", now)
 
-    assert sum(stored.at_once(6, register)) == 1
+    assert sum(concurrency.at_once(6, register)) == 1
 
 
 def test_the_table_decides_about_every_step(engine: Engine, now: datetime) -> None:
@@ -54,7 +55,7 @@ def test_the_table_decides_about_every_step(engine: Engine, now: datetime) -> No
             for wanted in P:
                 stamp = f"{current} {wanted}"
                 _register(conn, stamp, now)
-                stored.force_pilot(conn, stamp, status=current.value)
+                stored_rows.force_pilot(conn, stamp, status=current.value)
                 if pilot_may_become(current, wanted):
                     pilots.set_status(conn, stamp, wanted, reason="r", now=now)
                     assert pilots.get_pilot(conn, stamp).status is wanted
@@ -111,11 +112,11 @@ def test_jobs_are_counted_and_stay_when_attempts_are_removed(engine: Engine, now
     holder = LeaseHolder(subject="p", stamp="s", lease_time=timedelta(minutes=5))
     with database.writing(engine) as conn:
         _register(conn, "s", now)
-        ids = waiting.put(conn, now, 3)
-        task_queue = waiting.task_queue_of(conn, ids[0])
+        ids = queued_jobs.put(conn, now, 3)
+        task_queue = queued_jobs.task_queue_of(conn, ids[0])
         for count in (2, 1):
-            taken = assignment.take_jobs(conn, [task_queue], count, place=waiting.ANYWHERE, now=now)
-            given = [AssignedJob(row=row, place=waiting.ANYWHERE, holder=holder) for row in taken]
+            taken = assignment.take_jobs(conn, [task_queue], count, place=queued_jobs.ANYWHERE, now=now)
+            given = [AssignedJob(row=row, place=queued_jobs.ANYWHERE, holder=holder) for row in taken]
             opening.open_attempts(conn, given, now=now)
         assert pilots.get_pilot(conn, "s").jobs == 3
         pilots.set_status(conn, "s", P.DONE, now=now)

@@ -17,8 +17,8 @@ from requirements.record import Record
 from taskqueue.db import database, incarnation
 from taskqueue.pools import mapping, pools
 from taskqueue.schema.tables import pool_mappings
-from tests import stored
-from tests.submitted import GRID, grid, submit
+from tests.support.factories import stored_rows
+from tests.support.factories.submitted_jobs import GRID, grid, submit
 
 BIG, MIDDLE = (QueueAddress.parse(name) for name in ("A.B.ch/ce/big", "C.D.ch/ce/middle"))
 LHCB = frozenset({"lhcb"})
@@ -65,7 +65,7 @@ def test_what_is_told_is_what_holds_after_every_change(engine: Engine, now: date
     pool_agent.cycle(engine, grid(GRID.replace("4000", "500"), 2), now=now, holder="me")
     assert ask(engine, known) == (sorted([pool, other]), [])
     with database.writing(engine) as conn:
-        stored.force(conn, job_id, status="Done", ended_at=now)
+        stored_rows.force(conn, job_id, status="Done", ended_at=now)
         assert pools.delete_unused(conn, vo="lhcb", before=now + HOUR, now=now + HOUR) == [pool]
     assert ask(engine, known) == ([other], [])
 

@@ -29,7 +29,8 @@ from taskqueue.schema.tables import (
     queue_class_versions,
     submit_pools,
 )
-from tests import by_hand, stored
+from tests.support import concurrency
+from tests.support.factories import single_rows, stored_rows
 
 HOUR = timedelta(hours=1)
 VIEW = table("pool_queues", column("config_version"), column("refreshed_at", UtcTime))
@@ -49,7 +50,7 @@ def _sync(
 
 
 def _touch(conn: Connection, pool_id: str, now: datetime) -> bool:
-    return by_hand.touch_pool(
+    return single_rows.touch_pool(
         conn, pool_id=pool_id, vo="lhcb", requirements_json="{}", original_json="{}", now=now
     )
 
@@ -58,7 +59,7 @@ def _resolve(
     conn: Connection, pool_id: str, version: int, names: str, now: datetime
 ) -> pools.MappingChange | None:
     digests = [name * 64 for name in names]
-    return by_hand.store_pool_mapping(
+    return single_rows.store_pool_mapping(
         conn, pool_id=pool_id, config_version=version, queue_class_digests=digests, now=now
     )
 
@@ -103,16 +104,16 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         _touch(conn, "q", now)
         _resolve(conn, "p", 7, "x", now)
         _resolve(conn, "q", 7, "", now)
-        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
-        assert by_hand.list_eligible_queues(conn, "q") == []
+        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
+        assert single_rows.list_eligible_queues(conn, "q") == []
         assert unmatchable.read_has_queue(conn, ["p", "q"]) == {"p": True, "q": False}
         assert mapping.list_pool_ids(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
         assert mapping.list_pool_ids(conn, ["cms"], [A]) == {A: []}
         view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
         assert [row["queue"] for row in view] == ["a", "b"]
         assert {row["config_version"] for row in view} == {7}
-        assert by_hand.find_class(conn, "lhcb", A) == by_hand.find_class(conn, "lhcb", B)
-        assert by_hand.find_class(conn, "cms", A) is None
+        assert single_rows.find_class(conn, "lhcb", A) == single_rows.find_class(conn, "lhcb", B)
+        assert single_rows.find_class(conn, "cms", A) is None
 
 
 def test_the_view_has_version_and_time_of_a_mapping_as_the_program_has_them(
@@ -148,9 +149,9 @@ def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine,
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
         _sync(conn, 2, now, {"x": [A], "y": [C, B]})
-        assert by_hand.list_eligible_queues(conn, "p") == [A]
+        assert single_rows.list_eligible_queues(conn, "p") == [A]
         _sync(conn, 3, now, {"y": [C]})
-        assert by_hand.list_eligible_queues(conn, "p") == []
+        assert single_rows.list_eligible_queues(conn, "p") == []
 
 
 def test_only_differences_are_written(engine: Engine, now: datetime) -> None:
@@ -186,7 +187,7 @@ def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> No
         assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2}
         _sync(conn, 3, now, {"z": [A, B], "v": [C]})
         assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2, "v" * 64: 0}
-        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
+        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None:
@@ -197,7 +198,7 @@ def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None
         assert not _sync(conn, 1, now, {"y": [A, B]})
         assert _resolve(conn, "p", 1, "", now) is None
         assert _resolve(conn, "p", 3, "", now) is None  # not synced yet
-        assert by_hand.list_eligible_queues(conn, "p") == [A]
+        assert single_rows.list_eligible_queues(conn, "p") == [A]
         assert queue_class_store.read_version(conn, "lhcb") == 2
         assert queue_class_store.read_version(conn, "cms") is None
 
@@ -285,9 +286,9 @@ def test_a_pool_resolved_from_n_while_n_plus_1_lands_ends_at_n_plus_1(engine: En
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
 
-    stored.meanwhile(engine, resolve, lambda: _refresh(engine, 2, now, newer))
+    concurrency.meanwhile(engine, resolve, lambda: _refresh(engine, 2, now, newer))
     with database.reading(engine) as conn:
-        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
+        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
         assert pools.get_pool(conn, "p").config_version == 2
 
 
@@ -295,7 +296,7 @@ def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, no
     older, newer = {"x": [A]}, {"y": [A, B]}
     with database.writing(engine) as conn:
         _sync(conn, 1, now, older)
-    overtaken = stored.meanwhile(
+    overtaken = concurrency.meanwhile(
         engine,
         lambda conn: _sync(conn, 2, now, newer),
         lambda: _arrive(engine, 1, now, older, ["p"]),
@@ -303,7 +304,7 @@ def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, no
     assert overtaken  # to be computed again
     assert not _arrive(engine, 2, now, newer, ["p"])
     with database.reading(engine) as conn:
-        assert by_hand.list_eligible_queues(conn, "p") == [A, B]
+        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: Engine, now: datetime) -> None:
@@ -317,9 +318,9 @@ def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: En
                 conn, vo="lhcb", config_version=3, classes=_classes(first), now=now
             )
 
-    assert stored.meanwhile(engine, lambda conn: _sync(conn, 2, now, between), back)
+    assert concurrency.meanwhile(engine, lambda conn: _sync(conn, 2, now, between), back)
     with database.reading(engine) as conn:
-        of_each = [by_hand.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
+        of_each = [single_rows.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
         assert of_each[0] == of_each[1] is not None
         assert of_each[2] is None
 
@@ -341,12 +342,12 @@ def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine
             while _arrive(engine, version, now, members[version], pool_ids):
                 version = 4
 
-    stored.at_once(6, work)
+    concurrency.at_once(6, work)
     _refresh(engine, 4, now, members[4])
     with database.reading(engine) as conn:
         found = listing.list_pools(conn, listing.PoolFilter(), limit=100)
         assert {pool.config_version for pool in found} == {4}
-        assert {pool.pool_id: by_hand.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
+        assert {pool.pool_id: single_rows.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
             pool.pool_id: [A, B, C] for pool in found
         }
         assert len(conn.execute(select(queue_class_members)).all()) == 3
@@ -380,9 +381,9 @@ def test_a_pool_stays_while_a_job_uses_it_or_did_lately(
 ) -> None:
     with database.writing(engine) as conn:
         _touch(conn, "p", now)
-        stored.force(
+        stored_rows.force(
             conn,
-            stored.job_in(conn, now, status),
+            stored_rows.job_in(conn, now, status),
             submit_pool="p",
             ended_at=None if ended is None else now + ended,
         )
@@ -396,9 +397,9 @@ def test_whether_a_pool_may_go_is_seen_without_reading_all_of_its_ended_jobs(
     engine, late = database.connect(postgres_url), now + HOUR
     with database.writing(engine) as conn:
         _touch(conn, "p", now)
-        for job_id in stored.job_ids(conn, now, 1000):
-            stored.force(conn, job_id, submit_pool="p", status=JobStatus.DONE.value, ended_at=now)
-        stored.force(conn, job_id, **(last | {"ended_at": late if "ended_at" in last else None}))
+        for job_id in stored_rows.job_ids(conn, now, 1000):
+            stored_rows.force(conn, job_id, submit_pool="p", status=JobStatus.DONE.value, ended_at=now)
+        stored_rows.force(conn, job_id, **(last | {"ended_at": late if "ended_at" in last else None}))
         conn.execute(text("ANALYZE"))
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
@@ -416,7 +417,7 @@ def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, n
     late = now + 2 * HOUR
     with database.writing(engine) as conn:
         _touch(conn, "p", now)
-        job_id = stored.job_in(conn, now, JobStatus.WAITING)
+        job_id = stored_rows.job_in(conn, now, JobStatus.WAITING)
 
     def delete() -> list[str]:
         with database.writing(engine) as conn:
@@ -424,10 +425,10 @@ def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, n
 
     def arrive(conn: Connection) -> None:
         _touch(conn, "p", late)
-        stored.force(conn, job_id, submit_pool="p")
+        stored_rows.force(conn, job_id, submit_pool="p")
 
     # PostgreSQL passes over the locked row, SQLite waits for the writer.
-    assert stored.meanwhile(engine, arrive, delete, waits=engine.dialect.name == "sqlite") == []
+    assert concurrency.meanwhile(engine, arrive, delete, waits=engine.dialect.name == "sqlite") == []
     with database.reading(engine) as conn:
         assert pools.get_pool(conn, "p").last_used_at == late
 
@@ -446,9 +447,9 @@ def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine
     def delete(conn: Connection) -> None:
         assert pools.delete_unused(conn, vo="lhcb", before=now + HOUR, now=late) == ["p"]
 
-    assert stored.meanwhile(engine, delete, arrive)  # it is new again, and was resolved again
+    assert concurrency.meanwhile(engine, delete, arrive)  # it is new again, and was resolved again
     with database.reading(engine) as conn:
-        assert by_hand.list_eligible_queues(conn, "p") == [A]
+        assert single_rows.list_eligible_queues(conn, "p") == [A]
 
 
 def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(
@@ -467,17 +468,17 @@ def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(
                 continue
             pool_ids = dice.sample(names, 2)
             with database.writing(engine) as conn:
-                jobs = stored.job_ids(conn, time, 2)
+                jobs = stored_rows.job_ids(conn, time, 2)
                 new = [
                     NewPool(pool_id=each, vo="lhcb", requirements="{}", original="{}") for each in pool_ids
                 ]
                 pools.touch_pools(conn, new, now=time)
                 for job_id, pool_id in zip(jobs, pool_ids, strict=True):
-                    stored.force(conn, job_id, submit_pool=pool_id, status="Waiting")
+                    stored_rows.force(conn, job_id, submit_pool=pool_id, status="Waiting")
             with database.writing(engine) as conn:  # they are soon over
-                stored.force(conn, jobs[0], status="Done", ended_at=time)
+                stored_rows.force(conn, jobs[0], status="Done", ended_at=time)
 
-    stored.at_once(5, work)
+    concurrency.at_once(5, work)
     with database.reading(engine) as conn:
         used = conn.execute(text("SELECT DISTINCT submit_pool FROM jobs WHERE status = 'Waiting'")).scalars()
         there = conn.execute(select(submit_pools.c.pool_id)).scalars()

@@ -18,8 +18,8 @@ from taskqueue.jobs import descriptions
 from taskqueue.schema.tables import jobs, waiting_jobs
 from taskqueue.schema.tables import task_queues as task_queue_table
 from taskqueue.task_queues import listing, reclassification, task_queues
-from tests import databases, waiting
-from tests.submitted import ANN, GRID, grid, job
+from tests.support import databases, wait
+from tests.support.factories.submitted_jobs import ANN, GRID, grid, job
 
 SECOND = timedelta(seconds=1)
 
@@ -145,7 +145,7 @@ def finish_beside(engine: Engine, config: Configuration, now: datetime, end: Cal
     """Run a cycle that has to wait for a transaction, which ends meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(cycle, engine, config, now)
-        waiting.until(lambda: done.done() or databases.count_lock_waits(engine) > 0)
+        wait.until(lambda: done.done() or databases.count_lock_waits(engine) > 0)
         end()
         return done.result()
 

@@ -13,7 +13,8 @@ from taskqueue.jobs import jobs
 from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import task_queues
-from tests import stored, waiting
+from tests.support import concurrency
+from tests.support.factories import queued_jobs, stored_rows
 
 DAY = timedelta(days=1)
 
@@ -30,11 +31,11 @@ def _rows(engine: Engine) -> tuple[int, int]:
 def _used_once(engine: Engine, now: datetime) -> int:
     """A task queue whose only job is gone."""
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
-        found = waiting.task_queue_of(conn, job_id)
+        [job_id] = queued_jobs.put(conn, now)
+        found = queued_jobs.task_queue_of(conn, job_id)
         task_queues.dequeue(conn, [job_id])
         task_queues.mark_empty(conn, [found], now=now)
-        stored.remove(conn, [job_id])
+        stored_rows.remove(conn, [job_id])
     return found
 
 
@@ -46,7 +47,7 @@ def _remove(conn: Connection, before: datetime) -> None:
 def test_what_nothing_refers_to_goes_after_a_day(engine: Engine, now: datetime) -> None:
     _used_once(engine, now)
     for later, left in ((timedelta(hours=23), (1, 1)), (2 * DAY, (0, 0))):
-        retention.cycle(engine, waiting.grid(), now=now + later, holder="me")
+        retention.cycle(engine, queued_jobs.grid(), now=now + later, holder="me")
         assert _rows(engine) == left
 
 
@@ -54,24 +55,24 @@ def test_a_task_queue_whose_last_job_was_killed_goes_although_no_pilot_looked(
     engine: Engine, now: datetime
 ) -> None:
     with database.writing(engine) as conn:
-        [job_id] = waiting.put(conn, now)
+        [job_id] = queued_jobs.put(conn, now)
         task_queues.dequeue(conn, [job_id])
-        stored.remove(conn, [job_id])
+        stored_rows.remove(conn, [job_id])
     for days in (2, 4):
-        retention.cycle(engine, waiting.grid(), now=now + days * DAY, holder="me")
+        retention.cycle(engine, queued_jobs.grid(), now=now + days * DAY, holder="me")
     assert _rows(engine) == (0, 0)
 
 
 def test_a_task_queue_stays_as_long_as_some_job_remembers_it(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
-        running, waits = waiting.put(conn, now, 1), waiting.put(conn, now, owner="bob")
-        [taken] = waiting.claim(conn, [waiting.task_queue_of(conn, running[0])], now)
-        task_queues.mark_empty(conn, [waiting.task_queue_of(conn, running[0])], now=now)
-    retention.cycle(engine, waiting.grid(), now=now + 2 * DAY, holder="me")
+        running, waits = queued_jobs.put(conn, now, 1), queued_jobs.put(conn, now, owner="bob")
+        [taken] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, running[0])], now)
+        task_queues.mark_empty(conn, [queued_jobs.task_queue_of(conn, running[0])], now=now)
+    retention.cycle(engine, queued_jobs.grid(), now=now + 2 * DAY, holder="me")
     assert _rows(engine) == (2, 1)
     with database.writing(engine) as conn:
         task_queues.requeue(conn, [taken.job_id], now=now)
-        assert waiting.left(conn) == sorted([*running, *waits])
+        assert queued_jobs.left(conn) == sorted([*running, *waits])
 
 
 def test_a_job_that_comes_while_its_task_queue_goes_gets_a_new_one(engine: Engine, now: datetime) -> None:
@@ -79,14 +80,14 @@ def test_a_job_that_comes_while_its_task_queue_goes_gets_a_new_one(engine: Engin
 
     def put() -> int:
         with database.writing(engine) as conn:
-            [job_id] = waiting.put(conn, now + DAY)
+            [job_id] = queued_jobs.put(conn, now + DAY)
         return job_id
 
-    job_id = stored.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
+    job_id = concurrency.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
     with database.reading(engine) as conn:
-        assert waiting.task_queue_of(conn, job_id) != old
-        assert waiting.occupied(conn) == {waiting.task_queue_of(conn, job_id)}
-        assert jobs.get_job(conn, job_id).task_queue_id == waiting.task_queue_of(conn, job_id)
+        assert queued_jobs.task_queue_of(conn, job_id) != old
+        assert queued_jobs.occupied(conn) == {queued_jobs.task_queue_of(conn, job_id)}
+        assert jobs.get_job(conn, job_id).task_queue_id == queued_jobs.task_queue_of(conn, job_id)
 
 
 def test_a_task_queue_that_comes_while_its_class_goes_gets_a_new_one(engine: Engine, now: datetime) -> None:
@@ -94,13 +95,13 @@ def test_a_task_queue_that_comes_while_its_class_goes_gets_a_new_one(engine: Eng
 
     def put() -> int:
         with database.writing(engine) as conn:
-            [job_id] = waiting.put(conn, now + DAY, owner="bob")
+            [job_id] = queued_jobs.put(conn, now + DAY, owner="bob")
         return job_id
 
-    job_id = stored.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
+    job_id = concurrency.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
     assert _rows(engine) == (1, 1)
     with database.reading(engine) as conn:
-        assert waiting.left(conn) == [job_id]
+        assert queued_jobs.left(conn) == [job_id]
 
 
 def test_a_task_queue_that_a_job_is_on_its_way_into_stays(postgres_url: str, now: datetime) -> None:
@@ -111,9 +112,9 @@ def test_a_task_queue_that_a_job_is_on_its_way_into_stays(postgres_url: str, now
         with database.writing(engine) as conn:
             _remove(conn, now + DAY)
 
-    stored.meanwhile(engine, lambda conn: waiting.put(conn, now + DAY), remove, waits=False)
+    concurrency.meanwhile(engine, lambda conn: queued_jobs.put(conn, now + DAY), remove, waits=False)
     with database.reading(engine) as conn:
-        assert len(waiting.left(conn)) == 1
+        assert len(queued_jobs.left(conn)) == 1
     assert _rows(engine) == (1, 1)
     engine.dispose()
 
@@ -129,7 +130,7 @@ def test_a_class_that_a_task_queue_is_being_made_for_stays(postgres_url: str, no
         with database.writing(engine) as conn:
             rows.remove_unused_classes(conn)
 
-    stored.meanwhile(engine, lambda conn: waiting.put(conn, now + DAY), remove, waits=False)
+    concurrency.meanwhile(engine, lambda conn: queued_jobs.put(conn, now + DAY), remove, waits=False)
     assert _rows(engine) == (1, 1)
     engine.dispose()
 
@@ -141,18 +142,18 @@ def test_whatever_comes_and_goes_at_once_every_job_has_its_task_queue(engine: En
         chance = random.Random(number)
         for _ in range(20):
             with database.writing(engine) as conn:
-                job_ids = waiting.put(conn, now, asked=chance.choice(classes))
+                job_ids = queued_jobs.put(conn, now, asked=chance.choice(classes))
             if chance.random() < 0.7:
                 with database.writing(engine) as conn:
                     task_queues.dequeue(conn, job_ids)
-                    stored.force(conn, job_ids[0], task_queue_id=None)
+                    stored_rows.force(conn, job_ids[0], task_queue_id=None)
             with database.writing(engine) as conn:
                 task_queues.mark_empty(conn, conn.scalars(select(table.c.task_queue_id)).all(), now=now)
             with database.writing(engine) as conn:
                 _remove(conn, now + DAY)
 
-    stored.at_once(4, play)
+    concurrency.at_once(4, play)
     with database.reading(engine) as conn:
         wait = conn.execute(select(waiting_jobs.c.job_id, waiting_jobs.c.task_queue_id)).all()
         assert wait
-        assert {row.task_queue_id for row in wait} <= waiting.occupied(conn)
+        assert {row.task_queue_id for row in wait} <= queued_jobs.occupied(conn)

@@ -13,7 +13,7 @@ from optimizers.description.parametric import JobMember
 from optimizers.submit.submitter import Ownership
 from requirements.states import JobStatus
 from taskqueue.jobs.optimizer_queue import PreparingJob
-from tests.submitted import grid
+from tests.support.factories.submitted_jobs import grid
 
 
 def _job(job_id: int, body: str, now: datetime) -> PreparingJob:

@@ -8,7 +8,7 @@ from optimizers.description.parametric import JobMember, SplitDescription
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from taskqueue.jobs import placeholders
-from tests.submitted import ANN, grid
+from tests.support.factories.submitted_jobs import ANN, grid
 
 OPTIONS = options_for(grid(), "lhcb")
 VALUES = 'Parameters = {"5", "", "7 8"};\nParameters.F = {"a", "b", "c"};\n'

@@ -9,7 +9,7 @@ from optimizers.submit.checking import CheckedJobs
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
 from taskqueue.jobs import placeholders
-from tests.submitted import ANN, grid
+from tests.support.factories.submitted_jobs import ANN, grid
 
 SHARED = """
 Executable = "run.sh";

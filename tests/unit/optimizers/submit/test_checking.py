@@ -17,7 +17,7 @@ from optimizers.submit.submitter import Submitter
 from requirements import errors
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidJob, NotAllowed
 from taskqueue.errors import QuotaExceeded
-from tests.submitted import ANN, GRID, OPERATOR, grid
+from tests.support.factories.submitted_jobs import ANN, GRID, OPERATOR, grid
 
 
 @pytest.fixture

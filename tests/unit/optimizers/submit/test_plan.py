@@ -10,7 +10,7 @@ from optimizers.submit import checking, plan
 from optimizers.submit.plan import Draft, GivenSource, PlanTooLarge
 from pilotage.service import routing
 from requirements.errors import InvalidJob
-from tests.submitted import ANN, grid
+from tests.support.factories.submitted_jobs import ANN, grid
 
 JDL = '[ Executable = "run.sh"; Arguments = "%(year)s"; InputSandbox = {"run.sh", "sha256:ab", "LFN:/x/y"}; ]'
 

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from examples.servers.redis_server import RedisServer
 from optimizers.workers.rq import RQNotifier
 from pilotage.cli import doctor, settings
 from pilotage.cli import doctor as checks_installation
 from pilotage.cli.doctor import Health
 from pilotage.cli.settings import Settings
-from tests.redis_server import RedisServer
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

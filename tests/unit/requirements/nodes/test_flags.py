@@ -18,7 +18,7 @@ from requirements.nodes.node_attributes import NodeAttributes, Option, parse_nod
 from requirements.nodes.site_mapping import SiteMapping, parse_mapping
 from requirements.record import Declaration, Declarations, MatchRule, Record, ValueKind
 from requirements.values import Value, fold
-from tests.batch_languages import LANGUAGES, BatchNode, has_value, number
+from tests.support.fakes.batch_languages import LANGUAGES, BatchNode, has_value, number
 
 NOTHING_DECLARED = Declarations()
 

@@ -14,9 +14,9 @@ from cs_config.options.registry import Group
 from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues import shares
 from taskqueue.task_queues.shares import FLOOR, ShareDemand, ShareHolder
-from tests import scenario_grid
+from tests.support.factories import scenarios
 
-DATA = scenario_grid.load("share_scenarios.yaml")
+DATA = scenarios.load("share_scenarios.yaml")
 ANY = RequirementClass(vo="lhcb", cpu_time=86_400)
 USERS = ShareHolder("lhcb", "lhcb_user")
 

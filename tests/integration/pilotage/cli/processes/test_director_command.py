@@ -19,8 +19,8 @@ from pilotage.client.api import ServiceAway
 from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests.acceptance.processes import PILOTAGE
-from tests.running_service import Service, running
+from tests.support.processes import PILOTAGE
+from tests.support.service import Service, running
 
 QUEUE = "LCG.A.org/ce1/long"
 

@@ -23,7 +23,7 @@ from examples.servers import certificates
 from examples.servers.starting import free_port, wait_until
 from pilotage.cli.processes import hook_sender
 from pilotage.cli.processes.hook_sender import HookSender
-from tests.http_servers import answering
+from tests.support.servers.http_servers import answering
 
 PAGE = Path(__file__).parents[5] / "docs" / "vo-admin" / "web-hooks.md"
 LOCAL = ("127.0.0.0/8", "::1/128")

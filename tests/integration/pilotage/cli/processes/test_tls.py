@@ -23,8 +23,8 @@ from pilotage.cli.processes import serve
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import InvalidSettings
 from pilotage.client import connection
-from tests.acceptance.processes import PILOTAGE
-from tests.waiting import until
+from tests.support.processes import PILOTAGE
+from tests.support.wait import until
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from pilotage.fabric.batch.batch_system import BatchJob, JobResources
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_dialect
 from pilotage.fabric.batch.work_area import WorkAreas
-from tests.grid_engine import GridEngine as Cell
+from tests.support.servers.grid_engine import GridEngine as Cell
 
 pytestmark = pytest.mark.debian("gridengine")
 

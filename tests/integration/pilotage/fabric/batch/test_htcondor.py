@@ -22,7 +22,7 @@ from pilotage.fabric.batch.htcondor import HTCondor, RemoteSchedd
 from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.plugins.batch_check.conformance import Bench
-from tests.htcondor_pool import HTCondorPool
+from tests.support.servers.htcondor import HTCondorPool
 
 pool_test = pytest.mark.debian("htcondor")
 

@@ -14,7 +14,7 @@ from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.batch.work_area import WorkAreas
-from tests import torque
+from tests.support.servers import torque
 
 of_torque = pytest.mark.debian("torque")
 

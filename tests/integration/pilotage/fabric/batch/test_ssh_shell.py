@@ -23,8 +23,8 @@ from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.plugins.batch_check.conformance import CHECKS, Bench
 from pilotage.plugins.batch_check.fault_injection import FaultyShell
-from tests.ssh_server import SlowLine, SshServer
-from tests.stand_ins import commands
+from tests.support.fakes.batch_commands import commands
+from tests.support.servers.ssh import SlowLine, SshServer
 
 pytestmark = pytest.mark.debian("ssh")
 

@@ -16,7 +16,7 @@ from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.shell import Completed, LocalShell, NoAnswer, Shell
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import StatusMarks, WorkAreas, wrapper
-from tests.ssh_server import SshServer
+from tests.support.servers.ssh import SshServer
 
 HOSTILE, HONEST = "test-hostile", "test-honest"
 

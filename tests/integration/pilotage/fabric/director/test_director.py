@@ -45,7 +45,7 @@ from pilotage.fabric.director.targets import (
 from pilotage.fabric.node_script import PilotScript
 from pilotage.plugins.batch_check.fault_injection import Fault, FaultySystem
 from pilotage.service.services import utc_now
-from tests.running_service import Service, running
+from tests.support.service import Service, running
 
 CONFIG = """
 Resources:

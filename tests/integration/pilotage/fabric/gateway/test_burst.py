@@ -36,8 +36,8 @@ from pilotage.service.services import utc_now
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs
-from tests.grid_gateway import Ground
-from tests.running_service import running
+from tests.support.gateway import Ground
+from tests.support.service import running
 
 CONFIG = """
 Resources:

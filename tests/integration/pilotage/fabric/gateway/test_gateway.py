@@ -27,9 +27,9 @@ from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccep
 from pilotage.service.services import utc_now
 from requirements.nodes import lrms_vocabulary
 from taskqueue.db import database
-from tests.commands import Run, run, send_to
-from tests.grid_gateway import QUEUE, SITE, Ground, end, phases
-from tests.running_service import running
+from tests.support.commands import Run, run, send_to
+from tests.support.gateway import QUEUE, SITE, Ground, end, phases
+from tests.support.service import running
 
 __all__ = ["run"]
 

@@ -19,8 +19,8 @@ from pilotage.fabric.manager.grid_job import ENDED, AttemptKey, LocalJob, LocalS
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.shared_area import CarryingSystem, LookedAt
 from pilotage.fabric.runner import status_files
-from tests.carrying_host import CarryingHost
-from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
+from tests.support.factories.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
+from tests.support.fakes.carrying_host import CarryingHost
 
 
 @pytest.fixture

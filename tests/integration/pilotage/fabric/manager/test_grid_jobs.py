@@ -13,8 +13,8 @@ from pilotage.fabric.batch.local_host import LocalHost
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.manager.context import Retries
 from pilotage.fabric.manager.grid_job import Aggregate, AttemptKey, LocalState, ManagerPhase
-from tests.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
-from tests.namespaces import userns
+from tests.support.factories.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
+from tests.support.namespaces import userns
 
 
 @pytest.fixture

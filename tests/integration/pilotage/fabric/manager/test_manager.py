@@ -31,8 +31,8 @@ from pilotage.fabric.manager.grid_job import (
 from pilotage.fabric.manager.journal import Journal, StateUnusable
 from pilotage.fabric.manager.manager import SUBMITTING, Manager
 from pilotage.plugins.batch_check.fault_injection import Fault, FaultyShell, FaultySystem
-from tests.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
-from tests.pretended_batch import PretendedBatch
+from tests.support.factories.grid_jobs import QUEUE, Sandboxes, Site, ended, output, taken
+from tests.support.fakes.pretended_batch import PretendedBatch
 
 LOCAL_JOBS = 3
 

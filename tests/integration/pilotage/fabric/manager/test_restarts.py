@@ -11,8 +11,8 @@ from pilotage.fabric.batch.batch_system import BatchJob, Handle, JobReport, Outp
 from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalState
 from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
-from tests.grid_jobs import Sandboxes, Site, ended, output, taken
-from tests.pretended_batch import PretendedBatch
+from tests.support.factories.grid_jobs import Sandboxes, Site, ended, output, taken
+from tests.support.fakes.pretended_batch import PretendedBatch
 
 LOCAL_JOBS = 3
 

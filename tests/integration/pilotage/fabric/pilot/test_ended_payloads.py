@@ -13,8 +13,8 @@ import pytest
 
 from examples.servers.starting import wait_until
 from pilotage.fabric.pilot.node import linux
-from tests.lease_server import LeaseServer
-from tests.pilot_process import PilotProcess, files_of, run, shell, wait_until_gone, wait_until_there
+from tests.support.fakes.lease_server import LeaseServer
+from tests.support.pilot_process import PilotProcess, files_of, run, shell, wait_until_gone, wait_until_there
 
 
 @pytest.fixture

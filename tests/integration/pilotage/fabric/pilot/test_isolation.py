@@ -10,9 +10,9 @@ import pytest
 
 from pilotage.fabric import bundle
 from taskqueue.pilots import isolation
-from tests.lease_server import STAMPED_TOKEN, TOKEN, LeaseServer
-from tests.namespaces import userns
-from tests.pilot_process import (
+from tests.support.fakes.lease_server import STAMPED_TOKEN, TOKEN, LeaseServer
+from tests.support.namespaces import userns
+from tests.support.pilot_process import (
     PilotProcess,
     alive,
     files_of,

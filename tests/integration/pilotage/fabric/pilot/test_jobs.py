@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lease_server import QUEUE, STAMPED_TOKEN, TOKEN, LeaseServer, Refusal
-from tests.pilot_process import PilotProcess, files_of, run, sandbox
+from tests.support.fakes.lease_server import QUEUE, STAMPED_TOKEN, TOKEN, LeaseServer, Refusal
+from tests.support.pilot_process import PilotProcess, files_of, run, sandbox
 
 
 def shell(script: str, **more: object) -> dict[str, object]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.lease_server import LeaseServer, Refusal
-from tests.pilot_process import PilotProcess, files_of, run, shell
+from tests.support.fakes.lease_server import LeaseServer, Refusal
+from tests.support.pilot_process import PilotProcess, files_of, run, shell
 
 
 def meeting(place: Path, number: int, of: int) -> dict[str, object]:

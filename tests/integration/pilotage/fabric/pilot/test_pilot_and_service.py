@@ -13,8 +13,15 @@ from pilotage.service.auth import keys
 from pilotage.service.auth.keys import KeyRing
 from taskqueue.db import database
 from taskqueue.leases import attempts
-from tests.pilot_process import PilotProcess, files_of, run, sandbox, wait_until_gone, wait_until_there
-from tests.running_service import KEY, Service, running
+from tests.support.pilot_process import (
+    PilotProcess,
+    files_of,
+    run,
+    sandbox,
+    wait_until_gone,
+    wait_until_there,
+)
+from tests.support.service import KEY, Service, running
 
 QUEUE = "LCG.Test.org/ce01/long"
 CONFIG = """

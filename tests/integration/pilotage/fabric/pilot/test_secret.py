@@ -13,9 +13,9 @@ from sqlalchemy import Engine
 from pilotage.client.api import ServiceClient
 from pilotage.fabric import bundle, node_script
 from pilotage.fabric.node_script import PilotScript
-from tests.lease_server import SECRET, TOKEN, LeaseServer, Refusal
-from tests.pilot_process import PilotProcess, files_of, run
-from tests.running_service import Service, running
+from tests.support.fakes.lease_server import SECRET, TOKEN, LeaseServer, Refusal
+from tests.support.pilot_process import PilotProcess, files_of, run
+from tests.support.service import Service, running
 
 CONFIG = """
 Resources:

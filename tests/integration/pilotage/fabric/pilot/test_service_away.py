@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lease_server import LeaseServer, Refusal
-from tests.pilot_process import PilotProcess, files_of, run, shell, wait_until_gone
+from tests.support.fakes.lease_server import LeaseServer, Refusal
+from tests.support.pilot_process import PilotProcess, files_of, run, shell, wait_until_gone
 
 #: Bytes of the longest path that a work directory may have, but for a few.
 _LONGEST_PATH = 4080

@@ -28,7 +28,7 @@ from pilotage.fabric.pilot.service.transport import (
     TooLarge,
     Transport,
 )
-from tests.forward_proxy import ForwardProxy
+from tests.support.servers.http_proxy import ForwardProxy
 
 
 @contextmanager

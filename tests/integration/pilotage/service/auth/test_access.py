@@ -12,8 +12,8 @@ from pilotage.service.auth.callers import Role, grant
 from pilotage.service.queries import explanations
 from pilotage.service.services import utc_now
 from requirements.errors import NotFound
-from tests.access import QUEUE, ROUTES, TOKENS, TREE
-from tests.running_service import Service
+from tests.support.routes_by_role import QUEUE, ROUTES, TOKENS, TREE
+from tests.support.service import Service
 
 
 def test_each_role_may_use_its_routes_and_no_other(service: Service, caplog: pytest.LogCaptureFixture):

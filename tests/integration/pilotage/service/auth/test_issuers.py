@@ -12,9 +12,9 @@ from pilotage.cli.settings import IssuerSettings
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue.db import database
-from tests import waiting
-from tests.running_service import CONFIG, Service, running
-from tests.token_issuer import TokenIssuer
+from tests.support import wait
+from tests.support.servers.token_issuer import TokenIssuer
+from tests.support.service import CONFIG, Service, running
 
 US = "https://pilotage.example.org"
 QUEUE = "LCG.A.org/ce1/long"
@@ -118,7 +118,7 @@ def test_bad_tokens_are_401_and_say_no_more_than_that(service: Service, issuer: 
 
 
 def test_own_tokens_ask_no_issuer(service: Service, issuer: TokenIssuer):
-    waiting.until(lambda: len(issuer.asked) == 2)  # its description and its keys, at the start of the service
+    wait.until(lambda: len(issuer.asked) == 2)  # its description and its keys, at the start of the service
     assert ask(service, service.token("operator", user="root")) == 200
     pilot = service.pilot(QUEUE)
     resource = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 1}

@@ -16,7 +16,7 @@ from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.pages import sessions
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests.running_service import Service
+from tests.support.service import Service
 
 
 def _link(client: httpx.Client, **wishes: str) -> str:

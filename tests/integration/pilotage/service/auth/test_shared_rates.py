@@ -2,10 +2,10 @@
 
 import pytest
 
+from examples.servers.redis_server import RedisServer
 from pilotage.service.auth import rate_limits
 from pilotage.service.auth.rate_limits import RateLimiter, RequestRate, SharedRates
 from pilotage.service.http_errors import TooManyRequests
-from tests.redis_server import RedisServer
 
 RATE = RequestRate(per_second=20, burst=200)
 

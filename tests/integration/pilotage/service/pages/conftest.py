@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import chromium, signed_in, windows
-from tests.running_service import Service, running_on_sqlite
+from tests.support.servers.chromium import chromium, signed_in, windows
+from tests.support.service import Service, running_on_sqlite
 
 __all__ = ["chromium", "signed_in", "windows"]
 

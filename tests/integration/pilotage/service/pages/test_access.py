@@ -14,8 +14,8 @@ from cs_config.source import yaml_writer
 from pilotage.service.pages import sessions
 from pilotage.service.pages.navigation import list_pages
 from pilotage.service.pages.page import PageRoute
-from tests.access import TOKENS
-from tests.running_service import NO_AUTHORITIES, Service
+from tests.support.routes_by_role import TOKENS
+from tests.support.service import NO_AUTHORITIES, Service
 
 QUEUE = "LCG.A.org/ce1/long"
 JOBS = {"user", "vo_admin"}

@@ -9,9 +9,9 @@ from playwright.sync_api import expect
 
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests import accounted
-from tests.browser import SignedIn, picture
-from tests.running_service import Service
+from tests.support.factories import accounted_jobs
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.service import Service
 
 pytestmark = pytest.mark.debian("chromium")
 
@@ -23,12 +23,12 @@ def used(service: Service) -> Service:
     """What several people did in the last days, one of them with a name that wants to be more."""
     engine, now = service.parts.engine, utc_now()
     for days in (0, 1, 3):
-        accounted.a_day(engine, now - timedelta(days=days))
+        accounted_jobs.a_day(engine, now - timedelta(days=days))
     begun = now - timedelta(hours=5)
     with database.writing(engine) as conn:
-        job_ids = accounted.put(conn, begun, owner=HOSTILE, vo="cms")
-        accounted.finish(conn, accounted.begin(conn, job_ids, begun), now - timedelta(hours=3))
-    accounted.count(engine, now)
+        job_ids = accounted_jobs.put(conn, begun, owner=HOSTILE, vo="cms")
+        accounted_jobs.finish(conn, accounted_jobs.begin(conn, job_ids, begun), now - timedelta(hours=3))
+    accounted_jobs.count(engine, now)
     return service
 
 

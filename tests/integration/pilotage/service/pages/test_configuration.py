@@ -10,9 +10,9 @@ from playwright.sync_api import Page, expect
 
 from agents import pools as pool_agent
 from pilotage.service.services import utc_now
-from tests import pilot_process
-from tests.browser import SignedIn, picture
-from tests.running_service import Service
+from tests.support import pilot_process
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.service import Service
 
 pytestmark = pytest.mark.debian("chromium")
 

@@ -11,7 +11,7 @@ from pilotage.service.queries.overview import SampledJobs
 from pilotage.service.services import utc_now
 from taskqueue.accounting import depths
 from tests.integration.pilotage.service.pages.test_access import session
-from tests.running_service import Service
+from tests.support.service import Service
 
 SITE = "LCG.A.org"
 

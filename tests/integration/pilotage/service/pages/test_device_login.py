@@ -15,10 +15,10 @@ from playwright.sync_api import expect
 from pilotage.service.auth.oidc import issuer
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue.db import database
-from tests.acceptance.processes import PILOTAGE
-from tests.browser import SignedIn, picture
-from tests.login_provider import issuer_at, provider
-from tests.running_service import CONFIG, Service, running
+from tests.support.processes import PILOTAGE
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.servers.login_provider import issuer_at, provider
+from tests.support.service import CONFIG, Service, running
 
 pytestmark = [
     pytest.mark.debian("chromium"),

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import SignedIn, picture
-from tests.running_service import Service
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.service import Service
 
 pytestmark = pytest.mark.debian("chromium")
 

@@ -11,8 +11,8 @@ from pilotage.service.services import utc_now
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
-from tests import stored
-from tests.running_service import Service
+from tests.support.factories import stored_rows
+from tests.support.service import Service
 
 _ROW = re.compile(r'<th scope="row" class="number">(\d+)</th>.*?<a href="(/jobs\?[^"]*)"', re.DOTALL)
 _JOB = re.compile(r'id="job-(\d+)"')
@@ -20,10 +20,10 @@ _JOB = re.compile(r'id="job-(\d+)"')
 
 def _fail(conn: Connection, exit_code: int | None, *, hours_ago: int, minor: str = "Errors") -> int:
     at = utc_now() - timedelta(hours=hours_ago)
-    job_id = stored.job_in(conn, at, JobStatus.FAILED, vo="cms", owner="ada")
-    stored.open_attempt(conn, job_id, at)
+    job_id = stored_rows.job_in(conn, at, JobStatus.FAILED, vo="cms", owner="ada")
+    stored_rows.open_attempt(conn, job_id, at)
     conn.execute(update(attempts).where(attempts.c.job_id == job_id).values(exit_code=exit_code))
-    stored.force(conn, job_id, site="LCG.A.org", minor_status=minor, updated_at=at)
+    stored_rows.force(conn, job_id, site="LCG.A.org", minor_status=minor, updated_at=at)
     return job_id
 
 

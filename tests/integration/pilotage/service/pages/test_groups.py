@@ -7,9 +7,9 @@ import pytest
 from playwright.sync_api import expect
 
 from taskqueue.jobs import groups, search
-from tests import archives
-from tests.browser import SignedIn, Windows, picture
-from tests.running_service import Service
+from tests.support.factories import archives
+from tests.support.servers.chromium import SignedIn, Windows, picture
+from tests.support.service import Service
 
 pytestmark = pytest.mark.debian("chromium")
 

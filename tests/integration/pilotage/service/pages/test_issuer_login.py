@@ -20,9 +20,9 @@ from pilotage.service.auth.oidc.discovery import IssuerAway
 from pilotage.service.auth.oidc.issuer import RoleRule
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from taskqueue.db import database
-from tests.browser import picture
-from tests.login_provider import issuer_at, provider
-from tests.running_service import CONFIG, NO_AUTHORITIES, Service, running
+from tests.support.servers.chromium import picture
+from tests.support.servers.login_provider import issuer_at, provider
+from tests.support.service import CONFIG, NO_AUTHORITIES, Service, running
 
 pytestmark = [
     pytest.mark.debian("chromium"),

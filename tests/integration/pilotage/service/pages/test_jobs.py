@@ -15,9 +15,9 @@ from playwright.sync_api import Page, expect
 
 from pilotage.service.pages import jobs as pages_jobs
 from taskqueue.db import database
-from tests import archives, stored
-from tests.browser import SignedIn, picture
-from tests.running_service import Service
+from tests.support.factories import archives, stored_rows
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.service import Service
 
 pytestmark = pytest.mark.debian("chromium")
 
@@ -252,7 +252,7 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     owner = {"user": "fay"}
     [job_id] = _submit(service, {"JobName": HOSTILE, "JobGroup": "way"}, **owner)
     with database.writing(service.engine) as conn:
-        stored.force(conn, job_id, priority=10.0)
+        stored_rows.force(conn, job_id, priority=10.0)
     for others in (
         service.as_role("vo_admin", vo="cms", user="eve"),
         service.as_role("vo_admin", vo="dune", user="kim"),

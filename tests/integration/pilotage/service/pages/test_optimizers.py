@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
-from tests.running_service import Service
+from tests.support.service import Service
 
 
 @pytest.mark.parametrize(

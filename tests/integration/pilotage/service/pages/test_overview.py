@@ -9,8 +9,8 @@ from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.schema.tables import job_flows
 from taskqueue.sites import scopes
-from tests.browser import SignedIn, picture
-from tests.running_service import Service
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.service import Service
 
 pytestmark = pytest.mark.debian("chromium")
 HOSTILE = "<img src=x onerror=document.title='taken'>"

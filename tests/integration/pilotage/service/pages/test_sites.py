@@ -5,8 +5,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from pilotage.service.services import utc_now
-from tests.browser import SignedIn, picture
-from tests.running_service import CONFIG, Service
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.service import CONFIG, Service
 
 pytestmark = pytest.mark.debian("chromium")
 

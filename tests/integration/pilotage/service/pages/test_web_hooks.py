@@ -3,8 +3,8 @@ from playwright.sync_api import expect
 
 from agents import web_hooks
 from agents.web_hooks import SendResult, WebHooksState
-from tests.browser import SignedIn, picture
-from tests.running_service import Service
+from tests.support.servers.chromium import SignedIn, picture
+from tests.support.service import Service
 
 pytestmark = pytest.mark.debian("chromium")
 

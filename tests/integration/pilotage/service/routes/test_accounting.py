@@ -14,18 +14,18 @@ from sqlalchemy import Engine
 from pilotage.cli import application
 from pilotage.service.queries import accounting
 from pilotage.service.services import utc_now
-from tests import accounted
-from tests.running_service import Service, running
+from tests.support.factories import accounted_jobs
+from tests.support.service import Service, running
 
 
 @pytest.fixture(scope="module")
 def service(
     any_engine: Engine, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Service]:
-    from tests.running_service import CONFIG
+    from tests.support.service import CONFIG
 
     with running(any_engine, tmp_path_factory.mktemp("service"), CONFIG) as service:
-        accounted.a_day(any_engine, utc_now())
+        accounted_jobs.a_day(any_engine, utc_now())
         yield service
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tests.running_service import Service, running
+from tests.support.service import Service, running
 
 CONFIG = """
 Resources:

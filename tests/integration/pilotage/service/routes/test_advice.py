@@ -19,7 +19,7 @@ from matcher.explain import explanation
 from pilotage.service import configuring
 from pilotage.service.advice import Advisor
 from tests.integration.pilotage.service.pages.test_access import session
-from tests.running_service import Service
+from tests.support.service import Service
 
 STUCK = {"Executable": "/bin/true", "Requirements": {"Memory": 64_000}}
 #: One VO's queues with the values true and 1, which are equal keys in Python.

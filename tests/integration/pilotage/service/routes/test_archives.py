@@ -12,8 +12,9 @@ import pytest
 
 from taskqueue import blobs
 from taskqueue.db import database
-from tests import stored, waiting
-from tests.running_service import Service
+from tests.support import wait
+from tests.support.factories import stored_rows
+from tests.support.service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
 
@@ -172,7 +173,7 @@ def test_a_sender_that_breaks_off_leaves_nothing(service: Service, tmp_path):
         service.user().post("/api/v1/sandboxes", content=broken())
     assert service.user().post("/api/v1/sandboxes", content=b"fine").status_code == 200
     # The service notices the closed connection by itself: that may be after the answer to another request.
-    waiting.until(lambda: not list((tmp_path / "blobs" / "incoming").iterdir()))
+    wait.until(lambda: not list((tmp_path / "blobs" / "incoming").iterdir()))
 
 
 def test_archives_that_cannot_be_stored_are_refused_until_they_can(service: Service, tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def _end_without_its_output(service: Service, **named: object):
     pilot.post(f"/api/v1/leases/{lease}/start", json={})
     assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive()).is_success
     with database.writing(service.engine) as conn:
-        stored.lose_output(conn, lease)
+        stored_rows.lose_output(conn, lease)
     answer = pilot.post(f"/api/v1/leases/{lease}/finish", json={"status": "Done", **named})
     return answer, job_id, lease, pilot
 
@@ -284,7 +285,7 @@ def test_slow_sandboxes_of_one_vo_leave_places_to_others(service: Service, tmp_p
             for _ in range(4):
                 sender = _begin_upload(service, token, "POST", "/api/v1/sandboxes")
                 at_end.enter_context(contextlib.closing(sender))
-        waiting.until(lambda: len(list(staged.iterdir())) == 32)
+        wait.until(lambda: len(list(staged.iterdir())) == 32)
         other = service.user("dan", vo="dune")
         assert other.post("/api/v1/sandboxes", content=archive()).status_code == 200
         assert len(list(staged.iterdir())) == 32
@@ -308,7 +309,7 @@ def test_slow_outputs_of_one_site_leave_places_to_others(service: Service, tmp_p
                 path = f"/api/v1/leases/{lease}/output"
                 sender = _begin_upload(service, pilot.headers["Authorization"], "PUT", path)
                 at_end.enter_context(contextlib.closing(sender))
-        waiting.until(lambda: len(list(staged.iterdir())) == 16)
+        wait.until(lambda: len(list(staged.iterdir())) == 16)
         pilot, lease = _take_job(service, "LCG.B.org", "ce2", "all")
         assert pilot.put(f"/api/v1/leases/{lease}/output", content=archive()).status_code == 200
         assert len(list(staged.iterdir())) == 16

@@ -4,7 +4,7 @@ from cs_config import validate
 from cs_config.versions import store
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests.running_service import Service
+from tests.support.service import Service
 
 
 def put(client, body: dict, version: int | str | None):

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from cs_config.editing import history
-from tests.running_service import Service
+from tests.support.service import Service
 
 LONG = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long"
 QUEUE = "LCG.A.org/ce1/long"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.running_service import Service
+from tests.support.service import Service
 
 LONG = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/long"
 SHORT = "Resources/Sites/LCG.A.org/CEs/ce1/Queues/short"

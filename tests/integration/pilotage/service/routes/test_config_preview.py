@@ -4,7 +4,7 @@ import pytest
 
 from matcher.explain import work_budget
 from matcher.preview.outlook import NAMES
-from tests.running_service import Service
+from tests.support.service import Service
 
 SITE = "Resources/Sites/LCG.A.org"
 CE = f"{SITE}/CEs/ce1"

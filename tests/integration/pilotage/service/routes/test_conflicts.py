@@ -13,8 +13,9 @@ from sqlalchemy import Engine, text
 from agents import leader, lost_jobs
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests import stored, waiting
-from tests.running_service import CONFIG, Service, running
+from tests.support import wait
+from tests.support.factories import queued_jobs, stored_rows
+from tests.support.service import CONFIG, Service, running
 
 QUEUE = "LCG.A.org/ce1/long"
 PLACE = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
@@ -89,15 +90,15 @@ def test_a_job_is_given_back(service: Service) -> None:
 
 def test_a_job_that_could_not_be_delivered_is_released(service: Service) -> None:
     _, job_id, lease = run(service)
-    request = waiting.request()
+    request = queued_jobs.request()
     service.parts.claimer.give_back(request, (lease.rpartition("/")[2],))
-    waiting.until(lambda: status(service, job_id) == "Waiting")
+    wait.until(lambda: status(service, job_id) == "Waiting")
 
 
 def test_agents_go_on(service: Service) -> None:
     _, job_id, _ = run(service)
     later = utc_now() + timedelta(minutes=10)
-    stored.service_up(service.engine, later - timedelta(minutes=9), later)
+    stored_rows.service_up(service.engine, later - timedelta(minutes=9), later)
 
     def cycle(now: datetime) -> object:
         return lost_jobs.cycle(service.engine, service.parts.live.current, now=now, holder="me")

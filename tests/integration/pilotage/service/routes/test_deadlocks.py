@@ -17,8 +17,8 @@ from examples.servers.starting import wait_until
 from pilotage.cli.processes.agent import AGENTS, AgentContext
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests import stored
-from tests.running_service import Service, running
+from tests.support import concurrency
+from tests.support.service import Service, running
 
 #: Starts a service.
 Serving = Callable[[], AbstractContextManager[Service]]
@@ -116,7 +116,7 @@ def test_users_pilots_and_agents_at_once_never_deadlock(serving: Serving, engine
                         seen.update(agent(dice))
             return seen
 
-        seen = set().union(*stored.at_once(6, act))
+        seen = set().union(*concurrency.at_once(6, act))
     assert 200 in seen
     assert seen <= ORDINARY
     assert _deadlocks(engine) == 0

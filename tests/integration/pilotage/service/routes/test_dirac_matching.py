@@ -6,13 +6,13 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from tests import scenario_grid
-from tests.running_service import running
-from tests.scenario_grid import Grid, can_be_said, sayable
+from tests.support.factories import scenarios
+from tests.support.factories.scenarios import Grid, can_be_said, sayable
+from tests.support.service import running
 
 #: The numbers of jobs by their ids, for a VO and a set of jobs.
 Jobs = Callable[[str, str], Mapping[int, int]]
-DATA = scenario_grid.load("match_scenarios.yaml")
+DATA = scenarios.load("match_scenarios.yaml")
 SCENARIOS = {each["name"]: each for each in DATA["scenarios"]}
 
 #: Negative conditions as the running limits that make them: at S1, of nought. One of several fields at once,

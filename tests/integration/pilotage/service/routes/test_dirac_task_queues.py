@@ -17,11 +17,11 @@ from sqlalchemy import Engine
 from agents import priorities
 from agents.priorities import PriorityState
 from taskqueue.db import clock as database_clock
-from tests import scenario_grid
-from tests.running_service import Service, running
-from tests.scenario_grid import Grid
+from tests.support.factories import scenarios
+from tests.support.factories.scenarios import Grid
+from tests.support.service import Service, running
 
-SHARES = scenario_grid.load("share_scenarios.yaml")
+SHARES = scenarios.load("share_scenarios.yaml")
 ANYTHING = {"CPUTime": 10**7, "Tag": "ANY"}
 SOMEWHERE = {"Site": "LCG.Free.ch"}  # nothing is limited there
 
@@ -246,7 +246,7 @@ def test_task_queues_go_one_by_one(grid: Grid) -> None:
     ],
 )
 def test_memory_and_time_have_to_make_sense(grid: Grid, job: Mapping[str, Any], code: int) -> None:
-    body = {"jobs": [scenario_grid.description(grid.vo, job)]}
+    body = {"jobs": [scenarios.description(grid.vo, job)]}
     assert grid.client.post("/api/v1/jobs", json=body).status_code == code
 
 
@@ -269,7 +269,7 @@ def test_the_users_priority_decides_within_a_task_queue(grid: Grid) -> None:
 
 @pytest.mark.parametrize("priority", [-5, 50])
 def test_a_priority_beyond_its_bounds_is_refused(grid: Grid, priority: int) -> None:
-    body = {"jobs": [scenario_grid.description(grid.vo, {"Priority": priority})]}
+    body = {"jobs": [scenarios.description(grid.vo, {"Priority": priority})]}
     assert grid.client.post("/api/v1/jobs", json=body).status_code == 400
 
 

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import Engine, inspect, text
 from starlette.routing import compile_path
 
+from examples.servers.postgres import Postgres
 from taskqueue.db import database
-from tests.access import QUEUE, ROUTES
 from tests.integration.pilotage.service.pages.test_access import PAGES, session
-from tests.postgres import Postgres
-from tests.running_service import CONFIG, Service, running
+from tests.support.routes_by_role import QUEUE, ROUTES
+from tests.support.service import CONFIG, Service, running
 
 SITE, CE, NAME = QUEUE.split("/")
 RESOURCE = {"NumberOfProcessors": 8, "Site": SITE, "GridCE": CE, "Queue": NAME, "CPUTime": 100_000}

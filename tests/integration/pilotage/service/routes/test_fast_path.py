@@ -14,8 +14,9 @@ from matcher.request.match_request import MatchRequest, MatchResult
 from pilotage.service.app import create_app
 from pilotage.service.fast_path import FastPath, JobRequestReader, NotPlain, PlainExchange, find_route
 from requirements.errors import PilotageError
-from tests import running_service, waiting
-from tests.running_service import Service
+from tests.support import service as running_service
+from tests.support import wait
+from tests.support.service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
 PLAIN = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100}
@@ -395,12 +396,12 @@ def test_a_job_that_comes_after_its_client_has_gone_is_given_back(service: Servi
     with running_service.served(app) as url:
         with connected(Service(parts, url)) as client:
             client.sendall(write("/matcher/requestJob", BODY, JSON, token))
-            waiting.until(lambda: claims.waiting)
+            wait.until(lambda: claims.waiting)
         [claim] = claims.waiting
         [exchange] = app.fast_path._open  # type: ignore[attr-defined]
-        waiting.until(exchange.is_gone)
+        wait.until(exchange.is_gone)
         claim.get_loop().call_soon_threadsafe(claim.set_result, answer)
-        waiting.until(lambda: claims.given_back)
+        wait.until(lambda: claims.given_back)
     assert claims.given_back == [answer]
 
 
@@ -411,7 +412,7 @@ def test_a_claim_that_the_end_of_the_service_cuts_off_is_to_be_repeated(service:
     app = create_app(parts)
     with running_service.served(app) as url, connected(Service(parts, url)) as client:
         client.sendall(write("/matcher/requestJob", BODY, JSON, token))
-        waiting.until(lambda: claims.waiting)
+        wait.until(lambda: claims.waiting)
         asyncio.run_coroutine_threadsafe(app.fast_path.close(), claims.waiting[0].get_loop())  # type: ignore[attr-defined]
         answer = read(client)
     assert answer.startswith(b"HTTP/1.1 503")
@@ -425,7 +426,7 @@ def test_a_claim_that_the_event_loop_could_not_make_goes_to_the_claim_thread(ser
     token = service.token("gateway", vo="cms", site="LCG.A.org")
     with running_service.served(create_app(parts)) as url, connected(Service(parts, url)) as client:
         client.sendall(write("/matcher/requestJob", BODY, JSON, token))
-        waiting.until(lambda: claims.waiting)
+        wait.until(lambda: claims.waiting)
         [claim] = claims.waiting
         claim.get_loop().call_soon_threadsafe(claim.set_result, None)
         assert read(client).startswith(ANSWERED)

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, update
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.schema.tables import scopes
-from tests.running_service import Service, running
+from tests.support.service import Service, running
 
 CONFIG = """
 Resources:

@@ -11,14 +11,14 @@ from pilotage.service.routes import health
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.sites import scopes
-from tests import waiting
-from tests.running_service import Service
+from tests.support import wait
+from tests.support.service import Service
 
 
 def test_the_health_of_a_service_that_works(service: Service):
     client = service.client()
     assert client.get("/healthz").json() == {"status": "ok"}
-    waiting.until(lambda: client.get("/readyz").status_code == 200)  # the index is loaded
+    wait.until(lambda: client.get("/readyz").status_code == 200)  # the index is loaded
     answer = client.get("/readyz")
     assert answer.json()["checks"] == {
         "database": "ok",
@@ -32,7 +32,7 @@ def test_the_health_of_a_service_that_works(service: Service):
 
 def test_readyz_fails_while_nothing_can_be_stored_with_the_reason(service: Service):
     user = service.user()
-    waiting.until(lambda: user.get("/readyz").status_code == 200)  # the index is loaded
+    wait.until(lambda: user.get("/readyz").status_code == 200)  # the index is loaded
     listen = event.listens_for(service.engine, "checkout")
 
     @listen
@@ -43,7 +43,7 @@ def test_readyz_fails_while_nothing_can_be_stored_with_the_reason(service: Servi
     assert answer.status_code == 503
     message = answer.json()["error"]["message"]
     assert message == "the database can store nothing: it is read-only; try again later"
-    waiting.until(lambda: user.get("/readyz").status_code == 503)
+    wait.until(lambda: user.get("/readyz").status_code == 503)
     checks = user.get("/readyz").json()["checks"]
     assert checks["database"] == "can store nothing: it is read-only"
 
@@ -181,13 +181,13 @@ def test_a_token_revoked_by_another_process_is_refused_within_seconds(service: S
     with database.writing(service.engine) as conn:
         now = utc_now()
         login_tokens.revoke_token(conn, token_id, expires_at=now + timedelta(days=365), now=now)
-    waiting.until(lambda: client.get("/api/v1/jobs").status_code == 401)
+    wait.until(lambda: client.get("/api/v1/jobs").status_code == 401)
 
 
 def test_strangers_hear_that_a_configuration_cannot_be_read_and_not_what_is_in_it(service: Service):
     service.parts.live.problem = "Operations/cms/Matching/Secret: unknown parameter"
     client = service.client()
-    waiting.until(lambda: client.get("/readyz").json()["checks"]["index"] == "ok")
+    wait.until(lambda: client.get("/readyz").json()["checks"]["index"] == "ok")
     answer = client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["checks"]["configuration"] == "the newest version cannot be read"

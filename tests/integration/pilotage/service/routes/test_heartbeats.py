@@ -12,8 +12,8 @@ from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.leases import attempts, expiry, lifecycle, plain_reports
 from taskqueue.leases.reports import HeartbeatReport
-from tests import databases
-from tests.running_service import Service
+from tests.support import databases
+from tests.support.service import Service
 
 pytestmark = databases.BOTH
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cs_config.options import bounds
 from pilotage.service import routing
-from tests.access import ROUTES
-from tests.running_service import Service
+from tests.support.routes_by_role import ROUTES
+from tests.support.service import Service
 
 BODIES = [
     b"",

@@ -24,9 +24,10 @@ from pilotage.service.models.jobs import EventQuery
 from taskqueue.db import database
 from taskqueue.db.clock import utc_now
 from taskqueue.schema.tables import installation
-from tests import stored, waiting
-from tests.databases import BOTH
-from tests.running_service import CONFIG, Service, running
+from tests.support import wait
+from tests.support.databases import BOTH
+from tests.support.factories import stored_rows
+from tests.support.service import CONFIG, Service, running
 
 pytestmark = BOTH
 
@@ -55,7 +56,7 @@ def _wait_until_readable(service: Service) -> None:
     feed = service.parts.job_events._log
     present = feed.read_present(seconds=300)
     assert present is not None
-    waiting.until(lambda: feed.read_end() >= present)
+    wait.until(lambda: feed.read_end() >= present)
 
 
 def test_a_cursor_brings_each_change_once_and_in_order(service: Service) -> None:
@@ -221,7 +222,7 @@ def test_a_stream_that_never_begins_gives_its_place_back(engine: Engine) -> None
 
 
 def _wait_until_none(events: JobEvents) -> None:
-    waiting.until(lambda: not events._streams)
+    wait.until(lambda: not events._streams)
 
 
 def test_a_stream_of_many_changes_leaves_none_out(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +270,7 @@ def test_a_change_that_is_committed_late_is_in_the_feed(
         root = service.operator()
         after = _changes(root)["next"]
         with database.writing(engine) as late:
-            early = stored.job_ids(late, utc_now(), 1)
+            early = stored_rows.job_ids(late, utc_now(), 1)
             [job_id] = _submit(service.user())
             assert _read_all(root, after) == ([], after), "later ones wait for it"
             monkeypatch.setattr(job_events, "_PRESENT", 0.1)

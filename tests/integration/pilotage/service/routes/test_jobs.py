@@ -11,7 +11,7 @@ from pilotage.service.queries import jobs as queries_jobs
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs
-from tests.running_service import Service
+from tests.support.service import Service
 
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
 STUCK = {"Executable": "/bin/true", "Requirements": {"Memory": 64000, "CPUModel": "intel xeon"}}

@@ -13,9 +13,9 @@ from matcher.claim.claim_thread import ClaimWorker, PendingRequest
 from matcher.claim.matcher import Matcher
 from pilotage.client import api
 from pilotage.client.api import ServiceClient
-from tests import databases
-from tests.running_service import CONFIG, Service
-from tests.waiting import until
+from tests.support import databases
+from tests.support.service import CONFIG, Service
+from tests.support.wait import until
 
 pytestmark = databases.BOTH
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from taskqueue.db import database
-from tests import databases, waiting
-from tests.running_service import Service, optimize
+from tests.support import databases, wait
+from tests.support.service import Service, optimize
 
 pytestmark = databases.BOTH
 
@@ -52,7 +52,7 @@ def _nothing(pilot: httpx.Client, looks: list[object], **more: object) -> bool:
         assert answer["retry_after"] > 0
         return len(looks) == before
 
-    waiting.until(told)
+    wait.until(told)
     return True
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_another_process_takes_in_is_matched_soon(service: Service, l
     database.set_notifier(service.engine, ring)
     optimize(other, service.parts.live, [job_id])
     other.dispose()
-    waiting.until(lambda: [match["job_id"] for match in _ask(pilot)["matches"]] == [job_id])
+    wait.until(lambda: [match["job_id"] for match in _ask(pilot)["matches"]] == [job_id])
 
 
 def test_the_same_request_again_gets_its_jobs_although_there_are_no_more(

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from tests.running_service import Service, running
+from tests.support.service import Service, running
 
 CONFIG = """
 Resources:

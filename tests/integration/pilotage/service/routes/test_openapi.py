@@ -11,8 +11,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import APIOperation, Case, GenerationMode
 
-from tests.access import QUEUE, TOKENS
-from tests.running_service import Service, running_on_sqlite
+from tests.support.routes_by_role import QUEUE, TOKENS
+from tests.support.service import Service, running_on_sqlite
 
 #: Requests to each route that fit its description, and that do not: each as an operator and as another role.
 _FITTING = int(os.environ.get("PILOTAGE_SCHEMA_EXAMPLES", "3"))

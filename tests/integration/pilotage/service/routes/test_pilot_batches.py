@@ -9,7 +9,7 @@ import pytest
 from matcher import demand
 from pilotage.client.api import ServiceClient
 from pilotage.fabric.director import matcher_client
-from tests.running_service import Service
+from tests.support.service import Service
 
 LONG, SHORT, OTHER = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short", "LCG.B.org/ce2/all"
 API = "/api/v1"

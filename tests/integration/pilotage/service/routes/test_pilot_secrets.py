@@ -7,8 +7,9 @@ import pytest
 
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests import stored
-from tests.running_service import Service
+from tests.support import concurrency
+from tests.support.factories import stored_rows
+from tests.support.service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
 
@@ -65,7 +66,7 @@ def test_another_director_gets_no_secret_for_the_stamp(service: Service):
 
 def test_the_second_that_uses_a_secret_learns_that_it_is_the_twin(service: Service):
     secret = register(service).json()["secret"]
-    answers = stored.at_once(2, lambda _: exchange(service, secret))
+    answers = concurrency.at_once(2, lambda _: exchange(service, secret))
     assert sorted(answer.status_code for answer in answers) == [200, 409]
     [refused] = [answer for answer in answers if answer.status_code == 409]
     assert refused.json()["error"]["code"] == "secret_used"
@@ -147,11 +148,11 @@ def test_a_pilot_that_was_not_heard_for_long_does_not_renew_its_token(service: S
     token = exchange(service, register(service).json()["secret"]).json()["token"]
     now, engine = utc_now(), service.parts.engine
     with database.writing(engine) as conn:
-        stored.force_pilot(conn, "p1", last_seen_at=now - timedelta(hours=1))
+        stored_rows.force_pilot(conn, "p1", last_seen_at=now - timedelta(hours=1))
     # The service was away meanwhile: no pilot could be heard.
     assert service.client(token).post("/api/v1/tokens/renew").status_code == 200
 
-    stored.service_up(engine, now - timedelta(hours=2), utc_now())
+    stored_rows.service_up(engine, now - timedelta(hours=2), utc_now())
     refused = service.client(token).post("/api/v1/tokens/renew")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_heard")
 
@@ -159,5 +160,5 @@ def test_a_pilot_that_was_not_heard_for_long_does_not_renew_its_token(service: S
     place = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
     assert service.client(token).post("/api/v1/matcher/requestJob", json=place).json()["matches"]
     with database.writing(engine) as conn:
-        stored.force_pilot(conn, "p1", last_seen_at=now - timedelta(hours=1))
+        stored_rows.force_pilot(conn, "p1", last_seen_at=now - timedelta(hours=1))
     assert service.client(token).post("/api/v1/tokens/renew").status_code == 200, "it holds a job"

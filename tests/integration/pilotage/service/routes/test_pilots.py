@@ -6,7 +6,7 @@ import pytest
 
 from pilotage.service.services import utc_now
 from taskqueue.pilots import isolation
-from tests.running_service import Service
+from tests.support.service import Service
 
 LONG, SHORT, OTHER = "LCG.A.org/ce1/long", "LCG.A.org/ce1/short", "LCG.B.org/ce2/all"
 

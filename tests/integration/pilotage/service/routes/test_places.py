@@ -10,8 +10,8 @@ from sqlalchemy import Engine, select
 
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
-from tests import databases
-from tests.running_service import Service, running
+from tests.support import databases
+from tests.support.service import Service, running
 
 pytestmark = databases.BOTH
 

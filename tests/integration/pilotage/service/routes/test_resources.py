@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from pilotage.service.routes import pools as routes_pools
-from tests.running_service import Service
+from tests.support.service import Service
 
 
 def test_effective_parameters_of_a_queue_differ_by_vo_and_know_their_origin(service: Service):

@@ -8,8 +8,9 @@ import pytest
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.leases import expiry, uptime
-from tests import databases, reporting, waiting
-from tests.running_service import Service
+from tests.support import databases, wait
+from tests.support.factories import pilot_reports
+from tests.support.service import Service
 
 pytestmark = databases.BOTH
 
@@ -37,7 +38,7 @@ def _give_up(service: Service) -> None:
     later = utc_now() + timedelta(hours=1)
     with database.writing(service.engine) as conn:
         expiry.mark_stalled(conn, silent_since={"cms": later}, now=later - timedelta(minutes=1))
-        again, _ = reporting.give_up(conn, "cms", now=later)
+        again, _ = pilot_reports.give_up(conn, "cms", now=later)
     assert len(again) == 1
 
 
@@ -68,4 +69,4 @@ def test_a_service_that_runs_records_that_it_is_up(service: Service):
         with database.reading(service.engine) as conn:
             return uptime.read(conn).go_back(utc_now() + timedelta(hours=1), seconds=1) != uptime.NEVER
 
-    waiting.until(is_up)
+    wait.until(is_up)

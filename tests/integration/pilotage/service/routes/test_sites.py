@@ -15,7 +15,7 @@ from taskqueue.db import database
 from taskqueue.schema.tables import site_processes
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement
-from tests.running_service import Service
+from tests.support.service import Service
 
 SITE = "LCG.A.org"
 THROTTLE = "Throttle: {Policy: brokering, MaxJobs: 5, MaxSubmittingJobs: 2}"

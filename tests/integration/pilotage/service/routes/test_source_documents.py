@@ -7,7 +7,7 @@ import pytest
 
 from pilotage.fabric.manager.grid_job import PulledGridJob
 from pilotage.fabric.manager.job_types import SiteLimits, installed_handlers
-from tests.running_service import Service
+from tests.support.service import Service
 
 SITE = "LCG.A.org"
 AT = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 10**6}

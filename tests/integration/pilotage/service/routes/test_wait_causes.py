@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from pilotage.service.services import utc_now
-from tests.running_service import running
+from tests.support.service import running
 
 TREE = """
 Resources:

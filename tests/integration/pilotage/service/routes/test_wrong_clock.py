@@ -9,8 +9,8 @@ import pytest
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.db.clock import DatabaseClock
-from tests import waiting
-from tests.running_service import CONFIG, Service, running
+from tests.support import wait
+from tests.support.service import CONFIG, Service, running
 
 DAY = timedelta(days=1)
 PLACE = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000}
@@ -34,7 +34,7 @@ def service(postgres_url: str, tmp_path: Path) -> Iterator[Service]:
 
 @pytest.mark.parametrize(("offset", "where"), [(DAY, "ahead of"), (-DAY, "behind")])
 def test_tokens_are_good_and_no_job_is_claimed(service: Service, offset: timedelta, where: str) -> None:
-    waiting.until(lambda: service.client().get("/readyz").status_code == 200)
+    wait.until(lambda: service.client().get("/readyz").status_code == 200)
     user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
     assert user.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).status_code == 201
 
@@ -44,11 +44,11 @@ def test_tokens_are_good_and_no_job_is_claimed(service: Service, offset: timedel
     assert user.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).status_code == 201
     answer = pilot.post("/api/v1/matcher/requestJob", json=PLACE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "clock_wrong")
-    waiting.until(lambda: where in service.client().get("/readyz").json()["checks"]["clock"])
+    wait.until(lambda: where in service.client().get("/readyz").json()["checks"]["clock"])
     assert service.client().get("/readyz").status_code == 503
 
     set_clock(service, timedelta(seconds=1))
 
-    waiting.until(lambda: service.client().get("/readyz").status_code == 200)
+    wait.until(lambda: service.client().get("/readyz").status_code == 200)
     answer = pilot.post("/api/v1/matcher/requestJob", json=PLACE)
     assert len(answer.json().get("matches", ())) == 1, answer.text

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from pilotage.fabric.director.bad_nodes import BadNodes, find_bad_nodes
 from pilotage.fabric.director.recorded_pilots import DirectorPilot, Status
-from tests.director_pilots import NOW, pilot
+from tests.support.factories.director_pilots import NOW, pilot
 
 
 def ended(stamp: str, minutes: float, *, status: Status = Status.ABORTED, jobs: int = 0) -> DirectorPilot:

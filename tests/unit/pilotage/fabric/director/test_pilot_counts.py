@@ -7,7 +7,7 @@ import pytest
 
 from pilotage.fabric.director import recorded_pilots
 from pilotage.fabric.director.recorded_pilots import DirectorPilot, PilotSlot, Status
-from tests.director_pilots import NOW, pilot
+from tests.support.factories.director_pilots import NOW, pilot
 
 FOUR = PilotSlot(cores=4, lifetime=86_400)
 

@@ -10,7 +10,7 @@ from pilotage.fabric.director.demand import QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import VoDemand
 from pilotage.fabric.director.recorded_pilots import Status
 from pilotage.fabric.director.targets import QueuePause, TargetGroup
-from tests.director_pilots import NOW, pilot
+from tests.support.factories.director_pilots import NOW, pilot
 
 IDLE, BUSY, PAUSED = (f"LCG.A.org/ce1/{name}" for name in ("a_idle", "busy", "paused"))
 

@@ -14,7 +14,7 @@ from pilotage.fabric.director.demand import DemandedWork, DemandSituation, Queue
 from pilotage.fabric.director.recorded_pilots import DirectorPilot, PilotSlot, Status
 from pilotage.fabric.director.surplus import SurplusMemory, SurplusPilot
 from pilotage.fabric.director.targets import TargetGroup
-from tests.director_pilots import NOW, pilot
+from tests.support.factories.director_pilots import NOW, pilot
 
 QUEUE = "LCG.A.org/ce1/short"
 ANY = TargetGroup(vo="cms", queues=(QUEUE,))

@@ -8,7 +8,7 @@ from pilotage.fabric.batch.batch_system import JobResources
 from pilotage.fabric.director import matcher_client, recorded_pilots, targets
 from pilotage.fabric.director.matcher_client import TargetWork, TaskQueueWork
 from pilotage.fabric.director.targets import Broker, QueueTarget, TargetGroup
-from tests.director_pilots import pilot
+from tests.support.factories.director_pilots import pilot
 
 SHORT, LONG, OTHER = "A/ce/short", "A/ce/long", "B/ce/all"
 AMD = ("--constraint=amd",)

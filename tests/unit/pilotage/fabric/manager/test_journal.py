@@ -9,7 +9,7 @@ from pilotage.fabric.manager import journal as journals
 from pilotage.fabric.manager.grid_job import LocalJob
 from pilotage.fabric.manager.journal import Journal, LastAnswer
 from pilotage.fabric.pilot.payload.payload import Report
-from tests.grid_jobs import taken
+from tests.support.factories.grid_jobs import taken
 
 
 def test_a_request_keeps_its_name_over_a_restart_until_it_is_done(tmp_path: Path) -> None:

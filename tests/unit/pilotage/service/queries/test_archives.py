@@ -16,7 +16,7 @@ from pilotage.service.http_errors import SenderSilent
 from pilotage.service.queries import archives
 from pilotage.service.queries.archives import HEAD, ArchiveListing, ArchiveMember
 from taskqueue.blobs import BlobStore
-from tests import archives as tests_archives
+from tests.support.factories import archives as tests_archives
 
 
 def _read(archive: bytes) -> ArchiveListing:

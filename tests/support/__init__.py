@@ -1,0 +1,1 @@
+"""What tests share: servers, processes, what they put into databases, and stand-ins."""

@@ -1,0 +1,67 @@
+"""Engines of tests, and marks of tests about the databases that they run on."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.util import LRUCache
+
+from examples.servers.postgres import TEMPLATE, Postgres
+from taskqueue.db import database
+
+#: For modules of interface and commands whose paths differ by database: claims, pilots' reports, caches.
+BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
+
+
+class CompiledStatements(LRUCache[Any, Any]):
+    """Compiled statements, whichever of the engines of one kind of database compiled them.
+
+    An engine has a cache of its own, so each test would compile all of its statements again: a fifth of the
+    time of a test. The first part of a key is the dialect, which is an object of each engine.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[1:], default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__(key[1:], compiled)
+
+
+_COMPILED: defaultdict[str, CompiledStatements] = defaultdict(lambda: CompiledStatements(3000))
+
+
+def connect(url: str) -> Engine:
+    """An engine that takes over the statements that earlier ones compiled."""
+    engine = database.connect(url)
+    engine.update_execution_options(compiled_cache=_COMPILED[engine.dialect.name])
+    return engine
+
+
+def connect_patiently(url: str) -> Engine:
+    """An engine to PostgreSQL that waits for locks as long as a slow machine makes a test hold them."""
+    return database.connect(f"{url}&options=-c%20lock_timeout%3D300s%20-c%20statement_timeout%3D300s")
+
+
+def count_lock_waits(engine: Engine) -> int:
+    """Sessions of the PostgreSQL database that wait for a lock."""
+    here = "wait_event_type = 'Lock' AND datname = current_database()"
+    with database.reading(engine) as conn:
+        return int(conn.execute(text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")).scalar_one())
+
+
+@contextmanager
+def run_postgres(
+    directory: Path, settings: Mapping[str, str] | None = None, *, programs: Path | None = None
+) -> Iterator[Postgres]:
+    """A server in a new directory, with the migrated database that those of tests are copies of."""
+    directory.mkdir()
+    server = Postgres(directory, settings, programs=programs)
+    server.start()
+    server.execute(f"CREATE DATABASE {TEMPLATE}")
+    database.upgrade(server.url(TEMPLATE))
+    yield server
+    server.stop()

@@ -1,0 +1,1 @@
+"""Genuine parts of DIRAC: its clients, its services, its job descriptions."""

@@ -1,0 +1,1 @@
+"""The documents as their readers follow them, and lists that documents have."""

@@ -1,0 +1,1 @@
+"""Jobs, reports of pilots, archives and scenarios for tests."""

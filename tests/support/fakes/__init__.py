@@ -1,0 +1,1 @@
+"""Stand-ins of services and batch systems, in memory or as commands."""

@@ -1,0 +1,1 @@
+"""Real servers that tests start, each private; `examples/servers` has those of examples and benchmarks."""
