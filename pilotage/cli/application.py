@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "explain": "job_show:explain",
             "queues": "job_show:list_queues",
             "logs": "job_show:logs",
-            "resubmit": "job_submit:resubmit",
+            "resubmit": "job:resubmit",
             "kill": "job:kill",
             "delete": "job:delete",
             "reschedule": "job:reschedule",

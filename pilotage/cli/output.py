@@ -253,6 +253,11 @@ class CycleSummary(Protocol):
         """All problems, also those of single VOs."""
 
 
+def warn(message: str) -> None:
+    """Print a warning of the service on standard error."""
+    typer.echo(f"pilotage: warning: {harmless(message)}", err=True)
+
+
 def report_cycle(summary: CycleSummary, *, as_json: bool) -> None:
     """Log the problems of a cycle, and print its result as one line of text or JSON."""
     problems = summary.list_problems()

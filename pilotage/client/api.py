@@ -2,10 +2,7 @@
 
 import json
 import os
-import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self
@@ -53,37 +50,6 @@ def is_passing(error: ServiceAway | ApiError) -> bool:
     return isinstance(error, ServiceAway) or error.status in _PASSING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobVerb:
-    """A change of jobs, by ids or by filters: a route, a command and a method of `Client`, by one name."""
-
-    name: str
-    summary: str  #: for the help of the command and the documentation of the method
-    done: str  #: what the jobs are then
-
-
-KILL = JobVerb(
-    name="kill", summary="Kill jobs, by id or by filters; running payloads are stopped.", done="Killed"
-)
-DELETE = JobVerb(
-    name="delete",
-    summary="Delete jobs, by id or by filters; those that have not ended are killed.",
-    done="Deleted",
-)
-RESCHEDULE = JobVerb(
-    name="reschedule",
-    summary="Send jobs through the optimizers again, by id or by filters.",
-    done="Rescheduled",
-)
-RESET = JobVerb(
-    name="reset",
-    summary="Reschedule jobs, by id or by filters, however often that was done before.",
-    done="Reset",
-)
-JOB_VERBS: Final = (KILL, DELETE, RESCHEDULE, RESET)
-
-#: Jobs that one request names.
-_IDS: Final = 1000
 Json = dict[str, Any]
 #: Answers of a service, or of a proxy before it, that is overloaded or not up.
 _PASSING: Final = frozenset({429, 502, 503, 504})
@@ -91,7 +57,7 @@ _PASSING: Final = frozenset({429, 502, 503, 504})
 _ABOUT_THE_TOKEN: Final = frozenset({401, 403})
 
 
-def _require_known(answer: Json) -> Json:
+def require_known(answer: Json) -> Json:
     """The answer, unless it names values of a filter that are unknown to the service; jobs may be changed."""
     if not (unknown := answer.get("unknown")):
         return answer
@@ -100,36 +66,6 @@ def _require_known(answer: Json) -> Json:
         message += f"; jobs with the other values were changed: {format_ids(changed)}"
     details = {"unknown": unknown, "job_ids": changed or []}
     raise ApiError(message, status=404, code="unknown_value", details=details)
-
-
-def _describe_progress(
-    error: ServiceAway | ApiError, done: Json, ids: Sequence[int]
-) -> ServiceAway | ApiError:
-    """The error of a request, with what was changed before; `ids`: those of this request and behind it."""
-    if not (done["job_ids"] or done["refused"] or ids[_IDS:]):
-        return error
-    first = _IDS if isinstance(error, ServiceAway) or error.status >= 500 else 0
-    message = f"{error}; {_name_changed(done, ids, uncertain=first)}"
-    details = {**error.details, **done, "uncertain": list(ids[:first]), "not_tried": list(ids[first:])}
-    if isinstance(error, ApiError):
-        return ApiError(
-            message, status=error.status, code=error.code, details=details, retry_after=error.retry_after
-        )
-    away = ServiceAway(message)
-    away.details = details
-    return away
-
-
-def _name_changed(done: Json, ids: Sequence[int], *, uncertain: int) -> str:
-    """What was changed before something went wrong; of the `ids` left the first may be changed."""
-    parts = {
-        "changed": done["job_ids"],
-        "refused": [each["job_id"] for each in done["refused"]],
-        "may be changed or not": ids[:uncertain],
-        "not tried": ids[uncertain:],
-    }
-    named = [f"{what}: {format_ids(some)}" for what, some in parts.items() if some]
-    return "; ".join([*named, *([] if ids else ["others that pass the filters may be as they were"])])
 
 
 class RenewableToken(TokenSource, Protocol):
@@ -263,7 +199,7 @@ class ServiceClient:
 
     def jobs(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of jobs under `jobs`; `next` goes into `after` for the one behind it."""
-        return _require_known(self._page("/jobs", filters, limit=limit, after=after))
+        return require_known(self._page("/jobs", filters, limit=limit, after=after))
 
     def changes(self, filters: Mapping[str, str], *, limit: int = 1000, after: str | None = None) -> Json:
         """Changes of jobs behind a cursor under `changes`, the cursor behind them as `next`, and `more`."""
@@ -292,7 +228,7 @@ class ServiceClient:
     def summary(self, *, by: Sequence[str], filters: Mapping[str, str]) -> list[Json]:
         """Numbers of jobs by some of their fields."""
         answer = self._call("GET", "/jobs/summary", params={"by": ",".join(by), **filters})
-        rows: list[Json] = _require_known(answer)["summary"]
+        rows: list[Json] = require_known(answer)["summary"]
         return rows
 
     def accounting(self, asked: Mapping[str, str]) -> Json:
@@ -336,55 +272,21 @@ class ServiceClient:
         """The waiting jobs that a queue, `Site/CE/Queue`, may run, and the reasons against the others."""
         return self._call("GET", f"/resources/queues/{quote(address)}/explain")
 
-    def change_all(self, change: JobVerb, filters: Mapping[str, str], ids: Sequence[int] = ()) -> Json:
-        """Change the jobs with these ids, or else all that pass the filters, in as many requests as it takes.
-
-        The answer has the changed ones as `job_ids`, and others that were named as `refused`, with reasons.
-        If a later request fails, its error has those of the earlier ones in its message and `details`; Ctrl-C
-        has them in a note.
-        """
-        batches = [ids[start : start + _IDS] for start in range(0, len(ids), _IDS)]
-        todo = deque({"ids": ",".join(map(str, batch))} for batch in batches) or deque([dict(filters)])
-        done: Json = {"job_ids": [], "refused": []}
-        unknown: list[Json] | None = None
-        while todo:
-            try:
-                answer = self._call("POST", f"/jobs/{change.name}", json=todo[0])
-            except (ServiceAway, ApiError) as error:
-                left = ids[(len(batches) - len(todo)) * _IDS :]
-                raise _describe_progress(error, done, left) from error
-            except KeyboardInterrupt as error:
-                left = ids[(len(batches) - len(todo)) * _IDS :]
-                error.add_note(_name_changed(done, left, uncertain=_IDS))
-                raise
-            body = todo.popleft()
-            done["job_ids"] += answer["job_ids"]
-            done["refused"] += answer.get("refused", [])
-            unknown = unknown or answer.get("unknown")
-            if (following := answer.get("next")) is not None:
-                todo.appendleft({**body, "after": following})
-        _require_known({**done, "unknown": unknown})  # last: jobs with the other values are changed
-        return done
+    def change_jobs(self, verb: str, which: Mapping[str, object]) -> Json:
+        """Change jobs, by `ids` or by filters: one page, with `next` behind which there may be more."""
+        return self._call("POST", f"/jobs/{verb}", json=dict(which))
 
     def output(self, job_id: int, to: BinaryIO) -> None:
         """Write the output archive of a job to a file."""
         self._http.download(f"/jobs/{job_id}/output", to)
 
-    def resubmit_all(
-        self, ids: Iterable[int], *, warn: Callable[[str], object] = lambda _: None
-    ) -> Iterator[list[int]]:
-        """Submit a copy of each job, and yield the ids of the new jobs of each; `warn` as for `submit`."""
-        key = str(uuid.uuid4())
-        return (self.resubmit(job_id, idempotency_key=key, warn=warn) for job_id in ids)
+    def resubmit_jobs(self, ids: Sequence[int], *, idempotency_key: str) -> Json:
+        """Submit copies of jobs; the ids of the new ones as `job_ids`, `refused`, and `warnings`."""
+        return self._call_keyed("/jobs/resubmit", idempotency_key, json={"ids": list(ids)})
 
-    def resubmit(
-        self, job_id: int, *, idempotency_key: str, warn: Callable[[str], object] = lambda _: None
-    ) -> list[int]:
-        """Submit a copy of a job; `idempotency_key` and `warn` as for `submit`."""
-        answer = self._call_keyed(f"/jobs/{job_id}/resubmit", idempotency_key)
-        for warning in answer["warnings"]:
-            warn(warning)
-        return [int(each) for each in answer["job_ids"]]
+    def resubmit(self, job_id: int, *, idempotency_key: str) -> Json:
+        """The same for one job, as services of 1.0 have it."""
+        return self._call_keyed(f"/jobs/{job_id}/resubmit", idempotency_key)
 
     def whoami(self) -> Json:
         """The bearer of the token."""

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from pilotage.client import connection, outputs, submission, waiting
-from pilotage.client.api import DELETE, KILL, RESCHEDULE, RESET, JobVerb
+from pilotage.client import changes, connection, outputs, submission, waiting
+from pilotage.client.changes import DELETE, KILL, RESCHEDULE, RESET, RESUBMIT, JobVerb
 from pilotage.client.errors import WrongUsage
 from pilotage.client.submission import JobSource
 from requirements.job_fields import FILTERS
@@ -125,22 +125,24 @@ class SubmittedIds(list[int]):
 
 
 class ChangedIds(list[int]):
-    """The ids of the jobs that were changed."""
+    """The ids of the jobs that were changed, or that are copies."""
 
     def __init__(self, ids: Iterable[int] = (), refused: Mapping[int, str] | None = None) -> None:
         super().__init__(ids)
         self.refused = dict(refused or {})  #: why others that were named were not, by id
+        self.warnings: list[str] = []  #: of copies, as of `SubmittedIds`
 
 
 def _documented(
     change: JobVerb,
 ) -> Callable[[Callable[_P, ChangedIds]], Callable[_P, ChangedIds]]:
     """Document the method of a change."""
+    jobs = "new jobs, with `warnings`" if change.makes_jobs else "changed jobs"
 
     def document(method: Callable[_P, ChangedIds]) -> Callable[_P, ChangedIds]:
         method.__doc__ = (
             f"{change.summary}\n\n"
-            "Filters are those of `jobs`. Returns the ids of the changed jobs; its `refused` has reasons\n"
+            f"Filters are those of `jobs`. Returns the ids of the {jobs}; its `refused` has reasons\n"
             "why others that were named by id were not."
         )
         return method
@@ -197,10 +199,6 @@ class Client:
         )
         return _collect(partial(submission.send_requests, self._service, requests))
 
-    def resubmit(self, *job_ids: int) -> SubmittedIds:
-        """Submit copies of jobs, with their input sandboxes, and return the new ids as `submit` does."""
-        return _collect(partial(self._service.resubmit_all, job_ids))
-
     def job(self, job_id: int) -> JobRecord:
         """One job; `fields` has its description, its latest attempt and how long it waited for what."""
         return _read_job(self._service.job(job_id))
@@ -255,6 +253,10 @@ class Client:
     @_documented(RESET)
     def reset(self, /, *job_ids: int, **filters: str) -> ChangedIds:
         return self._change(RESET, job_ids, filters)
+
+    @_documented(RESUBMIT)
+    def resubmit(self, /, *job_ids: int, **filters: str) -> ChangedIds:
+        return self._change(RESUBMIT, job_ids, filters)
 
     def wait(self, /, *job_ids: int, timeout: float | None = None, **filters: str) -> dict[int, str]:
         """Wait until jobs, by id or by filters, have ended, or for `timeout` seconds; the status of each.
@@ -337,9 +339,12 @@ class Client:
         _refuse_both(job_ids, filters)
         if not job_ids and not filters:
             return ChangedIds()
-        answer = self._service.change_all(change, filters, job_ids)
+        warnings: list[str] = []
+        answer = changes.change_all(self._service, change, filters, job_ids, warn=warnings.append)
         refused = {int(each["job_id"]): str(each["reason"]) for each in answer["refused"]}
-        return ChangedIds(map(int, answer["job_ids"]), refused)
+        ids = ChangedIds(map(int, answer["job_ids"]), refused)
+        ids.warnings = warnings
+        return ids
 
 
 class Resources:

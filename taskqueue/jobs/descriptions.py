@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, Row, delete, func, select
 
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem
@@ -29,10 +29,11 @@ STORE_DESCRIPTIONS = sql.bulk_insert(descriptions, "description_id", "source", "
 DESCRIPTIONS = select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
     sql.is_listed(descriptions.c.description_id)
 )
-DESCRIPTION_OF_JOB = (
-    select(descriptions.c.source, descriptions.c.body, descriptions.c.sandbox, jobs.c.parameters)
+DESCRIPTIONS_OF_JOBS = (
+    select(jobs.c.job_id, descriptions.c.source, descriptions.c.body, descriptions.c.sandbox)
+    .add_columns(jobs.c.parameters)
     .join(jobs, jobs.c.description_id == descriptions.c.description_id)
-    .where(jobs.c.job_id == bindparam("job_id"))
+    .where(sql.is_listed(jobs.c.job_id))
 )
 
 
@@ -85,10 +86,19 @@ def read_description(conn: Connection, job_id: int) -> Description:
 
 
 def read_submitted(conn: Connection, job_id: int) -> Description:
-    """The description of one job as a copy is submitted: `%j` stands for the id that this will have."""
-    row = conn.execute(DESCRIPTION_OF_JOB, {"job_id": job_id}).one_or_none()
-    if row is None:
+    """The description of one job as a copy is submitted; JobNotFound."""
+    found = list_submitted(conn, [job_id])
+    if not found:
         raise JobNotFound(job_id)
+    return found[job_id]
+
+
+def list_submitted(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Description]:
+    """The descriptions of jobs as copies are submitted: `%j` stands for the id that each will have."""
+    return {row.job_id: _fill(row) for row in sql.read_batches(conn, DESCRIPTIONS_OF_JOBS, job_ids)}
+
+
+def _fill(row: Row[Any]) -> Description:
     parameters = None if row.parameters is None else json.loads(row.parameters)
     body = fill_placeholders(json.loads(row.body), parameters)
     return Description(source=fill_source(row.source, parameters), body=body, sandbox=row.sandbox)

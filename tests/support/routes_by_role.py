@@ -36,6 +36,7 @@ ROUTES = [
     ("POST", "/jobs/1/reschedule", None, {"user", "vo_admin"}),
     # A copy is submitted for the job's owner: a VO admin submits only the own ones again.
     ("POST", "/jobs/1/resubmit", None, {"user"}),
+    ("POST", "/jobs/resubmit", {"ids": [1]}, {"user"}),
     ("POST", "/jobs/kill", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/jobs/plan", {"sources": [{"jdl": "Executable = x"}]}, {"user", "vo_admin"}),
     ("POST", "/jobs/reset", {"ids": [1]}, {"user", "vo_admin"}),

@@ -1,4 +1,4 @@
-"""`pilotage job kill`, `delete`, `reschedule`, `reset`, `wait` and `output`."""
+"""`pilotage job kill`, `delete`, `reschedule`, `reset`, `resubmit`, `wait` and `output`."""
 
 import os
 import time
@@ -17,31 +17,25 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage, harmless
 from pilotage.cli.options import CommandFunction, JobFilters
 from pilotage.cli.output import Entry
-from pilotage.client import outputs, waiting
-from pilotage.client.api import (
-    DELETE,
-    KILL,
-    RESCHEDULE,
-    RESET,
-    ApiError,
-    JobVerb,
-    ServiceClient,
-)
+from pilotage.client import changes, outputs, waiting
+from pilotage.client.api import ApiError, ServiceClient
+from pilotage.client.changes import JOB_VERBS, JobVerb
 from requirements.errors import format_count, format_ids
 from requirements.states import FINAL, JobStatus
 
 
 def _change_command(change: JobVerb) -> CommandFunction:
-    """The command of a change; it prints the changed jobs, and why others are as they were."""
+    """The command of a change; it prints the changed or the new jobs, and why others are as they were."""
 
     def command(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
         wanted, given = _selected(ids, filters)
         with service.connect() as client:
-            result = client.change_all(change, given, wanted)
+            result = changes.change_all(client, change, given, wanted, warn=output.warn)
         changed, refused = result["job_ids"], result["refused"]
+        shown = f"{change.done} {len(changed)}: {format_ids(changed) or 'none'}"
         service.emit(
             {"job_ids": changed, "refused": refused},
-            lambda: f"{change.done} {len(changed)}: {format_ids(changed) or 'none'}",
+            lambda: "\n".join(map(str, changed)) if change.makes_jobs else shown,
         )
         for each in refused:
             job, reason = f"job {each['job_id']}", each["reason"]
@@ -54,7 +48,7 @@ def _change_command(change: JobVerb) -> CommandFunction:
     return command
 
 
-kill, delete, reschedule, reset = map(_change_command, (KILL, DELETE, RESCHEDULE, RESET))
+kill, delete, reschedule, reset, resubmit = map(_change_command, JOB_VERBS)
 
 
 def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""`pilotage job submit` and `resubmit`."""
+"""`pilotage job submit`."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage, harmless
+from pilotage.cli.errors import WrongUsage
 from pilotage.client import submission
 from pilotage.client.api import ServiceClient
 from pilotage.client.submission import JobSource, PlannedJobs
@@ -62,17 +62,6 @@ def submit(
         output.console().print(f"{format_count(len(ids), 'job')}: {format_ids(ids)}")
 
 
-def resubmit(ids: options.JobIds = None, *, service: ServiceOptions) -> None:
-    """Submit copies of jobs, with their input sandboxes, and print the ids of the new jobs."""
-    wanted = options.parse_ids(ids)
-    if not wanted:
-        raise WrongUsage("give at least one job id")
-    new: list[int] = []
-    with service.connect() as client:
-        submission.collect_ids(client.resubmit_all(wanted, warn=_warn), new)
-    service.emit({"job_ids": new}, lambda: "\n".join(map(str, new)))
-
-
 def _read(file: str) -> JobSource:
     if file == "-":
         return JobSource(content=sys.stdin.read(), name="standard input", directory=Path())
@@ -88,12 +77,8 @@ def _send_visibly(client: ServiceClient, requests: Sequence[PlannedJobs]) -> lis
     with progress as bar:
         task = bar.add_task("jobs", total=sum(request.jobs for request in requests))
         submission.collect_ids(
-            submission.send_requests(client, requests, warn=_warn),
+            submission.send_requests(client, requests, warn=output.warn),
             ids,
             progress=lambda number: bar.update(task, completed=number),
         )
     return ids
-
-
-def _warn(warning: str) -> None:
-    typer.echo(f"pilotage: warning: {harmless(warning)}", err=True)

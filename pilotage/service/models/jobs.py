@@ -491,3 +491,17 @@ class SubmittedJobs(BaseModel):
         default_factory=list,
         description="Jobs without an eligible queue, with the smallest change that helps.",
     )
+
+
+class CopyRequest(StrictInput):
+    """The jobs to copy."""
+
+    ids: Annotated[list[JobId], Field(min_length=1, max_length=MOST), BeforeValidator(_ids)] = Field(
+        description="Job ids."
+    )
+
+
+class CopiedJobs(SubmittedJobs):
+    """Ids of the copies, in the order in which the jobs were named, without those that were refused."""
+
+    refused: list[RefusedJob] = Field(description="Jobs that were not copied.")

@@ -313,19 +313,66 @@ def submit(
     return accepted
 
 
-def resubmit(parts: Services, caller: Caller, job_id: int, *, key: str | None) -> Accepted:
-    """Submit a copy of a job for its owner; NotAllowed if that is another, except for operators.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """Copies of jobs."""
 
-    `key`: idempotency key of this job's copies.
+    accepted: Accepted  #: the new jobs, in the order of the old ones
+    refused: Mapping[int, PilotageError]  #: why others were not copied
+
+
+def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: str | None) -> Copies:
+    """Submit copies of jobs for their owners; NotAllowed if that is another, except for operators.
+
+    Jobs with the same input sandbox are copied as a whole or not at all. `key`: idempotency key of these
+    jobs' copies. Raises the first error if no job could be copied that exists.
     """
+    wanted = list(dict.fromkeys(job_ids))
+    by_sandbox = _read_copies(parts, caller, wanted)
+    done: dict[int, int] = {}
+    stored: list[Accepted] = []
+    refused: dict[int, PilotageError] = {}
+    for sandbox, sources in by_sandbox.items():
+        named = key and f"resubmit {next(iter(sources))} {key}"
+        try:
+            accepted = submit(parts, caller, [*sources.values()], key=named, sandbox=sandbox)
+        except PilotageError as error:
+            refused |= dict.fromkeys(sources, error)
+        else:
+            done |= zip(sources, accepted.job_ids, strict=True)
+            stored.append(accepted)
+    if refused and not done:
+        raise next(iter(refused.values()))
+    missing = {job_id: JobNotFound(job_id) for job_id in wanted if job_id not in done.keys() | refused}
+    together = Accepted(
+        job_ids=[done[job_id] for job_id in wanted if job_id in done],
+        asked=[asked for each in stored for asked in each.asked],
+        stuck={pool: job_id for each in stored for pool, job_id in each.stuck.items()},
+    )
+    return Copies(accepted=together, refused=missing | refused)
+
+
+def _read_copies(
+    parts: Services, caller: Caller, job_ids: Sequence[int]
+) -> Mapping[str | None, Mapping[int, Source]]:
+    """The descriptions of copies of the jobs that the caller controls, by input sandbox and job."""
+    selector = visibility.visible_jobs(caller, JobFilter.model_validate({"ids": job_ids}), now=parts.clock())
     with database.reading(parts.engine) as conn:
-        job = visibility.require_job(caller, jobs.get_job(conn, job_id))
-        description = descriptions.read_submitted(conn, job_id)
+        found = {job.job_id: job for job in search.list_jobs(conn, selector, limit=len(job_ids))}
+        described = descriptions.list_submitted(conn, found)
+    by_sandbox: defaultdict[str | None, dict[int, Source]] = defaultdict(dict)
+    for job_id in filter(described.__contains__, job_ids):
+        description = described[job_id]
+        by_sandbox[name_sandbox(description)][job_id] = _describe_copy(found[job_id], description)
+    return by_sandbox
+
+
+def _describe_copy(job: Job, description: Description) -> Source:
+    """The description of a job as an object that names whose job it is."""
     whose = {"VO": job.vo, "Owner": job.owner, "OwnerGroup": job.owner_group}
     named = {fold(name) for name in whose}
     body = {name: value for name, value in description.body.items() if fold(name) not in named}
-    sandbox = name_sandbox(description)
-    return submit(parts, caller, [{**body, **whose}], key=key and f"resubmit {job_id} {key}", sandbox=sandbox)
+    return {**body, **whose}
 
 
 def write_copy(vo: str, found: Description) -> str:

@@ -25,6 +25,8 @@ from pilotage.service.models.jobs import (
     ChangedJobs,
     ChangePageAnswer,
     ChangeQuery,
+    CopiedJobs,
+    CopyRequest,
     EventQuery,
     JobAnswer,
     JobDetails,
@@ -41,6 +43,7 @@ from pilotage.service.models.jobs import (
     LocalJobQuery,
     LogLine,
     LogQuery,
+    RefusedJob,
     Submission,
     SubmittedJobs,
     SummaryQuery,
@@ -274,6 +277,24 @@ def submit(
     return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
 
 
+@submission_router.post("/resubmit", status_code=201)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+def resubmit_many(
+    parts: PartsOf, caller: CallerOf, which: CopyRequest, idempotency_key: IdempotencyKey = None
+) -> CopiedJobs:
+    """Submit copies of jobs, with their input sandboxes, as new jobs; the old ones are left as they are.
+
+    Repeating a request with the same `Idempotency-Key` returns the same ids. Jobs with the same input sandbox
+    are copied as a whole or not at all.
+    """
+    copies = jobs.resubmit(parts, caller, which.ids, key=_check_key(idempotency_key))
+    return CopiedJobs(
+        job_ids=copies.accepted.job_ids,
+        warnings=explanations.warn_of_jobs(parts, copies.accepted),
+        refused=[RefusedJob(job_id=job_id, reason=str(why)) for job_id, why in copies.refused.items()],
+    )
+
+
 @submission_router.post("/{job_id}/resubmit", status_code=201)
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
 def resubmit(
@@ -283,9 +304,11 @@ def resubmit(
 
     Repeating a request with the same `Idempotency-Key` returns the same id.
     """
-    accepted = jobs.resubmit(parts, caller, job_id, key=_check_key(idempotency_key))
-    warnings = explanations.warn_of_jobs(parts, accepted)
-    return SubmittedJobs(job_ids=accepted.job_ids, warnings=warnings)
+    copies = jobs.resubmit(parts, caller, [job_id], key=_check_key(idempotency_key))
+    for error in copies.refused.values():
+        raise error
+    warnings = explanations.warn_of_jobs(parts, copies.accepted)
+    return SubmittedJobs(job_ids=copies.accepted.job_ids, warnings=warnings)
 
 
 def _check_key(key: str | None) -> str | None:

@@ -16,8 +16,8 @@ from tests.support.service import Service
 Run = Callable[..., tuple[int, str, str]]
 
 #: Verbs of `pilotage job`, and methods of both clients, that take filters.
-COMMANDS = ("wait", "list", "kill", "delete", "reschedule", "reset")
-METHODS = ("jobs", "count", "kill", "delete", "reschedule", "reset")
+COMMANDS = ("wait", "list", "kill", "delete", "reschedule", "reset", "resubmit")
+METHODS = ("jobs", "count", "kill", "delete", "reschedule", "reset", "resubmit")
 #: Option, name by HTTP, a misspelt value, what is said of it, and a good value of which no job is Done.
 FILTERS = (
     ("--group", "job_group", "mssm", "no job has the group mssm, did you mean mssm-1?", "mssm-1"),

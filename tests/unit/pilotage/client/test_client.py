@@ -18,7 +18,8 @@ from pilotage.cli.application import COMMANDS, main
 from pilotage.cli.commands import job
 from pilotage.cli.errors import WrongUsage
 from pilotage.client import own_plan
-from pilotage.client.api import JOB_VERBS, JobVerb, ServiceClient
+from pilotage.client.api import ServiceClient
+from pilotage.client.changes import JOB_VERBS, JobVerb
 from pilotage.client.client import Client, JobRecord, Pages, _read_job
 
 
@@ -161,7 +162,7 @@ def test_command_and_methods_of_a_change_follow_from_its_definition(
 ) -> None:
     sent: list[object] = []
 
-    def answer(_: object, method: str, path: str, *, json: object) -> dict[str, Any]:
+    def answer(_: object, method: str, path: str, *, json: object, **_more: object) -> dict[str, Any]:
         sent.append((method, path, json))
         return {"job_ids": [7], "refused": [{"job_id": 8, "reason": "job 8 is Failed"}]}
 
@@ -174,13 +175,55 @@ def test_command_and_methods_of_a_change_follow_from_its_definition(
     assert asyncio.run(getattr(AsyncClient(), change.name)(7, 8)) == [7]
     with pytest.raises(SystemExit, match="1"):
         main(["job", change.name, "7-8"])
-    assert sent == [("POST", f"/jobs/{change.name}", {"ids": "7,8"})] * 3
+    ids_sent = [7, 8] if change.makes_jobs else "7,8"
+    assert sent == [("POST", f"/jobs/{change.name}", {"ids": ids_sent})] * 3
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == (f"{change.done} 1: 7\n", "pilotage: job 8 is Failed\n")
+    expected = "7\n" if change.makes_jobs else f"{change.done} 1: 7\n"
+    assert (shown.out, shown.err) == (expected, "pilotage: job 8 is Failed\n")
     assert COMMANDS["job"].commands[change.name] == f"job:{change.name}"  # type: ignore[union-attr]
     assert getattr(job, change.name).__doc__ == change.summary
     for each in (Client, AsyncClient):
         assert getattr(each, change.name).__doc__.startswith(change.summary)
+
+
+def test_jobs_are_copied_by_filters_whose_copies_pass_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids are found first: a request by filters, repeated, would copy the copies."""
+    asked: list[object] = []
+
+    def answer(_: object, method: str, path: str, **more: Any) -> dict[str, Any]:
+        asked.append((method, path.partition("?")[0], more.get("params") or more["json"]))
+        if method == "GET":
+            return {"jobs": [{"job_id": 8}, {"job_id": 7}], "next": None}
+        return {"job_ids": [9, 10], "refused": [], "warnings": ["job 9: no queue"]}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with Client("http://127.0.0.1:9", "x") as client:
+        copies = client.resubmit(status="Failed")
+    assert (copies, copies.warnings) == ([9, 10], ["job 9: no queue"])
+    assert asked == [
+        ("GET", "/jobs", {"status": "Failed", "limit": "1000"}),
+        ("POST", "/jobs/resubmit", {"ids": [8, 7]}),
+    ]
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_service_of_1_0_copies_one_job_at_a_time(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    asked: list[str] = []
+
+    def answer(_: object, _method: str, path: str, **_more: object) -> dict[str, Any]:
+        asked.append(path)
+        if path == "/jobs/resubmit":
+            raise ApiError("no such route", status=status, code="not_found", details={})
+        if path == "/jobs/9/resubmit":
+            raise ServiceAway("no answer")
+        return {"job_ids": [len(asked)], "warnings": []}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    with Client("http://127.0.0.1:9", "x") as client:
+        assert client.resubmit(7, 8) == [2, 3]
+        with pytest.raises(ServiceAway, match=r"new jobs: 5; may be copied or not: 9; not tried: 10"):
+            client.resubmit(7, 9, 10)
+    assert asked[:3] == ["/jobs/resubmit", "/jobs/7/resubmit", "/jobs/8/resubmit"]
 
 
 @pytest.mark.usefixtures("planned")
@@ -189,7 +232,7 @@ def test_a_submission_returns_its_warnings_and_prints_nothing(
 ) -> None:
     answers: list[dict[str, Any] | Exception] = [
         {"job_ids": [5], "warnings": ["job 5: no queue"]},
-        {"job_ids": [6], "warnings": ["job 6: no queue"]},
+        {"job_ids": [6], "warnings": ["job 6: no queue"], "refused": []},
         {"job_ids": [7], "warnings": []},
         ApiError("too many", status=429, code="too_many_requests", details={"retry_after": 3}),
     ]
@@ -204,7 +247,7 @@ def test_a_submission_returns_its_warnings_and_prints_nothing(
         ids = client.submit({"Executable": "/bin/true"})
         copies = client.resubmit(5)
         with pytest.raises(ApiError, match="too many; 1 job submitted before: 7") as broken:
-            client.resubmit(5, 6)
+            client.submit({"Executable": "/bin/true"}, count=1500)
     assert (ids, ids.warnings) == ([5], ["job 5: no queue"])
     assert (copies, copies.warnings) == ([6], ["job 6: no queue"])
     assert broken.value.details == {"retry_after": 3, "job_ids": [7]}
@@ -215,17 +258,12 @@ def test_a_submission_returns_its_warnings_and_prints_nothing(
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), FileNotFoundError(2, "No such file", "big.tar")], ids=repr
 )
-@pytest.mark.parametrize(
-    "send",
-    [
-        lambda client: client.submit({"Executable": "/bin/true"}, count=2500),
-        lambda client: client.resubmit(1, 2, 3),
-    ],
-    ids=["submit", "resubmit"],
-)
 def test_jobs_that_are_stored_before_any_exception_are_in_its_note(
-    send: Callable[[Client], object], error: BaseException, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def send(client: Client) -> object:
+        return client.submit({"Executable": "/bin/true"}, count=2500)
+
     broken = copy(error)
     answers = [[*range(1000, 2000)], [*range(2000, 3000)]]
 
@@ -290,8 +328,8 @@ def test_a_submission_whose_answer_is_lost_is_repeated_once_with_its_key(
     with ServiceClient("http://127.0.0.1:9", "x") as client:
         assert client.submit(jdls=["Executable = 1;"], idempotency_key="k") == [7]
         with pytest.raises(ServiceAway):
-            client.resubmit(7, idempotency_key="l")
-    assert seen == [("/jobs", "k")] * 2 + [("/jobs/7/resubmit", "l")] * 2
+            client.resubmit_jobs([7], idempotency_key="l")
+    assert seen == [("/jobs", "k")] * 2 + [("/jobs/resubmit", "l")] * 2
 
 
 def test_the_requests_for_many_jobs_go_on_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

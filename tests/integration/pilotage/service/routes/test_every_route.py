@@ -202,6 +202,7 @@ def _request_job(walk: Walk, pilot: httpx.Client) -> str:
 
 def _kill_and_reschedule(walk: Walk, user: httpx.Client, waiting: list[int]) -> None:
     walk.go(user, "POST", f"/jobs/{waiting[0]}/resubmit")
+    walk.go(user, "POST", "/jobs/resubmit", json={"ids": waiting})
     walk.go(user, "GET", "/tokens/me")
     walk.go(user, "POST", f"/jobs/{waiting[0]}/reschedule")
     walk.go(user, "POST", f"/jobs/{waiting[0]}/reset")

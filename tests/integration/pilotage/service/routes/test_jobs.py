@@ -500,6 +500,32 @@ def test_a_copy_of_a_job_has_its_description_sandbox_and_owner(service: Service)
     assert repeated[0] == repeated[1] != repeated[2]
 
 
+def test_many_jobs_are_copied_by_one_request_each_with_its_sandbox(service: Service):
+    user = service.user()
+    sandbox = user.post("/api/v1/sandboxes", content=b"files").json()["sandbox"]
+    jobs = {"jobs": [{**JOB, "Arguments": "%(n)s", "Parameters.n": ["a", "b"]}]}
+    first, second = user.post("/api/v1/jobs", json={**jobs, "sandbox": sandbox}).json()["job_ids"]
+    [third] = submit(user)
+    [theirs] = submit(service.user("bob"))
+    body, key = {"ids": [third, second, theirs, first, 4711]}, {"Idempotency-Key": "k"}
+    answer = user.post("/api/v1/jobs/resubmit", json=body, headers=key)
+    assert answer.status_code == 201, answer.text
+    told = answer.json()
+    old, new = (
+        [user.get(f"/api/v1/jobs/{job_id}").json()["description"] for job_id in ids]
+        for ids in ((third, second, first), told["job_ids"])
+    )
+    assert old == new, "in the order of their ids"
+    assert {each["job_id"]: each["reason"] for each in told["refused"]} == {
+        theirs: f"job {theirs} does not exist",
+        4711: "job 4711 does not exist",
+    }
+    again = user.post("/api/v1/jobs/resubmit", json=body, headers=key).json()
+    assert again["job_ids"] == told["job_ids"]
+    assert user.post("/api/v1/jobs/resubmit", json={"ids": []}).status_code == 400
+    assert user.post("/api/v1/jobs/resubmit", json={"ids": [4711]}).json()["job_ids"] == []
+
+
 def test_jobs_are_filtered_by_the_time_of_submission(service: Service):
     user = service.user("tim")
     [job_id] = submit(user)
