@@ -1,6 +1,6 @@
 """Validation: converts a text to a configuration, or to the list of its problems."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -95,7 +95,7 @@ def report(
     reading = text if isinstance(text, YamlReading) else yaml_reader.read_yaml(text, file)
     root = reading.root
     origins = origins or LineOrigins.from_file(file)
-    options, wrong_options = operations.read_operations(root.section("Operations"), file, earlier)
+    options = operations.read_operations(root.section("Operations"), file, earlier)
     of_registry = root.section("Registry")
     if earlier is not None and earlier.has_section("Registry", of_registry):
         entries, wrong_entries = earlier.registry, list[Problem]()
@@ -103,12 +103,12 @@ def report(
         entries, wrong_entries = registry.read_registry(of_registry, file)
     compatibility, wrong_platforms = resources.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
-    tree = resources.read_resources(root, file, origins=origins, declared=_declared(options))
+    tree = resources.read_resources(root, file, origins=origins, declared=_declared(options.every))
     seen = tree.parameters
     wrong_levels = _unknown_levels(root, file)
     misspelled_vos = _misspelled_vos(root, entries.all_vos() | seen.vos, file)
-    vos = frozenset({*seen.vos, *entries.all_vos(), *options}) - {""}
-    described = [each.job_description for each in options.values()]
+    vos = frozenset({*seen.vos, *entries.all_vos(), *options.of_vos})
+    described = [each.job_description for each in options.every]
     known = {
         "VO": vos,
         "Site": {*root.section("Resources").section("Sites").entries, place_limits.ALL_SITES},
@@ -120,7 +120,7 @@ def report(
     too_long = [each for each in seen.excesses if kept is not None and each.path not in kept]
     known_too_long = [each for each in seen.excesses if each not in too_long]
     warnings = (*known_too_long, *seen.warnings, *lone_times, *misspelled_vos, *idle_limits)
-    wrong = (*wrong_levels, *wrong_options, *wrong_entries, *wrong_platforms, *wrong_names)
+    wrong = (*wrong_levels, *options.problems, *wrong_entries, *wrong_platforms, *wrong_names)
     errors = [*reading.problems, *wrong, *seen.errors, *too_long]
     if errors:
         errors.sort(key=lambda problem: problem.line or 0)
@@ -137,8 +137,8 @@ def report(
         throttles=tree.throttles,
         limits=tuple(tree.limits),
         vos=vos,
-        default_operations=options[""],
-        vo_operations={vo: each for vo, each in options.items() if vo},
+        default_operations=options.defaults,
+        vo_operations=options.of_vos,
         registry=entries,
         os_compatibility=compatibility,
         dynamic=dynamic,
@@ -148,9 +148,9 @@ def report(
     return Report(errors=(), warnings=warnings, configuration=configuration)
 
 
-def _declared(options: Mapping[str, VoOptions]) -> frozenset[str]:
+def _declared(options: Iterable[VoOptions]) -> frozenset[str]:
     """Folded names that requirements or their resources are declared to have."""
-    declarations = (each.job_description.declarations.declared for each in options.values())
+    declarations = (each.job_description.declarations.declared for each in options)
     names = ((each.name, each.resource) for declared in declarations for each in declared)
     return frozenset(fold(name) for pair in names for name in pair if name)
 

@@ -108,8 +108,9 @@ def select_by_input_data(classes: Items, has: Resource) -> int:
 def select_by_job_type(classes: Items, has: Resource) -> int:
     """A resource that names no type accepts all types but those that only job managers handle."""
     found, others = classes.accepting("job_types", has.job_types), classes.everything
-    for vo, types in sorted(has.managed_types, reverse=True) if has.job_types is None else ():
-        of_vo = classes.naming("vo", (vo,)) if vo else others  # "", all other VOs, comes last
+    of_other_vos_last = sorted(has.managed_types, key=lambda each: each[0] is None)
+    for vo, types in of_other_vos_last if has.job_types is None else ():
+        of_vo = others if vo is None else classes.naming("vo", (vo,))
         found &= ~(of_vo & classes.naming("job_types", types))
         others &= ~of_vo
     return found

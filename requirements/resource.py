@@ -42,9 +42,9 @@ class Resource:
     gpus: int = 0
     whole_node: bool = False
     excluded: frozenset[Exclusion] = frozenset()  #: excluded by limits now
-    #: Job types that only job managers handle, by VO (empty: all others); refused unless `job_types` names
+    #: Job types that only job managers handle, by VO (None: all others); refused unless `job_types` names
     #: them.
-    managed_types: frozenset[tuple[str, frozenset[str]]] = frozenset()
+    managed_types: frozenset[tuple[str | None, frozenset[str]]] = frozenset()
     sharing_groups: frozenset[str] = frozenset()  #: groups whose members accept each other's jobs
 
     @property

@@ -1,7 +1,7 @@
 """Reader of `Operations`: the options of each VO merged over the defaults."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -26,25 +26,35 @@ def options_for(config: Configuration, vo: str | None) -> Operations:
 
 
 @derived
-def managed_types(config: Configuration) -> frozenset[tuple[str, frozenset[str]]]:
-    """The job types that only job managers handle: the defaults under `""`, and the VOs that differ."""
+def managed_types(config: Configuration) -> frozenset[tuple[str | None, frozenset[str]]]:
+    """The job types that only job managers handle, of VOs that differ, and of all others (None)."""
     common = config.default_operations.managed_types
     own = ((vo, each.managed_types) for vo, each in config.vo_operations.items())
-    return frozenset({("", common), *((vo, types) for vo, types in own if types != common)})
+    return frozenset({(None, common), *((vo, types) for vo, types in own if types != common)})
 
 
-def read_operations(
-    section: Section, file: str, earlier: Configuration | None
-) -> tuple[dict[str, Operations], list[Problem]]:
-    """The options by VO in lower case (`""`: the defaults), and the problems.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOperations:
+    """The options of a configuration, and what is wrong with them."""
 
-    Options that an earlier version has in the same words are not read again.
-    """
+    defaults: Operations
+    of_vos: Mapping[str, Operations]  #: by VO in lower case
+    problems: Sequence[Problem] = ()
+
+    @property
+    def every(self) -> list[Operations]:
+        """The defaults, and the options of each VO."""
+        return [self.defaults, *self.of_vos.values()]
+
+
+def read_operations(section: Section, file: str, earlier: Configuration | None) -> ReadOperations:
+    """Read the options; those that an earlier version has in the same words are not read again."""
     if earlier is not None and earlier.has_section("Operations", section):
-        return {"": earlier.default_operations, **earlier.vo_operations}, []
+        return ReadOperations(defaults=earlier.default_operations, of_vos=earlier.vo_operations)
     problems = list(_misplaced(section, file))
     defaults = section.section(DEFAULTS)
-    found = {"": _validated(defaults, f"Operations/{DEFAULTS}", file, problems)}
+    common = _validated(defaults, f"Operations/{DEFAULTS}", file, problems)
+    found: dict[str, Operations] = {}
     wrong_already = {(problem.line, problem.message) for problem in problems}
     for vo, own in section.sections():
         if vo == DEFAULTS:
@@ -53,7 +63,7 @@ def read_operations(
         found[fold(vo)] = _validated(merge_sections(own, defaults), f"Operations/{vo}", file, new)
         # Problems of inherited values are reported once, at the defaults.
         problems += (problem for problem in new if (problem.line, problem.message) not in wrong_already)
-    return found, problems
+    return ReadOperations(defaults=common, of_vos=found, problems=problems)
 
 
 def _misplaced(section: Section, file: str) -> Iterator[Problem]:

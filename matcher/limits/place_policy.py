@@ -103,7 +103,7 @@ class PlacePolicy:
             if rule.is_about(vo)
         }
         return CandidateFilter(
-            job_type=fold(TEST) if self._banned else "",
+            job_type=fold(TEST) if self._banned else None,
             kept_out=frozenset(kept_out),
             refused=(*(() if self.admission is None else self.admission.refused), *self._refused),
         )

@@ -55,7 +55,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
     resource = match_request.read_resource(
         {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
-    return replace(resource, managed_types=frozenset({("", missing)})) if missing else resource
+    return replace(resource, managed_types=frozenset({(None, missing)})) if missing else resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

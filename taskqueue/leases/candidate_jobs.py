@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    Text,
     and_,
     bindparam,
     func,
@@ -56,13 +57,13 @@ _THE_TASK_QUEUE: BindParameter[int] = bindparam("the_task_queue")
 
 def _build_conditions() -> list[ColumnElement[bool]]:
     """Conditions in SQL, so that a hundred thousand jobs with an excluded value are not read."""
-    type_: BindParameter[str] = bindparam("only_job_type")
+    type_ = bindparam("only_job_type", type_=Text)
     kept_out = [
         tuple_(jobs.c.vo, func.lower(shown)).not_in(bindparam(f"not_{attribute}", expanding=True))
         for attribute, shown in ATTRIBUTE_COLUMNS.items()
     ]
     refused = tuple_(*KIND_COLUMNS).not_in(bindparam("not_kinds", expanding=True))
-    return [or_(type_ == "", func.lower(jobs.c.job_type) == type_), *kept_out, refused]
+    return [or_(type_.is_(None), func.lower(jobs.c.job_type) == type_), *kept_out, refused]
 
 
 #: Assignable jobs in claim order.
@@ -105,7 +106,7 @@ CandidateRow = Row[*tuple[Any, ...]]
 class CandidateFilter:
     """Which jobs of a task queue are candidates."""
 
-    job_type: str = ""  #: only of this type, in lower case; empty: of any
+    job_type: str | None = None  #: only of this type, in lower case; None: of any
     #: Attribute, VO and value with a reached limit; values in lower case.
     kept_out: frozenset[tuple[str, str, str]] = frozenset()
     refused: tuple[JobKind, ...] = ()  #: kinds that were rejected

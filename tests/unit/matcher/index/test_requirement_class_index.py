@@ -28,7 +28,7 @@ _EXCLUSIONS = st.frozensets(
 )
 
 _MANAGED = st.dictionaries(
-    st.sampled_from(["", "lhcb", "cms"]), st.frozensets(_FOLDED, max_size=2), max_size=3
+    st.sampled_from([None, "lhcb", "cms"]), st.frozensets(_FOLDED, max_size=2), max_size=3
 ).map(lambda by_vo: frozenset(by_vo.items()))
 
 classes = st.builds(
@@ -152,7 +152,7 @@ def test_all_refusals_are_told_and_not_only_the_first() -> None:
 
 def test_types_of_job_managers_are_given_only_to_who_names_them() -> None:
     asked = RequirementClass(vo="lhcb", cpu_time=1, job_types=frozenset({"MonteCarlo"}))
-    managed = frozenset({("", frozenset({"montecarlo"})), ("cms", frozenset[str]())})
+    managed = frozenset({(None, frozenset({"montecarlo"})), ("cms", frozenset[str]())})
     pilot = Resource(cpu_time=1, managed_types=managed)
     assert conditions.refusals(asked, pilot, ()) == ("job_type",)
     assert conditions.refusals(replace(asked, vo="cms"), pilot, ()) == ()
