@@ -15,8 +15,17 @@ from cs_config.options import bounds
 from requirements.errors import did_you_mean
 from requirements.values import fold
 
-#: Attributes of a job that may be limited.
-ATTRIBUTES = ("JobType", "JobGroup", "JobName", "Owner", "OwnerGroup", "VO", "SubmitPool")
+#: Attributes of a job that may be limited, each with the column of jobs that has it. `batched_claim.sql` and
+#: the triggers that return the end of an attempt state the same.
+ATTRIBUTES: Mapping[str, str] = {
+    "JobType": "job_type",
+    "JobGroup": "job_group",
+    "JobName": "job_name",
+    "Owner": "owner",
+    "OwnerGroup": "owner_group",
+    "VO": "vo",
+    "SubmitPool": "submit_pool",
+}
 #: The scope of limits on all sites together; no wildcard, since paths of bulk edits have those.
 ALL_SITES: Final = "AllSites"
 _CES = "CEs"

@@ -28,16 +28,6 @@ from taskqueue.sites import occupancy, scope_rules, scopes
 from taskqueue.sites.scope_rules import OF_SITE, BucketKey, BucketLevel, Counting, RuleKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
-#: Columns of a candidate job, by attribute of a limit.
-_COLUMNS = {
-    "JobType": "job_type",
-    "JobGroup": "job_group",
-    "JobName": "job_name",
-    "Owner": "owner",
-    "OwnerGroup": "owner_group",
-    "VO": "vo",
-    "SubmitPool": "submit_pool",
-}
 LimitedJob = Row[*tuple[Any, ...]] | JobView
 
 
@@ -269,17 +259,15 @@ def find_delay(rule: PlaceRule) -> MatchingDelay | None:
 
 def _find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
     """The value of a job, or the one common to all jobs of a task queue; None: they may differ."""
+    column = place_limits.ATTRIBUTES[attribute]
     if not isinstance(limited, TaskQueue):
-        return getattr(limited, _COLUMNS[attribute]) or ""
-    asked = limited.requirement_class
-    shared = {
-        "JobType": min(asked.job_types) if len(asked.job_types) == 1 else None,
-        "Owner": limited.owner,
-        "OwnerGroup": limited.owner_group,
-        "VO": limited.vo,
-        "SubmitPool": asked.submit_pool or "",
-    }
-    return shared.get(attribute)
+        return getattr(limited, column) or ""
+    required = limited.requirement_class
+    if column == "job_type":
+        return min(required.job_types) if len(required.job_types) == 1 else None
+    if column == "submit_pool":
+        return required.submit_pool or ""
+    return getattr(limited, column, None)
 
 
 def _collect_rules(config: Configuration) -> Iterator[PlaceRule]:

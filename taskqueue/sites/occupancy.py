@@ -20,6 +20,7 @@ from sqlalchemy import (
     select,
 )
 
+from cs_config.options import place_limits
 from cs_config.tree.address import QueueAddress
 from requirements.states import PILOT_ACTIVE, JobStatus, read_status
 from requirements.values import fold
@@ -56,15 +57,10 @@ OCCUPANCY = (
     )
 )
 
-#: Job attributes that limits can count.
+#: Values of job attributes that limits can count; without a pool it is empty.
 ATTRIBUTE_COLUMNS: Mapping[str, ColumnElement[str]] = {
-    "JobType": jobs.c.job_type,
-    "JobGroup": jobs.c.job_group,
-    "JobName": jobs.c.job_name,
-    "Owner": jobs.c.owner,
-    "OwnerGroup": jobs.c.owner_group,
-    "VO": jobs.c.vo,
-    "SubmitPool": func.coalesce(jobs.c.submit_pool, ""),
+    attribute: func.coalesce(jobs.c[name], "") if jobs.c[name].nullable else jobs.c[name]
+    for attribute, name in place_limits.ATTRIBUTES.items()
 }
 BY_VALUE_IN_GRID = {
     attribute: select(column.label("value"), jobs.c.vo, func.count().label("jobs"))
