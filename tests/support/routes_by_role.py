@@ -1,5 +1,6 @@
 """Which role may use which route: the table that tests of the interface share."""
 
+from typing import Any
 from uuid import uuid4
 
 QUEUE = "LCG.A.org/ce1/long"
@@ -17,7 +18,7 @@ TOKENS = {
 }
 
 #: Route, body, and the roles that may use it beside the operator.
-ROUTES = [
+ROUTES: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/jobs", {"jobs": [{"Executable": "x"}]}, {"user", "vo_admin"}),
     ("GET", "/jobs", None, {"user", "vo_admin"}),
     ("GET", "/accounting", None, {"user", "vo_admin", "site_admin"}),

@@ -150,7 +150,7 @@ class _Https(BaseHTTPRequestHandler):
         from DIRAC.Core.Utilities import JEncode
 
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        subject = self.connection.getpeercert()["subject"]  # type: ignore[attr-defined]
+        subject = self.connection.getpeercert()["subject"]
         short = {"domainComponent": "DC", "commonName": "CN"}
         dn = "".join(f"/{short[name]}={value}" for [(name, value)] in subject)
         peer: dict[str, Any] = {"DN": dn}

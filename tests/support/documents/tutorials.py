@@ -95,7 +95,8 @@ def follow(
     Raises:
         TutorialFailed: A command failed, or said something else; with the file and the line.
     """
-    hosts, count, text = (next(iter(shells)),), 0, document.read_text()
+    hosts: tuple[str, ...] = (next(iter(shells)),)
+    count, text = 0, document.read_text()
     for block in blocks(_put(_part(text, part) if part else text, instead or {})):
         hosts = _hosts(block) or hosts
         for step in steps(block):

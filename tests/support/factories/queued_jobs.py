@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 from sqlalchemy import Connection, Engine, select
 
@@ -183,6 +184,6 @@ def request(
     )
 
 
-def at(address: QueueAddress) -> dict[str, object]:
+def at(address: QueueAddress) -> dict[str, Any]:
     """How a pilot says where it is."""
     return {"Site": address.site, "GridCE": address.ce, "Queue": address.queue}

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+Headers = Mapping[str, str] | Message
 TOKEN = "the.pilots.token"
 #: Of the pilot with the stamp `abc`, which tells the service of its end.
 STAMPED_TOKEN = "head.eyJzdGFtcCI6ICJhYmMifQ.signature"
@@ -156,9 +158,7 @@ class LeaseServer:
 
     # What a pilot asks.
 
-    def serve(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, query: Mapping[str, str]
-    ) -> Any:
+    def serve(self, method: str, path: str, headers: Headers, body: bytes, query: Mapping[str, str]) -> Any:
         with self._changed:
             try:
                 return self._serve(method, path, headers, body, query)
@@ -173,10 +173,8 @@ class LeaseServer:
                     return True
             return False
 
-    def _serve(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, query: Mapping[str, str]
-    ) -> Any:
-        said = body if path.endswith("/output") else json.loads(body or b"{}")
+    def _serve(self, method: str, path: str, headers: Headers, body: bytes, query: Mapping[str, str]) -> Any:
+        said: Any = body if path.endswith("/output") else json.loads(body or b"{}")
         self.requests.append((method, path, said))
         shown = headers.get("Authorization", "").removeprefix("Bearer ")
         if shown not in ((SECRET,) if path.endswith("/token") else (TOKEN, STAMPED_TOKEN)):

@@ -9,10 +9,12 @@ import random
 import sys
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from cs_config import validate
+from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
@@ -20,6 +22,10 @@ from taskqueue.db import database
 from taskqueue.leases import lifecycle
 
 _PLACES = ({"Queue": "long"}, {"Queue": "short"})
+
+
+def _return(config: Configuration) -> Configuration:
+    return config
 
 
 def main(url: str, trees: str, at: str, seed: str, rounds: str) -> None:
@@ -30,7 +36,7 @@ def main(url: str, trees: str, at: str, seed: str, rounds: str) -> None:
     for number in range(int(rounds)):
         version = 1 + draw.randrange(len(texts)) if number < int(rounds) // 2 else len(texts)
         config = validate.parse(texts[version - 1], "grid.yaml", version)
-        matcher = Matcher(engine, lambda config=config: config, lambda: now, random.Random(number))
+        matcher = Matcher(engine, partial(_return, config), lambda: now, random.Random(number))
         presented = {"CPUTime": 10**7, "Site": "A.B.ch", "GridCE": "ce1", **draw.choice(_PLACES)}
         request = MatchRequest(
             presented=match_request.read_resource(presented),

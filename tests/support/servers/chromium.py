@@ -85,8 +85,17 @@ def signed_in(windows: Windows) -> SignedIn:
     def open_as(service: Service, *, role: str, how: dict[str, Any] | None = None, **wishes: Any) -> Page:
         page = windows.open(service, **(how or {}))
         port = service.url.rpartition(":")[2]
-        cookie = {"name": f"pilotage-{port}", "value": service.token(role, **wishes), "url": service.url}
-        page.context.add_cookies([{**cookie, "httpOnly": True, "sameSite": "Lax"}])
+        page.context.add_cookies(
+            [
+                {
+                    "name": f"pilotage-{port}",
+                    "value": service.token(role, **wishes),
+                    "url": service.url,
+                    "httpOnly": True,
+                    "sameSite": "Lax",
+                }
+            ]
+        )
         return page
 
     return open_as

@@ -214,10 +214,11 @@ def _leader(process: subprocess.Popen[bytes]) -> int:
         for each in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
                 if each.name() == "systemd" and each.ppid() != 1:
-                    return each.pid
+                    return int(each.pid)
         return None
 
     leader = wait_until(found)
+    assert leader is not None
     enter = ("nsenter", f"--target={leader}", "--mount", "--net", "--pid", "--root")
 
     def is_up() -> bool:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -25,7 +26,7 @@ class Pgbouncer:
     def __init__(self, server: Postgres) -> None:
         self._server = server
         self._directory = server.directory / "pgbouncer"
-        self._user: dict[str, int] = {}
+        self._user: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._directory.mkdir()
         if os.geteuid() == 0:  # it refuses root

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import httpx
@@ -53,8 +54,9 @@ class TokenIssuer:
 
     def rotate(self, key_id: str | None) -> None:
         """Sign with another key from now on; the one before is withdrawn."""
-        named = {} if key_id is None else {"kid": key_id}
-        self._key = RSAKey.generate_key(2048, {**named, "alg": "RS256", "use": "sig"}, auto_kid=False)
+        named: dict[str, Any] = {} if key_id is None else {"kid": key_id}
+        parameters: Any = {**named, "alg": "RS256", "use": "sig"}
+        self._key = RSAKey.generate_key(2048, parameters, auto_kid=False)
         self._header = {"alg": "RS256", "typ": "JWT", **named}
         self._server.documents["/jwks"] = KeySet([self._key]).as_dict(private=False)
 

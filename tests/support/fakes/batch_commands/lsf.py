@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import batch_jobs
+import batch_jobs  # type: ignore[import-not-found]  # beside this program
 
 _SLOTS = 8
 _WITHOUT_VALUE = {"-rn", "-x"}
