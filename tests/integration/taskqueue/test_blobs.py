@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -178,12 +179,10 @@ def test_what_is_known_is_always_there(engine: Engine, store: BlobStore, now: da
     for content in contents:
         staged = store.stage([content], limit=LIMIT)
         store.discard(staged)
-        with database.reading(engine) as conn:
-            try:
-                blobs.read_size(conn, staged.digest, vo="lhcb")
-            except BlobNotFound:
-                continue
-        assert _is_there(store, staged.digest)
+        with database.reading(engine) as conn, suppress(BlobNotFound):
+            blobs.read_size(conn, staged.digest, vo="lhcb")
+            assert _is_there(store, staged.digest)
+        assert _is_there(store, _keep(engine, store, content, now)), "and what went can come again"
 
 
 def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(

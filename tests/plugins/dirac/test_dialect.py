@@ -211,10 +211,6 @@ def test_a_text_has_so_many_keywords_items_and_characters(text: str, refusal: st
         dialect.read_jdl(text)
 
 
-def test_the_corpus_is_large_enough():
-    assert len(BODIES) >= 60
-
-
 def test_values_are_read_with_and_without_quotes():
     [body] = stored(
         "Executable = /bin/ls; JobName = api job; ExecutionEnvironment = A=x%20y;"

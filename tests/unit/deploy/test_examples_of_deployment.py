@@ -136,7 +136,9 @@ def test_pgbouncer_gives_each_transaction_a_session() -> None:
 
 
 def test_units_allow_more_open_files_than_the_default() -> None:
-    for unit in (DEPLOY / "systemd").glob("*.service"):
+    units = list((DEPLOY / "systemd").glob("*.service"))
+    assert units
+    for unit in units:
         assert "\nLimitNOFILE=65536\n" in unit.read_text(), unit.name
 
 

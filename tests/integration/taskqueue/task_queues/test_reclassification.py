@@ -150,31 +150,29 @@ def finish_beside(engine: Engine, config: Configuration, now: datetime, end: Cal
         return done.result()
 
 
-def test_a_job_whose_claim_is_rolled_back_gets_the_defaults_of_today(engine: Engine, now: datetime) -> None:
-    if engine.dialect.name == "sqlite":
-        pytest.skip("claims wait for each other")
-    arrive(engine, with_defaults(1), now, {})
-    with engine.connect() as claim:
+def test_a_job_whose_claim_is_rolled_back_gets_the_defaults_of_today(
+    postgresql: Engine, now: datetime
+) -> None:
+    arrive(postgresql, with_defaults(1), now, {})
+    with postgresql.connect() as claim:
         claim.execute(select(waiting_jobs).with_for_update())
-        finish_beside(engine, with_defaults(2, Priority=7), now + SECOND, claim.rollback)
-    assert read_priorities(engine) == [(7, 7)]
+        finish_beside(postgresql, with_defaults(2, Priority=7), now + SECOND, claim.rollback)
+    assert read_priorities(postgresql) == [(7, 7)]
 
 
-def test_a_task_queue_that_arrives_meanwhile_is_used(engine: Engine, now: datetime) -> None:
-    if engine.dialect.name == "sqlite":
-        pytest.skip("transactions wait for each other")
+def test_a_task_queue_that_arrives_meanwhile_is_used(postgresql: Engine, now: datetime) -> None:
     second = with_defaults(2, MinRAM=3000)
-    [other] = arrive(engine, second, now, {})
-    wanted = asked(engine, other), ANN.owner_group, ANN.owner
-    with database.writing(engine) as conn:
+    [other] = arrive(postgresql, second, now, {})
+    wanted = asked(postgresql, other), ANN.owner_group, ANN.owner
+    with database.writing(postgresql) as conn:
         conn.execute(delete(waiting_jobs))
         conn.execute(update(jobs).values(task_queue_id=None))
         conn.execute(delete(task_queue_table))
-    [job_id] = arrive(engine, with_defaults(1, MinRAM=1000), now, {})
-    with engine.connect() as arriving:
+    [job_id] = arrive(postgresql, with_defaults(1, MinRAM=1000), now, {})
+    with postgresql.connect() as arriving:
         task_queues.hold_task_queues(arriving, [wanted], now=now)
-        assert finish_beside(engine, second, now + SECOND, arriving.commit) == 1
-    assert asked(engine, job_id).min_ram == 3000
+        assert finish_beside(postgresql, second, now + SECOND, arriving.commit) == 1
+    assert asked(postgresql, job_id).min_ram == 3000
 
 
 def test_another_division_of_cpu_times_applies_to_jobs_that_state_none(engine: Engine, now: datetime) -> None:
