@@ -7,6 +7,7 @@ imported when they are first used: `import pilotage` costs nothing.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pilotage.client.answers import ConfigPreview, CountedJobs, EligibilityReport
     from pilotage.client.api import ApiError, ServiceAway
     from pilotage.client.client import AsyncClient, Client, JobRecord, Pages, Resources, StatusChange
     from requirements.errors import PilotageError
@@ -15,6 +16,9 @@ __all__ = [
     "ApiError",
     "AsyncClient",
     "Client",
+    "ConfigPreview",
+    "CountedJobs",
+    "EligibilityReport",
     "JobRecord",
     "Pages",
     "PilotageError",

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from pilotage.client import changes, connection, outputs, submission, waiting
+from pilotage.client.answers import ConfigPreview, CountedJobs, EligibilityReport
 from pilotage.client.changes import DELETE, KILL, RESCHEDULE, RESET, RESUBMIT, JobVerb
 from pilotage.client.errors import WrongUsage
 from pilotage.client.submission import JobSource
@@ -208,9 +209,9 @@ class Client:
         """The jobs that pass all filters, newest first."""
         return Pages("jobs", partial(self._service.jobs, filters), _read_job)
 
-    def count(self, /, *by: str, **filters: str) -> list[dict[str, Any]]:
+    def count(self, /, *by: str, **filters: str) -> list[CountedJobs]:
         """Numbers of jobs by some of their fields (default: `status`): rows with a `count`."""
-        return self._service.summary(by=by or ("status",), filters=filters)
+        return list(map(CountedJobs.from_json, self._service.summary(by=by or ("status",), filters=filters)))
 
     def log(self, job_id: int) -> list[dict[str, Any]]:
         """Every change of a job's status, in order."""
@@ -224,19 +225,21 @@ class Client:
         """The queues that a job may run in, as `queue` and `rank`, in the order in which they are filled."""
         return list(self._service.queues_of_job(job_id, limit=limit)["queues"])
 
-    def explain(self, of: int | Description, *, forwarding: bool = False) -> dict[str, Any]:
+    def explain(self, of: int | Description, *, forwarding: bool = False) -> EligibilityReport:
         """Why a job does not run, or where one would run: queues, reasons, changes that would help.
 
         With `forwarding` also what the queue, its batch system and the matcher decide.
         """
         if isinstance(of, int):
-            return self._service.explain(of, forwarding=forwarding)
+            return EligibilityReport.from_json(self._service.explain(of, forwarding=forwarding))
         source = _read_source(of)
         if not isinstance(source.content, str):
-            return self._service.explain_description(job=source.content, forwarding=forwarding)
-        if (number := submission.count_descriptions(self._service, source)) > 1:
+            found = self._service.explain_description(job=source.content, forwarding=forwarding)
+        elif (number := submission.count_descriptions(self._service, source)) > 1:
             raise WrongUsage(f"there are {number} descriptions; one can be explained at a time")
-        return self._service.explain_description(jdl=source.content, forwarding=forwarding)
+        else:
+            found = self._service.explain_description(jdl=source.content, forwarding=forwarding)
+        return EligibilityReport.from_json(found)
 
     @_documented(KILL)
     def kill(self, /, *job_ids: int, **filters: str) -> ChangedIds:
@@ -322,9 +325,9 @@ class Client:
         """The configuration in force, as far as the token may see it, with its `version`."""
         return self._service.config()
 
-    def preview_config(self, changes: Mapping[str, object]) -> dict[str, Any]:
+    def preview_config(self, changes: Mapping[str, object]) -> ConfigPreview:
         """Preview how new values at some paths would affect waiting and running jobs; None removes one."""
-        return self._service.preview_config(_as_edits(changes))
+        return ConfigPreview.from_json(self._service.preview_config(_as_edits(changes)))
 
     def set_config(self, changes: Mapping[str, object], *, message: str, version: int | None = None) -> int:
         """Give paths other values (None removes one), and return the new version of the configuration.
