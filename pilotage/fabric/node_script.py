@@ -75,6 +75,7 @@ class NodeScript:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)  #: to unpack, by name
     #: On its standard input: other processes of the account could read a file before the program removes it.
     secret: str = field(default="", repr=False)
+    pythons: Sequence[str] = ()  #: interpreters to try before the usual ones
     fetch: str = ""  #: shell command that gets further files; the host is to blame if it fails
 
     def text(self) -> str:
@@ -82,7 +83,7 @@ class NodeScript:
         return _TEXT.format(
             name=self.name,
             about=self.about,
-            pythons=" ".join(PYTHONS),
+            pythons=" ".join(map(shlex.quote, (*self.pythons, *PYTHONS))),
             files="\n".join(f"({name!a}, '''\n{_pack(data)}''')," for name, data in self.files.items()),
             fetch=f"{self.fetch} || exit {HOST}\n" if self.fetch else "",
             feed=f"printf %s {shlex.quote(self.secret)} | " if self.secret else "",
@@ -111,10 +112,18 @@ class PilotScript:
     words: tuple[str, ...] = ()  #: further arguments of `pilotage pilot`, readable by everybody on the host
 
 
-def pilot_text(script: PilotScript, zipapp: bytes, *, url: str, authorities: str | None = None) -> str:
+def pilot_text(
+    script: PilotScript,
+    zipapp: bytes,
+    *,
+    url: str,
+    authorities: str | None = None,
+    pythons: Sequence[str] = (),
+) -> str:
     """Generate the script of a pilot around its archive, `bundle.pilot_bundle()`.
 
-    With the address of the service, and the CA certificates (PEM) to trust; None: those of the host.
+    With the address of the service, the CA certificates (PEM) to trust (None: those of the host), and
+    interpreters to try first.
     """
     named = {"--url": url, "--stamp": script.stamp}
     if script.queue:
@@ -137,5 +146,6 @@ def pilot_text(script: PilotScript, zipapp: bytes, *, url: str, authorities: str
         program="pilot.pyz",
         words=words + [shlex.quote(word) for word in script.words],
         secret=script.secret,
+        pythons=pythons,
         files={**files, "pilot.pyz": zipapp},
     ).text()

@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -75,7 +75,11 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             brokers=described.brokers,
             systems=systems,
             options=described,
-            script=_script(described),
+            script=pilot_script(
+                (*configuration.isolation_words(described), *described.pilot),  # the file's own come last
+                url=described.pilot_url or described.url,
+                authorities=described.authorities,
+            ),
             service=described.url,
             languages={name: each.languages for name, each in described.systems.items() if each.languages},
         )
@@ -101,16 +105,20 @@ def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
         raise InvalidDirector([Problem(path="authorities, proxy", message=str(error))]) from None
 
 
-def _script(described: DirectorFile) -> Callable[[PilotScript], str]:
-    """The function that builds the script of a pilot, which contains the whole program."""
+def pilot_script(
+    words: Sequence[str], *, url: str, authorities: Path | None = None, pythons: Sequence[str] = ()
+) -> Callable[[PilotScript], str]:
+    """The function that makes the script of a pilot, with the whole program.
+
+    `words` are further arguments of each pilot, `authorities` a file that it gets, and `pythons` what it is
+    run by rather than by those that nodes have.
+    """
     zipapp = bundle.pilot_bundle()
-    words = (*configuration.isolation_words(described), *described.pilot)  # what the file states comes last
-    authorities = None if described.authorities is None else described.authorities.read_text(encoding="ascii")
+    trusted = None if authorities is None else authorities.read_text(encoding="ascii")
 
     def script(pilot: PilotScript) -> str:
         whole = replace(pilot, words=(*pilot.words, *words))
-        url = described.pilot_url or described.url
-        return node_script.pilot_text(whole, zipapp, url=url, authorities=authorities)
+        return node_script.pilot_text(whole, zipapp, url=url, authorities=trusted, pythons=pythons)
 
     return script
 

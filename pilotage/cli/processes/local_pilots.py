@@ -1,223 +1,230 @@
-"""Local pilots: processes on this machine that run jobs for the queues of one site.
+"""Local pilots: a director of one site in the process of `pilotage up`, whose pilots run on this host.
 
-A pilot is started for a VO and a queue if the matcher has a job for them. Their jobs run as the user of the
-service, who can read its keys: they are isolated from these.
+Their jobs run as the user of the service, who can read its keys: they are isolated from these.
 """
 
 import logging
 import os
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from secrets import token_hex
 from urllib.parse import urlsplit
 
 from sqlalchemy import make_url
 
 import pilotage
 from cs_config.tree.address import QueueAddress
-from matcher import demand
-from matcher.request import match_request
-from matcher.request.match_request import MatchCaller
 from pilotage.cli.errors import CommandRefused
+from pilotage.cli.processes import director
 from pilotage.cli.settings import Settings
-from pilotage.fabric.pilot import offer
+from pilotage.client.api import ApiError, ServiceAway, ServiceClient
+from pilotage.fabric.batch import local_host
+from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, JobResources, ReliableSystem
+from pilotage.fabric.batch.local_host import LocalHost
+from pilotage.fabric.cycle_summaries import DirectorSummary
+from pilotage.fabric.director import targets
+from pilotage.fabric.director.director import Director
+from pilotage.fabric.director.recorded_pilots import Status
+from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, QueueTarget
 from pilotage.fabric.pilot.errors import HostTrouble
-from pilotage.fabric.pilot.node import facts
 from pilotage.fabric.pilot.payload import isolation
-from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
+from pilotage.service.auth import callers
 from pilotage.service.services import Services
-from requirements.errors import PilotageError
+from taskqueue.db import database
+from taskqueue.jobs import log as job_log
+from taskqueue.sites.processes import FORGOTTEN
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class LocalQueue:
-    """A queue with the VO that a pilot would serve there."""
-
-    vo: str
-    address: QueueAddress
-
-
-def list_queues_with_work(parts: Services, site: str) -> list[LocalQueue]:
-    """The queues of a site, each with a VO, for which jobs wait now."""
-    config = parts.live.current
-    usable = [
-        LocalQueue(vo=vo, address=address)
-        for address in config.addresses
-        if address.site == site
-        for vo in sorted(config.vos)
-        if config.usable(address, vo)
-    ]
-    return [post for post in usable if _has_work(parts, post)]
-
-
-def _has_work(parts: Services, post: LocalQueue) -> bool:
-    """Match with the offer that a pilot would send; a rejected request counts as no work."""
-    address = post.address
-    place = QueuePlace(site=address.site, ce=address.ce, queue=address.queue)
-    values = {
-        name: list(each.value) if isinstance(each.value, tuple) else each.value
-        for name, each in parts.live.current.parameters(address, post.vo).items()
-    }
-    offered = offer.make_offer(place, Slot(), JobFilters(), values, facts.measure_facts())
-    caller = MatchCaller(subject="pilotage up", vos=frozenset({post.vo}), queue=address)
-    try:
-        request = match_request.read_resource(offered.at(0))
-        return bool(demand.get_matching_task_queues(parts.matcher, request, caller))
-    except PilotageError as error:
-        log.warning("no local pilots for the VO %s at %s: %s", post.vo, address, error)
-        return False
-
-
-#: Seconds between two checks for work.
-_EVERY = 1.0
-#: After a pilot that ended sooner than this, in seconds, the next one for its queue is delayed …
-_HASTY = 3.0
-#: … by this many seconds if it succeeded …
-_PAUSE = 3.0
-#: … or this many if it failed.
-_PENALTY = 30.0
+#: Name of the director, and of its batch system.
+NAME = "local"
+#: Seconds between two looks for a change; a cycle without one is due after the longest pause.
+_EVERY, _LONGEST_PAUSE = 1.0, 10.0
+#: Seconds until a report is missed: more than the longest pause.
+_REPORTED_EVERY = 60.0
+#: Seconds without pilots after failed ones.
+_PAUSE, _MOST_PAUSE = 30.0, 300.0
 #: Seconds that pilots have at shutdown to return their jobs.
 _GRACE = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
-    post: LocalQueue
-    process: subprocess.Popen[bytes]
-    directory: Path
-    since: float
+class PilotHost(LocalHost):
+    """This host with a number of places for pilots, whatever the queues are said to have."""
+
+    def submit(self, job: BatchJob) -> str:
+        """Start a pilot as soon as a place is free."""
+        return super().submit(replace(job, resources=JobResources()))
+
+    def capacity(self) -> Mapping[str, Capacity]:
+        """Nothing: places are not cores."""
+        return {}
+
+    def end_all(self) -> None:
+        """End all pilots; each returns its job."""
+        stamps = self.survey((), targets.stamp_prefix(NAME)).stamps
+        handles = [Handle(stamp=stamp) for stamp in stamps]
+        self.kill(handles)
+        deadline = time.monotonic() + self.grace + _EVERY
+        while self.survey(handles, targets.stamp_prefix(NAME)).stamps and time.monotonic() < deadline:
+            time.sleep(0.1)
 
 
+@dataclass(slots=True, kw_only=True)
 class LocalPilots:
-    """Runs as many pilots as there is work for, up to a maximum."""
+    """A director of one site whose pilots run on this host, in a thread.
 
-    def __init__(
-        self,
-        *,
-        most: int,
-        wanted: Callable[[], Sequence[LocalQueue]],
-        environment: Callable[[LocalQueue, str], Mapping[str, str]],
-        directory: Path,
-        words: Sequence[str] = (),
-    ) -> None:
-        """Prepare the thread; `start` starts it.
+    A cycle is due when the configuration or a job has changed, and while pilots or jobs are there.
+    """
 
-        Args:
-            most: Maximum number of pilots at a time.
-            wanted: Lists the queues that have waiting jobs now.
-            environment: Variables of a pilot, with service and token, given its queue and stamp.
-            directory: Parent of the working directories.
-            words: Further arguments of each pilot.
-        """
-        self._most = most
-        self._wanted = wanted
-        self._environment = environment
-        self._directory = directory
-        self._words = words
-        self._running: list[_Running] = []
-        self._not_before: dict[LocalQueue, float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="local-pilots", daemon=True)
+    parts: Services
+    site: str
+    url: str
+    host: PilotHost
+    authorities: Path | None = None
+    words: Sequence[str] = ()  #: further arguments of each pilot
+    clock: Callable[[], float] = time.monotonic  #: seconds
+    _director: Director | None = None
+    _clients: ExitStack = field(default_factory=ExitStack)
+    _served: tuple[Sequence[str], Sequence[QueueAddress]] = ((), ())  #: VOs and queues of the director
+    _seen: tuple[int, int] = (0, 0)  #: version of the configuration and end of the job log at the last cycle
+    _due_at: float = 0.0
+    _problems: frozenset[str] = frozenset()  #: of the last cycle, which are logged
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="local-pilots", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop all pilots; each returns its job."""
         self._stop.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
-        for each in self._running:
-            each.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE
-        for each in self._running:
-            _end(each.process, deadline - time.monotonic())
-        self._reap()
+        self._close_director()
+        self.host.end_all()
 
-    def look(self) -> None:
-        """Remove ended pilots, and start new ones for queues with work."""
-        self._reap()
-        if len(self._running) >= self._most:
-            return
-        now = time.monotonic()
-        posts = [post for post in self._wanted() if self._not_before.get(post, 0.0) <= now]
-        # The one with the fewest pilots first, so that every queue with work gets one.
-        while posts and len(self._running) < self._most:
-            post = min(posts, key=lambda each: (self._count(each), each))
-            self._launch(post)
-
-    def _count(self, post: LocalQueue) -> int:
-        return sum(each.post == post for each in self._running)
+    def look(self) -> DirectorSummary | None:
+        """Run a cycle if one is due."""
+        with database.reading(self.parts.engine) as conn:
+            now = self.parts.live.current.version, job_log.read_end(conn).log_id
+        if now == self._seen and self.clock() < self._due_at:
+            return None
+        self._seen = now
+        self._follow_configuration()
+        if self._director is None:
+            summary = DirectorSummary(at=self.parts.clock())
+        else:
+            summary = self._director.cycle(self.parts.clock())
+        is_busy = summary.jobs or summary.waiting or summary.running or summary.submitted
+        self._due_at = self.clock() + (_EVERY if is_busy else _LONGEST_PAUSE)
+        self._log(summary)
+        return summary
 
     def _run(self) -> None:
         while not self._stop.wait(_EVERY):
             try:
                 self.look()
+            except (ServiceAway, ApiError) as error:
+                log.warning("no local pilots are started in this cycle: %s", error)
             except Exception:
-                log.exception("the check of local pilots failed")
+                log.exception("the cycle of local pilots failed")
 
-    def _launch(self, post: LocalQueue) -> None:
-        stamp = token_hex(8)
-        directory = self._directory / stamp
-        directory.mkdir(mode=0o700, parents=True)
-        place = post.address
-        command = [
-            *(sys.executable, "-m", "pilotage.cli", "pilot"),
-            *("--site", place.site, "--ce", place.ce, "--queue", place.queue),
-            *("--max-empty", "1"),  # an idle pilot makes room for one that is needed
-            *self._words,
-        ]
-        with (directory / "pilot.log").open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=directory,
-                env={**os.environ, **self._environment(post, stamp)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C must not reach the pilots: `stop` terminates them
-            )
-        self._running.append(
-            _Running(post=post, process=process, directory=directory, since=time.monotonic())
+    def _follow_configuration(self) -> None:
+        """Open another director where VOs or queues have changed; it finds the pilots of the former one."""
+        config = self.parts.live.current
+        queues = [each for each in config.addresses if each.site == self.site]
+        vos = [vo for vo in sorted(config.vos) if any(config.usable(each, vo) for each in queues)]
+        served = tuple(vos), tuple(queues)
+        if served == self._served:
+            return
+        self._close_director()
+        self._served = served
+        if vos:
+            self._director = self._open_director(vos, [str(each) for each in queues])
+
+    def _open_director(self, vos: Collection[str], queues: Collection[str]) -> Director:
+        system = ReliableSystem(name=NAME, system=self.host)
+        return Director(
+            sites=DirectorTargets(
+                queues={
+                    each: QueueTarget(queue=each, system=NAME, batch_queue=local_host.QUEUE)
+                    for each in queues
+                },
+                systems={NAME: system},
+                options=DirectorOptions(name=NAME, pause=_PAUSE, longest_pause=_MOST_PAUSE),
+                script=director.pilot_script(self.words, url=self.url, pythons=(sys.executable,)),
+                service=self.url,
+                places=self.host.cores,
+            ),
+            clients={vo: self._open_client(vo) for vo in vos},
+            every=_REPORTED_EVERY,
         )
 
-    def _reap(self) -> None:
-        ended = [each for each in self._running if each.process.poll() is not None]
-        self._running = [each for each in self._running if each.process.poll() is None]
-        for each in ended:
-            failed = each.process.returncode != 0
-            if failed:
-                log.warning("a local pilot ended with status %d: %s", each.process.returncode, each.directory)
-            else:
-                shutil.rmtree(each.directory, ignore_errors=True)
-            now = time.monotonic()
-            if now - each.since < _HASTY:
-                self._not_before[each.post] = now + (_PENALTY if failed else _PAUSE)
+    def _open_client(self, vo: str) -> ServiceClient:
+        tokens = DirectorTokens(parts=self.parts, vo=vo, site=self.site)
+        client = ServiceClient(self.url, tokens, authorities=self.authorities, proxy="none")
+        return self._clients.enter_context(client)
+
+    def _close_director(self) -> None:
+        if self._director is not None:
+            self._director.expected = FORGOTTEN.total_seconds()  # it is missed by nobody until then
+            self._director.end()
+        self._clients.close()
+        self._director, self._served = None, ((), ())
+
+    def _log(self, summary: DirectorSummary) -> None:
+        """Log problems that the last cycle did not have, and pilots that failed."""
+        problems = frozenset((*summary.away, *summary.list_problems()))
+        problems |= {f"no pilots of {each} for a while: the last ones failed" for each in summary.paused}
+        for problem in sorted(problems - self._problems):
+            log.warning("local pilots: %s", problem)
+        self._problems = problems
+        if failed := summary.ended[Status.FAILED] + summary.ended[Status.ABORTED]:
+            log.warning("%d local pilots failed: see `pilotage pilots`", failed)
 
 
-def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    try:
-        process.wait(max(patience, 0.1))
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorTokens:
+    """Tokens of a director, made by the service that runs in the same process: a new one for each request."""
+
+    parts: Services
+    vo: str
+    site: str
+
+    def __call__(self) -> str:
+        """The token to use now."""
+        grant = callers.grant(role="director", vo=self.vo, site=self.site)
+        return self.parts.tokens.mint(grant, now=self.parts.clock())[0]
+
+    def reject(self, _token: str) -> None:
+        """Another one would be refused as well."""
+
+    def keep(self, _token: str) -> None:
+        """Nothing: they are not renewed."""
+
+    def is_due(self) -> bool:
+        """Never."""
+        return False
 
 
 #: Suffixes of the files of an SQLite database.
 _BESIDE = ("", "-wal", "-shm", "-journal")
 #: Directories of the default sockets of PostgreSQL, where it trusts connections of our account.
 _POSTGRESQL = ("/run/postgresql", "/var/run/postgresql")
+
+
+def pilot_words(chosen: Settings) -> tuple[str, ...]:
+    """Arguments of each pilot."""
+    trusted = () if chosen.authorities is None else (f"--ca={chosen.authorities.absolute()}",)
+    # An idle pilot makes room for one that is needed.
+    return ("--max-empty=1", *trusted, *isolation_words(chosen))
 
 
 def isolation_words(chosen: Settings) -> tuple[str, ...]:

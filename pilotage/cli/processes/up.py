@@ -17,7 +17,7 @@ from pilotage.cli import home_directory, output, process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, harmless
 from pilotage.cli.processes import agent, local_pilots, serve, tls, worker
 from pilotage.cli.processes.agent import AgentContext
-from pilotage.cli.processes.local_pilots import LocalPilots, LocalQueue
+from pilotage.cli.processes.local_pilots import LocalPilots, PilotHost
 from pilotage.cli.settings import Settings
 from pilotage.client import connection
 from pilotage.service.app import create_app
@@ -128,12 +128,15 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         def ready() -> None:
             renew(parts.clock())
             stack.enter_context(wiring.repeat_in_thread(renew, name="client-env", every=_RENEW_EVERY))
-            local.start()
+            if local is not None:
+                local.start()
             show_banner(chosen, parts, url, as_json=as_json)
 
-        serve.serve_application(
-            create_app(parts), bound, chosen, tls=tls_context, ready=ready, ending=local.stop
-        )
+        def ending() -> None:
+            if local is not None:
+                local.stop()
+
+        serve.serve_application(create_app(parts), bound, chosen, tls=tls_context, ready=ready, ending=ending)
     if not as_json:
         typer.echo("Stopped. Start it again to continue.")
 
@@ -145,21 +148,17 @@ def _url(chosen: Settings, bound: socket.socket) -> str:
     return chosen.url or serve.url_of(bound, tls=True)
 
 
-def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots:
-    def environment(post: LocalQueue, stamp: str) -> dict[str, str]:
-        grant = callers.grant(role="pilot", vo=post.vo, queue=str(post.address), stamp=stamp)
-        token, _ = parts.tokens.mint(grant, now=parts.clock())
-        return connection.client_variables(url=url, token=token, authorities=chosen.authorities)
-
-    def wanted() -> list[LocalQueue]:
-        return local_pilots.list_queues_with_work(parts, chosen.site) if chosen.site is not None else []
-
+def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots | None:
+    if chosen.site is None:
+        return None
+    host = PilotHost(directory=str(chosen.home / "pilots"), cores=chosen.pilots, memory=0)
     return LocalPilots(
-        most=chosen.pilots,
-        wanted=wanted,
-        environment=environment,
-        directory=chosen.home / "pilots",
-        words=local_pilots.isolation_words(chosen),
+        parts=parts,
+        site=chosen.site,
+        url=url,
+        host=host,
+        authorities=chosen.authorities,
+        words=local_pilots.pilot_words(chosen),
     )
 
 

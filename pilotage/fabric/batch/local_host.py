@@ -38,8 +38,6 @@ from requirements.errors import format_count
 
 #: The only queue.
 QUEUE = "local"
-#: Between the signals TERM and KILL.
-_GRACE = 10.0  # seconds
 #: Bytes of an entry, and of a process's own mark, at most.
 _MOST_ENTRY, _MOST_MARK = 10_000, 100
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -96,6 +94,7 @@ class LocalHost:
     directory: str  #: where jobs are kept, absolute
     cores: int
     memory: int  #: MB
+    grace: float = 10.0  #: seconds between the signals TERM and KILL
     clock: Callable[[], float] = time.time
 
     def submit(self, job: BatchJob) -> str:
@@ -234,7 +233,7 @@ class LocalHost:
         seen = self._look(entries)
         alive = [each for each in seen if each.alive]
         for each in alive:
-            if each.entry.killed_at is not None and self.clock() - each.entry.killed_at > _GRACE:
+            if each.entry.killed_at is not None and self.clock() - each.entry.killed_at > self.grace:
                 _signal(each, signal.SIGKILL)
         cores = self.cores - sum(self._cores(each.entry) for each in alive)
         memory = self.memory - sum(each.entry.resources.memory or 0 for each in alive)

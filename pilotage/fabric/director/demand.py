@@ -89,6 +89,19 @@ def decide_pilots(situation: DemandSituation, chance: random.Random) -> PilotDec
     return PilotDecision(new=plan.list_new(), unserved=unserved)
 
 
+def share_places(
+    new: Mapping[TargetGroup, int], existing: Mapping[TargetGroup, int], places: int
+) -> Mapping[TargetGroup, int]:
+    """Of the new pilots as many as there are free places for; groups with fewest `existing` come first."""
+    found = Counter[TargetGroup]()
+    for _ in range(places):
+        left = [group for group in new if found[group] < new[group]]
+        if not left:
+            break
+        found[min(left, key=lambda each: (existing.get(each, 0) + found[each], each))] += 1
+    return found
+
+
 def count_slots_for(jobs: int, part: float) -> int:
     """Slots that equal jobs fill if each takes a part of one."""
     return math.ceil(jobs / _fitting(1, part))

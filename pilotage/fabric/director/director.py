@@ -20,7 +20,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient
@@ -39,7 +39,7 @@ from pilotage.fabric.director import (
 )
 from pilotage.fabric.director import recorded_pilots as director_pilots
 from pilotage.fabric.director.bad_nodes import BadNodes
-from pilotage.fabric.director.demand import DemandSituation, Place, QueueLimits, QueueRoom
+from pilotage.fabric.director.demand import DemandSituation, PilotDecision, Place, QueueLimits, QueueRoom
 from pilotage.fabric.director.matcher_client import UnservedWork, VoDemand
 from pilotage.fabric.director.queue_states import ReportedQueue
 from pilotage.fabric.director.recorded_pilots import (
@@ -304,7 +304,7 @@ class Director:
             late={group: late for group, (_, late) in counted.items()},
             most=_lowest(on_trial, self._limit_by_places(by_group, groups, rooms)),
         )
-        decision = demand.decide_pilots(situation, self.chance)
+        decision = self._limit_to_places(demand.decide_pilots(situation, self.chance), pilots, by_group)
         self._unserved = decision.unserved
         judged = [each for each in pilots if all((each.vo, queue) not in paused for queue in each.queues)]
         others = director_pilots.list_others(judged, by_group, {each.vo for each in demands})
@@ -328,6 +328,19 @@ class Director:
             for each in demands
         }
         return chosen, too_many, {each.vo: each for each in demands}
+
+    def _limit_to_places(
+        self,
+        decision: PilotDecision,
+        pilots: Iterable[DirectorPilot],
+        by_group: Mapping[TargetGroup, Iterable[DirectorPilot]],
+    ) -> PilotDecision:
+        """The decision with no more pilots than there are free places for all queues together."""
+        if self.sites.places is None:
+            return decision
+        free = self.sites.places - sum(each.status in ACTIVE for each in pilots)
+        existing = {group: sum(each.status in ACTIVE for each in own) for group, own in by_group.items()}
+        return replace(decision, new=demand.share_places(decision.new, existing, free))
 
     def _find_bad_nodes(self, pilots: Iterable[DirectorPilot], now: datetime) -> Mapping[Place, BadNodes]:
         """The nodes that new pilots avoid, by VO and queue; none of a queue that seems to have no others."""

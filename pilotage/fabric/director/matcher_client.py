@@ -25,6 +25,8 @@ Way = tuple[str, tuple[str, ...]]
 _MOST = 1000
 _MOST_BYTES = 3_000_000
 _MOST_VALUES = 600_000
+#: Pilots at a queue where the tree states no limit.
+_USUAL_LIMIT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +199,7 @@ def fetch_demand(
         vo=vo,
         work=work,
         pools=pools,
-        limits={queue: _limits(values) for queue, values in parameters.items()},
+        limits={queue: _limits(values, sites.places or _USUAL_LIMIT) for queue, values in parameters.items()},
         slots={(each.target.broker, each.target.queue): each.target.resources for each in found},
         too_small=tuple(_list_too_small(found, parameters)),
         problems=tuple(problems),
@@ -379,12 +381,10 @@ def build_request(
     return said
 
 
-def _limits(parameters: Mapping[str, object]) -> QueueLimits:
-    usual = QueueLimits()
+def _limits(parameters: Mapping[str, object], usual: int) -> QueueLimits:
     total, waiting = _number(parameters, "maxtotaljobs"), _number(parameters, "maxwaitingjobs")
     return QueueLimits(
-        total=usual.total if total is None else int(total),
-        waiting=usual.waiting if waiting is None else int(waiting),
+        total=usual if total is None else int(total), waiting=usual if waiting is None else int(waiting)
     )
 
 

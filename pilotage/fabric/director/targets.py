@@ -401,6 +401,7 @@ class DirectorTargets:
     script: Callable[[PilotScript], str] = field(repr=False)  #: makes the text that a batch system runs
     brokers: Mapping[str, Broker] = field(default_factory=dict)  #: by name
     service: str = ""  #: address of the service
+    places: int | None = None  #: for pilots of all queues together; None: as many as the queues allow
     #: By batch system, the vocabularies of the flags that it takes; left out: those of all submit commands.
     languages: Mapping[str, Sequence[Vocabulary]] = field(default_factory=dict)
 

@@ -161,6 +161,14 @@ def test_a_broker_picks_where_it_may_and_jobs_with_fewer_choices_get_their_room(
     assert decided(DemandSituation(work=work, rooms=alike(rooms))) == {anywhere: 2, there: 3}
 
 
+def test_few_places_go_to_those_with_fewest_pilots_and_no_more_than_they_want() -> None:
+    one, two, three = (TargetGroup(vo="cms", queues=(name,)) for name in "abc")
+
+    assert demand.share_places({one: 9, two: 9, three: 1}, {one: 2}, 5) == {two: 3, one: 1, three: 1}
+    assert demand.share_places({one: 1, two: 1}, {}, 5) == {one: 1, two: 1}
+    assert demand.share_places({one: 9}, {one: 2}, -1) == {}
+
+
 def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
     groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
     rooms = {queue: QueueRoom(pilots=100) for queue in QUEUES}
