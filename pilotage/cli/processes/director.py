@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,16 +16,14 @@ from pathlib import Path
 from threading import Event
 from typing import Annotated
 
-import typer
-
-from pilotage.cli import errors, options, output, process_setup, settings
-from pilotage.cli.errors import REFUSED
-from pilotage.cli.processes import site_file
-from pilotage.cli.processes.site_file import TokenFile
+from pilotage.cli import options, output, settings
+from pilotage.cli.processes import site_process
+from pilotage.cli.processes.token_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric import bundle, node_script
-from pilotage.fabric.batch.settings import Connections
+from pilotage.fabric.batch.settings import Connections, SystemSettings
+from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
 from pilotage.fabric.director.director import Director
@@ -40,24 +38,6 @@ from requirements.values import fold
 def read_director_file(file: Path) -> DirectorFile:
     """The settings in the file of a director."""
     return configuration.read_file(settings.load_yaml(file, InvalidDirector), str(file))
-
-
-def find_tree_queues(described: DirectorFile, file: Path) -> DirectorFile:
-    """The file with the queues of the resource tree that it selects, as the tree is now."""
-    if described.from_tree is None:
-        return described
-    found: dict[str, TreeQueue] = {}
-    sites = described.from_tree.site or ("",)
-    with ExitStack() as stack:
-        for vo, each in described.vos.items():
-            client = stack.enter_context(_client(described, vo, each.token_file))
-            for site in sites:
-                filters = {"vo": vo, **({"site": site} if site else {})}
-                for row in output.read_pages("queues", partial(client.queues, filters)).entries:
-                    found.setdefault(
-                        row["queue"], TreeQueue(queue=row["queue"], parameters=row["parameters"])
-                    )
-    return configuration.add_tree_queues(described, found.values(), str(file))
 
 
 @contextmanager
@@ -125,8 +105,6 @@ def pilot_script(
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a running cycle gets to end after a signal; killing it loses nothing.
-_LAST_CYCLE = 30.0
 #: Seconds after which the queues of the resource tree are read again though no new version was seen.
 _TREE_SECONDS = 600.0
 #: Seconds until a director that runs single cycles is overdue.
@@ -141,46 +119,142 @@ def director(
     config: Annotated[
         Path, options.option("FILE", "Director file: service, VOs, batch systems and queues.", "--config")
     ],
-    once: site_file.Once = False,
-    check: site_file.Check = False,
+    once: site_process.Once = False,
+    check: site_process.Check = False,
 ) -> None:
     """Submit pilots to batch queues, as many as there is work for, and follow them.
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     """
-    process_setup.configure_logs(chosen.log_level, as_json=as_json)
-    process_setup.raise_file_limit()
-    described = read_director_file(config)
-    site_file.warn_of_readable([each.token_file for each in described.vos.values()], described.systems)
-    _warn_of_risks(described)
-    if check:
-        status = _check(described, config, as_json=as_json)
-    elif once:
-        status = _once(described, config, as_json=as_json)
-    else:
-        status = process_setup.run_apart(
-            lambda: _run_shown(described, config, as_json=as_json), patience=_LAST_CYCLE
-        )
-    if status:
-        raise typer.Exit(status)
+    process = DirectorProcess(described=read_director_file(config), file=config)
+    site_process.run(process, chosen, once=once, check=check, as_json=as_json)
 
 
-def _warn_of_risks(described: DirectorFile) -> None:
-    """Warn of what jobs could do to each other, and of a host that does not isolate its own jobs."""
-    risks = configuration.list_isolation_risks(described)
-    for risk in (*risks, *configuration.list_shared_accounts(described)):
-        log.warning("%s", risk)
-    if risks or all(each.kind != "local" for each in described.systems.values()):
-        return
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectorProcess:
+    """A director with its file, which may select queues of the resource tree."""
+
+    described: DirectorFile
+    file: Path
+
+    @property
+    def secrets(self) -> Collection[Path]:
+        """The tokens."""
+        return [each.token_file for each in self.described.vos.values()]
+
+    @property
+    def systems(self) -> Mapping[str, SystemSettings]:
+        """The batch systems by name."""
+        return self.described.systems
+
+    def list_risks(self) -> Collection[str]:
+        """What jobs could do to each other, and why a host does not isolate its own jobs."""
+        risks = configuration.list_isolation_risks(self.described)
+        shared = configuration.list_shared_accounts(self.described)
+        if risks or all(each.kind != "local" for each in self.systems.values()):
+            return [*risks, *shared]
+        missing = _find_missing_isolation()
+        return [
+            *shared,
+            *(
+                [f"jobs on this host are not isolated from pilots and each other: {missing}"]
+                if missing
+                else []
+            ),
+        ]
+
+    def check(self) -> Mapping[str, str]:
+        """Check the queues, what is stated of them, and the batch systems with their directories."""
+        with open_director(self.find_tree_queues()) as made:
+            self._require_slots(made, with_unknown=True)
+            return made.check_systems()
+
+    def run_once(self) -> DirectorSummary:
+        """Run one cycle."""
+        with open_director(self.find_tree_queues()) as made:
+            self._require_slots(made)
+            made.patience, made.expected = self.described.system_timeout, _ONCE
+            summary = made.cycle(datetime.now(UTC))
+            made.end()
+        return summary
+
+    def run(self, stop: Event, show: Callable[[DirectorSummary], None]) -> None:
+        """Run cycles, with another director whenever the queues have changed."""
+        found, is_start = self._wait_for_queues(stop), True
+        while found is not None:
+            with open_director(found) as made:
+                self._compare_slots(made, is_start=is_start)
+                is_start, changed = False, None
+                tree = TreeWatch(process=self, found=found)
+                while not stop.is_set() and (changed := tree.find_changed(made.config_version)) is None:
+                    site_process.isolate_errors("the cycle", lambda: show(made.cycle(datetime.now(UTC))))
+                    stop.wait(self.described.polling_time)
+                made.end()
+                found = changed
+
+    def find_tree_queues(self) -> DirectorFile:
+        """The file with the queues of the resource tree that it selects, as the tree is now."""
+        described = self.described
+        if described.from_tree is None:
+            return described
+        found: dict[str, TreeQueue] = {}
+        sites = described.from_tree.site or ("",)
+        with ExitStack() as stack:
+            for vo, each in described.vos.items():
+                client = stack.enter_context(_client(described, vo, each.token_file))
+                for site in sites:
+                    filters = {"vo": vo, **({"site": site} if site else {})}
+                    for row in output.read_pages("queues", partial(client.queues, filters)).entries:
+                        found.setdefault(
+                            row["queue"], TreeQueue(queue=row["queue"], parameters=row["parameters"])
+                        )
+        return configuration.add_tree_queues(described, found.values(), str(self.file))
+
+    def _require_slots(self, made: Director, *, with_unknown: bool = False) -> None:
+        """Refuse a file that requests for slots what their queues do not have."""
+        if wrong := made.check_slots(with_unknown=with_unknown):
+            raise InvalidDirector(
+                [
+                    Problem(
+                        path=f"queues/{each.partition(': ')[0]}",
+                        message=each.partition(": ")[2],
+                        file=str(self.file),
+                    )
+                    for each in wrong
+                ]
+            )
+
+    def _compare_slots(self, made: Director, *, is_start: bool) -> None:
+        """Refuse a file whose slots are larger than their queues; later such queues just get no pilots."""
+        try:
+            self._require_slots(made)
+        except (ServiceAway, ApiError) as error:
+            log.warning("the slots cannot be compared with their queues yet: %s", error)
+        except InvalidDirector as error:
+            if is_start:
+                raise
+            log.warning("the tree has changed: %s", error)
+
+    def _wait_for_queues(self, stop: Event) -> DirectorFile | None:
+        """The file with its queues of the tree, as soon as the service answers; None: we have to stop."""
+        while not stop.is_set():
+            try:
+                return self.find_tree_queues()
+            except (ServiceAway, ApiError) as error:
+                log.warning("the queues of the tree are not known yet: %s", error)
+            stop.wait(self.described.polling_time)
+        return None
+
+
+def _find_missing_isolation() -> str:
+    """Why jobs on this host are not isolated; empty: they are."""
     chosen = isolation.choose_isolation(
         isolation.STRONGEST, command=None, image=None, hidden=(), own=os.environ
     )
     try:
-        missing = isolation.find_working(chosen, below=Path(tempfile.gettempdir()), own=os.environ).missing
+        return isolation.find_working(chosen, below=Path(tempfile.gettempdir()), own=os.environ).missing
     except HostTrouble as error:
-        missing = str(error)
-    if missing:
-        log.warning("jobs on this host are not isolated from pilots and each other: %s", missing)
+        return str(error)
 
 
 def _list_problems_of_isolation(described: DirectorFile) -> list[str]:
@@ -190,83 +264,12 @@ def _list_problems_of_isolation(described: DirectorFile) -> list[str]:
     return [*risks, *shared] if risks and shared else []
 
 
-def _check(described: DirectorFile, file: Path, *, as_json: bool) -> int:
-    """Check the queues, what is stated of them, the batch systems, and that their directories take files."""
-    with open_director(find_tree_queues(described, file)) as made:
-        _require_slots(made, file, with_unknown=True)
-        return site_file.show_check(made.check_systems(), as_json=as_json)
-
-
-def _once(described: DirectorFile, file: Path, *, as_json: bool) -> int:
-    with open_director(find_tree_queues(described, file)) as made:
-        _require_slots(made, file)
-        made.patience, made.expected = described.system_timeout, _ONCE
-        summary = made.cycle(datetime.now(UTC))
-        made.end()
-    output.report_cycle(summary, as_json=as_json)
-    return REFUSED if summary.has_failed else 0
-
-
-def _require_slots(made: Director, file: Path, *, with_unknown: bool = False) -> None:
-    """Refuse a file that requests for slots what their queues do not have."""
-    if wrong := made.check_slots(with_unknown=with_unknown):
-        raise InvalidDirector(
-            [
-                Problem(
-                    path=f"queues/{each.partition(': ')[0]}", message=each.partition(": ")[2], file=str(file)
-                )
-                for each in wrong
-            ]
-        )
-
-
-def _run_shown(described: DirectorFile, file: Path, *, as_json: bool) -> int:
-    """Run until a signal; errors are shown here, since this is a process of its own."""
-    stop = process_setup.stop_on_signals()
-    try:
-        found = _wait_for_queues(described, file, stop)
-        is_start = True
-        while found is not None:
-            with open_director(found) as made:
-                _compare_slots(made, file, is_start=is_start)
-                is_start = False
-                tree = TreeWatch(described=described, found=found, file=file)
-                found = _run(made, stop, every=described.polling_time, as_json=as_json, tree=tree)
-    except Exception as error:  # noqa: BLE001 - the entry point of this process
-        return errors.show(error, as_json=as_json)
-    return 0
-
-
-def _compare_slots(made: Director, file: Path, *, is_start: bool) -> None:
-    """Refuse a file whose slots are larger than their queues; later such queues just get no pilots."""
-    try:
-        _require_slots(made, file)
-    except (ServiceAway, ApiError) as error:
-        log.warning("the slots cannot be compared with their queues yet: %s", error)
-    except InvalidDirector as error:
-        if is_start:
-            raise
-        log.warning("the tree has changed: %s", error)
-
-
-def _wait_for_queues(described: DirectorFile, file: Path, stop: Event) -> DirectorFile | None:
-    """The file with its queues of the tree, as soon as the service answers; None: we have to stop."""
-    while not stop.is_set():
-        try:
-            return find_tree_queues(described, file)
-        except (ServiceAway, ApiError) as error:
-            log.warning("the queues of the tree are not known yet: %s", error)
-        stop.wait(described.polling_time)
-    return None
-
-
 @dataclass(slots=True, kw_only=True)
 class TreeWatch:
     """Finds out when the part of the tree that a file selects has changed."""
 
-    described: DirectorFile
+    process: DirectorProcess
     found: DirectorFile  #: the file with its queues, as they were read last
-    file: Path
     clock: Callable[[], float] = time.monotonic  #: seconds
     _read_at: float = field(init=False)
     _version: int = 0  #: of the configuration, when it was read last
@@ -281,11 +284,11 @@ class TreeWatch:
         next cycle; that the tree contradicts the file stays so until it changes.
         """
         is_due = version != self._version or self.clock() - self._read_at >= _TREE_SECONDS
-        if self.described.from_tree is None or not is_due:
+        if self.process.described.from_tree is None or not is_due:
             return None
         now = self.found
         try:
-            now = find_tree_queues(self.described, self.file)
+            now = self.process.find_tree_queues()
         except (ServiceAway, ApiError) as error:
             log.warning("the queues of the tree stay as they were: %s", error)
             return None
@@ -293,25 +296,3 @@ class TreeWatch:
             log.warning("the queues of the tree stay as they were: %s", error)
         self._read_at, self._version = self.clock(), version
         return None if now == self.found else now
-
-
-def _run(
-    made: Director,
-    stop: Event,
-    *,
-    every: float,
-    as_json: bool,
-    tree: TreeWatch,
-) -> DirectorFile | None:
-    """Run cycles until the queues change, which are returned, or a signal comes: None."""
-    changed = None
-    while not stop.is_set() and (changed := tree.find_changed(made.config_version)) is None:
-        try:
-            output.report_cycle(made.cycle(datetime.now(UTC)), as_json=as_json)
-        except (ServiceAway, ApiError) as error:
-            log.error("the cycle was interrupted, the next one continues: %s", error)  # noqa: TRY400 - not our bug
-        except Exception:
-            log.exception("the cycle failed")
-        stop.wait(every)
-    made.end()
-    return changed

@@ -7,27 +7,26 @@ import logging
 import os
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
 
-from pilotage.cli import options, output, process_setup, settings
-from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage
+from pilotage.cli import options, output, settings
+from pilotage.cli.errors import CommandRefused, WrongUsage
 from pilotage.cli.output import LOCAL_JOBS, Column, Entry
-from pilotage.cli.processes import site_file
-from pilotage.cli.processes.site_file import TokenFile
+from pilotage.cli.processes import site_process
+from pilotage.cli.processes.token_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
-from pilotage.fabric.batch.settings import Connections, list_private_paths, open_system
+from pilotage.fabric.batch.settings import Connections, SystemSettings, list_private_paths, open_system
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.director import system_check, targets
@@ -43,12 +42,11 @@ from pilotage.fabric.manager import journal as journals
 from pilotage.fabric.manager.context import ManagerContext
 from pilotage.fabric.manager.grid_job import GridJob, job_type
 from pilotage.fabric.manager.job_types import Handler
-from pilotage.fabric.manager.journal import Journal, StateUnusable
+from pilotage.fabric.manager.journal import Journal
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSystem
-from pilotage.fabric.pilot.service import credentials, heartbeat
+from pilotage.fabric.pilot.service import heartbeat
 from pilotage.fabric.pilot.service import transport as service_transport
-from pilotage.fabric.pilot.service.credentials import TokenRenewal
 from pilotage.fabric.pilot.service.transport import Away, Proxy, Refused, Transport
 from pilotage.fabric.pilot.settings import QueuePlace
 from requirements.errors import Problem, did_you_mean
@@ -87,8 +85,6 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
             ),
         )
         manager = Manager(context)
-        life = credentials.life_left(credentials.read_claims(tokens()), time.time())
-        stack.enter_context(TokenRenewal(service, life=life).going_on())
         leases = GatewayLeases(service=service, manager=manager, permits=permits)
         yield Gateway(
             manager=manager,
@@ -126,7 +122,7 @@ def _open_token(described: GatewayFile) -> TokenFile:
 
 def _open_service(described: GatewayFile, file: Path, tokens: TokenFile) -> GatewayService:
     transport = Transport(described.url, tokens, context=_tls(described, file), proxy=_proxy(described, file))
-    return GatewayService(transport, tokens.keep)
+    return GatewayService(transport, tokens)
 
 
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
@@ -253,8 +249,8 @@ def gateway(
     job: Annotated[
         int | None, options.option("ID", "With status: show the local jobs of this grid job.")
     ] = None,
-    once: site_file.Once = False,
-    check: site_file.Check = False,
+    once: site_process.Once = False,
+    check: site_process.Check = False,
 ) -> None:
     """Fetch grid jobs for the queues of a site and run each as several local jobs in its batch system.
 
@@ -267,105 +263,85 @@ def gateway(
         return
     if job is not None:
         raise WrongUsage("--job is for `pilotage gateway status`")
-    process_setup.configure_logs(chosen.log_level, as_json=as_json)
-    process_setup.raise_file_limit()
-    if check:
-        if status := _check(described, config, as_json=as_json):
-            raise typer.Exit(status)
-        return
-    with open_gateway(described, config) as made:
-        site_file.warn_of_readable([described.token_file, described.directory], described.systems)
-        if once:
-            if run_once(made, as_json=as_json).has_failed:
-                raise typer.Exit(REFUSED)
-        else:
-            _run(made, described, as_json=as_json)
+    process = GatewayProcess(described=described, file=config)
+    site_process.run(process, chosen, once=once, check=check, as_json=as_json)
 
 
-def _check(described: GatewayFile, file: Path, *, as_json: bool) -> int:
-    """Check the queues and the batch systems; the journal may be in use by a process that works."""
-    _handlers(described, file)
-    tokens = _open_token(described)
-    found = [
-        target
-        for vo in described.vos
-        for target in _compare_queues(_open_service(described, file, tokens), vo, described, file)
-    ]
-    with ExitStack() as stack:
-        systems = described.open_systems(Connections(stack=stack))
-        answers = system_check.check_systems(systems, dict.fromkeys(found), seconds=_CHECKED_WITHIN)
-    return site_file.show_check(answers, as_json=as_json)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayProcess:
+    """A gateway with its file."""
 
+    described: GatewayFile
+    file: Path
 
-def _compare_queues(
-    service: GatewayService, vo: str, described: GatewayFile, file: Path
-) -> list[QueueTarget]:
-    """The queues of the file; `InvalidGateway` with those that do not exist, or have less than it states."""
-    found, wrong = [each.to_target() for each in described.queues], []
-    for number, target in enumerate(found):
-        try:
-            parameters = service.queue_parameters(QueuePlace(*target.queue.split("/")), vo)
-            message = targets.find_contradictions(target, parameters)
-        except Refused as error:
-            message = f"{target.queue}: {error}"
-        except Away as error:
-            raise CommandRefused(f"{described.url}: {error}") from None
-        if message:
-            wrong.append(Problem(path=f"queues/{number}", message=message, file=str(file)))
-    if wrong:
-        raise InvalidGateway(wrong)
-    return found
+    @property
+    def secrets(self) -> Collection[Path]:
+        """The token, and the directory with the journal."""
+        return [self.described.token_file, self.described.directory]
 
+    @property
+    def systems(self) -> Mapping[str, SystemSettings]:
+        """The batch systems by name."""
+        return self.described.systems
 
-def run_once(made: Gateway, *, as_json: bool) -> GatewaySummary:
-    """Run one cycle of all parts, one after the other, and print its result."""
-    summary = made.talk(datetime.now(UTC))
-    made.manager.advance()
-    made.count(summary)
-    try:
-        made.leases.deliver()
-    except Away as error:
-        summary.away.append(str(error))
-    output.report_cycle(summary, as_json=as_json)
-    return summary
+    def list_risks(self) -> Collection[str]:
+        """None."""
+        return ()
 
+    def check(self) -> Mapping[str, str]:
+        """Check the queues and the batch systems; the journal may be in use by a process that works."""
+        described = self.described
+        _handlers(described, self.file)
+        service = _open_service(described, self.file, _open_token(described))
+        found = [target for vo in described.vos for target in self._compare_queues(service, vo)]
+        with ExitStack() as stack:
+            systems = described.open_systems(Connections(stack=stack))
+            return system_check.check_systems(systems, dict.fromkeys(found), seconds=_CHECKED_WITHIN)
 
-def _run(made: Gateway, described: GatewayFile, *, as_json: bool) -> None:
-    stop = process_setup.stop_on_signals()
-    every = described.job_polling_time
-    with ExitStack() as threads:
-        threads.enter_context(_repeat_in_thread("delivery", made.leases.deliver, every, stop))
-        for name in made.manager.systems:
-            advance = partial(made.manager.advance_system, name)
-            threads.enter_context(_repeat_in_thread(f"work {name}", advance, every, stop))
-        while not stop.is_set():
-            _isolate_errors(
-                "talk", lambda: output.report_cycle(made.talk(datetime.now(UTC)), as_json=as_json)
-            )
-            stop.wait(min(described.polling_time, made.leases.heartbeat_seconds or described.polling_time))
+    def run_once(self) -> GatewaySummary:
+        """Run one cycle."""
+        with open_gateway(self.described, self.file) as made:
+            return made.run_once(datetime.now(UTC))
+
+    def run(self, stop: Event, show: Callable[[GatewaySummary], None]) -> None:
+        """Run cycles with the service, and beside them those of each batch system and of delivery."""
+        every, polling_time = self.described.job_polling_time, self.described.polling_time
+        with open_gateway(self.described, self.file) as made, ExitStack() as threads:
+            threads.enter_context(_repeat_in_thread("delivery", made.leases.deliver, every, stop))
+            for name in made.manager.systems:
+                advance = partial(made.manager.advance_system, name)
+                threads.enter_context(_repeat_in_thread(f"work {name}", advance, every, stop))
+            while not stop.is_set():
+                site_process.isolate_errors("the cycle", lambda: show(made.talk(datetime.now(UTC))))
+                stop.wait(min(polling_time, made.leases.heartbeat_seconds or polling_time))
+
+    def _compare_queues(self, service: GatewayService, vo: str) -> list[QueueTarget]:
+        """The queues of the file; `InvalidGateway` names those that do not exist or have less than stated."""
+        found, wrong = [each.to_target() for each in self.described.queues], []
+        for number, target in enumerate(found):
+            try:
+                parameters = service.queue_parameters(QueuePlace(*target.queue.split("/")), vo)
+                message = targets.find_contradictions(target, parameters)
+            except Refused as error:
+                message = f"{target.queue}: {error}"
+            except Away as error:
+                raise CommandRefused(f"{self.described.url}: {error}") from None
+            if message:
+                wrong.append(Problem(path=f"queues/{number}", message=message, file=str(self.file)))
+        if wrong:
+            raise InvalidGateway(wrong)
+        return found
 
 
 def _repeat_in_thread(
-    name: str, step: Callable[[], object], every: float, stop: threading.Event
+    name: str, step: Callable[[], object], every: float, stop: Event
 ) -> AbstractContextManager[None]:
     """Run a step periodically in its own thread; after `stop` not again, while others still end theirs."""
 
     def run_step() -> float | None:
         if stop.is_set():
             return None
-        _isolate_errors(name, step)
+        site_process.isolate_errors(name, step)
         return every
 
     return heartbeat.call_periodically(run_step, name=name)
-
-
-def _isolate_errors(name: str, step: Callable[[], object]) -> None:
-    """Log any error of a step, so that the next cycle still runs."""
-    try:
-        step()
-    except Away as error:
-        log.warning("%s: the service is unreachable: %s", name, error)
-    except StateUnusable as error:
-        log.error("%s: the cycle was interrupted: %s", name, error)  # noqa: TRY400 - not our bug
-    except Exception:
-        log.exception("%s: the cycle failed", name)

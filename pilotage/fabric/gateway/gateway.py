@@ -325,13 +325,24 @@ class Gateway:
             self._talk(summary)
         except Away as error:
             summary.away.append(str(error))
-        self.count(summary)
+        self._count(summary)
         if not summary.away:
             with suppress(Away):  # the next cycle notes it
                 self._report(summary)
         return summary
 
-    def count(self, summary: GatewaySummary) -> None:
+    def run_once(self, now: datetime) -> GatewaySummary:
+        """Run one cycle of all parts, one after the other."""
+        summary = self.talk(now)
+        self.manager.advance()
+        self._count(summary)
+        try:
+            self.leases.deliver()
+        except Away as error:
+            summary.away.append(str(error))
+        return summary
+
+    def _count(self, summary: GatewaySummary) -> None:
         """Count the grid jobs as they are now, and note their problems."""
         grid_jobs = self.manager.grid_jobs()
         _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
@@ -344,10 +355,18 @@ class Gateway:
                     self.presence.build_report(vo, problems=summary.list_problems(vo))
                 )
 
+    def _renew_token(self, summary: GatewaySummary) -> None:
+        """Renew the token if it is due; if that is refused, it still serves until it expires."""
+        try:
+            self.advertising.service.renew_if_due()
+        except Refused as error:
+            summary.problems.append(f"the token is not renewed: {error}")
+
     def _talk(self, summary: GatewaySummary) -> None:
         grid_jobs = self.manager.grid_jobs()
         self.permits.observe(grid_jobs)
         self.leases.keep(grid_jobs, summary)
+        self._renew_token(summary)
         sites = {each.queue.partition("/")[0] for each in self.pulling.queues}
         self.advertising.advertise(sites, summary)
         taken = self.pulling.pull(grid_jobs, summary)

@@ -1,28 +1,27 @@
 """Client of the service's API for gateways."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from pilotage.client.api import scope_path
-from pilotage.fabric.pilot.service.service_client import Service, Token
+from pilotage.client.api import RenewableToken, scope_path
+from pilotage.fabric.pilot.service.service_client import Service
 from pilotage.fabric.pilot.service.transport import Transport
 
 
 class GatewayService(Service):
     """API of the service for gateways; thread-safe. Every method raises `Away` or `Refused`."""
 
-    def __init__(self, transport: Transport, keep: Callable[[str], None] = lambda _: None) -> None:
-        """Set up the client; `keep` stores a renewed token for the next process."""
+    def __init__(self, transport: Transport, tokens: RenewableToken) -> None:
+        """Set up the client, whose transport shows the same tokens."""
         super().__init__(transport)
         self._http = transport
-        self._keep = keep
+        self._tokens = tokens
 
-    def renew_token(self) -> Token:
-        """Exchange the token for one that expires later, use it from then on, and store it."""
-        token = super().renew_token()
-        self._keep(token.text)
-        return token
+    def renew_if_due(self) -> None:
+        """Exchange the token for one that expires later, if it is due, and keep it for the next process."""
+        if self._tokens.is_due():
+            self._tokens.keep(self.renew_token().text)
 
     def watermark(self, site: str) -> int:
         """Fetch a watermark; call before counting, and send as `as_of` in the advertisement."""

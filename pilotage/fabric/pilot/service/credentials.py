@@ -95,14 +95,12 @@ _AGAIN = 30.0
 _LONGEST_PAUSE = 300.0
 #: The code of a refusal that the next heartbeat or request for jobs of the pilot ends.
 _NOT_HEARD = "not_heard"
-#: Roles whose tokens can be renewed.
-_RENEWABLE = frozenset({"pilot", "gateway"})
 
 
 def life_left(claims: Mapping[str, object], now: float) -> float | None:
-    """Seconds until a token expires by the local clock; None: it cannot be renewed."""
+    """Seconds until a pilot's token expires by the local clock; None: it is none, and cannot be renewed."""
     expires = claims.get("exp")
-    if claims.get("role") not in _RENEWABLE or not isinstance(expires, (int, float)):
+    if claims.get("role") != "pilot" or not isinstance(expires, (int, float)):
         return None
     return expires - now
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli.processes.site_file import TokenFile
+from pilotage.cli.processes.token_file import TokenFile
 from pilotage.client.api import ApiError, ServiceClient
 from pilotage.fabric.director.configuration import InvalidDirector
 from tests.support.servers.http_proxy import ForwardProxy

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -14,7 +15,8 @@ import yaml
 
 from examples.servers.starting import wait_until
 from pilotage.cli import process_setup
-from pilotage.cli.processes import director
+from pilotage.cli.processes import director, site_process
+from pilotage.cli.processes.director import DirectorProcess
 from pilotage.client.api import ServiceAway
 from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
 from pilotage.service.services import utc_now
@@ -89,7 +91,7 @@ def test_a_file_that_contradicts_its_queue_is_refused_at_the_start(service: Serv
         assert f"queues/{QUEUE}: memory: 8000, but the queue has 4000 (MaxRAM)" in done.stderr
 
 
-def described(service: Service, directory: Path, **selection: object) -> DirectorFile:
+def described(service: Service, directory: Path, **selection: object) -> DirectorProcess:
     token = directory / "token"
     token.write_text(service.token("director", vo="cms", user="dora"))
     content = {
@@ -103,15 +105,24 @@ def described(service: Service, directory: Path, **selection: object) -> Directo
     }
     file = directory / "director.yaml"
     file.write_text(yaml.safe_dump(content))
-    return director.read_director_file(file)
+    return DirectorProcess(described=director.read_director_file(file), file=file)
 
 
 def test_queues_come_from_the_tree_and_follow_it(service: Service, tmp_path: Path) -> None:
-    told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
-    command = [str(PILOTAGE), "director", "--config", str(file), "--home", str(tmp_path), "--check", "--json"]
+    told = described(service, tmp_path, site="LCG.A.org")
+    command = [
+        str(PILOTAGE),
+        "director",
+        "--config",
+        str(told.file),
+        "--home",
+        str(tmp_path),
+        "--check",
+        "--json",
+    ]
     assert json.loads(subprocess.check_output(command, timeout=300)) == [{"system": "ce1", "error": ""}]
 
-    before = director.find_tree_queues(told, file)
+    before = told.find_tree_queues()
     assert [(each.queue, each.system, each.batch_queue) for each in before.queues] == [
         (QUEUE, "ce1", "local")
     ]
@@ -119,7 +130,7 @@ def test_queues_come_from_the_tree_and_follow_it(service: Service, tmp_path: Pat
     change = {"set": {"Resources/Sites/LCG.A.org/CEs/ce1/Queues/short/CPUTime": 300}}
     answer = service.operator().patch("/api/v1/config", json=change, headers={"If-Match": '"1"'})
     assert answer.status_code == 200, answer.text
-    after = wait_until(lambda: (now := director.find_tree_queues(told, file)) != before and now)
+    after = wait_until(lambda: (now := told.find_tree_queues()) != before and now)
     assert [each.queue for each in after.queues] == [QUEUE, "LCG.A.org/ce1/short"]
 
 
@@ -131,11 +142,11 @@ def test_a_queue_that_is_resumed_gets_pilots_and_one_that_is_removed_leaves_afte
     answer = operator.patch("/api/v1/config", json=change, headers={"If-Match": '"1"'})
     assert answer.status_code == 200, answer.text
     operator.post(f"/api/v1/resources/queues/{short}/drain", json={}).raise_for_status()
-    told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
-    found = director.find_tree_queues(told, file)
+    told = described(service, tmp_path, site="LCG.A.org")
+    found = told.find_tree_queues()
     assert [each.queue for each in found.queues] == [QUEUE]
     ticks = [0.0]
-    tree = director.TreeWatch(described=told, found=found, file=file, clock=lambda: ticks[0])
+    tree = director.TreeWatch(process=told, found=found, clock=lambda: ticks[0])
 
     def cycle(described: DirectorFile) -> tuple[DirectorFile | None, list[str]]:
         with director.open_director(described) as made:
@@ -165,19 +176,19 @@ def test_a_queue_that_is_resumed_gets_pilots_and_one_that_is_removed_leaves_afte
 def test_the_tree_is_read_again_after_a_failure_a_change_and_a_while(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, file = described(service, tmp_path, site="LCG.A.org"), tmp_path / "director.yaml"
-    found = director.find_tree_queues(told, file)
+    told = described(service, tmp_path, site="LCG.A.org")
+    found = told.find_tree_queues()
     reads: list[float] = []
     ticks = [0.0]
 
-    def read(*_: object) -> DirectorFile:
+    def read(_: DirectorProcess) -> DirectorFile:
         reads.append(ticks[0])
         if ticks[0] == 60:
             raise ServiceAway("no route to host")
         return found
 
-    monkeypatch.setattr(director, "find_tree_queues", read)
-    tree = director.TreeWatch(described=told, found=found, file=file, clock=lambda: ticks[0])
+    monkeypatch.setattr(DirectorProcess, "find_tree_queues", read)
+    tree = director.TreeWatch(process=told, found=found, clock=lambda: ticks[0])
 
     for ticks[0], version in ((60, 7), (120, 7), (180, 7), (240, 6), (300, 6), (839, 6), (840, 6), (900, 7)):
         assert tree.find_changed(version) is None
@@ -210,11 +221,12 @@ def test_a_change_of_the_tree_that_contradicts_the_file_does_not_end_a_director(
     monkeypatch.setattr(director, "_TREE_SECONDS", 0.0)
     told = described(service, tmp_path, site="LCG.A.org")
     listed = DirectorQueue(queue=QUEUE, system="ce1", batch_queue="local", memory=4000)
-    told = told.model_copy(update={"queues": (listed,), "polling_time": 0.1})
+    file = told.described.model_copy(update={"queues": (listed,), "polling_time": 0.1})
+    process = replace(told, described=file)
     stop, statuses = Event(), list[int]()
     monkeypatch.setattr(process_setup, "stop_on_signals", lambda: stop)
     running = Thread(
-        target=lambda: statuses.append(director._run_shown(told, tmp_path / "director.yaml", as_json=True))
+        target=lambda: statuses.append(site_process.run_until_signal(process, lambda _: None, as_json=True))
     )
     running.start()
     try:

@@ -15,7 +15,6 @@ from sqlalchemy import Engine
 
 from cs_config.options import bounds
 from cs_config.options.options import VoOptions
-from pilotage.cli.processes import gateway as gateway_command
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused
 from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
@@ -210,7 +209,7 @@ def test_a_grid_job_that_the_batch_system_refuses_goes_back_and_no_more_come(
 
 
 def test_a_single_cycle_fails_if_the_batch_system_refuses_every_local_job(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = ground.submit()
 
@@ -220,13 +219,13 @@ def test_a_single_cycle_fails_if_the_batch_system_refuses_every_local_job(
     with ground.gateway() as gateway:
         with monkeypatch.context() as patched:
             patched.setattr(type(gateway.manager.context.systems["host"].system), "submit", refuse)
-            refused = gateway_command.run_once(gateway, as_json=True)
-        again = gateway_command.run_once(gateway, as_json=True)
+            refused = gateway.run_once(utc_now())
+        again = gateway.run_once(utc_now())
     assert (refused.taken, refused.has_failed, refused.stuck) == (1, True, 1)
     assert (again.has_failed, again.stuck) == (False, 0)
-    first, _ = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [problem.startswith(f"job {job_id}: ") for problem in first["problems"]] == [True]
-    assert "no such account" in first["problems"][0]
+    [problem] = refused.list_problems("cms")
+    assert problem.startswith(f"job {job_id}: ")
+    assert "no such account" in problem
 
 
 def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground: Ground) -> None:

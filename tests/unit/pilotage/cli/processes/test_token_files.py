@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli.processes.site_file import TokenFile
+from pilotage.cli.processes.token_file import TokenFile
 from pilotage.fabric.director.configuration import InvalidDirector
 
 HOUR = 3600.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from pilotage.cli.processes import site_file
+from pilotage.cli.processes import site_process
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.command_line import CommandLineSystem, ListingSystem
 from pilotage.fabric.batch.dialect.command import DialectSystem
@@ -123,16 +123,14 @@ def test_a_dialect_whose_vocabulary_is_wrong_is_refused(tmp_path: Path) -> None:
         ({"kind": "slurm", "ssh": {"host": "h", "user": "u", "key": "/k", "known_hosts": "/h"}}, False),
     ],
 )
-def test_a_token_that_jobs_can_read_is_warned_of(
-    said: dict[str, Any], warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_token_that_jobs_can_read_is_warned_of(said: dict[str, Any], warned: bool, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("t")
     system = SystemSettings.model_validate({**said, "directory": str(tmp_path)})
 
-    site_file.warn_of_readable([token, tmp_path / "not there"], {"farm": system})
+    found = site_process.list_readable([token, tmp_path / "not there"], {"farm": system})
 
-    assert (f"{token}: jobs of the batch system farm run as this account" in caplog.text) is warned
+    assert any(each.startswith(f"{token}: jobs of the batch system farm run as") for each in found) is warned
 
 
 def test_a_kind_of_another_package_is_found_by_its_entry_point(

@@ -1,32 +1,17 @@
-"""Secrets of directors and gateways: tokens, given and renewed, and a warning of those that jobs can read."""
+"""The token of a director or gateway: that of a file, and the renewed one."""
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from pilotage.cli import output
-from pilotage.cli.errors import REFUSED
-from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.pilot import job_files
 from pilotage.fabric.pilot.service import credentials
 from requirements.errors import InvalidInput, Problem
 
 log = logging.getLogger(__name__)
-
-Check = Annotated[
-    bool,
-    typer.Option(
-        "--check",
-        help="Check the file, its queues, batch systems and directories, print the result, and exit.",
-    ),
-]
-Once = Annotated[bool, typer.Option("--once", help="Run one cycle, print its result, and exit.")]
 
 #: A token is renewed when half of its life is over, or so many seconds before its end if that is later.
 _RENEW_BEFORE = 12 * 3600.0
@@ -102,28 +87,3 @@ def _read_time(token: str, name: str) -> float:
     claims: Mapping[str, object] = credentials.read_claims(token)
     value = claims.get(name)
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def warn_of_readable(secrets: Collection[Path], systems: Mapping[str, SystemSettings]) -> None:
-    """Warn of secrets that jobs can read: on the file system of the jobs' files, with the same account."""
-    for name, each in systems.items():
-        for secret in secrets:
-            if each.lets_jobs_read(secret):
-                log.warning(
-                    "%s: jobs of the batch system %s run as this account and may read it: "
-                    "keep it on a disk that its nodes do not see, or submit over ssh as another account",
-                    secret,
-                    name,
-                )
-
-
-def show_check(answers: Mapping[str, str], *, as_json: bool) -> int:
-    """Print what is wrong with each batch system; the exit status."""
-    rows = (("failed" if error else "passed", name, error or "answers") for name, error in answers.items())
-    table = output.table(("", "System", "Answer"), rows)
-    output.emit(
-        [{"system": name, "error": error} for name, error in answers.items()],
-        as_json=as_json,
-        render=lambda: table,
-    )
-    return REFUSED if any(answers.values()) else 0
