@@ -25,7 +25,7 @@ from pilotage.fabric import bundle, node_script
 from pilotage.fabric.batch.settings import Connections, SystemSettings
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
+from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
 from pilotage.fabric.director.director import Director
 from pilotage.fabric.director.targets import DirectorTargets
 from pilotage.fabric.node_script import PilotScript
@@ -197,7 +197,7 @@ class DirectorProcess:
         described = self.described
         if described.from_tree is None:
             return described
-        found: dict[str, TreeQueue] = {}
+        found: dict[str, Mapping[str, object]] = {}
         sites = described.from_tree.site or ("",)
         with ExitStack() as stack:
             for vo, each in described.vos.items():
@@ -205,10 +205,8 @@ class DirectorProcess:
                 for site in sites:
                     filters = {"vo": vo, **({"site": site} if site else {})}
                     for row in output.read_pages("queues", partial(client.queues, filters)).entries:
-                        found.setdefault(
-                            row["queue"], TreeQueue(queue=row["queue"], parameters=row["parameters"])
-                        )
-        return configuration.add_tree_queues(described, found.values(), str(self.file))
+                        found.setdefault(row["queue"], row["parameters"])
+        return configuration.add_tree_queues(described, found, str(self.file))
 
     def _require_slots(self, made: Director, *, with_unknown: bool = False) -> None:
         """Refuse a file that requests for slots what their queues do not have."""

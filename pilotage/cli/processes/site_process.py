@@ -33,7 +33,7 @@ Summary = DirectorSummary | GatewaySummary
 _LAST_CYCLE = 30.0
 
 
-class SiteProcess(Protocol):
+class SiteProgram(Protocol):
     """A director or gateway with its file."""
 
     @property
@@ -57,7 +57,7 @@ class SiteProcess(Protocol):
         """Run cycles until the event is set, and show each."""
 
 
-def run(process: SiteProcess, chosen: Settings, *, once: bool, check: bool, as_json: bool) -> None:
+def run(process: SiteProgram, chosen: Settings, *, once: bool, check: bool, as_json: bool) -> None:
     """Check a process, or run one cycle, or cycles until a signal; the exit status as `typer.Exit`."""
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     process_setup.raise_file_limit()
@@ -76,7 +76,7 @@ def run(process: SiteProcess, chosen: Settings, *, once: bool, check: bool, as_j
         raise typer.Exit(status)
 
 
-def run_until_signal(process: SiteProcess, show: Callable[[Summary], None], *, as_json: bool) -> int:
+def run_until_signal(process: SiteProgram, show: Callable[[Summary], None], *, as_json: bool) -> int:
     """Run cycles until a signal; errors are shown here, since this is a system process of its own."""
     stop = process_setup.stop_on_signals()
     try:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
@@ -30,6 +29,7 @@ from pilotage.entry_points import BrokenPlugin
 from pilotage.fabric.batch.batch_system import BatchSystem, CountsJobs, JobCounts
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
+from pilotage.fabric.file_section import FileSection
 from requirements.errors import did_you_mean
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary
 
@@ -80,10 +80,8 @@ def _check_kind(name: str) -> str:
     return name
 
 
-class SettingsPart(BaseModel):
+class SettingsPart(FileSection):
     """Some settings of a batch system, perhaps with secrets."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @property
     def secret_files(self) -> tuple[Path, ...]:

@@ -6,7 +6,6 @@ is that of the batch system, and settings with `{ce}` or `{endpoint}` make one s
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Self, TypeVar
 
@@ -23,16 +22,16 @@ from pydantic import (
 from pilotage.fabric.batch import settings
 from pilotage.fabric.batch.batch_system import Evidence, ReliableSystem
 from pilotage.fabric.batch.settings import Connections, SystemSettings
+from pilotage.fabric.director import targets
 from pilotage.fabric.director.targets import (
     BROKER,
     Address,
     Broker,
     DirectorOptions,
-    FileSection,
     QueueTarget,
-    Seconds,
     SlotSettings,
 )
+from pilotage.fabric.file_section import FileSection, Seconds
 from pilotage.fabric.pilot import arguments
 from pilotage.fabric.pilot.payload.isolation import COMMAND, NONE, STRONGEST
 from pilotage.fabric.pilot.service import transport
@@ -101,20 +100,6 @@ class TreeSelection(FileSection):
 
     site: Names = ()  #: none: every site
     ce: Names = ()  #: none: every CE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeQueue:
-    """A queue of the resource tree with its parameters."""
-
-    queue: str  #: `Site/CE/Queue`
-    parameters: Mapping[str, object]
-
-    def read(self, *names: str) -> str | None:
-        """The first of some parameters that it has, as text."""
-        known = {fold(name): value for name, value in self.parameters.items()}
-        found = (known.get(fold(name)) for name in names)
-        return next((str(value) for value in found if value not in (None, "")), None)
 
 
 class Vo(FileSection):
@@ -224,22 +209,25 @@ def _list_vos(told: DirectorFile, system: str) -> list[str]:
     return sorted(vo for vo in told.vos if fold(vo) in allowed)
 
 
-def add_tree_queues(told: DirectorFile, found: Iterable[TreeQueue], file: str) -> DirectorFile:
-    """A file with all queues of its selection listed, each with the batch system of its CE."""
+def add_tree_queues(told: DirectorFile, found: Mapping[str, Mapping[str, object]], file: str) -> DirectorFile:
+    """A file with all queues of its selection listed, each with the batch system of its CE.
+
+    `found`: the parameters of queues of the tree, by queue.
+    """
     if told.from_tree is None:
         return told
     listed = {each.queue: each for each in told.queues}
     systems = {name: each for name, each in told.systems.items() if not settings.is_template(each)}
     problems: list[Problem] = []
-    for each in found:
-        if each.queue in listed or not _is_selected(each.queue, told.from_tree):
+    for queue, parameters in found.items():
+        if queue in listed or not _is_selected(queue, told.from_tree):
             continue
         try:
-            name, system = _find_system(each, told.systems)
+            name, system = _find_system(queue, parameters, told.systems)
             systems[name] = system
-            listed[each.queue] = _tree_entry(each, name, system)
+            listed[queue] = _tree_entry(queue, parameters, name, system)
         except ValueError as error:  # pydantic's too
-            message = f"{each.queue}: {str(error).splitlines()[-1].strip()}"
+            message = f"{queue}: {str(error).splitlines()[-1].strip()}"
             problems.append(Problem(path="queues/from_tree", message=message, file=file))
     if not listed and not told.brokers:
         where = told.from_tree.model_dump_json(exclude_defaults=True)
@@ -258,9 +246,11 @@ def _is_selected(queue: str, selection: TreeSelection) -> bool:
     )
 
 
-def _find_system(queue: TreeQueue, systems: Mapping[str, SystemSettings]) -> tuple[str, SystemSettings]:
+def _find_system(
+    queue: str, parameters: Mapping[str, object], systems: Mapping[str, SystemSettings]
+) -> tuple[str, SystemSettings]:
     """The batch system of a CE: of its name, else of its `CEType`, else the only one of the file."""
-    ce, kind = queue.queue.split("/")[1], queue.read("CEType") or ""
+    ce, kind = queue.split("/")[1], _read_text(parameters, "CEType") or ""
     by_name = {fold(name): name for name in systems}
     only = next(iter(systems)) if len(systems) == 1 else None
     name = by_name.get(fold(ce)) or by_name.get(fold(kind)) or only
@@ -271,17 +261,24 @@ def _find_system(queue: TreeQueue, systems: Mapping[str, SystemSettings]) -> tup
     told = systems[name]
     if not settings.is_template(told):
         return name, told
-    return ce, settings.fill_template(told, ce, queue.read("Endpoint") or ce)
+    return ce, settings.fill_template(told, ce, _read_text(parameters, "Endpoint") or ce)
 
 
-def _tree_entry(queue: TreeQueue, name: str, system: SystemSettings) -> DirectorQueue:
-    batch_queue = queue.read("BatchQueue", "CEQueueName")
+def _tree_entry(
+    queue: str, parameters: Mapping[str, object], name: str, system: SystemSettings
+) -> DirectorQueue:
+    batch_queue = _read_text(parameters, "BatchQueue", "CEQueueName")
     if batch_queue is None:
         batch_queue = settings.load_kind(system.kind).only_queue
-    flags = tuple(shlex.split(queue.read("SubmitOptions") or ""))
+    flags = tuple(shlex.split(_read_text(parameters, "SubmitOptions") or ""))
     if message := _misplaced(flags, system):
         raise ValueError(message)
-    return DirectorQueue(queue=queue.queue, system=name, batch_queue=batch_queue, flags=flags)
+    return DirectorQueue(queue=queue, system=name, batch_queue=batch_queue, flags=flags)
+
+
+def _read_text(parameters: Mapping[str, object], *names: str) -> str | None:
+    value = targets.read_parameter(parameters, *names)
+    return None if value is None else str(value)
 
 
 def _misplaced(flags: Sequence[str], system: SystemSettings | None) -> str:

@@ -375,20 +375,16 @@ def build_request(
     """The request of one that has no node yet: what would be measured there nobody knows."""
     said = made.at(0)
     said.pop("NodeFacts", None)
-    states_memory = any(_number(parameters, name) is not None for name in ("maxram", "maxrampercore"))
+    states_memory = any(
+        targets.read_number(parameters, name) is not None for name in ("MaxRAM", "MaxRAMPerCore")
+    )
     if target.resources.memory is None and not states_memory:
         said.pop("MaxRAM", None)  # it is this host's
     return said
 
 
-def _limits(parameters: Mapping[str, object], usual: int) -> QueueLimits:
-    total, waiting = _number(parameters, "maxtotaljobs"), _number(parameters, "maxwaitingjobs")
+def _limits(parameters: Mapping[str, object], usual: int = _USUAL_LIMIT) -> QueueLimits:
+    total, waiting = (targets.read_number(parameters, name) for name in ("MaxTotalJobs", "MaxWaitingJobs"))
     return QueueLimits(
         total=usual if total is None else int(total), waiting=usual if waiting is None else int(waiting)
     )
-
-
-def _number(parameters: Mapping[str, object], name: str) -> float | None:
-    """A number by its name in lower case; None: it is not there, or no number."""
-    value = {each.lower(): said for each, said in parameters.items()}.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

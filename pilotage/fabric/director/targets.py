@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pilotage.fabric.batch.batch_system import Evidence, JobResources, ReliableSystem
 from pilotage.fabric.batch.settings import Flags
+from pilotage.fabric.file_section import FileSection, Seconds
 from pilotage.fabric.node_script import PilotScript
 from pilotage.fabric.pilot import offer
 from requirements.nodes.lrms_vocabulary import Vocabulary
@@ -237,7 +238,7 @@ def find_slot(target: QueueTarget, parameters: Mapping[str, object]) -> JobResou
     found = {name: value for name, value in _allowed(parameters).items() if name not in target.stated}
     is_whole = target.resources.whole_node
     if "whole_node" not in target.stated:
-        is_whole = _read(parameters, "WholeNode") is True and "cores" not in target.stated
+        is_whole = read_parameter(parameters, "WholeNode") is True and "cores" not in target.stated
     return replace(target.resources, whole_node=is_whole, **found)
 
 
@@ -250,7 +251,7 @@ def list_differences(target: QueueTarget, parameters: Mapping[str, object]) -> M
         for name, amount in stated.items()
         if amount is not None and amount < allowed[name]
     }
-    if _read(parameters, "WholeNode") is True and not find_slot(target, parameters).whole_node:
+    if read_parameter(parameters, "WholeNode") is True and not find_slot(target, parameters).whole_node:
         found["whole_node"] = (0, 1)
     return found
 
@@ -267,7 +268,7 @@ def find_contradictions(target: QueueTarget, parameters: Mapping[str, object]) -
         if name in target.stated and amount is not None and limit is not None and amount > limit:
             parameter = next(key for key in keys if _number(parameters, key) is not None)
             wrong.append(f"{name}: {amount}, but the queue has {limit} ({parameter})")
-    if target.resources.whole_node and _read(parameters, "WholeNode") is False:
+    if target.resources.whole_node and read_parameter(parameters, "WholeNode") is False:
         wrong.append("whole_node: true, but the queue has false (WholeNode)")
     return "; ".join(wrong)
 
@@ -286,30 +287,20 @@ def _allowed(parameters: Mapping[str, object]) -> dict[str, int]:
 
 
 def _number(parameters: Mapping[str, object], key: str) -> int | None:
-    value = _read(parameters, key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 1
-    return int(value) if is_number else None  # type: ignore[call-overload]
+    number = read_number(parameters, key)
+    return None if number is None or number < 1 else int(number)
 
 
-def _read(parameters: Mapping[str, object], key: str) -> object:
-    return next((value for name, value in parameters.items() if fold(name) == fold(key)), None)
+def read_number(parameters: Mapping[str, object], name: str) -> float | None:
+    """A parameter that is a number; None: it is not there, or none."""
+    value = read_parameter(parameters, name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-class FileSection(BaseModel):
-    """A section of a file; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    FORMER: ClassVar[Mapping[str, str]] = {}  #: former names of settings, which go on working
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rename(cls, said: object) -> object:
-        if not isinstance(said, dict):
-            return said
-        former = {name: new for name, new in cls.FORMER.items() if name in said}
-        if twice := sorted(name for name, new in former.items() if new in said):
-            raise ValueError(f"{twice[0]}: the former name of {former[twice[0]]}, which is there as well")
-        return {former.get(name, name): value for name, value in said.items()}
+def read_parameter(parameters: Mapping[str, object], *names: str) -> object:
+    """The first of these parameters that a queue has, in whatever case its name is; None: it has none."""
+    known = {fold(name): value for name, value in parameters.items()}
+    return next((value for name in names if (value := known.get(fold(name))) not in (None, "")), None)
 
 
 class SlotSettings(FileSection):
@@ -357,9 +348,6 @@ class Broker(SlotSettings):
         if len(set(self.queues.values())) < len(self.queues):
             raise ValueError("queues: two have the same batch queue, so a pilot could not find its queue")
         return self
-
-
-Seconds = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
 class DirectorOptions(FileSection):

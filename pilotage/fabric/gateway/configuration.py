@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pilotage.fabric.batch.settings import load_kind
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.targets import Seconds
+from pilotage.fabric.file_section import Seconds
 from pilotage.fabric.manager.context import ManagerOptions
 from pilotage.fabric.manager.job_types import SiteLimits
 from requirements.errors import InvalidInput, Problem, did_you_mean

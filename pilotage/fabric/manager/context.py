@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from pilotage.fabric.batch.batch_system import JobResources
-from pilotage.fabric.director.targets import NAME, FileSection, QueueTarget, Seconds
+from pilotage.fabric.director.targets import NAME, QueueTarget
+from pilotage.fabric.file_section import FileSection, Seconds
 from pilotage.fabric.manager.grid_job import GridJobEntry, PulledGridJob
 from pilotage.fabric.manager.job_types import Handler, SiteLimits, UnfitJob
 from pilotage.fabric.manager.journal import Journal

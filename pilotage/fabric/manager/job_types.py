@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from pydantic import Field
 
 from pilotage import entry_points
-from pilotage.fabric.director.targets import FileSection
+from pilotage.fabric.file_section import FileSection
 from requirements.errors import PilotageError
 
 GROUP = "pilotage.job_types"

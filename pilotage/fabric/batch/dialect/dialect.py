@@ -17,8 +17,9 @@ from string import Formatter
 from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from pilotage.fabric.file_section import FileSection
 from requirements.classad import restrictions
 from requirements.errors import InvalidInput
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary, parse_vocabulary
@@ -27,10 +28,8 @@ from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary, parse_vo
 Merge = Literal["larger", "features", "items"]
 
 
-class JoinedOption(BaseModel):
+class JoinedOption(FileSection):
     """An option whose several arguments are joined into one, such as `-l` for PBS."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     option: str = Field(min_length=1)
     between: str = Field(default=",", min_length=1)
@@ -249,15 +248,11 @@ class InvalidDialect(InvalidInput):
     code = "config_error"
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 #: Settings of a submission that are about resources.
 Resource = Literal["cores", "several_cores", "memory", "wall_time", "gpus", "whole_node"]
 
 
-class SubmitCommand(_Data):
+class SubmitCommand(FileSection):
     """How a job is submitted: the command, what is asked for, flags, and the script last."""
 
     command: Command
@@ -294,7 +289,7 @@ class SubmitCommand(_Data):
         return pattern
 
 
-class Excuse(_Data):
+class Excuse(FileSection):
     """An exit status with a message that does not count as a failure of a command."""
 
     statuses: tuple[Annotated[int, Field(ge=1, le=255)], ...] = Field(
@@ -303,7 +298,7 @@ class Excuse(_Data):
     said: Pattern  #: in what was said on the standard error, else on the standard output
 
 
-class RecordSource(_Data):
+class RecordSource(FileSection):
     """A command whose output consists of records."""
 
     command: Command
@@ -370,7 +365,7 @@ class Amounts(RecordSource):
         return patterns
 
 
-class KillCommand(_Data):
+class KillCommand(FileSection):
     """Command that kills jobs; the word `{references}` is replaced by the references of all of them."""
 
     command: Command
@@ -385,7 +380,7 @@ class KillCommand(_Data):
         return words
 
 
-class Elsewhere(_Data):
+class Elsewhere(FileSection):
     """What would send jobs where the listing does not look, and nobody would follow or end them."""
 
     flags: Pattern  #: in a flag of the submit command
@@ -407,7 +402,7 @@ class Elsewhere(_Data):
             )
 
 
-class Dialect(_Data):
+class Dialect(FileSection):
     """Definition of a batch system."""
 
     name: Annotated[str, AfterValidator(_name)] = "{stamp}"  #: what a job is called

@@ -10,7 +10,6 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.parameters import KNOWN, KnownParameter
 from matcher.request import queue_offer
 from pilotage.fabric.director import configuration, matcher_client, targets
-from pilotage.fabric.director.configuration import TreeQueue
 
 #: Of a queue, with what they need beside them: two values that a job or a pilot can tell apart.
 OFFERED: Mapping[str, tuple[object, object, Mapping[str, object]]] = {
@@ -112,8 +111,7 @@ def test_a_director_submits_otherwise(name: str) -> None:
     found = []
     for value in FROM_TREE[name]:
         parameters = {"CEType": "PBS", name: value}
-        queue = TreeQueue(queue="S.x/ce/q", parameters=parameters)
-        complete = configuration.add_tree_queues(told, [queue], "director.yaml")
+        complete = configuration.add_tree_queues(told, {"S.x/ce/q": parameters}, "director.yaml")
         found.append((complete.queues, complete.systems))
     assert found[0] != found[1]
 

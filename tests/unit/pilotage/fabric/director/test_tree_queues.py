@@ -1,5 +1,6 @@
 """Queues of the resource tree in a director's file, and the batch systems of their CEs."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from pilotage.fabric.batch.htcondor import HTCondorSettings
 from pilotage.fabric.director import configuration
-from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector, TreeQueue
+from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
 from pilotage.plugins.arc.arc import ArcSettings
 
 HTCONDOR = {
@@ -30,16 +31,12 @@ def read(selection: object, systems: dict[str, object], **more: Any) -> Director
     return configuration.read_file(told, "director.yaml")
 
 
-def queue(name: str, **parameters: object) -> TreeQueue:
-    return TreeQueue(queue=name, parameters=parameters)
-
-
-GRID = [
-    queue("OSG.A.us/ce1.a.us/one", CEType="HTCondorCE", Endpoint="ce1.a.us:9000"),
-    queue("OSG.A.us/ce2.a.us/two", CEType="HTCondorCE", Endpoint="ce2.a.us:9619", BatchQueue="osg"),
-    queue("LCG.B.ch/arc.b.ch/long", CEType="AREX", SubmitOptions="ENV/PROXY 'ENV/GPU 1'"),
-    queue("LCG.C.it/slurm/short", cetype="Slurm", CEQueueName="s"),
-]
+GRID: Mapping[str, Mapping[str, object]] = {
+    "OSG.A.us/ce1.a.us/one": {"CEType": "HTCondorCE", "Endpoint": "ce1.a.us:9000"},
+    "OSG.A.us/ce2.a.us/two": {"CEType": "HTCondorCE", "Endpoint": "ce2.a.us:9619", "BatchQueue": "osg"},
+    "LCG.B.ch/arc.b.ch/long": {"CEType": "AREX", "SubmitOptions": "ENV/PROXY 'ENV/GPU 1'"},
+    "LCG.C.it/slurm/short": {"cetype": "Slurm", "CEQueueName": "s"},
+}
 
 
 def test_each_ce_gets_a_system_of_its_type_with_its_endpoint() -> None:
@@ -99,7 +96,7 @@ def test_a_listed_queue_replaces_what_the_tree_says_of_it() -> None:
 
 
 def test_a_queue_of_the_tree_that_would_send_pilots_to_another_cluster_is_refused() -> None:
-    queues = [queue("LCG.C.it/slurm/short", CEType="Slurm", SubmitOptions="--qos=grid -M c2")]
+    queues = {"LCG.C.it/slurm/short": {"CEType": "Slurm", "SubmitOptions": "--qos=grid -M c2"}}
 
     with pytest.raises(InvalidDirector, match="slurm/short: -M: only the submission"):
         configuration.add_tree_queues(read({}, {"farm": SLURM}), queues, "d")
@@ -159,5 +156,5 @@ def test_names_and_endpoints_that_are_no_addresses_are_refused(ce: str, endpoint
     slurm = {**SLURM, "directory": "/shared/{ce}", "ssh": {"host": "{endpoint}", "config": "/c"}}
     with pytest.raises(InvalidDirector, match="no CE that settings can be filled with"):
         configuration.add_tree_queues(
-            read({}, {"farm": slurm}), [queue(f"OSG.A.us/{ce}/one", Endpoint=endpoint)], "d"
+            read({}, {"farm": slurm}), {f"OSG.A.us/{ce}/one": {"Endpoint": endpoint}}, "d"
         )

@@ -8,7 +8,6 @@ from pilotage.fabric.batch.batch_system import Evidence
 from pilotage.fabric.batch.htcondor import HTCondorSettings
 from pilotage.fabric.batch.settings import CommandSettings
 from pilotage.fabric.director import configuration as director_configuration
-from pilotage.fabric.director.configuration import TreeQueue
 from pilotage.fabric.gateway import configuration as gateway_configuration
 from requirements.nodes import lrms_vocabulary
 
@@ -95,8 +94,9 @@ def test_a_director_of_the_earlier_release_has_what_its_file_states() -> None:
     assert told.systems["here"].languages == ()
 
     parameters = {"CEType": "HTCondorCE", "Endpoint": "ce1.example.us:9619"}
-    queue = TreeQueue(queue="OSG.Example.us/ce1/one", parameters=parameters)
-    whole = director_configuration.add_tree_queues(told, [queue], "director.yaml")
+    whole = director_configuration.add_tree_queues(
+        told, {"OSG.Example.us/ce1/one": parameters}, "director.yaml"
+    )
     filled = whole.systems["ce1"]
     assert isinstance(filled, HTCondorSettings)
     assert filled.job_directory == Path("/var/lib/pilotage/ce1")
