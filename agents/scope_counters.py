@@ -72,4 +72,7 @@ def describe(difference: CounterDifference) -> str:
     """A difference as text for people."""
     rule = difference.rule
     what = f"{rule.kind.value} limit of {rule.attribute}" if rule.attribute else rule.kind.value
-    return f"{rule.scope}: the counter of the {what} is {rule.n}, but {difference.there} rows count"
+    there = difference.there
+    if rule.n != there.jobs:
+        return f"{rule.scope}: the counter of the {what} is {rule.n}, but {there.jobs} rows count"
+    return f"{rule.scope}: the {what} has counted {rule.cores} cores, but its rows have {there.cores}"

@@ -25,6 +25,7 @@ from requirements.errors import format_count
 from requirements.values import fold
 from taskqueue.db import clock
 from taskqueue.sites import occupancy, scope_rules, scopes
+from taskqueue.sites.occupancy import JobsAndCores
 from taskqueue.sites.scope_rules import OF_SITE, BucketKey, BucketLevel, Counting, RuleKind
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -326,7 +327,7 @@ def _read_running(
     buckets: Mapping[PlaceRule, DelayBucket],
     counters: Mapping[tuple[str, ...], int],
 ) -> Iterator[RunningLimitState]:
-    rows: dict[str, Mapping[tuple[str, str], int]] = {}
+    rows: dict[str, Mapping[tuple[str, str], JobsAndCores]] = {}
     for rule in these:
         limit = rule.limit
         if isinstance(limit, RunningLimit):
@@ -334,7 +335,7 @@ def _read_running(
                 if limit.attribute not in rows:
                     rows[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
                 counts = rows[limit.attribute].items()
-                number = sum(n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
+                number = sum(n.jobs for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
             yield RunningLimitState(rule=rule, limit=limit, there=number, bucket=buckets.get(rule))
 
 

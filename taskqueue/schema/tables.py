@@ -519,6 +519,8 @@ scope_rules = _table(
     Column("opened", Boolean, nullable=False),
     # False: it admits no job yet, because claims that cannot see it may be running, or must be counted.
     Column("counted", Boolean, nullable=False, server_default=true()),
+    # Processors of the attempts that `n` counts, kept by triggers; null: they were not counted yet.
+    Column("cores", BigInteger),
     UniqueConstraint("scope", "kind", "attribute", "value", "vo"),
     sqlite_autoincrement=True,  # an id is never given out twice: attempts keep it
     postgresql_with=_BUSY,
@@ -530,7 +532,8 @@ scope_rules = _table(
 #: good. An attempt is returned to every rule with its place, VO and value, also to those that are newer than
 #: its claim. A value beyond ASCII is compared in Python, so there the rules count that the attempt is marked
 #: with (`counted_by`), as for a rule that a process of 1.0 has not opened. A reservation stays when we take
-#: away an attempt: it may still be there until its pilot notices.
+#: away an attempt: it may still be there until its pilot notices. Another trigger adds the cores of deleted
+#: returns to those of their rules, since a process of 1.0 applies only numbers.
 scope_returns = _table(
     "scope_returns",
     Column("scope", Text, nullable=False),
@@ -538,6 +541,7 @@ scope_returns = _table(
     Column("job_id", BigInteger, nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("number", Integer, nullable=False),  # -1: ended; 1: reopened
+    Column("cores", Integer, nullable=False, server_default=text("0")),  # its processors, with that sign
     Index("ix_scope_returns_scope", "scope"),
     postgresql_with=_QUEUE,
 )

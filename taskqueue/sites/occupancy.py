@@ -62,8 +62,10 @@ ATTRIBUTE_COLUMNS: Mapping[str, ColumnElement[str]] = {
     attribute: func.coalesce(jobs.c[name], "") if jobs.c[name].nullable else jobs.c[name]
     for attribute, name in place_limits.ATTRIBUTES.items()
 }
+#: Processors of attempts; one without a record of them has one.
+CORES = func.sum(func.coalesce(attempts.c.processors, 1))
 BY_VALUE_IN_GRID = {
-    attribute: select(column.label("value"), jobs.c.vo, func.count().label("jobs"))
+    attribute: select(column.label("value"), jobs.c.vo, func.count().label("jobs"), CORES.label("cores"))
     .join(attempts, attempts.c.job_id == jobs.c.job_id)
     .where(attempts.c.closed_at.is_(None))
     .group_by(column, jobs.c.vo)
@@ -95,6 +97,20 @@ JOBS_BY_QUEUE = _count_by_queue(attempts, attempts.c.closed_at.is_(None))
 PILOTS_BY_QUEUE = _count_by_queue(pilots, pilots.c.status.in_(sorted(PILOT_ACTIVE)))
 
 
+@dataclass(frozen=True, slots=True)
+class JobsAndCores:
+    """Jobs with an open attempt, and the processors that these have; or by how much both change."""
+
+    jobs: int = 0
+    cores: int = 0
+
+    def __add__(self, other: "JobsAndCores") -> "JobsAndCores":
+        return JobsAndCores(self.jobs + other.jobs, self.cores + other.cores)
+
+    def __sub__(self, other: "JobsAndCores") -> "JobsAndCores":
+        return JobsAndCores(self.jobs - other.jobs, self.cores - other.cores)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOccupancy:
     """Jobs and pilots of a VO at a queue."""
@@ -119,15 +135,15 @@ def count_jobs(conn: Connection, scope: str, *, now: datetime) -> Occupancy:
     return Occupancy(**row._asdict())
 
 
-def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], int]:
-    """Number of jobs at a site or CE, or at all sites, now, by VO and value of the attribute."""
+def count_by_value(conn: Connection, scope: str, attribute: str) -> Mapping[tuple[str, str], JobsAndCores]:
+    """The jobs at a site or CE, or at all sites, now, by VO and value of the attribute."""
     site, ce = (*fold(scope).split("/"), "")[:2]
     rows = (
         conn.execute(BY_VALUE_IN_GRID[attribute])
         if site == scopes.GRID
         else conn.execute(BY_VALUE[attribute], {"site": site, "ce": ce})
     )
-    return {(row.vo, row.value): row.jobs for row in rows}
+    return {(row.vo, row.value): JobsAndCores(row.jobs, row.cores) for row in rows}
 
 
 def count_by_vo(conn: Connection, sites: Collection[str]) -> Mapping[str, Mapping[JobStatus, int]]:

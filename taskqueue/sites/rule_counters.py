@@ -15,7 +15,7 @@ The check compares all counters with their rows; those that differ are counted a
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -54,7 +54,7 @@ from taskqueue.schema.types import folded_name
 from taskqueue.sites import reservations as site_reservations
 from taskqueue.sites import scope_rules as rules
 from taskqueue.sites import scopes
-from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS, WAS_ON_ITS_WAY
+from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS, CORES, WAS_ON_ITS_WAY, JobsAndCores
 from taskqueue.sites.scope_rules import RuleKind, StoredRule
 
 #: Whether a rule counts jobs of a VO with a value of its attribute.
@@ -90,10 +90,11 @@ LOCK = (
 MARK = sql.bulk_update(attempts, "counted_by", key="lease")
 _ATTRIBUTES = select(scope_rules.c.attribute).where(scope_rules.c.kind == RuleKind.RUNNING.value).distinct()
 _AT_SCOPES = sql.is_listed(scope_rules.c.scope)
-_PENDING = (
-    select(func.coalesce(func.sum(scope_returns.c.number), 0))
+_PENDING_JOBS, _PENDING_CORES = (
+    select(func.coalesce(func.sum(column), 0))
     .where(scope_returns.c.scope == scope_rules.c.scope, scope_returns.c.rule_id == scope_rules.c.rule_id)
     .scalar_subquery()
+    for column in (scope_returns.c.number, scope_returns.c.cores)
 )
 _RESERVED = (
     select(func.count())
@@ -104,11 +105,11 @@ _RESERVED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterDifference:
-    """A counter that is not the number of its rows."""
+    """Counters that are not those of its rows."""
 
-    rule: StoredRule  #: `n` with what was returned
-    pending: int  #: what was returned and not applied yet
-    there: int  #: rows
+    rule: StoredRule  #: `n` and `cores` with what was returned
+    pending: JobsAndCores  #: what was returned and not applied yet
+    there: JobsAndCores  #: rows, and their processors; without these for a throttle
 
 
 @cache
@@ -121,8 +122,10 @@ def _build_comparison(attributes: tuple[str, ...], *, at_scopes: bool) -> Compou
     is_throttle = scope_rules.c.kind == RuleKind.THROTTLE.value
     every: Select[Any] = select(
         scope_rules,
-        case((is_throttle, 0), else_=_PENDING).label("pending"),
-        case((is_throttle, _RESERVED), else_=0).label("there"),
+        case((is_throttle, 0), else_=_PENDING_JOBS).label("pending_jobs"),
+        case((is_throttle, 0), else_=_PENDING_CORES).label("pending_cores"),
+        case((is_throttle, _RESERVED), else_=0).label("jobs_there"),
+        literal(0).label("cores_there"),
         *(null().label(name) for name in ("at_site", "at_ce", "job_vo", "job_value")),
     ).where(chosen, scope_rules.c.kind != RuleKind.DELAY.value, scope_rules.c.format == rules.FORMAT)
     return union_all(every, *(_select_rows(each, chosen) for each in attributes))
@@ -141,7 +144,7 @@ def _select_rows(attribute: str, chosen: ColumnElement[bool]) -> Select[*tuple[A
     may_count = or_(folded_name(value).in_(named), sql.is_not_ascii(value))
     of_rule = (literal(attribute) if each.name == "attribute" else null() for each in scope_rules.c)
     return (
-        select(*of_rule, null(), func.count(), _site, _ce, jobs.c.vo, value)
+        select(*of_rule, null(), null(), func.count(), CORES, _site, _ce, jobs.c.vo, value)
         .join(jobs, jobs.c.job_id == attempts.c.job_id)
         .where(attempts.c.closed_at.is_(None), or_(has_grid_rule, _site.in_(its_sites)), may_count)
         .group_by(_site, _ce, jobs.c.vo, value)
@@ -158,10 +161,15 @@ def _compare(
     groups = [row for row in rows if row.rule_id is None]
     for row in rows:
         if row.rule_id is not None:
-            rule = rules.build_rule(row)
-            there = row.there + sum(each.there for each in groups if _is_counted(each, rule, counts))
-            rule = replace(rule, n=rule.n + row.pending)
-            yield CounterDifference(rule=rule, pending=row.pending, there=there)
+            pending = JobsAndCores(row.pending_jobs, row.pending_cores)
+            rule = rules.build_rule(row, more=pending)
+            counted = (each for each in groups if _is_counted(each, rule, counts))
+            there = sum(map(_read_there, counted), _read_there(row))
+            yield CounterDifference(rule=rule, pending=pending, there=there)
+
+
+def _read_there(row: Row[Any]) -> JobsAndCores:
+    return JobsAndCores(row.jobs_there, row.cores_there)
 
 
 def _is_counted(group: Row[Any], rule: StoredRule, counts: Counts) -> bool:
@@ -175,8 +183,13 @@ def _is_counted(group: Row[Any], rule: StoredRule, counts: Counts) -> bool:
 
 
 def list_differences(conn: Connection, counts: Counts) -> list[CounterDifference]:
-    """Rules in force whose counter differs from the rows of the same snapshot; nothing is locked."""
-    return [each for each in _compare(conn, counts) if each.rule.opened and each.rule.n != each.there]
+    """Rules in force whose counters differ from the rows of the same snapshot; nothing is locked."""
+    return [each for each in _compare(conn, counts) if each.rule.opened and not _agrees(each)]
+
+
+def _agrees(compared: CounterDifference) -> bool:
+    rule, there = compared.rule, compared.there
+    return rule.n == there.jobs and rule.cores in (None, there.cores)
 
 
 def count_rules(conn: Connection, new: Collection[StoredRule], counts: Counts) -> None:
@@ -193,7 +206,7 @@ def count_rules(conn: Connection, new: Collection[StoredRule], counts: Counts) -
             _mark(conn, rule, counts)
     found = {each.rule.rule_id: each for each in _compare(conn, counts, names) if each.rule.rule_id in ids}
     counted = {
-        rule_id: site_reservations.recount(conn, each.rule.scope)
+        rule_id: JobsAndCores(site_reservations.recount(conn, each.rule.scope))
         if each.rule.kind is RuleKind.THROTTLE
         else each.there - each.pending
         for rule_id, each in found.items()

@@ -6,12 +6,16 @@ changed under the lock of the scope only: by claims, which add what they took, a
 `scope_returns` in the same transaction. So `n` and the returns of a snapshot, −1 for each end,
 add up to the rows of that snapshot, and a claim that applies late leaves too little room, never too much.
 
+`cores` of a running limit are the processors of these attempts. Claims only read them: triggers add those of
+an opened attempt to the rules that it is marked with, and those of a return when it is deleted. So they are
+right beside processes of 1.0, which do not know them.
+
 Token buckets of matching delays, and of running limits with a ramp, are stored with the time of the
 database: matchers on several hosts have different clocks, and each would fill the buckets by its own.
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,6 +45,7 @@ from taskqueue.schema.tables import reservations as reservations_table
 from taskqueue.schema.tables import scope_rules as table
 from taskqueue.schema.tables import scopes as scopes_table
 from taskqueue.sites import reservations, scopes
+from taskqueue.sites.occupancy import JobsAndCores
 from taskqueue.sites.scopes import Scope
 
 #: Format of the definitions that this program writes and reads.
@@ -62,6 +67,7 @@ class RuleKind(StrEnum):
 
 
 _KINDS = frozenset(each.value for each in RuleKind)
+_NOTHING: Final = JobsAndCores()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,7 @@ class StoredRule(ScopeRule):
 
     rule_id: int
     n: int  #: open attempts or reservations that it counts
+    cores: int | None  #: processors of these attempts; None: not counted yet
     opened: bool  #: False: it admits no job yet, and `n` means nothing
     known: bool = True  #: False: written by a later release, in a format that this one cannot read
 
@@ -103,9 +110,10 @@ ALL = select(table).order_by(table.c.rule_id)
 AT_SITES = ALL.where(
     table.c.scope.in_(select(scopes_table.c.scope).where(sql.is_listed(scopes_table.c.site)))
 )
-UNCOUNTED = ALL.where(table.c.counted.is_(False), table.c.opened)
+_HAS_NO_CORES = and_(table.c.kind == RuleKind.RUNNING.value, table.c.cores.is_(None))
+UNCOUNTED = ALL.where(or_(table.c.counted.is_(False), _HAS_NO_CORES), table.c.opened)
 READ = select(table).where(sql.is_listed(table.c.scope)).order_by(table.c.rule_id)
-_RETURNED = func.sum(scope_returns.c.number).label("number")
+_RETURNED = [func.sum(scope_returns.c[name]).label(name) for name in ("number", "cores")]
 #: Else an advertisement has removed or acknowledged the returned reservation, and `n` is without it already.
 _IS_COUNTED = exists().where(
     reservations_table.c.scope == scope_returns.c.scope,
@@ -114,12 +122,12 @@ _IS_COUNTED = exists().where(
     reservations_table.c.seen.is_(False),
 )
 PENDING = (
-    select(scope_returns.c.scope, scope_returns.c.rule_id, _RETURNED)
+    select(scope_returns.c.scope, scope_returns.c.rule_id, *_RETURNED)
     .where(sql.is_listed(scope_returns.c.scope), or_(scope_returns.c.rule_id != RESERVATION, _IS_COUNTED))
     .group_by(scope_returns.c.scope, scope_returns.c.rule_id)
 )
 _HAS_RULES = exists().where(table.c.scope == scopes_table.c.scope)
-_RETURN = ("rule_id", "job_id", "epoch", "number")
+_RETURN = ("rule_id", "job_id", "epoch", "number", "cores")
 
 
 def _lock(*, wait: bool) -> Select[Any]:
@@ -182,7 +190,11 @@ DEFINE = (
     .values(definition=bindparam("the_definition"), format=FORMAT)
 )
 REMOVE = delete(table).where(table.c.rule_id == bindparam("the_rule"))
-SET = update(table).where(table.c.rule_id == bindparam("the_rule")).values(n=bindparam("the_n"), counted=True)
+SET = (
+    update(table)
+    .where(table.c.rule_id == bindparam("the_rule"))
+    .values(n=bindparam("the_n"), cores=bindparam("the_cores"), counted=True)
+)
 # Text: for a default SQLAlchemy would get the number by a statement of its own.
 TAKE_OVER = text("""
     UPDATE scope_rules SET rule_id = DEFAULT, n = :the_n, opened = true, counted = false
@@ -216,8 +228,10 @@ def read_rules(conn: Connection, names: Collection[str]) -> list[StoredRule]:
     rows = conn.execute(READ, ids).all()
     if not rows:
         return []
-    pending = Counter({(row.scope, row.rule_id): row.number for row in conn.execute(PENDING, ids)})
-    return [build_rule(row, more=pending[row.scope, _get_return_id(row)]) for row in rows]
+    pending = {
+        (row.scope, row.rule_id): JobsAndCores(row.number, row.cores) for row in conn.execute(PENDING, ids)
+    }
+    return [_build_with_returns(row, pending) for row in rows]
 
 
 def list_rules(conn: Connection, sites: Collection[str] | None = None) -> list[StoredRule]:
@@ -227,7 +241,7 @@ def list_rules(conn: Connection, sites: Collection[str] | None = None) -> list[S
 
 
 def list_uncounted(conn: Connection) -> list[StoredRule]:
-    """The new rules that this program can read."""
+    """The rules that this program can read and that are new, or whose cores were never counted."""
     return [rule for row in conn.execute(UNCOUNTED) if (rule := build_rule(row)).known]
 
 
@@ -258,15 +272,15 @@ def lock_rules(conn: Connection, names: Collection[str], *, wait: bool) -> Locke
     if conn.dialect.name == "sqlite":
         found = {row.scope: row for row in conn.execute(SCOPES_SQLITE, ids)}
         ids = {"ids": list(found)}
+        rows = conn.execute(READ, ids).all() if found else []  # before returns change the cores
         returned = [tuple(row) for row in conn.execute(APPLY_SQLITE, ids)] if found else []
-        rows = conn.execute(READ, ids).all() if found else []
     else:
         every = conn.execute(LOCK_ALL if wait else LOCK_FREE, ids).all()
         found = {row.name: row for row in every}
         returned = [(row.name, *each) for row in every for each in row.returned or ()]
         rows = [row for row in every if row.rule_id is not None]
-    more = _sum_returns(conn, returned) if returned else Counter()
-    rules = [build_rule(row, more=more[row.scope, _get_return_id(row)]) for row in rows]
+    more = _sum_returns(conn, returned) if returned else {}
+    rules = [_build_with_returns(row, more) for row in rows]
     return LockedRules(
         scopes={name: scopes.build_scope(row) for name, row in found.items() if row.scope is not None},
         busy=frozenset(name for name, row in found.items() if row.scope is None),
@@ -279,17 +293,20 @@ def lock_rules(conn: Connection, names: Collection[str], *, wait: bool) -> Locke
     )
 
 
-def _sum_returns(conn: Connection, returned: Iterable[tuple[Any, ...]]) -> Counter[tuple[str, int]]:
-    """Sum the numbers to add to the counters, by scope and rule, and delete ended reservations."""
-    more: Counter[tuple[str, int]] = Counter()
+def _sum_returns(
+    conn: Connection, returned: Iterable[tuple[Any, ...]]
+) -> Mapping[tuple[str, int], JobsAndCores]:
+    """Sum what to add to the counters, by scope and rule, and delete ended reservations."""
+    more: defaultdict[tuple[str, int], JobsAndCores] = defaultdict(JobsAndCores)
     ended: defaultdict[str, list[reservations.AttemptKey]] = defaultdict(list)
-    for scope, rule_id, job_id, epoch, number in returned:
+    for scope, rule_id, job_id, epoch, number, cores in returned:
         if rule_id == RESERVATION:
             ended[scope].append((job_id, epoch))
         else:
-            more[scope, rule_id] += number
+            more[scope, rule_id] += JobsAndCores(number, cores)
     for scope, attempts in ended.items():
-        more[scope, RESERVATION] -= reservations.remove_reservations(conn, scope, attempts)
+        removed = reservations.remove_reservations(conn, scope, attempts)
+        more[scope, RESERVATION] += JobsAndCores(-removed)
     return more
 
 
@@ -368,10 +385,13 @@ def list_outdated(stored: Iterable[StoredRule], wanted: Iterable[ScopeRule]) -> 
     }
 
 
-def set_counts(conn: Connection, counts: Mapping[int, int]) -> None:
+def set_counts(conn: Connection, counts: Mapping[int, JobsAndCores]) -> None:
     """Set the counters of rules that were counted, which admit jobs from now on; under the scopes' locks."""
     if counts:
-        conn.execute(SET, [{"the_rule": rule_id, "the_n": n} for rule_id, n in counts.items()])
+        found = counts.items()
+        conn.execute(
+            SET, [{"the_rule": rule_id, "the_n": n.jobs, "the_cores": n.cores} for rule_id, n in found]
+        )
 
 
 def take_over(conn: Connection, rule: StoredRule) -> None:
@@ -408,13 +428,18 @@ def _get_return_id(row: Row[Any]) -> int:
     return RESERVATION if row.kind == RuleKind.THROTTLE.value else rule_id
 
 
-def build_rule(row: Row[Any], *, more: int = 0) -> StoredRule:
-    """The rule of a row of the table; `more` is added to its counter."""
+def _build_with_returns(row: Row[Any], returned: Mapping[tuple[str, int], JobsAndCores]) -> StoredRule:
+    return build_rule(row, more=returned.get((row.scope, _get_return_id(row)), _NOTHING))
+
+
+def build_rule(row: Row[Any], *, more: JobsAndCores = _NOTHING) -> StoredRule:
+    """The rule of a row of the table; `more` is added to its counters."""
     return StoredRule(
         **{name: getattr(row, name) for name in ("scope", "attribute", "value", "vo", "definition")},
         rule_id=row.rule_id,
         kind=RuleKind(row.kind) if row.kind in _KINDS else RuleKind.THROTTLE,
-        n=row.n + more,
+        n=row.n + more.jobs,
+        cores=None if row.cores is None else row.cores + more.cores,
         opened=row.opened and row.counted,
         known=row.format == FORMAT and row.kind in _KINDS,
     )

@@ -38,6 +38,7 @@ def main(url: str, trees: str, at: str, seed: str, rounds: str) -> None:
         config = validate.parse(texts[version - 1], "grid.yaml", version)
         matcher = Matcher(engine, partial(_return, config), lambda: now, random.Random(number))
         presented = {"CPUTime": 10**7, "Site": "A.B.ch", "GridCE": "ce1", **draw.choice(_PLACES)}
+        presented |= draw.choice(({}, {"NumberOfProcessors": 8}))
         request = MatchRequest(
             presented=match_request.read_resource(presented),
             caller=MatchCaller(subject="pilot", vos=frozenset({"lhcb"})),

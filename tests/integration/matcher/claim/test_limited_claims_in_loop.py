@@ -82,7 +82,7 @@ def _running(engine: Engine) -> int:
 def _counted(engine: Engine) -> dict[str, int]:
     """What the rules of each scope count, less what was returned."""
     with database.reading(engine) as conn:
-        return {rule.scope: counted for rule, counted in scope_counters.list_counts(conn)}
+        return {rule.scope: counted.jobs for rule, counted in scope_counters.list_counts(conn)}
 
 
 def _finish(engine: Engine, now: datetime, lease: str) -> None:

@@ -14,6 +14,8 @@ from random import Random
 import pytest
 from sqlalchemy import Connection, Engine, delete, event, func, select, text, update
 
+from agents import scope_counters as agent
+from agents.scope_counters import ScopeCountersState
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -31,6 +33,7 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, job_log, reservations, scope_returns, scope_rules
 from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites import scope_rules as rules
+from taskqueue.sites.occupancy import JobsAndCores
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from taskqueue.task_queues import reclassification
 from tests.support import earlier_release, scope_counters, wait
@@ -53,19 +56,29 @@ def _matcher(engine: Engine, now: datetime, config: Configuration, seed: int = 1
     return Matcher(engine, lambda: config, lambda: now, Random(seed))
 
 
-def _put(engine: Engine, now: datetime, count: int, job_type: str = "MC") -> list[int]:
+def _put(
+    engine: Engine, now: datetime, count: int, job_type: str = "MC", cores: tuple[int, int] = (1, 1)
+) -> list[int]:
+    """`cores`: how many the jobs need, and can use."""
     with database.writing(engine) as conn:
-        ids = queued_jobs.put(
-            conn, now, count, asked=replace(queued_jobs.EVERYWHERE, job_types=frozenset({job_type}))
+        asked = replace(
+            queued_jobs.EVERYWHERE,
+            job_types=frozenset({job_type}),
+            processors_min=cores[0],
+            processors_max=cores[1],
         )
+        ids = queued_jobs.put(conn, now, count, asked=asked)
         for job_id in ids:
             stored_rows.force(conn, job_id, job_type=job_type)
     return ids
 
 
-def _ask(matcher: Matcher, where: object = LONG, count: int = 1) -> ClaimResult:
+def _ask(
+    matcher: Matcher, where: QueueAddress = LONG, count: int = 1, cores: int | None = None
+) -> ClaimResult:
+    stated = {} if cores is None else {"NumberOfProcessors": cores}
     while True:
-        [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(where), count=count)])  # type: ignore[arg-type]
+        [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(where), count=count, **stated)])
         assert isinstance(look, ClaimResult)
         matcher.settle([look])
         if not look.in_other_hands:
@@ -134,7 +147,7 @@ def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engi
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
         conn.execute(text("UPDATE scope_rules SET n = n + 5"))
         [difference] = rule_counters.list_differences(conn, compiled_rules.counts)
-        assert (difference.rule.n, difference.there) == (7, 2)
+        assert (difference.rule.n, difference.there.jobs) == (7, 2)
         rule_counters.mend(conn, difference.rule, compiled_rules.counts)
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
     newer = _matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits))
@@ -605,12 +618,18 @@ CONFIGS = {
 }
 
 
+def _put_of_all_sizes(engine: Engine, now: datetime) -> None:
+    for cores in ((1, 1), (1, 4), (2, 8)):
+        _put(engine, now, 50, cores=cores)
+
+
 def _claim_and_end(engine: Engine, now: datetime, held: list[str], seed: int) -> None:
     """One matcher, with one of the configurations, and pilots that end jobs of any matcher."""
     draw = Random(seed)
     matcher = _matcher(engine, now, CONFIGS[1 + seed % 3], seed)
     for _ in range(12):
-        look = _ask(matcher, draw.choice((LONG, SHORT)), draw.choice((1, 1, 3)))
+        cores = draw.choice((None, 1, 8))
+        look = _ask(matcher, draw.choice((LONG, SHORT)), draw.choice((1, 1, 3)), cores=cores)
         held.extend(each.lease for each in look.claimed)
         for _ in range(draw.randint(0, 3)):
             with contextlib.suppress(IndexError, StaleLease, IllegalTransition):
@@ -646,7 +665,7 @@ def _watch(engine: Engine, over: threading.Event) -> None:
 
 def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: datetime) -> None:
     """Threads claim, end and change the limit; each snapshot agrees with the counters."""
-    _put(engine, now, 150)
+    _put_of_all_sizes(engine, now)
     over = threading.Event()
     held: list[str] = []
     with ThreadPoolExecutor(5) as threads:
@@ -659,6 +678,8 @@ def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: dat
         watching.result()
     assert errors == [None] * 4
     assert scope_counters.agree(engine)
+    with database.reading(engine) as conn:
+        assert any((rule.cores or 0) > rule.n for rule in rules.list_rules(conn)), "some are larger"
 
 
 @pytest.fixture(scope="module")
@@ -671,7 +692,7 @@ def test_counters_hold_beside_matchers_of_the_last_release_while_limits_change(
     engine: Engine, database_url: str, now: datetime, program: Path, tmp_path: Path
 ) -> None:
     """Either release stores and counts limits; each snapshot agrees with the counters."""
-    _put(engine, now, 150)
+    _put_of_all_sizes(engine, now)
     trees = tmp_path / "trees.yaml"
     texts = [
         LIMITS.format(limits=f"{{JobType: {{MC: {limit}}}, CEs: {{ce1: {{JobType: {{MC: 4}}}}}}}}")
@@ -833,4 +854,50 @@ def test_a_job_whose_type_has_changed_before_its_task_queue_counts_for_its_own_l
         with database.writing(engine) as conn:
             pilot_reports.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
     with scope_counters.snapshot(engine) as conn:
-        assert {number for _, number in scope_counters.list_counts(conn)} == {0}
+        assert {counted for _, counted in scope_counters.list_counts(conn)} == {JobsAndCores()}
+
+
+def test_a_limit_of_before_the_upgrade_counts_the_cores_that_run_and_what_ends_meanwhile(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 9, cores=(1, 8))
+    config = _config("{JobType: {MC: 6}}")
+    taken = [job for _ in range(4) for job in _ask(_matcher(engine, now, config), cores=4).claimed]
+    assert [job.allotment.processors for job in taken] == [4] * 4
+    with database.writing(engine) as conn:  # as the migration leaves it
+        conn.execute(update(scope_rules).values(cores=None))
+        pilot_reports.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
+    matcher = _matcher(engine, now, config)
+    matcher.refresh()
+    with database.reading(engine) as conn:
+        [(rule, counted)] = scope_counters.list_counts(conn)
+        assert (rule.cores, counted) == (16, JobsAndCores(3, 12))
+    assert len(_ask(matcher, count=9, cores=8).claimed) == 3
+    assert scope_counters.agree(engine)
+
+
+def test_counted_cores_that_are_wrong_are_mended(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 2, cores=(8, 8))
+    config = _config("{JobType: {MC: 6}}")
+    assert _ask(_matcher(engine, now, config), cores=8).claimed
+    with database.writing(engine) as conn:
+        conn.execute(update(scope_rules).values(cores=3))
+    memory = ScopeCountersState()
+    cycles = [agent.cycle(engine, config, now=now, holder="one", memory=memory) for _ in range(2)]
+    assert [each.mended for each in cycles if each is not None] == [0, 1]
+    assert scope_counters.agree(engine)
+
+
+def test_a_rule_that_a_process_of_1_0_gives_a_new_id_counts_its_cores_again(
+    postgres_url: str, now: datetime
+) -> None:
+    engine = database.connect(postgres_url)
+    _put(engine, now, 2, cores=(8, 8))
+    matcher = _matcher(engine, now, _config("{JobType: {MC: 6}}"))
+    assert _ask(matcher, cores=8).claimed
+    with database.writing(engine) as conn:  # as it mends a counter
+        conn.execute(text("UPDATE scope_rules SET rule_id = DEFAULT, n = 0, opened = false"))
+        assert conn.execute(select(scope_rules.c.cores)).scalars().all() == [None]
+    _matcher(engine, now, _config("{JobType: {MC: 6}}")).refresh()
+    assert scope_counters.agree(engine)
+    engine.dispose()
