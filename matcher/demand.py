@@ -146,7 +146,7 @@ def _count_admitted(conn: Connection, found: MatchedPlace) -> Mapping[int, int |
     some = gate.list_passing(conn, sorted(found.candidates, key=_task_queue_id), found.place)
     return {
         each.task_queue_id: candidate_jobs.count_candidates(
-            conn, each.task_queue_id, place=found.place, passing=gate.passing(each.vo)
+            conn, each.task_queue_id, place=found.place, passing=gate.passing(each)
         )
         for each in some
         if next(gate.admitted(conn, each, found.place, most=_ASKED), None) is not None
@@ -188,7 +188,7 @@ def _list_admitted(
 ) -> MatchingTaskQueue:
     admitted = islice(gate.admitted(conn, task_queue, place, most=_ASKED), _NAMED_JOBS)
     job_ids = tuple(job.job_id for job in admitted)
-    passing = gate.passing(task_queue.vo)
+    passing = gate.passing(task_queue)
     return MatchingTaskQueue(
         task_queue=task_queue,
         waiting=candidate_jobs.count_candidates(conn, task_queue.task_queue_id, place=place, passing=passing),
@@ -239,5 +239,5 @@ def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller)
         # Without a node, no pool can be excluded by its facts.
         pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
     candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
-    gate = view.gate(place, admission, vos=resource.named_vos)
+    gate = view.gate(place, admission, resource=resource)
     return MatchedPlace(candidates=candidates, place=place, gate=gate)

@@ -158,7 +158,7 @@ def _list_held(
     if cause == NODE:
         return
     candidates, _ = view.admitted(served.place, resource, view.candidates(served.pools, resource))
-    gate = view.gate(served.place, vos=resource.named_vos) if cause == TURN_CAUSE else None
+    gate = view.gate(served.place, resource=resource) if cause == TURN_CAUSE else None
     if gate is None or gate.admits_all:
         yield cause, candidates
         return

@@ -27,8 +27,9 @@ MEGABYTES: Final = 10**12
 POWER: Final = 1_000_000
 SI00: Final = 10**9
 
-#: Counts of jobs or pilots.
+#: Counts of jobs or pilots, and of the processors of many jobs.
 JOBS: Final = 10**9
+CORES: Final = 10**12
 BYTES: Final = 10**15
 #: Requests of one subject per second, largest and smallest limit.
 REQUESTS: Final = 1_000_000

@@ -359,7 +359,8 @@ class JobSchedulingOptions(Options):
     ] = ()
     """`<Site>/<Attribute>/<value>: N` and `<Site>/CEs/<CE>/<Attribute>/<value>: N`, jobs at a time.
 
-    The site `AllSites` counts the whole grid. `{Curb: C, Max: N, Interval: S}` in place of N has a ramp.
+    The site `AllSites` counts the whole grid. `{count: N, cores: C}` in place of N, or one of both, bounds
+    the cores of these jobs together; `{Curb: C, Max: N, Interval: S}` has a ramp.
     """
     matching_delay: Annotated[
         tuple[MatchingDelay, ...],

@@ -8,11 +8,11 @@ attribute of a job may be limited.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 from cs_config.options import bounds
-from requirements.errors import did_you_mean
+from requirements.errors import did_you_mean, format_count
 from requirements.values import fold
 
 #: Attributes of a job that may be limited, each with the column of jobs that has it. `batched_claim.sql` and
@@ -30,8 +30,9 @@ ATTRIBUTES: Mapping[str, str] = {
 ALL_SITES: Final = "AllSites"
 _CES = "CEs"
 _BURST = "Burst"
-#: The values of a limit with a ramp.
+#: The values of a limit with a ramp, and of one on jobs, on cores, or on both.
 _RAMP = ("Curb", "Max", "Interval")
+_BOUNDS = ("count", "cores")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,9 @@ class MatchingDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningLimit:
-    """A maximum of jobs with this value that pilots hold: from the match to the end of the attempt.
+    """A maximum of jobs with this value that pilots hold, of their cores, or of both.
+
+    A job counts from the match to the end of its attempt.
 
     With a ramp one more job is matched per interval from the curb on, up to the maximum.
 
@@ -57,9 +60,17 @@ class RunningLimit:
     scope: str  #: `Site`, `Site/CE` or ALL_SITES
     attribute: str  #: one of ATTRIBUTES
     value: str
-    most: int
+    most: int | None = None  #: jobs; None: any number
+    cores: int | None = None  #: processors that all these jobs have together; None: any number
     curb: int | None = None  #: None: no ramp
     interval: float = 0.0  #: seconds between two matches from the curb on
+
+    @property
+    def bounds(self) -> str:
+        """What it allows at a time, as text for people."""
+        jobs = () if self.most is None else (str(self.most),)
+        cores = () if self.cores is None else (format_count(self.cores, "core"),)
+        return " and ".join((*jobs, *cores))
 
     @property
     def ramp(self) -> MatchingDelay | None:
@@ -87,39 +98,55 @@ def read_limits(raw: Mapping[str, object]) -> Iterator[RunningLimit]:
 
 
 def read_limits_at(scope: str, raw: Mapping[str, object]) -> Iterator[RunningLimit]:
-    """The limits `<Attribute>/<value>: N`, or `{Curb, Max, Interval}`, of one place; ValueError if wrong."""
+    """The limits `<Attribute>/<value>: N`, `{count, cores}` or `{Curb, Max, Interval}`, of one place.
+
+    ValueError if one is wrong.
+    """
     for attribute, value, stated in _values(raw, scope):
         path = f"{scope}/{attribute}/{value}"
+        limit = RunningLimit(scope=scope, attribute=attribute, value=value)
         if not isinstance(stated, Mapping):
-            most = _read_jobs(stated, path)
-            yield RunningLimit(scope=scope, attribute=attribute, value=value, most=most)
+            yield replace(limit, most=_read_number(stated, path, "jobs", bounds.JOBS))
+        elif any(name in stated for name in _BOUNDS):
+            yield _read_bounds(limit, stated, path)
         else:
             most, curb, interval = _read_ramp(stated, path)
-            yield RunningLimit(
-                scope=scope, attribute=attribute, value=value, most=most, curb=curb, interval=interval
-            )
+            yield replace(limit, most=most, curb=curb, interval=interval)
+
+
+def _read_bounds(limit: RunningLimit, stated: Mapping[str, object], path: str) -> RunningLimit:
+    for name in stated:
+        if name not in _BOUNDS:
+            _refuse(f"{path}/{name}: allowed are {' and '.join(_BOUNDS)}")
+    most = _read_number(stated["count"], f"{path}/count", "jobs", bounds.JOBS) if "count" in stated else None
+    cores = (
+        _read_number(stated["cores"], f"{path}/cores", "cores", bounds.CORES) if "cores" in stated else None
+    )
+    return replace(limit, most=most, cores=cores)
 
 
 def _read_ramp(stated: Mapping[str, object], path: str) -> tuple[int, int, float]:
     """Maximum, curb and interval in seconds."""
     for name in stated:
         if name not in _RAMP:
-            meant = did_you_mean(name, _RAMP)
+            meant = did_you_mean(name, (*_RAMP, *_BOUNDS))
             _refuse(
                 f"{path}/{name}: "
-                + (f"did you mean {meant}?" if meant else f"allowed are {', '.join(_RAMP)}")
+                + (f"did you mean {meant}?" if meant else f"allowed are {', '.join((*_RAMP, *_BOUNDS))}")
             )
     if missing := [name for name in _RAMP if name not in stated]:
         _refuse(f"{path}: {' and '.join(missing)} missing, a limit with a ramp has {', '.join(_RAMP)}")
-    most, curb = _read_jobs(stated["Max"], f"{path}/Max"), _read_jobs(stated["Curb"], f"{path}/Curb")
+    most, curb = (
+        _read_number(stated[name], f"{path}/{name}", "jobs", bounds.JOBS) for name in ("Max", "Curb")
+    )
     if curb > most:
         _refuse(f"{path}/Curb: {curb} is more than Max, {most}")
     return most, curb, _read_seconds(stated["Interval"], f"{path}/Interval")
 
 
-def _read_jobs(stated: object, path: str) -> int:
-    if not isinstance(stated, int) or isinstance(stated, bool) or not 0 <= stated <= bounds.JOBS:
-        _refuse(f"{path}: {stated!r} is not a number of jobs, allowed are 0 to {bounds.JOBS}")
+def _read_number(stated: object, path: str, what: str, largest: int) -> int:
+    if not isinstance(stated, int) or isinstance(stated, bool) or not 0 <= stated <= largest:
+        _refuse(f"{path}: {stated!r} is not a number of {what}, allowed are 0 to {largest}")
     return stated
 
 

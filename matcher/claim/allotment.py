@@ -125,6 +125,19 @@ class SlotAllotment:
         return found
 
 
+def count_cores(resource: Resource, asked: RequirementClass, *, is_only: bool) -> int:
+    """The processors that a job of a class is given of a resource, alone or beside others (`fix_cores`)."""
+    filling = SlotAllotment(resource)
+    filling.take(asked if is_only else fix_cores(asked), 1)
+    [given] = filling.allotments()
+    return 1 if given.processors is None else given.processors
+
+
+def fix_cores(asked: RequirementClass) -> RequirementClass:
+    """The class of a job that gets as few processors as it needs, since a limit counts them."""
+    return replace(asked, processors_max=asked.processors_min)
+
+
 def _allowed_cores(asked: RequirementClass, cores: int) -> bool:
     if asked.processors_max is not None and cores > asked.processors_max:
         return False

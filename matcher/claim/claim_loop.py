@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
-from matcher.claim.allotment import SlotAllotment
+from matcher.claim import allotment
+from matcher.claim.allotment import SlotAllotment, fix_cores
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.in_doubt_claims import InDoubtClaims
 from matcher.index.waiting import split_into_pieces
@@ -146,10 +148,13 @@ class _Claim:
 
     def add(self, task_queue: TaskQueue, taken: Sequence[TakenRow]) -> None:
         """Account for taken jobs of a task queue."""
+        asked = task_queue.requirement_class
+        # The gate has counted these cores, before it is known which other jobs there will be.
+        is_fixed = self.wanted > 1 and self.gate is not None and self.gate.bounds_cores
         self.taken += taken
         if taken:
             self.served_from.add(task_queue.task_queue_id)
-        self.filling.take(task_queue.requirement_class, len(taken))
+        self.filling.take(fix_cores(asked) if is_fixed else asked, len(taken))
 
     def claimed_jobs(self) -> list[AssignedJob]:
         """The jobs with their allotments."""
@@ -216,13 +221,15 @@ def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | Non
         stated = resource.processors
         processors = room.processors if stated is None else min(stated, room.processors)
         resource = replace(resource, processors=processors)
-    gate = policies.policy_at(prepared.place, prepared.admission, vos=vos)
+    wanted = request.count if room is None else min(request.count, room.jobs)
+    cores = partial(allotment.count_cores, resource, is_only=wanted == 1)
+    gate = policies.policy_at(prepared.place, prepared.admission, vos=vos, count_cores=cores)
     is_busy = policies.is_busy(prepared.place, vos)
     job_id = request.presented.job_id
     return _Claim(
         prepared=prepared,
         filling=SlotAllotment(resource),
-        wanted=0 if is_busy else request.count if room is None else min(request.count, room.jobs),
+        wanted=0 if is_busy else wanted,
         job_id=job_id,
         gate=gate,
         is_plain=job_id is None and gate is None,
@@ -301,7 +308,7 @@ def _take_from(conn: Connection, claim: _Claim, task_queues: Sequence[TaskQueue]
             else:
                 passed = assignment.take_jobs(conn, [task_queue.task_queue_id], most, place=place, now=now)
                 if gate is not None:
-                    gate.count_taken(passed)
+                    gate.count_taken(passed, task_queue)
             claim.add(task_queue, passed)
             if not passed or (gate is None and len(passed) < most and not claim.chooses):
                 break
@@ -314,7 +321,7 @@ def _choose(conn: Connection, claim: _Claim, task_queue: TaskQueue, now: datetim
         taken = candidate_jobs.take_job(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
         if taken:
             if gate is not None:
-                gate.count_taken(taken, job)
+                gate.count_taken(taken, task_queue, job)
             return taken
         claim.passed_over = True
     if gate is not None and claim.job_id is not None:
@@ -327,9 +334,9 @@ def _choices(conn: Connection, claim: _Claim, task_queue: TaskQueue) -> Iterator
     place, job_id, gate = claim.prepared.place, claim.job_id, claim.gate
     if job_id is None:
         return iter(()) if gate is None else gate.admitted(conn, task_queue, place)
-    passing = CandidateFilter() if gate is None else gate.passing(task_queue.vo)
+    passing = CandidateFilter() if gate is None else gate.passing(task_queue)
     jobs = candidate_jobs.read_candidate(conn, task_queue.task_queue_id, job_id, place=place, passing=passing)
-    return (job for job in jobs if gate is None or gate.admits(job))
+    return (job for job in jobs if gate is None or gate.admits(job, task_queue))
 
 
 def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> dict[int, ClaimResult]:

@@ -61,7 +61,8 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         raise NeedsDatabase
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    gate = view.gate(served.place, vos=resource.named_vos) if counted and not is_open else None
+    is_only = request.count == 1
+    gate = view.gate(served.place, resource=resource, is_only=is_only) if counted and not is_open else None
     if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
         return _give_reason(view, {refused: candidates, NODE: kept_back})
     if not candidates:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 
 from sqlalchemy import Connection
@@ -16,7 +17,7 @@ from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.storage import list_near
-from matcher.claim.allotment import JobSize
+from matcher.claim.allotment import JobSize, count_cores
 from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
@@ -278,13 +279,19 @@ class Snapshot:
         return fold(place.site) in self.banned or place_policy.counts_jobs(self.config, place)
 
     def gate(
-        self, place: Location, policy: AdmissionPolicy | None = None, *, vos: Collection[str]
+        self,
+        place: Location,
+        policy: AdmissionPolicy | None = None,
+        *,
+        resource: Resource,
+        is_only: bool = True,
     ) -> PlacePolicy | None:
-        """The policy of a place for jobs of some VOs, read without locks; None: no conditions."""
+        """The policy of a place for a resource with one job or more, without locks; None: no conditions."""
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
-        return policies.policy_at(place, policy, vos=vos)
+        counted = partial(count_cores, resource, is_only=is_only)
+        return policies.policy_at(place, policy, vos=resource.named_vos, count_cores=counted)
 
 
 def _queue_address(

@@ -48,7 +48,8 @@ def list_blocked_places(
         if scopes.parse_site(scope) in {*here, ALL_SITES} and any(rule.concerns(job) for rule in these)
     ]
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
-        yield from ((scope, f"{scope} {each.why}") for each in conditions if each.keeps_out(job))
+        kept_out = (each for each in conditions if running_limits.keeps_out(each, job, job.cores))
+        yield from ((scope, f"{scope} {each.why}") for each in kept_out)
     throttled = [scope for scope in config.throttles if scopes.parse_site(scope) in here]
     for scope, standing in throttle_standings.iterate_standings(conn, config, throttled, now):
         if why := standing.why_not(job, config):

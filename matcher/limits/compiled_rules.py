@@ -81,6 +81,9 @@ def _compile(scope: str, rule: PlaceRule) -> ScopeRule:
         if isinstance(limit, RunningLimit)
         else {"seconds": limit.seconds, "burst": limit.burst}
     )
+    cores = limit.cores if isinstance(limit, RunningLimit) else None
+    if cores is not None:
+        numbers["cores"] = cores
     definition = {"value": limit.value, "exempt": sorted(rule.exempt), **numbers}
     return ScopeRule(
         scope=scope,
@@ -89,6 +92,7 @@ def _compile(scope: str, rule: PlaceRule) -> ScopeRule:
         value=fold(limit.value),
         vo=rule.stored_vo,
         definition=json.dumps(definition, sort_keys=True),
+        format=scope_rules.FORMAT if cores is None else scope_rules.FORMAT_OF_CORES,
     )
 
 
@@ -102,6 +106,7 @@ def _parse_place_rule(scope: str, kind: RuleKind, attribute: str, vo: str, defin
             attribute=attribute,
             value=value,
             most=stored["most"],
+            cores=stored.get("cores"),
             curb=stored["curb"],
             interval=stored["interval"],
         )

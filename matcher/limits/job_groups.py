@@ -37,6 +37,7 @@ class JobView:
     priority: float
     submit_pool: str | None
     description: Mapping[str, object] = field(repr=False)  #: with placeholders filled
+    cores: int = 1  #: the fewest that it is given
     parameters: None = None  #: stands for the column; no placeholder is left
 
     @cached_property

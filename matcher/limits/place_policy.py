@@ -7,7 +7,7 @@ are rows (`taskqueue.sites.scope_rules`), so that they hold for every process, w
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -24,6 +24,7 @@ from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, PlaceRule, RunningLimitState
 from matcher.limits.throttle_standings import ThrottleStanding
+from requirements.requirement_class import RequirementClass
 from requirements.resource import Location
 from requirements.values import fold
 from taskqueue.leases import assignment, candidate_jobs
@@ -42,6 +43,14 @@ _LOCK_WAIT = 200
 TEST = "Test"
 
 
+#: The cores that a job of a class is given.
+CountCores = Callable[[RequirementClass], int]
+
+
+def _get_fewest_cores(asked: RequirementClass) -> int:
+    return asked.processors_min
+
+
 class PlacePolicy:
     """The jobs that one place admits now; each request has its own instance."""
 
@@ -54,8 +63,10 @@ class PlacePolicy:
         admission: AdmissionPolicy | None = None,
         kinds: JobGroupCache,
         vos: Collection[str] = (),
+        count_cores: CountCores = _get_fewest_cores,
     ) -> None:
         """`vos`: those whose jobs are wanted; empty: unknown. Rules that cannot count them are ignored."""
+        self._count_cores = count_cores
         self._kinds = kinds
         self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
@@ -74,9 +85,16 @@ class PlacePolicy:
         )
 
     @property
+    def bounds_cores(self) -> bool:
+        """Whether a limit on cores may count its jobs."""
+        return any(
+            isinstance(each, RunningLimitState) and each.limit.cores is not None for each in self._conditions
+        )
+
+    @property
     def admits_all(self) -> bool:
         """Whether no condition excludes a job now: no ban or throttle, and no limit is reached."""
-        is_free = not (self._banned or self._standing or self.admission)
+        is_free = not (self._banned or self._standing or self.admission or self.bounds_cores)
         return is_free and not any(each.full for each in self._conditions)
 
     @property
@@ -93,9 +111,11 @@ class PlacePolicy:
     def _reading_job(self) -> list[ThrottleStanding]:
         return [each for each in self._standing if each.depends_on_job]
 
-    def passing(self, *vos: str) -> CandidateFilter:
-        """Filter for jobs of these VOs that can be admitted."""
-        full = [each.rule for each in self._conditions if each.full]
+    def passing(self, *task_queues: TaskQueue) -> CandidateFilter:
+        """Filter for those jobs of task queues with the same cores that can be admitted."""
+        vos = {each.vo for each in task_queues}
+        cores = max(map(self._size, task_queues), default=1)
+        full = [each.rule for each in self._conditions if each.excludes(cores)]
         kept_out = {
             (rule.limit.attribute, vo, fold(rule.limit.value))
             for rule in full
@@ -120,7 +140,8 @@ class PlacePolicy:
         """Whether jobs of this task queue can be admitted at all."""
         if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
             return False
-        if any(each.full and each.rule.concerns(task_queue) for each in self._conditions):
+        cores = self._size(task_queue)
+        if any(each.excludes(cores) and each.rule.concerns(task_queue) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
         dependent = [each.throttled for each in self._standing if each.depends_on_owner_only]
@@ -133,18 +154,30 @@ class PlacePolicy:
         self, conn: Connection, task_queues: Sequence[TaskQueue], place: Location
     ) -> list[TaskQueue]:
         """The task queues with a job that passes the filter; jobs are read only where there is a filter."""
-        some = [each for each in task_queues if self.concerns(each)]
-        passing = self.passing(*{each.vo for each in some})
-        if not some or passing == CandidateFilter():
-            return some
+        concerned = [each for each in task_queues if self.concerns(each)]
+        by_size: defaultdict[int, list[TaskQueue]] = defaultdict(list)
+        for each in concerned:
+            by_size[self._size(each)].append(each)
+        kept_out = {each for some in by_size.values() for each in self._find_kept_out(conn, some, place)}
+        # Empty task queues stay; the claim finds them empty.
+        return [each for each in concerned if each.task_queue_id not in kept_out]
+
+    def _size(self, task_queue: TaskQueue) -> int:
+        """The cores that a limit counts for a job of a task queue; 1 for all where none counts cores."""
+        return self._count_cores(task_queue.requirement_class) if self.bounds_cores else 1
+
+    def _find_kept_out(self, conn: Connection, some: Sequence[TaskQueue], place: Location) -> Collection[int]:
+        """The nonempty task queues, of some with the same cores, without a job that passes the filter."""
+        passing = self.passing(*some)
+        if passing == CandidateFilter():
+            return ()
         ids = {each.task_queue_id for each in some}
         kept_out = assignment.find_nonempty(
             conn, ids - candidate_jobs.find_nonempty(conn, ids, place=place, passing=passing), place=place
         )
         if kept_out and passing.kept_out:
             self.refused = self.refused or LIMITS
-        # Empty task queues stay; the claim finds them empty.
-        return [each for each in some if each.task_queue_id not in kept_out]
+        return kept_out
 
     def admits_any(self, conn: Connection, task_queues: Iterable[TaskQueue], place: Location) -> bool:
         """Whether a job of the task queues may be taken next. Advisory: nothing is locked."""
@@ -165,11 +198,11 @@ class PlacePolicy:
         """
         asked = 0
         for page in candidate_jobs.list_pages(
-            conn, task_queue.task_queue_id, place=place, passing=lambda: self.passing(task_queue.vo)
+            conn, task_queue.task_queue_id, place=place, passing=lambda: self.passing(task_queue)
         ):
             some = False
             for job in page:
-                if self.admits(job):
+                if self.admits(job, task_queue):
                     some = True
                     yield job
             asked += len(page)
@@ -185,11 +218,12 @@ class PlacePolicy:
         self._refused = tuple(refused.union(self._refused))[: job_groups.MOST_REFUSED]
         return len(refused) < len(kinds) or not are_all
 
-    def admits(self, job: CandidateRow) -> bool:
-        """Whether this job may be taken next."""
+    def admits(self, job: CandidateRow, task_queue: TaskQueue) -> bool:
+        """Whether this job of a task queue may be taken next."""
         if self.admission is not None and not self.admission.admits(job):
             return False
-        if any(each.keeps_out(job) for each in self._conditions):
+        cores = self._size(task_queue)
+        if any(running_limits.keeps_out(each, job, cores) for each in self._conditions):
             self.refused = self.refused or LIMITS
             return False
         if not all(each.admits(job, self._kinds.config) for each in self._standing):
@@ -203,11 +237,13 @@ class PlacePolicy:
 
     def record_kept_out(self, task_queue: TaskQueue) -> None:
         """Record that no job of a nonempty task queue passes the filter."""
-        if self.passing(task_queue.vo).kept_out:
+        if self.passing(task_queue).kept_out:
             self.refused = self.refused or LIMITS
 
-    def count_taken(self, taken: Iterable[TakenRow], job: CandidateRow | None = None) -> None:
-        """Count taken jobs; `job` if it was checked by itself."""
+    def count_taken(
+        self, taken: Iterable[TakenRow], task_queue: TaskQueue, job: CandidateRow | None = None
+    ) -> None:
+        """Count taken jobs of a task queue; `job` if it was checked by itself."""
         rows = list(taken)
         self._refused = ()
         rules: list[Counting] = []
@@ -217,7 +253,7 @@ class PlacePolicy:
             self.reserved += ((each.scope.scope, (row.job_id, row.epoch)) for row in rows)
         for condition in self._conditions:
             if job is not None and condition.rule.is_used_by(job):
-                condition.matched(job.vo)
+                condition.matched(job.vo, self._size(task_queue))
                 if isinstance(condition, RunningLimitState):
                     rules.append(condition.counting)
         if rules:
@@ -260,7 +296,12 @@ class PlacePolicies:
         )
 
     def policy_at(
-        self, place: Location, admission: AdmissionPolicy | None = None, *, vos: Collection[str] = ()
+        self,
+        place: Location,
+        admission: AdmissionPolicy | None = None,
+        *,
+        vos: Collection[str] = (),
+        count_cores: CountCores = _get_fewest_cores,
     ) -> PlacePolicy | None:
         """The policy of a place for jobs of some VOs (empty: unknown); None: it has no conditions."""
         names = _scopes_of_place(place)
@@ -270,7 +311,13 @@ class PlacePolicies:
         if not (standing or conditions or banned or admission):
             return None
         policy = PlacePolicy(
-            standing, conditions, banned=banned, admission=admission, kinds=self.kinds, vos=vos
+            standing,
+            conditions,
+            banned=banned,
+            admission=admission,
+            kinds=self.kinds,
+            vos=vos,
+            count_cores=count_cores,
         )
         self._policies.append(policy)
         return policy
@@ -332,7 +379,9 @@ def read_policies(
     """
     names = set(chain(*map(_scopes_of_place, places)))
     stored = scope_rules.read_rules(conn, names) if names else ()
-    rules = [each if each.opened else replace(each, opened=True, n=0) for each in stored]
+    rules = [
+        replace(each, opened=True, n=each.n if each.opened else 0, cores=each.cores or 0) for each in stored
+    ]
     found = scopes.read_scopes(conn, {each.scope for each in rules}) if rules else {}
     return _build_policies(conn, rules, found, banned, now)
 
@@ -429,9 +478,10 @@ def _build_condition(stored: StoredRule, rule: PlaceRule, bucket: DelayBucket | 
         rule=rule,
         limit=rule.limit,
         there=stored.n,
+        cores=stored.cores or 0,
         bucket=bucket,
         rule_id=stored.rule_id,
-        opened=stored.opened,
+        opened=stored.opened and (rule.limit.cores is None or stored.cores is not None),
     )
 
 

@@ -89,11 +89,12 @@ class PlaceRule:
 
 @dataclass(slots=True, kw_only=True)
 class RunningLimitState:
-    """A running limit with the present number of jobs."""
+    """A running limit with the present number of jobs, and of their cores."""
 
     rule: PlaceRule
     limit: RunningLimit
     there: int
+    cores: int = 0  #: of these jobs
     bucket: "DelayBucket | None" = None  #: of a limit with a ramp
     rule_id: int = 0  #: of the counter; 0: the rows were counted
     opened: bool = True  #: False: a new rule that admits no job yet
@@ -106,37 +107,48 @@ class RunningLimitState:
 
     @property
     def full(self) -> bool:
-        """Whether no further job is admitted now."""
-        return not self.opened or self.there >= self.limit.most or self._is_slowed
+        """Whether no further job is admitted now, however small."""
+        return self.excludes(1)
+
+    def excludes(self, cores: int) -> bool:
+        """Whether no further job with so many cores is admitted now."""
+        has_no_room = self._has_enough_jobs or _is_above(self.cores + cores, self.limit.cores)
+        return not self.opened or has_no_room or self._is_slowed
+
+    @property
+    def _has_enough_jobs(self) -> bool:
+        return _is_above(self.there + 1, self.limit.most)
 
     @property
     def _is_slowed(self) -> bool:
         """Whether the next job has to wait for a token of the ramp."""
-        return self.bucket is not None and self._is_above_curb(self.there + 1) and self.bucket.full
-
-    def _is_above_curb(self, jobs: int) -> bool:
-        return self.limit.curb is not None and jobs > self.limit.curb
-
-    def keeps_out(self, job: LimitedJob) -> bool:
-        """Whether this job is excluded now."""
-        return self.full and self.rule.concerns(job)
+        is_above_curb = _is_above(self.there + 1, self.limit.curb)
+        return self.bucket is not None and is_above_curb and self.bucket.full
 
     @property
     def why(self) -> str:
         """Reason, as text for people."""
-        jobs = format_count(self.there, "job")
-        has = f"has {jobs} with {self.rule.about}, its {self.rule.option} is {self.limit.most}"
-        if self.bucket is None or self.there >= self.limit.most:
+        there = format_count(self.there, "job")
+        if self.limit.cores is not None:
+            there += f" and {format_count(self.cores, 'core')}"
+        has = f"has {there} with {self.rule.about}, its {self.rule.option} is {self.limit.bounds}"
+        if self.bucket is None or self._has_enough_jobs:
             return has
         wait = f"{self.limit.interval:g} s, the next in {self.bucket.wait} s"
         return f"{has}: from {self.limit.curb} on it takes one every {wait}"
 
-    def matched(self, vo: str) -> None:
+    def matched(self, vo: str, cores: int) -> None:
         """Count a taken job of a VO; that of a VO with a limit of its own takes no token."""
         self.there += 1
+        self.cores += cores
         self.changed = True
-        if self.bucket is not None and self.rule.is_about(vo) and self._is_above_curb(self.there):
-            self.bucket.matched(vo)
+        is_above_curb = _is_above(self.there, self.limit.curb)
+        if self.bucket is not None and self.rule.is_about(vo) and is_above_curb:
+            self.bucket.matched(vo, cores)
+
+
+def _is_above(number: int, most: int | None) -> bool:
+    return most is not None and number > most
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,9 +167,9 @@ class DelayBucket:
         """Whether no job is admitted before the next token."""
         return self.tokens < 1
 
-    def keeps_out(self, job: LimitedJob) -> bool:
-        """Whether this job is excluded now."""
-        return self.full and self.rule.concerns(job)
+    def excludes(self, _cores: int) -> bool:
+        """Whether no job is admitted before the next token, whatever its size."""
+        return self.full
 
     @property
     def wait(self) -> int:
@@ -172,13 +184,18 @@ class DelayBucket:
             f"the next in {self.wait} s"
         )
 
-    def matched(self, _vo: str) -> None:
+    def matched(self, _vo: str, _cores: int) -> None:
         """Take a token."""
         self.tokens -= 1
         self.changed = True
 
 
 PlaceCondition = RunningLimitState | DelayBucket
+
+
+def keeps_out(condition: PlaceCondition, job: LimitedJob, cores: int) -> bool:
+    """Whether a job, which would get so many cores, is excluded now."""
+    return condition.excludes(cores) and condition.rule.concerns(job)
 
 
 #: Folded parts of a name, the site first: equal for every spelling of a `Site`, `Site/CE` or `Site/CE/Queue`.
@@ -311,12 +328,14 @@ def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ..
     return *scheduling.running_limit, *scheduling.matching_delay
 
 
-def _read_counters(conn: Connection, rules: Iterable[PlaceRule]) -> Mapping[tuple[str, ...], int]:
+def _read_counters(conn: Connection, rules: Iterable[PlaceRule]) -> Mapping[tuple[str, ...], JobsAndCores]:
     """The counters of open running limits at the scopes of these rules, by `ScopeRule.key`."""
     names = {fold(each.limit.scope) for each in rules if isinstance(each.limit, RunningLimit)}
     stored = scope_rules.read_rules(conn, names) if names else ()
     return {
-        each.key: each.n for each in stored if each.kind is RuleKind.RUNNING and each.opened and each.known
+        each.key: JobsAndCores(each.n, each.cores)
+        for each in stored
+        if each.kind is RuleKind.RUNNING and each.opened and each.known and each.cores is not None
     }
 
 
@@ -325,18 +344,21 @@ def _read_running(
     scope: str,
     these: Sequence[PlaceRule],
     buckets: Mapping[PlaceRule, DelayBucket],
-    counters: Mapping[tuple[str, ...], int],
+    counters: Mapping[tuple[str, ...], JobsAndCores],
 ) -> Iterator[RunningLimitState]:
     rows: dict[str, Mapping[tuple[str, str], JobsAndCores]] = {}
     for rule in these:
         limit = rule.limit
         if isinstance(limit, RunningLimit):
-            if (number := counters.get(_build_key(rule, RuleKind.RUNNING))) is None:
+            if (found := counters.get(_build_key(rule, RuleKind.RUNNING))) is None:
                 if limit.attribute not in rows:
                     rows[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
                 counts = rows[limit.attribute].items()
-                number = sum(n.jobs for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
-            yield RunningLimitState(rule=rule, limit=limit, there=number, bucket=buckets.get(rule))
+                counted = (n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
+                found = sum(counted, JobsAndCores())
+            yield RunningLimitState(
+                rule=rule, limit=limit, there=found.jobs, cores=found.cores, bucket=buckets.get(rule)
+            )
 
 
 def _build_key(rule: PlaceRule, kind: RuleKind) -> BucketKey:

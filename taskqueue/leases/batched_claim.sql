@@ -63,18 +63,18 @@ rule AS (
 closed AS MATERIALIZED (
     SELECT scope FROM limited WHERE scope NOT IN (SELECT scope FROM locked)
     UNION ALL
-    SELECT scope FROM rule WHERE kind NOT IN ('running', 'delay') OR format <> 1
+    SELECT scope FROM rule WHERE kind NOT IN ('running', 'delay') OR format NOT IN (1, 2)
 ),
 -- What ended runs no more. Returned reservations (rule 0) are left to claims that know throttles.
 returned AS (
     DELETE FROM scope_returns
     WHERE scope = ANY (ARRAY (SELECT scope FROM locked)) AND rule_id <> 0
-    RETURNING rule_id, number
+    RETURNING rule_id, number, cores
 ),
 counter AS (
-    SELECT rule.*, rule.n + coalesce(more.number, 0) AS there
+    SELECT rule.*, rule.n + coalesce(more.number, 0) AS there, rule.cores + coalesce(more.cores, 0) AS cores_there
     FROM rule LEFT JOIN (
-        SELECT rule_id, sum(number) AS number FROM returned GROUP BY rule_id
+        SELECT rule_id, sum(number) AS number, sum(cores) AS cores FROM returned GROUP BY rule_id
     ) AS more ON more.rule_id = rule.rule_id
 ),
 
@@ -172,13 +172,15 @@ use AS (
     SELECT eligible.number, rule.rule_id, rule.scope,
         rule.kind = 'running' AND rule.opened AND rule.counted AND defined.curb IS NULL
             AND octet_length(job.value) = length(job.value) AS is_decided,
-        -- A job of a VO with a limit of its own is counted, and not limited.
-        defined.exempt ? eligible.vo OR rule.there + row_number() OVER (
-            PARTITION BY rule.rule_id ORDER BY eligible.number) <= defined.most AS has_room
+        -- A job of a VO with a limit of its own is counted, and not limited. Cores that are not counted yet are null.
+        defined.exempt ? eligible.vo
+            OR (defined.most IS NULL OR rule.there + row_number() OVER earlier <= defined.most)
+            AND (defined.cores IS NULL
+                OR rule.cores_there + sum(coalesce(eligible.processors, 1)) OVER earlier <= defined.cores) AS has_room
     FROM eligible
     JOIN counter AS rule ON rule.scope = ANY (eligible.scopes) AND rule.vo IN ('', '*', eligible.vo)
     CROSS JOIN LATERAL
-        json_to_record(rule.definition::json) AS defined (most integer, curb integer, exempt jsonb)
+        json_to_record(rule.definition::json) AS defined (most integer, cores bigint, curb integer, exempt jsonb)
     CROSS JOIN LATERAL (
         SELECT CASE rule.attribute
             WHEN 'JobType' THEN eligible.job_type WHEN 'JobGroup' THEN eligible.job_group
@@ -187,6 +189,7 @@ use AS (
             WHEN 'SubmitPool' THEN coalesce(eligible.submit_pool, '') END AS value
     ) AS job
     WHERE rule.value = lower(job.value COLLATE "C") OR octet_length(job.value) <> length(job.value)
+    WINDOW earlier AS (PARTITION BY rule.rule_id ORDER BY eligible.number)
 ),
 assigned AS (
     SELECT * FROM eligible
@@ -234,6 +237,7 @@ answers AS (
     WHERE request_id IS NOT NULL
     ORDER BY holder, request_id
 ),
+-- Triggers add the cores.
 stored_counters AS (
     UPDATE scope_rules
     SET n = new.n

@@ -127,7 +127,7 @@ def _build_comparison(attributes: tuple[str, ...], *, at_scopes: bool) -> Compou
         case((is_throttle, _RESERVED), else_=0).label("jobs_there"),
         literal(0).label("cores_there"),
         *(null().label(name) for name in ("at_site", "at_ce", "job_vo", "job_value")),
-    ).where(chosen, scope_rules.c.kind != RuleKind.DELAY.value, scope_rules.c.format == rules.FORMAT)
+    ).where(chosen, scope_rules.c.kind != RuleKind.DELAY.value, scope_rules.c.format.in_(rules.FORMATS))
     return union_all(every, *(_select_rows(each, chosen) for each in attributes))
 
 

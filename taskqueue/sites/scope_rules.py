@@ -48,8 +48,11 @@ from taskqueue.sites import reservations, scopes
 from taskqueue.sites.occupancy import JobsAndCores
 from taskqueue.sites.scopes import Scope
 
-#: Format of the definitions that this program writes and reads.
+#: Formats of the definitions that this program writes and reads: without and with a limit on cores. Processes
+#: of 1.0 give nothing where a rule has the second one, which they could not apply.
 FORMAT: Final = 1
+FORMAT_OF_CORES: Final = 2
+FORMATS: Final = (FORMAT, FORMAT_OF_CORES)
 #: `n` of a rule that is not counted yet: processes of 1.0 find it full.
 FULL: Final = 1_000_000_000
 #: Stands for a rule's id in `attempts.counted_by` and `scope_returns`: a reservation at the scope.
@@ -68,6 +71,8 @@ class RuleKind(StrEnum):
 
 _KINDS = frozenset(each.value for each in RuleKind)
 _NOTHING: Final = JobsAndCores()
+#: Columns that a rule has as they are.
+_PLAIN_COLUMNS = ("scope", "attribute", "value", "vo", "definition", "format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +85,7 @@ class ScopeRule:
     value: str = ""  #: folded
     vo: str = ""  #: empty: all VOs; `*`: all, by a rule of the site itself
     definition: str  #: JSON object: the other values, such as the limit
+    format: int = FORMAT  #: of the definition
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -187,7 +193,7 @@ INSERT = insert(table)
 DEFINE = (
     update(table)
     .where(table.c.rule_id == bindparam("the_rule"))
-    .values(definition=bindparam("the_definition"), format=FORMAT)
+    .values(definition=bindparam("the_definition"), format=bindparam("the_format"))
 )
 REMOVE = delete(table).where(table.c.rule_id == bindparam("the_rule"))
 SET = (
@@ -355,7 +361,7 @@ def replace_rules(conn: Connection, wanted: Mapping[str, Collection[ScopeRule]])
     if gone:
         conn.execute(REMOVE, gone)
     changed = [
-        {"the_rule": stored[key].rule_id, "the_definition": each.definition}
+        {"the_rule": stored[key].rule_id, "the_definition": each.definition, "the_format": each.format}
         for key, each in rules.items()
         if key in stored and not _is_same(stored[key], each)
     ]
@@ -367,8 +373,8 @@ def replace_rules(conn: Connection, wanted: Mapping[str, Collection[ScopeRule]])
 def insert_rules(conn: Connection, rules: Iterable[ScopeRule]) -> None:
     """Insert uncounted rules of a locked scope; a delay counts nothing and holds at once."""
     new = [
-        {name: getattr(each, name) for name in ("scope", "attribute", "value", "vo", "definition")}
-        | {"kind": each.kind.value, "format": FORMAT, "opened": True}
+        {name: getattr(each, name) for name in _PLAIN_COLUMNS}
+        | {"kind": each.kind.value, "opened": True}
         | ({"n": 0, "counted": True} if each.kind is RuleKind.DELAY else {"n": FULL, "counted": False})
         for each in rules
     ]
@@ -435,13 +441,13 @@ def _build_with_returns(row: Row[Any], returned: Mapping[tuple[str, int], JobsAn
 def build_rule(row: Row[Any], *, more: JobsAndCores = _NOTHING) -> StoredRule:
     """The rule of a row of the table; `more` is added to its counters."""
     return StoredRule(
-        **{name: getattr(row, name) for name in ("scope", "attribute", "value", "vo", "definition")},
+        **{name: getattr(row, name) for name in _PLAIN_COLUMNS},
         rule_id=row.rule_id,
         kind=RuleKind(row.kind) if row.kind in _KINDS else RuleKind.THROTTLE,
         n=row.n + more.jobs,
         cores=None if row.cores is None else row.cores + more.cores,
         opened=row.opened and row.counted,
-        known=row.format == FORMAT and row.kind in _KINDS,
+        known=row.format in FORMATS and row.kind in _KINDS,
     )
 
 

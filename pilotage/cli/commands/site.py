@@ -59,7 +59,13 @@ def _rows(site: Entry) -> Iterator[tuple[object, ...]]:
 def _running(limit: Entry) -> tuple[str, str]:
     curb = limit.get("curb")
     ramp = "" if curb is None else f", from {curb} on one in {limit['seconds']:g} s"
-    return f"{limit['most']} at a time{ramp}", f"{limit['there']} there"
+    bounds, there = [], [f"{limit['there']}"]
+    if limit["most"] is not None:
+        bounds.append(f"{limit['most']}")
+    if (most_cores := limit.get("most_cores")) is not None:
+        bounds.append(f"{most_cores} cores")
+        there.append(f"{limit['cores']} cores")
+    return f"{' and '.join(bounds)} at a time{ramp}", f"{' with '.join(there)} there"
 
 
 def _delayed(delay: Entry) -> tuple[str, str]:

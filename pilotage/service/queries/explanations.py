@@ -107,6 +107,7 @@ def ask_about_job(conn: Connection, config: Configuration, job: Job, *, now: dat
         priority=job.priority,
         submit_pool=job.submit_pool,
         description=body,
+        cores=demand.asked.processors_min,
     )
     return JobQuestion(applicant=applicant, demand=_with_job(config, demand, applicant), rank=rank, job=job)
 
@@ -129,6 +130,7 @@ def ask_about_dry_run(config: Configuration, foreseen: DryRun) -> JobQuestion:
         priority=read.priority,
         submit_pool=foreseen.requirement_class.submit_pool,
         description=description.stored_body(read),
+        cores=foreseen.requirement_class.processors_min,
     )
     demand = _with_job(config, _demand(foreseen), applicant)
     return JobQuestion(applicant=applicant, demand=demand, rank=read.rank, trouble=foreseen.trouble)

@@ -80,6 +80,8 @@ class LimitAnswer(AnswerModel):
     of_site: bool = Field(description="Written at the node of the site or CE, not in the operations.")
     most: int | None = Field(description="Most jobs at a time (running limits).")
     there: int | None = Field(description="Jobs there now (running limits).")
+    most_cores: int | None = Field(description="Most cores of these jobs at a time (running limits).")
+    cores: int | None = Field(description="Cores of the jobs there now (running limits).")
     curb: int | None = Field(description="Jobs that are matched at any rate (running limits with a ramp).")
     seconds: float | None = Field(description="Seconds between two matches (delays and ramps).")
     burst: int | None = Field(description="Matches at once after a pause (delays).")
@@ -302,6 +304,8 @@ def _limit(scope: str, condition: PlaceCondition) -> LimitAnswer:
         of_site=condition.rule.is_of_site,
         most=running.limit.most if running else None,
         there=running.there if running else None,
+        most_cores=running.limit.cores if running else None,
+        cores=running.cores if running else None,
         seconds=bucket.delay.seconds if bucket else None,
         curb=running.limit.curb if running else None,
         burst=delay.delay.burst if delay else None,

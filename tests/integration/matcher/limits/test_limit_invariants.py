@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
@@ -28,9 +29,11 @@ from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import matching_delays
+from tests.support import scope_counters
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 
 AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2
+CORES = 7  # of the jobs that AT_SITE bounds
 IN_GRID, CURB, ABOVE = 3, 2, 4  # jobs at all sites together, and those of a limit with a ramp
 SECONDS = 1000.0
 TREE = """
@@ -46,7 +49,7 @@ Operations:
   Defaults:
     JobScheduling:
       RunningLimit:
-        {site}: {{JobType: {{MC: 4}}}}
+        {site}: {{JobType: {{MC: {{count: 4, cores: 7}}}}}}
         AllSites: {{JobGroup: {{{grid}: 3, {ramp}: {{Curb: 2, Max: 4, Interval: 1000}}}}}}
       MatchingDelay: {{{site}: {{JobType: {{Slow: 1000}}, Burst: {{JobType: {{Slow: 2}}}}}}}}
   lhcb: {{JobScheduling: {{RunningLimit: {{{site}: {{JobGroup: {{g: 3}}}}}}}}}}
@@ -54,6 +57,7 @@ Registry: {{VO: {{lhcb: {{}}}}}}
 """
 LEASE = timedelta(minutes=5)
 KINDS = (("MC", "g"), ("MC", ""), ("Slow", ""), ("User", "g"), ("mc", "G"))
+SIZES = {("MC", ""): (3, 3), ("mc", "G"): (1, 4)}  # the cores that jobs need, and can use
 SITES = {"one": "", "two": "", "far": "Far"}  # prefixes, by CE
 _numbers = itertools.count()
 
@@ -77,6 +81,7 @@ class Limited(RuleBasedStateMachine):
         self.asked = RequirementClass(vo="lhcb", cpu_time=3600, sites=both)
         self.held: dict[str, tuple[int, str]] = {}  # lease → job, CE: in the hands of a pilot
         self.kinds: dict[int, tuple[str, str]] = {}
+        self.cores: dict[str, int] = {}  # by lease
         self.passed, self.slow = 0.0, 0  # seconds for the tokens, matches that took one
         self.ramped = 0  # matches from the curb on
         for _ in range(3):
@@ -93,7 +98,9 @@ class Limited(RuleBasedStateMachine):
     def submit(self) -> None:
         with database.writing(self.engine) as conn:
             for job_type, group in (*KINDS, ("Any", self.grid), ("Any", self.ramp)):
-                [job_id] = queued_jobs.put(conn, self.now, 1, asked=self.asked)
+                least, most = SIZES.get((job_type, group), (1, 1))
+                asked = replace(self.asked, processors_min=least, processors_max=most)
+                [job_id] = queued_jobs.put(conn, self.now, 1, asked=asked)
                 stored_rows.force(conn, job_id, job_type=job_type, job_group=group)
                 self.kinds[job_id] = (job_type.lower(), group.lower())
 
@@ -104,6 +111,7 @@ class Limited(RuleBasedStateMachine):
         assert isinstance(look, ClaimResult)
         for job in look.claimed:
             self.held[job.lease] = (job.job_id, ce)
+            self.cores[job.lease] = job.allotment.processors or 1
             self.slow += self.kinds[job.job_id][0] == "slow" and not SITES[ce]
         self.ramped += max(0, self._count_group(self.ramp) - before)
         assert look.refused == "limits" or look.claimed or look.emptied or not self._free(ce)
@@ -172,6 +180,13 @@ class Limited(RuleBasedStateMachine):
             return
         assert self._number("mc") <= AT_SITE
         assert self._number("mc", "one") <= AT_CE
+        of_mc = (
+            lease
+            for lease, (job_id, at) in self.held.items()
+            if self.kinds[job_id][0] == "mc" and not SITES[at]
+        )
+        assert sum(self.cores[lease] for lease in of_mc) <= CORES
+        assert scope_counters.agree(self.engine)
         at_site = [self.kinds[job_id][1] for job_id, ce in self.held.values() if not SITES[ce]]
         assert at_site.count("g") <= OF_VO
         assert self.slow <= BURST + (self.passed + 60) / SECONDS
@@ -205,7 +220,13 @@ class Limited(RuleBasedStateMachine):
         )
 
     def _request(self, ce: str, count: int) -> Any:
-        return queued_jobs.request(Site=f"{SITES[ce]}{self.site}", GridCE=ce, Queue="q", count=count)
+        said: dict[str, Any] = {
+            "Site": f"{SITES[ce]}{self.site}",
+            "GridCE": ce,
+            "Queue": "q",
+            "NumberOfProcessors": 6,
+        }
+        return queued_jobs.request(count=count, **said)
 
     def _one(self, data: Any) -> str:
         chosen: str = data.draw(st.sampled_from(list(self.held)))

@@ -699,7 +699,7 @@ def test_counters_hold_beside_matchers_of_the_last_release_while_limits_change(
         for limit in MOST.values()
     ]
     trees.write_text("---\n".join(queued_jobs.GRID + each for each in texts))
-    script = ROOT / "tests" / "earlier_matcher.py"
+    script = ROOT / "tests" / "support" / "scripts" / "earlier_matcher.py"
     over = threading.Event()
     held: list[str] = []
     with ThreadPoolExecutor(3) as threads, contextlib.ExitStack() as stack:

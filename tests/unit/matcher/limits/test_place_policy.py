@@ -44,6 +44,6 @@ def test_a_ramp_takes_a_token_for_each_job_above_the_curb_but_for_vos_with_a_lim
     state = RunningLimitState(rule=rule, limit=limit, there=9, bucket=bucket)
     found = []
     for vo in ("cms", "lhcb", "cms"):
-        state.matched(vo)
+        state.matched(vo, 2)
         found.append((state.there, bucket.tokens))
     assert found == [(10, 1.0), (11, 1.0), (12, 0.0)]

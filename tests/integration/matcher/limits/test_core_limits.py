@@ -1,0 +1,264 @@
+"""Running limits on cores: what runs has never more, whichever claim gives it, and smaller jobs pass."""
+
+import asyncio
+import random
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from subprocess import run as run_program
+
+import pytest
+from sqlalchemy import Engine, func, select, update
+
+from cs_config.tree.configuration import Configuration
+from matcher.claim.claim_request import ClaimResult
+from matcher.claim.matcher import Matcher
+from matcher.limits import compiled_rules, running_limits
+from matcher.limits.compiled_rules import RuleFollower
+from matcher.request.match_request import MatchResult
+from taskqueue.db import database
+from taskqueue.schema.tables import attempts, scope_rules
+from taskqueue.sites import scope_rules as rules
+from tests.support import databases, earlier_release, scope_counters
+from tests.support.claimers import claiming, run
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories.queued_jobs import LONG
+
+ROOT = Path(__file__).parents[4]
+LIMITS = "Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{A.B.ch: {limits}}}}}}}}}\n"
+
+
+def _config(limits: str, version: int = 1) -> Configuration:
+    return queued_jobs.grid(queued_jobs.GRID + LIMITS.format(limits=limits), version)
+
+
+def _matcher(engine: Engine, now: datetime, limits: str) -> Matcher:
+    config = _config(limits)
+    return Matcher(engine, lambda: config, lambda: now, random.Random(1))
+
+
+def _put(
+    engine: Engine,
+    now: datetime,
+    count: int,
+    cores: tuple[int, int | None] = (1, 1),
+    *,
+    group: str = "",
+    whole_node: bool = False,
+) -> list[int]:
+    with database.writing(engine) as conn:
+        asked = replace(
+            queued_jobs.EVERYWHERE, processors_min=cores[0], processors_max=cores[1], whole_node=whole_node
+        )
+        ids = queued_jobs.put(conn, now, count, asked=asked)
+        for job_id in ids:
+            stored_rows.force(conn, job_id, job_type="MC", job_group=group)
+    return ids
+
+
+def _ask(matcher: Matcher, count: int = 1, cores: int | None = 8, **said: object) -> ClaimResult:
+    stated = {**said} if cores is None else {**said, "NumberOfProcessors": cores}
+    asked = queued_jobs.request(**{**queued_jobs.at(LONG), "count": count, **stated})  # type: ignore[arg-type]
+    [look] = matcher.serve([asked])
+    assert isinstance(look, ClaimResult)
+    matcher.settle([look])
+    return look
+
+
+def _count(engine: Engine, config: Configuration) -> None:
+    """Put the limits in force, however many steps that takes on a busy machine."""
+    follower = RuleFollower(engine)
+    while not follower.follow(config):
+        pass
+
+
+def _sizes(*looks: ClaimResult) -> list[int | None]:
+    return [job.allotment.processors for look in looks for job in look.claimed]
+
+
+def test_jobs_run_up_to_the_cores_and_smaller_ones_pass(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 4, (8, 8))
+    matcher = _matcher(engine, now, "{JobType: {MC: {cores: 20}}}")
+    looks = [_ask(matcher) for _ in range(3)]
+    assert _sizes(*looks) == [8, 8]
+    assert looks[-1].refused == "limits"
+    _put(engine, now, 6)
+    looks += [_ask(matcher) for _ in range(6)]
+    assert _sizes(*looks) == [8, 8, 1, 1, 1, 1]
+    assert scope_counters.agree(engine)
+    with database.writing(engine) as conn:
+        pilot_reports.release(conn, looks[0].claimed[0].lease, reason="", max_rescheduling=3, now=now)
+    assert _sizes(*(_ask(matcher) for _ in range(4))) in ([8], [1, 1])
+    assert scope_counters.agree(engine)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "given"), [("{count: 2, cores: 100}", 2), ("{count: 9, cores: 12}", 3), ("{count: 2}", 2)]
+)
+def test_a_limit_on_jobs_and_one_on_cores_hold_together(
+    engine: Engine, now: datetime, bounds: str, given: int
+) -> None:
+    _put(engine, now, 9, (4, 4), group="g")
+    matcher = _matcher(engine, now, f"{{JobGroup: {{G: {bounds}}}}}")
+    assert len(_sizes(*(_ask(matcher) for _ in range(5)))) == given
+
+
+def test_a_job_counts_with_the_cores_that_it_is_given(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 9, (1, 6))
+    matcher = _matcher(engine, now, "{JobType: {MC: {cores: 15}}}")
+    assert _sizes(*(_ask(matcher, cores=8) for _ in range(3))) == [6, 6], "six would be more than are left"
+    assert _sizes(*(_ask(matcher, cores=2) for _ in range(3))) == [2], "one with less room takes less"
+    assert scope_counters.agree(engine)
+
+
+def test_a_job_with_a_node_of_its_own_counts_with_all_of_it(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 3, whole_node=True)
+    matcher = _matcher(engine, now, "{JobType: {MC: {cores: 20}}}")
+    assert _sizes(*(_ask(matcher, cores=8, WholeNode=True) for _ in range(3))) == [8, 8]
+    assert scope_counters.agree(engine)
+
+
+def test_several_jobs_of_one_request_get_the_fewest_cores_and_hold_the_limit(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 9, (2, None))
+    matcher = _matcher(engine, now, "{JobType: {MC: {cores: 7}}}")
+    assert _sizes(_ask(matcher, count=9, cores=32)) == [2, 2, 2]
+    assert scope_counters.agree(engine)
+
+
+def test_a_resource_without_stated_processors_gives_each_job_what_it_needs(
+    engine: Engine, now: datetime
+) -> None:
+    _put(engine, now, 9)
+    matcher = _matcher(engine, now, "{JobType: {MC: {cores: 3}}}")
+    assert len(_ask(matcher, count=9, cores=None).claimed) == 3
+    assert scope_counters.agree(engine)
+
+
+def test_the_loop_gives_no_more_than_the_cores(postgres_url: str, now: datetime) -> None:
+    engine = databases.connect_patiently(postgres_url)
+    for cores in ((1, 1), (2, 4), (3, 3)):
+        _put(engine, now, 20, cores)
+    config = _config("{JobType: {MC: {count: 40, cores: 23}}, CEs: {ce1: {VO: {lhcb: {cores: 21}}}}}")
+    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
+    with claiming(engine, matcher) as process:
+
+        async def work() -> list[MatchResult]:
+            asked = [queued_jobs.request(**queued_jobs.at(LONG), NumberOfProcessors=4) for _ in range(31)]  # type: ignore[arg-type]
+            first = await process.ask(asked[0])
+            return [first, *await asyncio.gather(*map(process.ask, asked[1:]))]
+
+        answers = run(work, process)
+        assert process.in_loop > 0
+    with database.reading(engine) as conn:
+        has = conn.execute(select(func.sum(func.coalesce(attempts.c.processors, 1)))).scalar_one()
+    assert has in (20, 21), "a job of one core is left over only if none waits"
+    assert {answer.reason for answer in answers if not answer.matches} == {"limits"}
+    assert scope_counters.agree(engine)
+    engine.dispose()
+
+
+def test_nothing_beyond_a_new_limit_is_given_before_its_rules_are_stored_and_counted(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first claim with a new configuration goes on where its rules could not all be counted yet."""
+    _put(engine, now, 9, (4, 4))
+    before = _config("{JobType: {Merge: 1}}")
+    matcher = Matcher(engine, lambda: before, lambda: now, random.Random(1))
+    assert _sizes(_ask(matcher), _ask(matcher)) == [4, 4]
+    after = _config("{JobType: {MC: {cores: 12}}, VO: {lhcb: 4}}", version=2)
+    matcher = Matcher(engine, lambda: after, lambda: now, random.Random(1))
+    answers: list[bool] = []
+    follow = RuleFollower.follow
+
+    def record(self: RuleFollower, config: Configuration) -> bool:
+        answers.append(follow(self, config))
+        return answers[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RuleFollower, "follow", record)
+        patched.setattr(RuleFollower, "_count_new", lambda *_: False)
+        look = _ask(matcher)
+    assert set(answers) == {False}
+    assert (look.claimed, look.in_other_hands) == ((), True), "the request stays until they are counted"
+    _count(engine, after)
+    assert _sizes(*(_ask(matcher) for _ in range(3))) == [4]
+    assert scope_counters.agree(engine)
+
+
+def test_a_limit_whose_cores_were_never_counted_gives_nothing_until_they_are(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _put(engine, now, 9, (4, 4))
+    assert _ask(_matcher(engine, now, "{JobType: {MC: 5}}")).claimed
+    with database.writing(engine) as conn:  # as the migration leaves it
+        conn.execute(update(scope_rules).values(cores=None))
+    config = _config("{JobType: {MC: {count: 5, cores: 9}}}", version=2)
+    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(RuleFollower, "_count_new", lambda *_: False)
+        assert _ask(matcher).in_other_hands
+    _count(engine, config)
+    assert _sizes(*(_ask(matcher) for _ in range(3))) == [4]
+
+
+def test_a_process_of_the_last_release_gives_nothing_where_a_limit_bounds_cores(
+    engine: Engine, database_url: str, now: datetime, tmp_path: Path
+) -> None:
+    _put(engine, now, 9)
+    RuleFollower(engine).follow(_config("{JobType: {MC: {cores: 5}}}", version=5))
+    with database.reading(engine) as conn:
+        assert [rule.format for rule in rules.list_rules(conn)] == [rules.FORMAT_OF_CORES]
+    (tmp_path / "trees.yaml").write_text(queued_jobs.GRID)
+    program = earlier_release.unpack(tmp_path / "program")
+    script = ROOT / "tests" / "support" / "scripts" / "earlier_matcher.py"
+    trees = str(tmp_path / "trees.yaml")
+    words = [sys.executable, "-P", str(script), database_url, trees, now.isoformat(), "1", "3"]
+    run_program(words, env={"PYTHONPATH": str(program)}, check=True, capture_output=True)
+    with database.reading(engine) as conn:
+        assert conn.execute(select(func.count()).select_from(attempts)).scalar_one() == 0
+
+
+def test_the_state_of_a_limit_tells_its_jobs_and_cores(engine: Engine, now: datetime) -> None:
+    _put(engine, now, 3, (8, 8))
+    limits = "{JobType: {MC: {count: 40, cores: 20}}}"
+    matcher = _matcher(engine, now, limits)
+    for _ in range(2):
+        _ask(matcher)
+    for config in (
+        _config(limits),
+        _config("{JobType: {mc: {count: 40, cores: 17}}, VO: {lhcb: {cores: 16}}}"),
+    ):
+        with database.reading(engine) as conn:
+            [states] = running_limits.read_conditions(conn, config, ["A.B.ch"], now).values()
+        assert [state.excludes(8) for state in states] == [True] * len(states)
+        assert all("has 2 jobs and 16 cores with" in state.why for state in states)
+    assert {state.rule.about: state.full for state in states} == {"JobType mc": False, "VO lhcb": True}
+    assert any(state.why.endswith("its RunningLimit is 40 and 17 cores") for state in states)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ("{count: -1}", "-1 is not a number of jobs"),
+        ("{cores: many}", "'many' is not a number of cores"),
+        ("{cores: 1, Max: 2}", "MC/Max: allowed are count and cores"),
+        ("{Cores: 1}", "did you mean cores?"),
+    ],
+)
+def test_wrong_bounds_are_told(bounds: str, said: str) -> None:
+    with pytest.raises(Exception, match="RunningLimit") as caught:
+        _config(f"{{JobType: {{MC: {bounds}}}}}")
+    assert said in str(caught.value)
+
+
+def test_a_limit_on_jobs_is_stored_as_processes_of_1_0_read_it() -> None:
+    [[one]] = compiled_rules.list_rules(_config("{JobType: {MC: 5}}")).values()
+    [[same]] = compiled_rules.list_rules(_config("{JobType: {MC: {count: 5}}}")).values()
+    assert one == same
+    assert (one.format, one.definition) == (
+        rules.FORMAT,
+        '{"curb": null, "exempt": [], "interval": 0.0, "most": 5, "value": "MC"}',
+    )
