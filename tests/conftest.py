@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         suites = {mark.args[0] for mark in item.iter_markers("debian")}
         if any(debian.SUITES[name].needs_root for name in suites):
             item.add_marker("root")
-        if group := tiers.group_of(item.nodeid, suites):
+        if group := tiers.group_of(item.nodeid, suites, _database_of(item)):
             item.add_marker(pytest.mark.nightly(group.name))
             item.user_properties.append(("group", group.name))
         needs_other_account = item.get_closest_marker("root") is not None and os.geteuid() != 0
@@ -78,6 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             places[item] = called.index(group.name)
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = sorted((item for item in items if item not in left_out), key=lambda item: places.get(item, 0))
+
+
+def _database_of(item: pytest.Item) -> str:
+    """Which database a test of both runs on; empty: it is none."""
+    call = getattr(item, "callspec", None)
+    return "" if call is None else str(call.params.get("database_url", ""))
 
 
 def _is_of_another_tier(tier: str | None, called: Collection[str], group: tiers.Group | None) -> bool:

@@ -25,6 +25,16 @@ LONGEST: Final = 100
 TIME: Final = 3600.0
 
 _CORE = ("requirements/", "cs_config/", "taskqueue/", "optimizers/", "matcher/", "agents/")
+#: Where each change tests PostgreSQL beside SQLite: what many processes do at once, and the schema.
+ON_BOTH_DATABASES: Final = (
+    "tests/integration/matcher/claim/",
+    "tests/integration/matcher/limits/",
+    "tests/integration/pilotage/service/routes/test_matcher.py",
+    "tests/integration/taskqueue/db/",
+    "tests/integration/taskqueue/leases/",
+    "tests/integration/taskqueue/test_migrations.py",
+    "tests/integration/taskqueue/test_rolling_upgrade.py",
+)
 _SITE_SIDE = ("pilotage/fabric/", "pilotage/cli/processes/")
 #: A change of these calls for everything.
 _EVERYTHING = ("pyproject.toml", "dev", ".ci/", "tests/conftest.py", "tests/tiers.py", "tests/debian.py")
@@ -37,11 +47,14 @@ class Group:
     name: str
     files: tuple[str, ...] = ()  #: beginnings of the paths of its test files
     suites: tuple[str, ...] = ()  #: of `tests.debian.SUITES`: each test that needs one of them, too
+    second_database: bool = False  #: tests of both databases on PostgreSQL, but for `ON_BOTH_DATABASES`
     sources: tuple[str, ...]  #: beginnings of paths whose change calls for it
 
-    def has(self, file: str, suites: Collection[str]) -> bool:
-        """Whether a test belongs to this group."""
-        return file.startswith(self.files) or not set(self.suites).isdisjoint(suites)
+    def has(self, file: str, suites: Collection[str], database: str = "") -> bool:
+        """Whether a test belongs to this group; `database`: the one of the two that it runs on."""
+        is_second = database.startswith("postgres") and not file.startswith(ON_BOTH_DATABASES)
+        of_group = file.startswith(self.files) or not set(self.suites).isdisjoint(suites)
+        return of_group or (self.second_database and is_second)
 
     def is_called_by(self, file: str) -> bool:
         """Whether a change of this file calls for the group."""
@@ -112,6 +125,11 @@ GROUPS = (
         files=("tests/acceptance/test_image.py", "tests/acceptance/test_release.py"),
         sources=("deploy/",),
     ),
+    Group(
+        name="second database",
+        second_database=True,
+        sources=(*_CORE, "pilotage/service/", "pilotage/cli/", "tests/integration/"),
+    ),
 )
 
 
@@ -123,9 +141,9 @@ class Run:
     day: date
 
 
-def group_of(file: str, suites: Collection[str]) -> Group | None:
-    """The group of a test by its file and Debian suites; None: `./dev test` runs it."""
-    return next((group for group in GROUPS if group.has(file, suites)), None)
+def group_of(file: str, suites: Collection[str], database: str = "") -> Group | None:
+    """The group of a test by its file, Debian suites and database; None: `./dev test` runs it."""
+    return next((group for group in GROUPS if group.has(file, suites, database)), None)
 
 
 def list_called(root: Path = ROOT) -> list[str]:

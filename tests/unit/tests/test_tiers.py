@@ -62,7 +62,7 @@ def test_changes_count_from_the_last_tag(tmp_path: Path, commit: Callable[..., s
     write_runs(tmp_path, ALL, commit("deploy/Dockerfile"))
     subprocess.check_call(["git", "tag", "v1"], cwd=tmp_path)
     commit("agents/sweep.py")
-    assert tiers.list_called(tmp_path) == ["model", "campaign", "earlier release"]
+    assert tiers.list_called(tmp_path) == ["model", "campaign", "earlier release", "second database"]
 
 
 def test_what_ran_longest_ago_comes_first_and_what_never_ran_before_that(
@@ -98,7 +98,19 @@ def test_a_run_replaces_the_one_before(tmp_path: Path, commit: Callable[..., str
     assert runs["image"].commit == "0123456789ab"
 
 
+def test_a_test_of_both_databases_runs_on_postgresql_at_night_but_for_claims_limits_leases_and_schema() -> (
+    None
+):
+    pages = "tests/integration/pilotage/service/pages/test_jobs.py::test_one"
+    groups = [tiers.group_of(pages, (), database) for database in ("postgres", "sqlite", "")]
+    assert [group and group.name for group in groups] == ["second database", None, None]
+    for folder in tiers.ON_BOTH_DATABASES:
+        assert tiers.group_of(f"{folder}test_one.py", (), "postgresql") is None
+
+
 def test_groups_name_what_exists() -> None:
+    for beginning in tiers.ON_BOTH_DATABASES:
+        assert (tiers.ROOT / beginning).exists(), beginning
     for group in tiers.GROUPS:
         assert set(group.suites) <= debian.SUITES.keys()
         for beginning in (*group.files, *group.sources):
