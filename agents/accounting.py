@@ -54,6 +54,10 @@ COUNTERS: Final[Sequence[LogCounter]] = (
 )
 
 
+#: Names of the readers of the log that count it.
+READERS: Final = frozenset(counter.name for counter in COUNTERS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountingResult:
     """Number of log rows read, by counter."""

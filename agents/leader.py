@@ -263,7 +263,6 @@ INTERVALS: Mapping[str, float] = {
     "waits": 5.0,
     "accounting": 5.0,
     "depths": 60.0,
-    "web-hooks": 5.0,
     "scope-counters": 30.0,
     "retention": 600.0,
 }

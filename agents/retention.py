@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import accounting, leader, web_hooks
+from agents import accounting, leader
 from agents.leader import Leadership
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -69,6 +70,10 @@ _FEWEST_TEXTS: Final = 1_000
 _MOST_TEXTS: Final = 10_000
 
 
+#: Reads the job log further: `(engine, *, now, holder)`.
+LogReader = Callable[..., object]
+
+
 @dataclass(slots=True)
 class RetentionState:
     """When the search for old logs of each VO last found all; empty in a new process."""
@@ -96,22 +101,28 @@ def cycle(
     holder: str,
     store: BlobStore | None = None,
     memory: RetentionState | None = None,
+    log_readers: Mapping[str, LogReader] = MappingProxyType({}),
 ) -> RetentionResult | None:
     """Delete data older than the settings of its VO; None while another process is the leader.
 
     Without `store` only rows are deleted, no files. `memory` is the same object in each cycle of a process.
+    `log_readers` are those beside the program's own: their names, and functions that read the log further.
     """
     searched = RetentionState() if memory is None else memory
+    readers = accounting.READERS | log_readers.keys()
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
         # Only counted log rows can be deleted. Another holder: the accounting agent may run in this process.
         accounting.cycle(engine, now=now, holder=f"{holder} {NAME}", briefly=True)
-        with leadership.isolating("the log was not read for web hooks, the rest is continued"):
-            web_hooks.collect(engine, now=now, holder=f"{holder} {NAME}")
+        for name, read in log_readers.items():
+            with leadership.isolating(f"the log was not read for {name}, the rest is continued"):
+                read(engine, now=now, holder=f"{holder} {NAME}")
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
-        of_vos = leadership.serve_each(vos, lambda vo: _remove_of_vo(leadership, config, vo, store, searched))
+        of_vos = leadership.serve_each(
+            vos, lambda vo: _remove_of_vo(leadership, config, vo, store, searched, readers)
+        )
         removed = sum(of_vos.values(), Counter[str]())
         for kind, table, age in _REMOVALS:
             removed[kind] += _repeat_step(
@@ -140,7 +151,12 @@ def cycle(
 
 
 def _remove_of_vo(
-    leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None, searched: RetentionState
+    leadership: Leadership,
+    config: Configuration,
+    vo: str,
+    store: BlobStore | None,
+    searched: RetentionState,
+    readers: frozenset[str],
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
     keep = options_for(config, vo).retention
@@ -149,10 +165,11 @@ def _remove_of_vo(
     since = retention.LONG_AGO
     if last is not None and last.date() == leadership.now.date():
         since = last - timedelta(days=keep.logs) - _LATE
-    logs = partial(retention.remove_logs, since=since)
+    logs = partial(retention.remove_logs, since=since, readers=readers)
+    jobs = partial(retention.remove_jobs, readers=readers)
     for kind, step, days in (
         ("outputs", retention.detach_outputs, keep.outputs),
-        ("jobs", retention.remove_jobs, keep.jobs),
+        ("jobs", jobs, keep.jobs),
         ("logs", logs, keep.logs),
         ("pilots", retention.remove_pilots, keep.jobs),
     ):
@@ -161,7 +178,7 @@ def _remove_of_vo(
     if removed["logs"] < _LIMIT * _ROUNDS:
         searched.logs[vo] = leadership.now
     before = leadership.now - min(_DELETED, timedelta(days=keep.jobs))
-    remove_deleted = partial(retention.remove_jobs, vo=vo, before=before, limit=_LIMIT, is_deleted=True)
+    remove_deleted = partial(jobs, vo=vo, before=before, limit=_LIMIT, is_deleted=True)
     removed["jobs"] += _repeat_step(leadership, remove_deleted)
     before = leadership.now - timedelta(days=keep.sandboxes)
     remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)

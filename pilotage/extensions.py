@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from importlib import import_module
+from importlib import import_module, resources
+from pathlib import Path
 from typing import Any, cast
 
 from pilotage import entry_points
@@ -60,8 +61,15 @@ class Plugin:
     #: Model with a default for each setting, in a module of its own: processes read it before all else.
     settings: str | None = None
     agents: Mapping[str, PluginAgent] = field(default_factory=dict)
+    #: Readers of the job log by name, each a function that reads it further, `(engine, *, now, holder)`: what
+    #: one of them has not read is not deleted.
+    log_readers: Mapping[str, str] = field(default_factory=dict)
     routers: tuple[str, ...] = ()  #: of `/api/v1`
-    pages: tuple[str, ...] = ()  #: routers of web pages
+    #: For the description of the interface: a sentence on each new tag of the routes, and the code of the
+    #: error 404 by the parameter of their paths that is not found.
+    tags: Mapping[str, str] = field(default_factory=dict)
+    not_found: Mapping[str, str] = field(default_factory=dict)
+    pages: tuple[str, ...] = ()  #: routers of web pages, whose templates are in the folder `templates`
 
     def find(self, place: str) -> Any:
         """The object at a place of the plug-in."""
@@ -104,6 +112,15 @@ def list_intervals(own: Mapping[str, float], *, with_optional: bool) -> Mapping[
     return {**own, **{name: agent.every for name, agent in found.items()}}
 
 
+def find_log_readers() -> Mapping[str, Callable[..., object]]:
+    """The functions that read the job log further for plug-ins, by the name of the reader."""
+    return {
+        name: plugin.find(place)
+        for plugin in list_plugins().values()
+        for name, place in plugin.log_readers.items()
+    }
+
+
 def list_routers() -> list[Any]:
     """The routers of `/api/v1` of plug-ins."""
     return [plugin.find(place) for plugin in list_plugins().values() for place in plugin.routers]
@@ -112,6 +129,25 @@ def list_routers() -> list[Any]:
 def list_pages() -> list[Any]:
     """The routers of web pages of plug-ins."""
     return [plugin.find(place) for plugin in list_plugins().values() for place in plugin.pages]
+
+
+def list_tags() -> Mapping[str, str]:
+    """The tags of the routes of plug-ins, with a sentence on each."""
+    return {tag: text for plugin in list_plugins().values() for tag, text in plugin.tags.items()}
+
+
+def list_not_found() -> Mapping[str, str]:
+    """The codes of the error 404 in the routes of plug-ins, by the parameter of the path."""
+    return {name: code for plugin in list_plugins().values() for name, code in plugin.not_found.items()}
+
+
+def list_templates() -> list[Path]:
+    """The folders of the templates of the pages of plug-ins."""
+    return [
+        Path(str(resources.files(plugin.package))) / "templates"
+        for plugin in list_plugins().values()
+        if plugin.pages
+    ]
 
 
 def list_settings() -> Iterator[Any]:

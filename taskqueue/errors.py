@@ -51,13 +51,6 @@ class BlobNotFound(NotFound):
     noun = "archive"
 
 
-class WebHookNotFound(NotFound):
-    """No web hook with this number."""
-
-    code = "hook_not_found"
-    noun = "web hook"
-
-
 class LeaseNotFound(NotFound):
     """No attempt ever had this lease."""
 

@@ -68,8 +68,12 @@ _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 #: Before all jobs.
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: The last log row that every reader has counted; without readers nothing is held back.
-_counted = select(func.coalesce(func.min(log_readers.c.counted), _EVERY)).scalar_subquery()
+#: The last log row that every reader has counted; one that nobody runs any more holds nothing back.
+_counted = (
+    select(func.coalesce(func.min(log_readers.c.counted), _EVERY))
+    .where(log_readers.c.name.in_(bindparam("readers", expanding=True)))
+    .scalar_subquery()
+)
 _last_logged = select(func.max(job_log.c.log_id)).where(job_log.c.job_id == jobs.c.job_id).scalar_subquery()
 _is_counted = func.coalesce(_last_logged, 0) <= _counted
 
@@ -234,13 +238,23 @@ REMOVE_PILOTS = _delete_some(
 )
 
 
-def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int, is_deleted: bool = False) -> int:
+def remove_jobs(
+    conn: Connection,
+    *,
+    vo: str,
+    before: datetime,
+    limit: int,
+    readers: Collection[str],
+    is_deleted: bool = False,
+) -> int:
     """Delete jobs that ended before that time, with their log, attempts and unshared descriptions.
 
-    `is_deleted`: only those that were Deleted before that time.
+    Those stay whose log one of the `readers` has not read. `is_deleted`: only those that were Deleted before
+    that time.
     """
     statement = OLD_DELETED if is_deleted else OLD_JOBS
-    old = conn.execute(statement, {"the_vo": vo, "before": before, "limit": limit}).all()
+    values = {"the_vo": vo, "before": before, "limit": limit, "readers": sorted(readers)}
+    old = conn.execute(statement, values).all()
     if old:
         job_ids = [row.job_id for row in old]
         conn.execute(REMOVE_WAITING, {"ids": job_ids})
@@ -250,13 +264,20 @@ def remove_jobs(conn: Connection, *, vo: str, before: datetime, limit: int, is_d
 
 
 def remove_logs(
-    conn: Connection, *, vo: str, before: datetime, limit: int, since: datetime = LONG_AGO
+    conn: Connection,
+    *,
+    vo: str,
+    before: datetime,
+    limit: int,
+    readers: Collection[str],
+    since: datetime = LONG_AGO,
 ) -> int:
     """Delete log, parameters and local jobs of jobs that ended between the times; number of jobs.
 
-    All jobs of that time are read, also those whose log is gone.
+    All jobs of that time are read, also those whose log is gone, but of those that one of the `readers` of
+    the log has not read.
     """
-    values = {"the_vo": vo, "since": since, "before": before, "limit": limit}
+    values = {"the_vo": vo, "since": since, "before": before, "limit": limit, "readers": sorted(readers)}
     job_ids = list(conn.execute(OLD_LOGS, values).scalars())
     if job_ids:
         wait_times.store_waits(conn, job_ids)

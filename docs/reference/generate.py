@@ -298,10 +298,12 @@ _ANSWERING: Final = ("requirements", "cs_config", "taskqueue", "optimizers", "ma
 
 def write_errors() -> str:
     """Codes of errors with their HTTP status."""
+    extensions.list_routers()  # loads the errors of plug-ins
+    answering = (*_ANSWERING, *(each.package for each in extensions.list_plugins().values() if each.routers))
     meanings = collections.defaultdict[tuple[str, int], list[str]](list)
     for kind in sorted(set(_list_kinds(PilotageError)), key=lambda kind: (kind.__module__, kind.__name__)):
         status = error_handlers.status_of(kind.__new__(kind))
-        if status != 500 and kind.__module__.startswith(_ANSWERING):
+        if status != 500 and kind.__module__.startswith(answering):
             meanings[kind.code, status].append(_sentence(kind))
     rows = ((_code(code), status, " ".join(texts)) for (code, status), texts in sorted(meanings.items()))
     return f"""# Errors

@@ -71,16 +71,6 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "forget": "site:forget",
         },
     ),
-    "hook": CommandGroup(
-        "Make, list, test and remove web hooks: a VO is notified when its jobs end.",
-        {
-            "add": "hook:add",
-            "list": "hook:list_hooks",
-            "show": "hook:show",
-            "test": "hook:send_test",
-            "remove": "hook:remove",
-        },
-    ),
     "config": CommandGroup(
         "Check, show, change, import and export the configuration.",
         {

@@ -35,7 +35,6 @@ from requirements.input_faults import InputFault, list_faults
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
 _ROLES = "^(user|vo_admin|site_admin|director|operator|monitor)$"
 _NAME = "^[A-Za-z0-9._-]{1,40}$"
-_MAIL_SERVER = r"^smtps?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"
 
 
 class _IssuerModel(BaseModel):
@@ -214,14 +213,6 @@ class Settings(BaseModel):
     ] = None
     trusted_proxies: Networks = ()
     """Addresses and networks whose X-Forwarded headers are believed."""
-    web_hook_networks: Networks = ()
-    """Networks that web hooks may reach beside the internet, also without TLS."""
-    web_hook_refused_networks: Networks = ()
-    """Networks that web hooks may not reach, though public or allowed."""
-    mail_server: str | None = Field(default=None, pattern=_MAIL_SERVER)
-    """Server of the e-mail of web hooks, such as smtp://localhost; without it they send none."""
-    mail_from: str = Field(default="pilotage@localhost", pattern=r"^[^@\s<>,]+@[^@\s<>,]+$")
-    """Sender of the e-mail of web hooks."""
     workers: Annotated[
         int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
     ] = Field(default=1, ge=1, le=256)

@@ -308,30 +308,6 @@ class ServiceClient:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
         return self._call("POST", "/login-links", json=dict(wishes))
 
-    def web_hooks(self, filters: Mapping[str, str]) -> Json:
-        """The web hooks of the VO, under `web_hooks`."""
-        return self._call("GET", "/web-hooks", params=dict(filters))
-
-    def make_web_hook(self, wanted: Mapping[str, object]) -> Json:
-        """Make a web hook; the answer has its `secret`, which is shown only once."""
-        return self._call("POST", "/web-hooks", json=dict(wanted))
-
-    def web_hook(self, hook_id: int) -> Json:
-        """One web hook."""
-        return self._call("GET", f"/web-hooks/{hook_id}")
-
-    def hook_deliveries(self, hook_id: int, *, limit: int = 100) -> Json:
-        """The latest messages to a web hook, under `deliveries`."""
-        return self._call("GET", f"/web-hooks/{hook_id}/deliveries", params={"limit": limit})
-
-    def test_web_hook(self, hook_id: int) -> None:
-        """Send a test to a web hook."""
-        self._call("POST", f"/web-hooks/{hook_id}/test")
-
-    def remove_web_hook(self, hook_id: int) -> None:
-        """Remove a web hook."""
-        self._call("DELETE", f"/web-hooks/{hook_id}")
-
     def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of SubmitPools under `pools`."""
         return self._page("/pools", filters, limit=limit, after=after)
@@ -543,6 +519,17 @@ class ServiceClient:
     def _page(self, path: str, filters: Mapping[str, str], *, limit: int, after: object) -> Json:
         cursor = {} if after is None else {"after": str(after)}
         return self._call("GET", path, params={**filters, "limit": str(limit), **cursor})
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Mapping[str, object] | None = None,
+        params: Mapping[str, object] | None = None,
+    ) -> Json:
+        """The answer of a route below `/api/v1` that a plug-in adds."""
+        return self._call(method, path, json=None if json is None else dict(json), params=params)
 
     def _call(
         self,

@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 from fastapi.routing import APIRoute
 
+from pilotage import extensions
 from pilotage.service.error_handlers import ErrorAnswer
 from requirements.job_fields import FILTERS
 
@@ -37,7 +38,6 @@ TAGS: Final = {
     "configuration": "The configuration: read, preview, change, restore.",
     "sites": "State of sites: advertisements, bans, limits, excluded nodes.",
     "accounting": "Used resources.",
-    "web hooks": "For VO admins: addresses that are notified of events.",
     "matcher": "For directors and pilots: pools of queues, jobs, demand.",
     "leases": "For pilots: reports about the job that they run.",
     "pilots": "For directors: pilots and their states.",
@@ -53,7 +53,6 @@ _NOT_FOUND: Final = {
     "stamp": "pilot_not_found",
     "site": "site_not_found",
     "queue": "queue_not_found",
-    "hook_id": "hook_not_found",
 }
 _CODES: Final = (
     (r"leases_(start|heartbeat|finish|release|deliver_output)", 409, "stale_lease"),
@@ -110,7 +109,6 @@ EXAMPLES: Final[dict[str, Any]] = {
     "config_edit": _EDIT,
     "config_preview": _EDIT,
     "config_rollback": {"version": 41, "message": "jobs went astray"},
-    "web_hooks_make": {"name": "portal", "url": "https://portal.example.org/jobs", "events": ["job.ended"]},
     "sites_ban": {"reason": "cooling failed"},
     "sites_advertise": {"CurrentJobs": 120, "CurrentSubmittingJobs": 3},
 }
@@ -136,7 +134,8 @@ def name_operation(route: APIRoute) -> str:
 def complete(document: dict[str, Any]) -> dict[str, Any]:
     """Add summaries, descriptions of parameters, error codes and examples to a description."""
     answers = read_answers()
-    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    tags = {**TAGS, **extensions.list_tags()}
+    document["tags"] = [{"name": name, "description": text} for name, text in tags.items()]
     for path, operations in document["paths"].items():
         for operation in operations.values():
             _summarize(operation)
@@ -185,7 +184,8 @@ def _find_codes(operation: dict[str, Any]) -> Iterator[tuple[int, str]]:
     if operation.get("parameters") or "requestBody" in operation:
         yield 400, "invalid_request"
     yield from ((401, "not_authenticated"), (403, "not_allowed"))
-    missing = [code for name, code in _NOT_FOUND.items() if name in parameters]
+    codes = {**_NOT_FOUND, **extensions.list_not_found()}
+    missing = [code for name, code in codes.items() if name in parameters]
     if missing:
         yield 404, missing[-1]
     if "requestBody" in operation:

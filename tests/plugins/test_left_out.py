@@ -19,6 +19,7 @@ PLUGINS = {
     "dirac": ({"dirac"}, "dirac-door"),
     "formats": ({"classad", "dirac", "formats", "glue2", "osg"}, "config import"),
     "otel": ({"otel"}, "agent traces"),
+    "web_hooks": ({"web_hooks"}, "hook list"),
 }
 
 

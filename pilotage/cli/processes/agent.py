@@ -24,7 +24,6 @@ from agents import (
     scope_counters,
     sweep,
     wait_times,
-    web_hooks,
 )
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
@@ -32,8 +31,6 @@ from pilotage import extensions
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
-from pilotage.cli.processes.hook_mail import MailSender
-from pilotage.cli.processes.hook_sender import HookSender
 from pilotage.cli.settings import Settings
 from requirements.errors import did_you_mean
 from taskqueue.blobs import BlobStore
@@ -51,13 +48,11 @@ class AgentContext:
     weighing: priorities.PriorityState = field(default_factory=priorities.PriorityState)
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
     compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
-    looked: web_hooks.WebHooksState = field(default_factory=web_hooks.WebHooksState)
     retained: retention.RetentionState = field(default_factory=retention.RetentionState)
-    sender: HookSender = field(default_factory=HookSender)
 
 
-#: The cycle of each agent, which returns None if another process holds its lease; `loop.INTERVALS` has how
-#: often it runs.
+#: The cycle of each agent, which returns None if another process holds its lease; `leader.INTERVALS` has
+#: how often it runs.
 AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "pools": lambda own, now: pools.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "lost-jobs": lambda own, now: lost_jobs.cycle(own.engine, own.current(), now=now, holder=own.holder),
@@ -71,25 +66,18 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "depths": lambda own, now: accounting.sample_depths(
         own.engine, own.current(), now=now, holder=own.holder
     ),
-    "web-hooks": lambda own, now: web_hooks.cycle(
-        *(own.engine, own.current()), now=now, holder=own.holder, memory=own.looked, send=own.sender.send
-    ),
     "scope-counters": lambda own, now: scope_counters.cycle(
         own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
     ),
     "retention": lambda own, now: retention.cycle(
-        *(own.engine, own.current()), now=now, holder=own.holder, store=own.blobs, memory=own.retained
+        *(own.engine, own.current()),
+        now=now,
+        holder=own.holder,
+        store=own.blobs,
+        memory=own.retained,
+        log_readers=extensions.find_log_readers(),
     ),
 }
-
-
-def make_hook_sender(chosen: Settings) -> HookSender:
-    """Create the sender of the messages of web hooks."""
-    return HookSender(
-        allowed=chosen.web_hook_networks,
-        refused=chosen.web_hook_refused_networks,
-        mail=MailSender(chosen.mail_server, chosen.mail_from),
-    )
 
 
 def list_names() -> list[str]:
@@ -159,7 +147,6 @@ def agent(
             clock=clock.read,
             blobs=BlobStore(chosen.blobs),
             holder=unique_holder(),
-            sender=make_hook_sender(chosen),
         )
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)

@@ -113,7 +113,6 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
             clock=parts.clock,
             blobs=parts.blobs,
             holder=agent.unique_holder(),
-            sender=agent.make_hook_sender(chosen),
         )
         stack.enter_context(agent.run_agents(agent.list_names(), context, chosen))
         if chosen.redis_url is not None:

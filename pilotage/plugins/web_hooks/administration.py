@@ -10,16 +10,15 @@ from pydantic import Field
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
+from pilotage.plugins.web_hooks import stored_hooks
+from pilotage.plugins.web_hooks.stored_hooks import EVENTS, Delivery, Event, WebHook, WebHookNotFound
 from pilotage.service.auth import audit
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import AnswerModel, StrictInput
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
-from taskqueue import web_hooks
 from taskqueue.db import database
-from taskqueue.errors import WebHookNotFound
-from taskqueue.web_hooks import EVENTS, Delivery, Event, WebHook
 
 #: One mailbox, without headers of a message.
 _MAIL = re.compile(r"mailto:[A-Za-z0-9._+'-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
@@ -87,8 +86,8 @@ def make(parts: Services, caller: Caller, wanted: NewWebHook) -> MadeWebHook:
     most = options_for(parts.live.current, vo).limits.web_hooks
     values = wanted.model_dump(exclude={"vo"})
     with database.writing(parts.engine) as conn:
-        hook = web_hooks.create(conn, vo=vo, **values, created_by=caller.subject, most=most, now=now)
-        web_hooks.add_test(conn, hook, now=now)
+        hook = stored_hooks.create(conn, vo=vo, **values, created_by=caller.subject, most=most, now=now)
+        stored_hooks.add_test(conn, hook, now=now)
     audit.done(caller, "make web hook", vo=vo, name=hook.name, url=hook.url)
     return MadeWebHook.model_validate(hook)
 
@@ -132,7 +131,7 @@ def _check(wanted: NewWebHook) -> None:
 def list_hooks(parts: Services, caller: Caller, vos: Collection[str] | None = None) -> list[WebHookAnswer]:
     """The hooks of the VOs that the caller administers, or of some of them."""
     with database.reading(parts.engine) as conn:
-        found = web_hooks.list_hooks(conn, None if vos is None else frozenset(map(fold, vos)))
+        found = stored_hooks.list_hooks(conn, None if vos is None else frozenset(map(fold, vos)))
     return [_answer(each) for each in found if _administers(caller, each.vo)]
 
 
@@ -145,7 +144,7 @@ def list_deliveries(parts: Services, caller: Caller, hook_id: int, *, most: int)
     """The latest deliveries of a hook, newest first."""
     _get(parts, caller, hook_id)
     with database.reading(parts.engine) as conn:
-        found: list[Delivery] = web_hooks.list_deliveries(conn, hook_id, most=most)
+        found: list[Delivery] = stored_hooks.list_deliveries(conn, hook_id, most=most)
     return [DeliveryAnswer.model_validate(each) for each in found]
 
 
@@ -153,20 +152,20 @@ def send_test(parts: Services, caller: Caller, hook_id: int) -> None:
     """Send a test as soon as possible."""
     hook = _get(parts, caller, hook_id)
     with database.writing(parts.engine) as conn:
-        web_hooks.add_test(conn, hook, now=parts.clock())
+        stored_hooks.add_test(conn, hook, now=parts.clock())
 
 
 def remove(parts: Services, caller: Caller, hook_id: int) -> None:
     """Delete a hook with its deliveries."""
     hook = _get(parts, caller, hook_id)
     with database.writing(parts.engine) as conn:
-        web_hooks.remove(conn, hook_id)
+        stored_hooks.remove(conn, hook_id)
     audit.done(caller, "remove web hook", vo=hook.vo, name=hook.name, url=hook.url)
 
 
 def _get(parts: Services, caller: Caller, hook_id: int) -> WebHook:
     with database.reading(parts.engine) as conn:
-        hook = web_hooks.get(conn, hook_id)
+        hook = stored_hooks.get(conn, hook_id)
     if not _administers(caller, hook.vo):
         raise WebHookNotFound(hook_id)
     return hook

@@ -1,19 +1,14 @@
-"""Web-hook agent: collects what the hooks of VOs report, and sends it.
+"""Web-hook agent: collects what the hooks of VOs report, and sends it."""
 
-Source of the form and signature of messages: Standard Webhooks (https://www.standardwebhooks.com).
-"""
-
-import hmac
 import logging
 import time
-from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from hashlib import sha256
 from typing import Final
 
 from sqlalchemy import Connection, Engine
@@ -22,14 +17,20 @@ from agents import leader
 from agents.leader import Leadership
 from cs_config.tree.configuration import Configuration
 from matcher.limits import throttle_standings
+from pilotage.cli.processes.agent import AgentContext
+from pilotage.cli.settings import Settings
+from pilotage.plugins.web_hooks import messages, stored_hooks
+from pilotage.plugins.web_hooks.mail import MailSender
+from pilotage.plugins.web_hooks.messages import TRY_SECONDS, Send, SendResult
+from pilotage.plugins.web_hooks.sender import HookSender
+from pilotage.plugins.web_hooks.settings import HookSettings
+from pilotage.plugins.web_hooks.stored_hooks import Delivery, Event, WebHook
 from requirements.errors import format_count
-from taskqueue import web_hooks
 from taskqueue.accounting import log_reader
 from taskqueue.db import database
 from taskqueue.jobs import log as job_log
 from taskqueue.jobs import unmatchable
 from taskqueue.sites import scopes
-from taskqueue.web_hooks import Delivery, Event, WebHook
 
 log = logging.getLogger(__name__)
 
@@ -45,26 +46,13 @@ _THREADS: Final = 8
 _THREADS_OF_VO: Final = 2
 _MESSAGES: Final = 20
 _SECONDS: Final = 10.0
-#: Longest time of one try.
-TRY_SECONDS: Final = 10.0
 #: Seconds of a cycle after which no other hook is begun: the next cycle sees new events.
 _BEGIN_SECONDS: Final = 30.0
 #: Seconds of a cycle until it ends without the results that are still missing; their messages are sent again.
 _WAIT_SECONDS: Final = _BEGIN_SECONDS + _SECONDS + TRY_SECONDS + 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendResult:
-    """Result of a try to send a message."""
-
-    answer: str  #: HTTP status, or what went wrong
-    is_delivered: bool
-
-
 _Result = list[tuple[Delivery, SendResult]]
-
-#: Sends a body with headers to an address.
-Send = Callable[[str, bytes, Mapping[str, str]], SendResult]
 
 
 @dataclass(slots=True)
@@ -114,31 +102,33 @@ def _read_log(leadership: Leadership) -> None:
     with database.reading(leadership.engine) as conn:
         end = job_log.read_end(conn)
     with leadership.writing() as conn:
-        log_reader.note_end(conn, web_hooks.READER_NAME, end)
+        log_reader.note_end(conn, stored_hooks.READER_NAME, end)
     leadership.repeat(partial(_read_span, now=leadership.now), most=_MOST, rounds=_ROUNDS)
 
 
 def _read_span(conn: Connection, now: datetime) -> int:
-    if web_hooks.is_end_of_jobs_wanted(conn):
-        span = log_reader.read_next_span(conn, web_hooks.READER_NAME, now=now, lag=timedelta(), most=_MOST)
+    if stored_hooks.is_end_of_jobs_wanted(conn):
+        span = log_reader.read_next_span(conn, stored_hooks.READER_NAME, now=now, lag=timedelta(), most=_MOST)
     else:
-        span = log_reader.find_noted_span(conn, web_hooks.READER_NAME)
+        span = log_reader.find_noted_span(conn, stored_hooks.READER_NAME)
     if span is None:
         return 0
-    log_reader.advance(conn, web_hooks.READER_NAME, span)
-    web_hooks.add_ended_jobs(conn, span, now=now)
+    log_reader.advance(conn, stored_hooks.READER_NAME, span)
+    stored_hooks.add_ended_jobs(conn, span, now=now)
     return span.rows
 
 
 def _look(leadership: Leadership, config: Configuration) -> None:
     """Add messages about pools and throttles of the VOs that have hooks for them."""
     with database.reading(leadership.engine) as conn:
-        hooks = web_hooks.list_hooks(conn)
+        hooks = stored_hooks.list_hooks(conn)
     wanted: defaultdict[str, set[Event]] = defaultdict(set)
     for hook in hooks:
         wanted[hook.vo] |= _STATES.keys() & set(hook.events)
     with leadership.writing() as conn:
-        web_hooks.forget_conditions(conn, {(vo, event) for vo, events in wanted.items() for event in events})
+        stored_hooks.forget_conditions(
+            conn, {(vo, event) for vo, events in wanted.items() for event in events}
+        )
     leadership.serve_each(wanted, lambda vo: _look_at_vo(leadership, config, vo, wanted[vo]))
 
 
@@ -153,8 +143,8 @@ def _look_at_vo(
             holding = _STATES[event](conn, config, vo, leadership.now)
         with leadership.writing() as conn:
             # Read again: one may have been removed meanwhile.
-            hooks = [hook for hook in web_hooks.list_hooks(conn, frozenset({vo})) if event in hook.events]
-            web_hooks.add_conditions(conn, hooks, event, holding, now=leadership.now)
+            hooks = [hook for hook in stored_hooks.list_hooks(conn, frozenset({vo})) if event in hook.events]
+            stored_hooks.add_conditions(conn, hooks, event, holding, now=leadership.now)
 
 
 def _pools_without_queue(conn: Connection, _config: Configuration, vo: str, _now: datetime) -> dict[str, str]:
@@ -181,7 +171,7 @@ _STATES: Final[Mapping[Event, Callable[[Connection, Configuration, str, datetime
 def _send(leadership: Leadership, send: Send, clock: Callable[[], datetime]) -> WebHooksResult:
     """Send what is due, several hooks at a time; a slow receiver delays no other one for long."""
     with database.reading(leadership.engine) as conn:
-        due = web_hooks.list_due(conn, most=_MESSAGES, now=leadership.now)
+        due = stored_hooks.list_due(conn, most=_MESSAGES, now=leadership.now)
     counts = Counter[bool]()
     for hook, results in _serve(due, lambda hook, pending: _send_to(hook, pending, send, clock)):
         with leadership.writing() as conn:
@@ -231,7 +221,7 @@ def _choose(
 def _record(conn: Connection, hook: WebHook, results: _Result, *, now: datetime) -> Counter[bool]:
     """Store the results of the messages of a hook; how many were delivered, and not."""
     for delivery, result in results:
-        web_hooks.record_try(
+        stored_hooks.record_try(
             conn, hook, delivery, answer=result.answer, is_delivered=result.is_delivered, now=now
         )
         if result.is_delivered:
@@ -256,21 +246,28 @@ def _try(hook: WebHook, delivery: Delivery, send: Send, now: datetime) -> SendRe
     """Send one message. An unforeseen error is of this hook only: others are not sent again for it."""
     try:
         body = delivery.body.encode()
-        return send(hook.url, body, sign(hook.secret, delivery.delivery_id, body, now=now))
+        return send(hook.url, body, messages.sign(hook.secret, delivery.delivery_id, body, now=now))
     except Exception as error:
         log.exception("%s: delivery %d of hook %d failed", NAME, delivery.delivery_id, hook.hook_id)
         return SendResult(answer=type(error).__name__, is_delivered=False)
 
 
-def sign(secret: str, delivery_id: int, body: bytes, *, now: datetime) -> dict[str, str]:
-    """The headers of a message: its id, the time, and the signature over both and the body."""
-    key = b64decode(secret.removeprefix("whsec_"))
-    message_id, moment = f"msg_{delivery_id}", str(int(now.timestamp()))
-    signed = f"{message_id}.{moment}.".encode() + body
-    signature = b64encode(hmac.digest(key, signed, sha256)).decode()
-    return {
-        "Content-Type": "application/json",
-        "webhook-id": message_id,
-        "webhook-timestamp": moment,
-        "webhook-signature": f"v1,{signature}",
-    }
+@contextmanager
+def open_agent(
+    context: AgentContext, chosen: Settings
+) -> Iterator[Callable[[datetime], WebHooksResult | None]]:
+    """The cycle of the agent, as the operator allows it to send."""
+    own = chosen.of(HookSettings)
+    sender = HookSender(
+        allowed=own.web_hook_networks,
+        refused=own.web_hook_refused_networks,
+        mail=MailSender(own.mail_server, own.mail_from),
+    )
+    memory = WebHooksState()
+    yield lambda now: cycle(
+        *(context.engine, context.current()),
+        now=now,
+        holder=context.holder,
+        memory=memory,
+        send=sender.send,
+    )

@@ -1,13 +1,16 @@
 """`pilotage hook`: web hooks of a VO, and their deliveries."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.output import Column, Entry
+
+#: Of the routes.
+_PATH: Final = "/web-hooks"
 
 _Hook = Annotated[int, options.argument("ID", "Number of the web hook.")]
 _VO = Annotated[str | None, options.option("VO", "VO of the web hook (default: that of your token).")]
@@ -53,7 +56,9 @@ def add(
     """
     wanted = {"vo": vo, "name": name, "url": address, "events": event, "owner": owner, "job_group": group}
     with service.connect() as client:
-        made = client.make_web_hook({key: value for key, value in wanted.items() if value is not None})
+        made = client.call(
+            "POST", _PATH, json={key: value for key, value in wanted.items() if value is not None}
+        )
     text = f"web hook {made['hook_id']}; its secret, shown only now:\n{made['secret']}"
     service.emit(made, lambda: text)
 
@@ -66,7 +71,7 @@ def list_hooks(
     """List the web hooks of your VO."""
     filters = {"vo": vo} if vo else {}
     service.show(
-        lambda client: client.web_hooks(filters),
+        lambda client: client.call("GET", _PATH, params=filters),
         lambda found: output.list_table(_COLUMNS, found["web_hooks"]),
     )
 
@@ -79,21 +84,22 @@ def show(
 ) -> None:
     """Show a web hook with its latest messages, and what its receiver answered."""
     with service.connect() as client:
-        found = {**client.web_hook(hook), **client.hook_deliveries(hook, limit=limit)}
+        deliveries = client.call("GET", f"{_PATH}/{hook}/deliveries", params={"limit": limit})
+        found = {**client.call("GET", f"{_PATH}/{hook}"), **deliveries}
     service.emit(found, lambda: _details(found))
 
 
 def send_test(hook: _Hook, *, service: ServiceOptions) -> None:
     """Send a message of the type `test`, also if the last tries failed."""
     with service.connect() as client:
-        client.test_web_hook(hook)
+        client.call("POST", f"{_PATH}/{hook}/test")
     service.emit({"hook_id": hook}, lambda: f"a test of web hook {hook} is sent within seconds")
 
 
 def remove(hook: _Hook, *, service: ServiceOptions) -> None:
     """Remove a web hook; what was not sent yet is dropped."""
     with service.connect() as client:
-        client.remove_web_hook(hook)
+        client.call("DELETE", f"{_PATH}/{hook}")
     service.emit({"hook_id": hook}, lambda: f"web hook {hook} is removed")
 
 

@@ -13,7 +13,7 @@ from email.message import EmailMessage
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from agents.web_hooks import TRY_SECONDS, SendResult
+from pilotage.plugins.web_hooks.messages import TRY_SECONDS, SendResult
 from requirements.errors import format_count
 
 SCHEME: Final = "mailto:"

@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Form
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from pilotage.plugins.web_hooks import administration
+from pilotage.plugins.web_hooks.administration import MadeWebHook, NewWebHook
+from pilotage.plugins.web_hooks.routes import HookPath
+from pilotage.plugins.web_hooks.stored_hooks import EVENTS
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
-from pilotage.service.queries import web_hooks
-from pilotage.service.queries.web_hooks import MadeWebHook, NewWebHook
-from pilotage.service.routes.web_hooks import HookPath
 from requirements.errors import InvalidRequest
-from taskqueue.web_hooks import EVENTS
 
 router = APIRouter(route_class=PageRoute)
 
@@ -31,9 +31,9 @@ def list_hooks(page: PageOf) -> HTMLResponse:
 def _render(
     page: PageContext, *, made: MadeWebHook | None = None, problem: str = "", status: int = 200
 ) -> HTMLResponse:
-    hooks = web_hooks.list_hooks(page.parts, page.caller)
+    hooks = administration.list_hooks(page.parts, page.caller)
     deliveries = {
-        hook.hook_id: web_hooks.list_deliveries(page.parts, page.caller, hook.hook_id, most=_SHOWN)
+        hook.hook_id: administration.list_deliveries(page.parts, page.caller, hook.hook_id, most=_SHOWN)
         for hook in hooks
     }
     answer = page.render(
@@ -58,7 +58,7 @@ class WebHookForm(NewWebHook, extra="ignore"):
 def make(page: PageOf, form: Annotated[WebHookForm, Form()]) -> HTMLResponse:
     """Make a web hook, and show its secret once."""
     try:
-        made = web_hooks.make(page.parts, page.caller, form)
+        made = administration.make(page.parts, page.caller, form)
     except InvalidRequest as refused:
         return _render(page, problem=str(refused), status=400)
     return _render(page, made=made)
@@ -68,7 +68,7 @@ def make(page: PageOf, form: Annotated[WebHookForm, Form()]) -> HTMLResponse:
 @allow(Role.VO_ADMIN)
 def send_test(page: PageOf, hook_id: HookPath) -> Response:
     """Send a test to a web hook."""
-    web_hooks.send_test(page.parts, page.caller, hook_id)
+    administration.send_test(page.parts, page.caller, hook_id)
     return RedirectResponse(f"/web-hooks#hook-{hook_id}", 303)
 
 
@@ -76,5 +76,5 @@ def send_test(page: PageOf, hook_id: HookPath) -> Response:
 @allow(Role.VO_ADMIN)
 def remove(page: PageOf, hook_id: HookPath) -> Response:
     """Remove a web hook."""
-    web_hooks.remove(page.parts, page.caller, hook_id)
+    administration.remove(page.parts, page.caller, hook_id)
     return RedirectResponse("/web-hooks", 303)

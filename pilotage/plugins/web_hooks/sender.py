@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import httpcore
 
-from agents.web_hooks import TRY_SECONDS, SendResult
-from pilotage.cli.processes import hook_mail
-from pilotage.cli.processes.hook_mail import MailSender
+from pilotage.plugins.web_hooks import mail as hook_mail
+from pilotage.plugins.web_hooks.mail import MailSender
+from pilotage.plugins.web_hooks.messages import TRY_SECONDS, SendResult
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from pilotage.service.pages import (
     search,
     sign_in,
     sites,
-    web_hooks,
 )
 
 #: The pages of the program; the navigation lists its entries in this order, those of plug-ins before `LAST`.
@@ -31,7 +30,6 @@ ROUTERS = (
     configuration.router,
     configuration.changes_router,
     accounting.router,
-    web_hooks.router,
 )
 LAST = (interface.router, sign_in.router, sign_in.logout_router)
 

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from cs_config.source import diff, yaml_writer
 from cs_config.source.diff import ABSENT
+from pilotage import extensions
 from pilotage.service.http_errors import NotHere
 from requirements import canonical
 from requirements.errors import format_count
@@ -232,7 +233,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 def environment() -> Environment:
     """The template environment: everything is escaped, and an undefined name is an error."""
     made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader([_TEMPLATES, *extensions.list_templates()]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

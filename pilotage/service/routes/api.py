@@ -13,7 +13,6 @@ from pilotage.service.routes import (
     resources,
     sites,
     tokens,
-    web_hooks,
 )
 
 #: Matched in this order: requests of pilots first, since they are most frequent; fixed names of jobs before
@@ -42,5 +41,4 @@ ROUTERS = (
     tokens.login_router,
     tokens.device_router,
     tokens.device_token_router,
-    web_hooks.router,
 )

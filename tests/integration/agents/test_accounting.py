@@ -204,7 +204,7 @@ def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> No
     with database.writing(engine) as conn:
         job_ids = accounted_jobs.put(conn, now, 2)
         control.kill_jobs(conn, job_ids, source="test", now=now)
-        old = {"vo": "lhcb", "before": now + HOUR, "limit": 10}
+        old = {"vo": "lhcb", "before": now + HOUR, "limit": 10, "readers": accounting.READERS}
         assert removal.remove_jobs(conn, **old) == 0
         assert removal.remove_logs(conn, **old) == 0
     _cycle(engine, now + HOUR)
@@ -213,6 +213,20 @@ def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> No
         assert removal.remove_jobs(conn, **old) == 2
     _cycle(engine, now + 2 * HOUR)
     assert _series(engine, now).came[S.KILLED][0] == 2
+
+
+def test_a_reader_of_a_plugin_that_was_left_out_holds_nothing_back(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        job_ids = accounted_jobs.put(conn, now, 1)
+        log_reader.note_end(conn, "tides", log.read_end(conn))
+        control.kill_jobs(conn, job_ids, source="test", now=now)
+    _cycle(engine, now + HOUR)
+
+    def remove(readers: frozenset[str]) -> int:
+        with database.writing(engine) as conn:
+            return removal.remove_jobs(conn, vo="lhcb", before=now + HOUR, limit=10, readers=readers)
+
+    assert [remove(accounting.READERS | {"tides"}), remove(accounting.READERS)] == [0, 1]
 
 
 def test_retention_counts_itself_where_nobody_does(engine: Engine, now: datetime) -> None:

@@ -48,7 +48,7 @@ def _old(conn: Connection, status: JobStatus, now: datetime, age: timedelta = 2 
 
 
 def _remove_jobs(conn: Connection, now: datetime, *, vo: str = "lhcb", limit: int = 100) -> int:
-    return retention.remove_jobs(conn, vo=vo, before=now - DAY, limit=limit)
+    return retention.remove_jobs(conn, vo=vo, before=now - DAY, limit=limit, readers=())
 
 
 @pytest.mark.parametrize("status", JobStatus)
@@ -123,8 +123,8 @@ def test_two_that_remove_at_once_do_no_harm(engine: Engine, now: datetime) -> No
 def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         old, running = _old(conn, JobStatus.DONE, now), _old(conn, JobStatus.RUNNING, now)
-        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10) == 1
-        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10) == 0
+        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10, readers=()) == 1
+        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10, readers=()) == 0
         assert (log.read_log(conn, old), len(log.read_log(conn, running))) == ([], 1)
         assert jobs.get_job(conn, old)
 

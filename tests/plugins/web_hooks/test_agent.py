@@ -12,19 +12,21 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select, update
 
-from agents import leader, pools, retention, web_hooks
-from agents.web_hooks import SendResult, WebHooksResult, WebHooksState
+from agents import leader, pools, retention
+from agents.retention import RetentionResult
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
+from pilotage import extensions
+from pilotage.plugins.web_hooks import agent, stored_hooks
+from pilotage.plugins.web_hooks.agent import WebHooksResult, WebHooksState
+from pilotage.plugins.web_hooks.messages import Send, SendResult
+from pilotage.plugins.web_hooks.stored_hooks import Delivery, Event, WebHook, WebHookNotFound
 from requirements.errors import InvalidRequest
-from taskqueue import web_hooks as stored_hooks
 from taskqueue.db import database
-from taskqueue.errors import WebHookNotFound
 from taskqueue.jobs import control
 from taskqueue.schema.tables import log_readers
 from taskqueue.schema.tables import web_hooks as hook_table
-from taskqueue.web_hooks import Delivery, Event, WebHook
 from tests.support.factories import accounted_jobs, stored_rows, submitted_jobs
 
 MINUTE = timedelta(minutes=1)
@@ -71,6 +73,12 @@ def get(engine: Engine, hook: WebHook) -> tuple[WebHook, list[Delivery]]:
         return stored_hooks.get(conn, hook.hook_id), stored_hooks.list_deliveries(conn, hook.hook_id, most=99)
 
 
+def retain(engine: Engine, now: datetime) -> RetentionResult | None:
+    """A cycle of the retention agent, with the readers of the log as the process finds them."""
+    readers = extensions.find_log_readers()
+    return retention.cycle(engine, submitted_jobs.grid(), now=now, holder="a", log_readers=readers)
+
+
 def cycle(
     engine: Engine,
     now: datetime,
@@ -78,7 +86,7 @@ def cycle(
     config: Configuration | None = None,
     memory: WebHooksState | None = None,
 ) -> WebHooksResult:
-    result = web_hooks.cycle(
+    result = agent.cycle(
         engine,
         config or submitted_jobs.grid(),
         now=now,
@@ -294,11 +302,11 @@ def test_the_log_is_deleted_also_where_nobody_runs_the_agent(
 ) -> None:
     hook = make(engine, now)
     ids = end_jobs(engine, now)
-    retention.cycle(engine, submitted_jobs.grid(), now=now + 60 * DAY, holder="test")
+    retain(engine, now + 60 * DAY)
     assert get(engine, hook)[0].waiting == 1
     cycle(engine, now + 60 * DAY + MINUTE, receiver)
     assert receiver.jobs() == ids
-    retention.cycle(engine, submitted_jobs.grid(), now=now + 64 * DAY, holder="test")
+    retain(engine, now + 64 * DAY)
     assert get(engine, hook)[1] == [], "deliveries that have ended are kept for three days"
 
 
@@ -339,7 +347,7 @@ def test_retention_goes_on_if_the_log_cannot_be_read_for_hooks(
     with database.writing(engine) as conn:
         conn.execute(update(hook_table).values(events="?"))
     end_jobs(engine, now)
-    assert retention.cycle(engine, submitted_jobs.grid(), now=now + MINUTE, holder="test") is not None
+    assert retain(engine, now + MINUTE) is not None
     assert "the log was not read for web hooks" in caplog.text
 
 
@@ -359,9 +367,9 @@ def test_the_log_is_skipped_where_no_hook_reports_jobs(
     assert receiver.jobs() == ids
 
 
-def serve(engine: Engine, now: datetime, send: web_hooks.Send) -> WebHooksResult | None:
+def serve(engine: Engine, now: datetime, send: Send) -> WebHooksResult | None:
     memory = WebHooksState()
-    return web_hooks.cycle(engine, submitted_jobs.grid(), now=now, holder="test", memory=memory, send=send)
+    return agent.cycle(engine, submitted_jobs.grid(), now=now, holder="test", memory=memory, send=send)
 
 
 def test_an_unforeseen_error_is_a_failed_try_of_its_hook_only(engine: Engine, now: datetime) -> None:
@@ -407,15 +415,15 @@ def test_the_hooks_of_one_vo_leave_threads_to_others(engine: Engine, now: dateti
 def test_a_cycle_does_not_wait_for_a_receiver_without_end(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, passed, stop = web_hooks._record, [0.0], threading.Event()
+    record, passed, stop = agent._record, [0.0], threading.Event()
 
     def record_the_last(*args: Any, **about: Any) -> Counter[bool]:
-        passed[0] = web_hooks._WAIT_SECONDS
+        passed[0] = agent._WAIT_SECONDS
         return record(*args, **about)
 
-    monkeypatch.setattr(web_hooks, "_WAIT_SECONDS", 300.0)
-    monkeypatch.setattr(web_hooks, "_record", record_the_last)
-    monkeypatch.setattr(web_hooks, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    monkeypatch.setattr(agent, "_WAIT_SECONDS", 300.0)
+    monkeypatch.setattr(agent, "_record", record_the_last)
+    monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     hook, good = make(engine, now, url="https://slow.example/"), make(engine, now, name="good")
     end_jobs(engine, now)
 
@@ -437,9 +445,9 @@ def test_the_time_of_a_message_is_that_of_its_sending(
     make(engine, now)
     end_jobs(engine, now)
     seconds = iter(range(1000, 10**6, 100))
-    monkeypatch.setattr(web_hooks, "_BEGIN_SECONDS", 10.0**6)
-    monkeypatch.setattr(web_hooks, "_WAIT_SECONDS", 10.0**6)
-    monkeypatch.setattr(web_hooks, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr(agent, "_BEGIN_SECONDS", 10.0**6)
+    monkeypatch.setattr(agent, "_WAIT_SECONDS", 10.0**6)
+    monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     cycle(engine, now, receiver)
     [(_, _, headers)] = receiver.got
     assert int(headers["webhook-timestamp"]) > now.timestamp() + 100
@@ -482,7 +490,7 @@ def test_states_of_a_vo_without_hooks_are_nothing_to_report(engine: Engine, now:
 
 
 def test_retention_leaves_the_work_to_the_agents_whose_logs_it_reads(engine: Engine, now: datetime) -> None:
-    assert retention.cycle(engine, submitted_jobs.grid(), now=now, holder="a") is not None
+    assert retain(engine, now) is not None
     for name in ("web-hooks", "accounting"):
         assert leader.acquire(engine, name, holder="b", now=now) is not None
     assert leader.acquire(engine, retention.NAME, holder="b", now=now) is None

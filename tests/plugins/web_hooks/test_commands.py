@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import web_hooks
-from agents.web_hooks import SendResult, WebHooksState
 from pilotage.cli import application
+from pilotage.plugins.web_hooks import agent
+from pilotage.plugins.web_hooks.agent import WebHooksState
+from pilotage.plugins.web_hooks.messages import SendResult
 from tests.support.service import CONFIG, Service
 
 Run = Callable[..., str]
@@ -44,7 +45,7 @@ def send(service: Service) -> list[dict[str, object]]:
 
     parts = service.parts
     about = {"now": parts.clock(), "holder": "test", "memory": WebHooksState(), "send": post}
-    web_hooks.cycle(parts.engine, parts.live.current, **about)
+    agent.cycle(parts.engine, parts.live.current, **about)
     return sent
 
 

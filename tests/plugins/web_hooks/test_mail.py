@@ -10,9 +10,9 @@ from email.message import EmailMessage
 
 import pytest
 
-from pilotage.cli.processes import hook_mail
-from pilotage.cli.processes.hook_mail import MailSender
-from pilotage.cli.processes.hook_sender import HookSender
+from pilotage.plugins.web_hooks import mail as hook_mail
+from pilotage.plugins.web_hooks.mail import MailSender
+from pilotage.plugins.web_hooks.sender import HookSender
 
 JOBS = [
     {"job_id": 4, "status": "Done", "minor_status": "Execution Complete", "job_name": "a\r\nBcc: x@y"},

@@ -1,8 +1,9 @@
 import pytest
 from playwright.sync_api import expect
 
-from agents import web_hooks
-from agents.web_hooks import SendResult, WebHooksState
+from pilotage.plugins.web_hooks import agent
+from pilotage.plugins.web_hooks.agent import WebHooksState
+from pilotage.plugins.web_hooks.messages import SendResult
 from tests.support.servers.chromium import SignedIn, picture
 from tests.support.service import Service
 
@@ -15,7 +16,7 @@ def send(service: Service, status: int) -> None:
     """One cycle of the agent, to receivers that all answer so."""
     parts = service.parts
     result = SendResult(answer=str(status), is_delivered=status < 300)
-    web_hooks.cycle(
+    agent.cycle(
         parts.engine,
         parts.live.current,
         now=parts.clock(),

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from agents import web_hooks
-from agents.web_hooks import SendResult
 from examples.servers import certificates
 from examples.servers.starting import free_port, wait_until
-from pilotage.cli.processes import hook_sender
-from pilotage.cli.processes.hook_sender import HookSender
+from pilotage.plugins.web_hooks import messages
+from pilotage.plugins.web_hooks import sender as hook_sender
+from pilotage.plugins.web_hooks.messages import SendResult
+from pilotage.plugins.web_hooks.sender import HookSender
 from tests.support.servers.http_servers import answering
 
-PAGE = Path(__file__).parents[5] / "docs" / "vo-admin" / "web-hooks.md"
+PAGE = Path(__file__).parents[3] / "docs" / "vo-admin" / "web-hooks.md"
 LOCAL = ("127.0.0.0/8", "::1/128")
 
 
@@ -200,16 +200,16 @@ def test_the_receiver_of_the_documentation_takes_what_is_signed_once_and_nothing
         job = b'{"job_id": 7, "status": "Done", "minor_status": "Execution Complete"}'
         body = b'{"type": "job.ended", "data": {"vo": "cms", "jobs": [' + job + b"]}}"
         posts, now = HookSender(allowed=LOCAL), datetime.now(UTC)
-        headers = web_hooks.sign(secret, 1, body, now=now)
+        headers = messages.sign(secret, 1, body, now=now)
 
         def post(sent: bytes, headers: dict[str, str]) -> str:
             return posts.send(f"http://127.0.0.1:{port}/", sent, headers).answer
 
         assert [post(body, headers), post(body, headers)] == ["204", "204"]
         assert post(body.replace(b"7", b"8"), headers) == "401"
-        assert post(body, web_hooks.sign("whsec_AAAA", 2, body, now=now)) == "401"
+        assert post(body, messages.sign("whsec_AAAA", 2, body, now=now)) == "401"
         long_ago = datetime.fromtimestamp(time.time() - 600, UTC)
-        assert post(body, web_hooks.sign(secret, 3, body, now=long_ago)) == "401"
+        assert post(body, messages.sign(secret, 3, body, now=long_ago)) == "401"
     finally:
         process.terminate()
         output, _ = process.communicate(timeout=300)

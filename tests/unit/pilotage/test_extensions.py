@@ -1,5 +1,6 @@
 """What plug-ins add to commands, settings, agents and routes, and what an absent or broken one does."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pilotage.cli.doctor import Finding, Health
 from pilotage.cli.processes import agent
 from pilotage.cli.settings import InvalidSettings
 from pilotage.entry_points import BrokenPlugin
+from pilotage.service.pages import templating
 
 PLUGIN = """
 from contextlib import contextmanager
@@ -40,6 +42,9 @@ PLUGIN = Plugin(
     subgroups={"config sea": CommandGroup("Seas.", {"tide": "parts:tide"}, package="sea")},
     settings="parts:Tides",
     agents={"tides": PluginAgent(every=7.0, open="parts:open_tides", is_optional=True)},
+    log_readers={"tides": "parts:tide"},
+    tags={"seas": "Seas and their tides."},
+    not_found={"sea": "sea_not_found"},
     pages=("parts:router",),
 )
 """
@@ -48,7 +53,7 @@ AGENTS = ("tides",)
 
 @pytest.fixture(autouse=True)
 def _no_plugin_is_remembered() -> Iterator[None]:
-    kept = (extensions.list_plugins, settings.model_with_plugins)
+    kept = (extensions.list_plugins, settings.model_with_plugins, templating.environment)
     for each in kept:
         each.cache_clear()
     yield
@@ -67,6 +72,8 @@ def install(directory: Path, monkeypatch: pytest.MonkeyPatch, points: Sequence[s
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: sea\nVersion: 1\n")
     (facts / "entry_points.txt").write_text("\n".join([f"[{extensions.GROUP}]", *points]))
     monkeypatch.syspath_prepend(directory)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sea"]:  # of an earlier test
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_a_plugin_adds_commands(
@@ -90,12 +97,22 @@ def test_a_plugin_has_settings_agents_and_pages(tmp_path: Path, monkeypatch: pyt
         "tides": ("spring", "neap"),
     }
     assert settings.load({"home": tmp_path / "other"}, {}).of(tides) == tides()
-    assert agent.list_names()[-1] == "tides"
+    assert "tides" in agent.list_names()[len(agent.AGENTS) :]
     with extensions.open_agent("tides", None, chosen) as cycle:
         assert cycle("now") == "https://sea now"  # type: ignore[arg-type]
     assert "tides" not in extensions.list_intervals({}, with_optional=False)
     assert extensions.list_intervals({}, with_optional=True)["tides"] == 7.0
-    assert extensions.list_pages()[-1].prefix == "/tides"
+    assert "/tides" in [each.prefix for each in extensions.list_pages()]
+    assert extensions.find_log_readers()["tides"] == extensions.list_plugins()["sea"].find("parts:tide")
+
+
+def test_a_plugin_adds_words_and_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, ["sea = sea.parts:PLUGIN"])
+    assert extensions.list_tags()["seas"] == "Seas and their tides."
+    assert extensions.list_not_found()["sea"] == "sea_not_found"
+    (tmp_path / "sea" / "templates" / "sea").mkdir(parents=True)
+    (tmp_path / "sea" / "templates" / "sea" / "tide.html").write_text("{{ when }} tide")
+    assert templating.environment().get_template("sea/tide.html").render(when="high") == "high tide"
 
 
 def test_an_absent_plugin_is_listed_and_otherwise_ignored(

@@ -3,16 +3,17 @@
 import html
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from fastapi import APIRouter
 from starlette.routing import BaseRoute
 
 from cs_config.source import yaml_writer
 from pilotage.service.pages import sessions
-from pilotage.service.pages.navigation import list_pages
+from pilotage.service.pages.navigation import LAST, ROUTERS
 from pilotage.service.pages.page import PageRoute
 from tests.support.routes_by_role import TOKENS
 from tests.support.service import NO_AUTHORITIES, Service
@@ -25,8 +26,10 @@ PEOPLE = {"user", "vo_admin", "site_admin"}
 PILOTS = {"vo_admin", "site_admin", "director", "gateway"}
 EVERYBODY = set(TOKENS)
 
-#: Page, and the roles that may use it beside the operator.
-PAGES = [
+#: Method, page, and the roles that may use it beside the operator.
+Page = tuple[str, str, set[str]]
+#: Those of the program; plug-ins have tables of their own.
+PAGES: Sequence[Page] = [
     ("GET", "/", EVERYBODY),
     ("GET", "/jobs", JOBS),
     ("GET", "/jobs/change", JOBS),
@@ -75,15 +78,10 @@ PAGES = [
     ("GET", "/accounting.csv", {"user", "vo_admin", "site_admin"}),
     ("GET", "/login/device", PEOPLE),
     ("POST", "/login/device", PEOPLE),
-    ("GET", "/web-hooks", {"vo_admin"}),
-    ("POST", "/web-hooks", {"vo_admin"}),
-    ("POST", "/web-hooks/{hook_id}/test", {"vo_admin"}),
-    ("POST", "/web-hooks/{hook_id}/remove", {"vo_admin"}),
     ("POST", "/logout", EVERYBODY),  # last: it ends the session
 ]
 NAMES = {
     "{job_id}": "1",
-    "{hook_id}": "1",
     "{pool_id}": "0",
     "{site}/{ce}/{queue}": QUEUE,
     "{site}": "LCG.A.org",
@@ -114,12 +112,17 @@ def address(page: str) -> str:
 
 def test_each_role_may_use_its_pages_and_no_other(service: Service, caplog: pytest.LogCaptureFixture):
     service.parts.job_events.longest = 0.1
+    check_roles(PAGES, service, caplog)
+
+
+def check_roles(pages: Sequence[Page], service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """Check that each role may use its pages and no other, and that each refusal is in the audit log."""
     wrong, refused = [], 0
     with caplog.at_level(logging.INFO, logger="pilotage.audit"):
         for role, wishes in TOKENS.items():
             with session(service, role, **wishes) as browser:
-                answers = [browser.request(method, address(page)) for method, page, _ in PAGES]
-            for (method, page, roles), answer in zip(PAGES, answers, strict=True):
+                answers = [browser.request(method, address(page)) for method, page, _ in pages]
+            for (method, page, roles), answer in zip(pages, answers, strict=True):
                 assert answer.status_code < 500, (method, page, role, answer.text)
                 refused += answer.status_code == 403
                 if (answer.status_code == 403) == (role in roles | {"operator"}):
@@ -130,14 +133,18 @@ def test_each_role_may_use_its_pages_and_no_other(service: Service, caplog: pyte
 
 
 def test_the_table_above_has_every_page():
-    pages = {
+    assert find_pages([*ROUTERS, *LAST]) == {(method, page) for method, page, _ in PAGES}
+
+
+def find_pages(routers: Iterable[APIRouter]) -> set[tuple[str, str]]:
+    """Method and address of each page."""
+    return {
         (method, route.path)  # type: ignore[attr-defined]
-        for router in list_pages()
+        for router in routers
         for route in _all(router.routes)
         if isinstance(route, PageRoute)
         for method in route.methods - {"HEAD"}
     }
-    assert pages == {(method, page) for method, page, _ in PAGES}
 
 
 def _all(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
@@ -166,8 +173,13 @@ def test_the_form_for_a_value_has_it_as_it_is_read_again(service: Service):
 
 
 def test_without_a_session_every_page_leads_to_the_login(service: Service):
+    check_strangers(PAGES, service)
+
+
+def check_strangers(pages: Sequence[Page], service: Service) -> None:
+    """Check that each page leads to the login."""
     with httpx.Client(base_url=service.url, trust_env=False, timeout=300) as nobody:
-        for method, page, _ in PAGES:
+        for method, page, _ in pages:
             answer = nobody.request(method, address(page), headers={"Origin": service.url})
             assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/login"), page
 
@@ -186,8 +198,13 @@ def test_what_belongs_to_another_vo_is_not_there(service: Service):
 
 
 def test_a_change_without_the_token_of_its_session_is_refused(service: Service):
+    check_forged(PAGES, service)
+
+
+def check_forged(pages: Sequence[Page], service: Service) -> None:
+    """Check that a change is refused that does not come from a page of its session."""
     with session(service, "operator", user="root") as browser:
-        changes = [address(page) for method, page, _ in PAGES if method == "POST"]
+        changes = [address(page) for method, page, _ in pages if method == "POST"]
         for forged in ({"X-CSRF-Token": "x"}, {"Origin": "https://evil.example.org"}, {"Origin": ""}):
             answers = {browser.post(page, headers=forged).status_code for page in changes}
             assert answers == {403}, forged

@@ -29,12 +29,11 @@ from sqlalchemy import (
 )
 
 from cs_config.options import bounds
-from requirements.errors import InvalidRequest, Problem
+from requirements.errors import InvalidRequest, NotFound, Problem
 from requirements.states import FINAL
 from taskqueue.accounting import log_reader
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.db import clock, sql
-from taskqueue.errors import WebHookNotFound
 from taskqueue.schema.tables import hook_conditions as conditions
 from taskqueue.schema.tables import hook_deliveries as deliveries
 from taskqueue.schema.tables import job_log, jobs
@@ -42,6 +41,13 @@ from taskqueue.schema.tables import web_hooks as table
 
 #: Name of the reader of the job log.
 READER_NAME: Final = "web hooks"
+
+
+class WebHookNotFound(NotFound):
+    """No web hook with this number."""
+
+    code = "hook_not_found"
+    noun = "web hook"
 
 
 class Event(StrEnum):
