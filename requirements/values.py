@@ -4,6 +4,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 from requirements.errors import InvalidInput, Problem
@@ -23,6 +24,19 @@ MAX_MARKS = 30
 
 #: Numbers written as text, for names that are declared as numbers.
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Unevaluated:
+    """An expression in place of a value: its text as written."""
+
+    text: str
+    file: str | None = field(default=None, compare=False)
+    line: int = field(default=1, compare=False)  #: of its start in the file
+    column: int = field(default=1, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def fold(text: str) -> str:

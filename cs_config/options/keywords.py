@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from cs_config.options import bounds
-from requirements.classad.classad_files import Unevaluated
 from requirements.quantities import QUANTITIES
-from requirements.values import MAX_INTEGER, as_number, fold, text_fault
+from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")

@@ -12,14 +12,14 @@ from cs_config.options import keywords
 from cs_config.options.keywords import UnfitValueError, format_seen
 from cs_config.options.options import VoOptions
 from requirements.canonical import Requirements
-from requirements.classad.classad_files import Attributes, Unevaluated
+from requirements.classad.classad_files import Attributes
 from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
 from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
 from requirements.record import parse_record
 from requirements.requirement_class import exclude_names, names_without_any
-from requirements.values import as_value, attribute_value, fold
+from requirements.values import Unevaluated, as_value, attribute_value, fold
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
 #: Key of an expression in JSON: `{"expression": "…"}`.

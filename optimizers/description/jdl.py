@@ -20,10 +20,10 @@ from cs_config.formats import dirac_text
 from cs_config.options import keywords
 from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader, resolve_word, syntax_problem
-from requirements.classad.classad_files import Attributes, Unevaluated, parse_ad
+from requirements.classad.classad_files import Attributes, parse_ad
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
-from requirements.values import Scalar, fold
+from requirements.values import Scalar, Unevaluated, fold
 
 #: Texts and comments; unterminated ones extend to the end, so that no part is scanned twice.
 _TEXT_OR_COMMENT = re.compile(

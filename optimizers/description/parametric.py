@@ -21,9 +21,8 @@ from optimizers.description import description as descriptions
 from optimizers.description import jdl
 from optimizers.description.description import JobDescription
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
-from requirements.classad.classad_files import Unevaluated
 from requirements.errors import InvalidJob, Problem
-from requirements.values import MAX_INTEGER, as_number, fold, normal_number, text_fault
+from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, normal_number, text_fault
 from taskqueue.jobs import placeholders
 
 _LISTS = "parameters"

@@ -21,10 +21,10 @@ from optimizers.description.template_cache import DescriptionTemplate, TemplateM
 from optimizers.steps.job_scheduling import derive_requirement_class
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.classad import evaluation
-from requirements.classad.classad_files import Unevaluated
 from requirements.classad.expression import Expression
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
 from requirements.requirement_class import RequirementClass
+from requirements.values import Unevaluated
 
 #: One description: its text, or an object from a JSON body.
 Source = str | Mapping[str, object]

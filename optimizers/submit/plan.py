@@ -17,8 +17,8 @@ from cs_config.options import bounds, keywords
 from cs_config.options.keywords import UnfitValueError
 from optimizers.description import jdl, parametric
 from optimizers.description.parametric import SplitDescription, Volume
-from requirements.classad.classad_files import Unevaluated
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
+from requirements.values import Unevaluated
 from taskqueue.jobs import placeholders
 
 #: Jobs of equal or different descriptions in one request.

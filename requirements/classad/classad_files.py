@@ -9,7 +9,7 @@ A file has ads in the new syntax (`[ a = 1; … ]`) or the old (one attribute pe
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import classad2
@@ -19,25 +19,12 @@ from requirements.classad.parser import SHORT, read_ad, read_ads
 from requirements.classad.restrictions import MAX_HEIGHT, TOO_HIGH, height
 from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, SourceText, Special, Unary, render
 from requirements.errors import Problem
-from requirements.values import fold
+from requirements.values import Unevaluated, fold
 
 #: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")
 #: Characters of an ad.
 MAX_SIZE = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Unevaluated:
-    """An expression in place of a value: its text as written."""
-
-    text: str
-    file: str | None = field(default=None, compare=False)
-    line: int = field(default=1, compare=False)  #: of its start in the file
-    column: int = field(default=1, compare=False)
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class Attributes(dict[str, object]):

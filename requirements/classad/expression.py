@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from requirements.classad import evaluation
-from requirements.classad.classad_files import Unevaluated
 from requirements.classad.normal_form import literal, normal_form
 from requirements.classad.parser import read_expression
 from requirements.classad.restrictions import (
@@ -39,7 +38,7 @@ from requirements.classad.syntax_tree import (
     words,
 )
 from requirements.errors import InvalidInput
-from requirements.values import Scalar, as_value, fold
+from requirements.values import Scalar, Unevaluated, as_value, fold
 
 #: In every text with `MY.X` or `self.X`, also where the name is quoted.
 _MAY_OWN = re.compile("my|self|'", re.IGNORECASE)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from requirements.canonical import Requirements
+from requirements.classad.expression import Expression
 from requirements.nodes.representatives import NodeVariable
+from requirements.record import Record
 
 #: Combinations of joined parts; parts that have more together stay apart.
 MAX_JOINED: Final = 1 << 17
@@ -19,7 +20,7 @@ MAX_JOINED: Final = 1 << 17
 class NodePart:
     """A part of requirements that depends on the node, or a join of such parts."""
 
-    requirements: tuple[Requirements, ...]
+    requirements: tuple[Record | Expression, ...]
     variables: tuple[NodeVariable, ...]  #: sorted by name
     good: int | None = None  #: the combinations that fulfil it; None: too many to know
 

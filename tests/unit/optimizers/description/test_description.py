@@ -10,10 +10,10 @@ from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from optimizers.description import description, jdl
 from optimizers.description.description import JobDescription
-from requirements.classad.classad_files import Unevaluated
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from requirements.record import Record
+from requirements.values import Unevaluated
 
 
 def options(text: str = "") -> VoOptions:

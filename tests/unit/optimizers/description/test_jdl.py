@@ -5,10 +5,10 @@ from cs_config.options.operations import options_for
 from optimizers.description import description, jdl, parametric
 from optimizers.description.description import JobDescription
 from requirements.canonical import pool_id
-from requirements.classad.classad_files import Unevaluated
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from requirements.record import Record
+from requirements.values import Unevaluated
 
 #: As RFC #7 shows it.
 RFC = """

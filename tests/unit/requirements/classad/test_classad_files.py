@@ -3,8 +3,8 @@
 import pytest
 
 from requirements.classad import classad_files
-from requirements.classad.classad_files import Unevaluated
 from requirements.errors import InvalidInput
+from requirements.values import Unevaluated
 
 
 def names(text: str) -> list[list[str]]:

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.classad import classad_files
-from requirements.classad.classad_files import Unevaluated, parse_ad
+from requirements.classad.classad_files import parse_ad
 from requirements.classad.syntax_tree import Literal, render
 from requirements.errors import InvalidInput
+from requirements.values import Unevaluated
 
 GLITE_CE = """
 [ id = "atlfarm006.mi.infn.it:2119/blah-pbs-long"; update_time = 1128351882; expiry_time = 300;

@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from requirements.canonical import pool_id
 from requirements.classad import match_expression
-from requirements.classad.classad_files import Unevaluated
 from requirements.classad.evaluation import read
 from requirements.classad.expression import parse_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput
-from requirements.values import Value
+from requirements.values import Unevaluated, Value
 
 
 def substituted(text: str, **own: object) -> str:
