@@ -33,17 +33,26 @@ _SHORTEST = 0.1
 def build_rules(config: Configuration) -> LeaseRules:
     """The rules for leases of each VO; one with a lease time beyond the range of dates gets the default."""
     lease_times: dict[str, timedelta] = {}
-    vos = sorted({"", *config.vos, *config.vo_operations})
+    vos = sorted({*config.vos, *config.vo_operations})
     for vo in vos:
-        leases = options_for(config, vo).leases
         try:
-            lease_times[vo] = timedelta(seconds=max(leases.time, leases.stalled_time))
-            _LATEST_REPORT + lease_times[vo]
+            lease_times[vo] = _find_lease_time(config, vo)
         except OverflowError as error:
-            lease_times.pop(vo, None)
             log.warning("the lease time of the VO %s cannot be added to a date: %s", vo, error)
-    maximum = {vo: options_for(config, vo).job_scheduling.max_rescheduling for vo in vos}
-    return LeaseRules(lease_times=lease_times, max_reschedulings=maximum)
+    return LeaseRules(
+        lease_time=_find_lease_time(config, None),
+        max_rescheduling=options_for(config, None).job_scheduling.max_rescheduling,
+        lease_times=lease_times,
+        max_reschedulings={vo: options_for(config, vo).job_scheduling.max_rescheduling for vo in vos},
+    )
+
+
+def _find_lease_time(config: Configuration, vo: str | None) -> timedelta:
+    """The lease time of a VO (None: the default); OverflowError if a date has no room for it."""
+    leases = options_for(config, vo).leases
+    time = timedelta(seconds=max(leases.time, leases.stalled_time))
+    _ = _LATEST_REPORT + time
+    return time
 
 
 def heartbeat_every(config: Configuration, vo: str) -> float:

@@ -63,7 +63,7 @@ def recall(conn: Connection, lease: str, *, reason: str, now: datetime) -> bool:
     [attempt] = locked
     if attempt.closed_at is not None or attempt.started_at is not None:
         return False
-    rules = LeaseRules(lease_times={"": timedelta()}, max_reschedulings={"": 0})
+    rules = LeaseRules(lease_time=timedelta(), max_rescheduling=0)
     report = ReleaseReport(lease=lease, sender=Sender(subject=None), reason=reason, is_undelivered=True)
     [outcome] = record(conn, [report], rules=rules, now=now)
     if isinstance(outcome, PilotageError):

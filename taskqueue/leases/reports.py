@@ -101,28 +101,23 @@ class PayloadResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRules:
-    """Options for leases, by VO; under "" for VOs that are not in the configuration."""
+    """Options for leases: the defaults, for VOs that are not in the configuration, and those of VOs."""
 
-    lease_times: Mapping[str, timedelta]  #: from a report to the end of the lease; short enough for a date
-    max_reschedulings: Mapping[str, int]
+    lease_time: timedelta  #: from a report to the end of the lease; short enough for a date
+    max_rescheduling: int  #: how often a job may be rescheduled
+    lease_times: Mapping[str, timedelta] = field(default_factory=dict)  #: by VO
+    max_reschedulings: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def lease_seconds(self) -> str:
-        """The lease times as a JSON object of seconds."""
-        return json.dumps({vo: each.total_seconds() for vo, each in self.lease_times.items()})
-
-    def lease_time(self, vo: str) -> timedelta:
-        """How long a report extends the lease of an attempt without times of its own."""
-        return self.lease_times.get(vo, self.lease_times[""])
+        """The lease times as a JSON object of seconds; that of other VOs is under the empty name."""
+        times = {"": self.lease_time, **self.lease_times}
+        return json.dumps({vo: each.total_seconds() for vo, each in times.items()})
 
     def extend(self, attempt: Attempt, now: datetime) -> datetime:
         """The end of the lease after a report."""
         own = None if attempt.times is None else AttemptTimes.from_text(attempt.times)
-        return now + (self.lease_time(attempt.vo) if own is None else own.lease_time)
-
-    def max_rescheduling(self, vo: str) -> int:
-        """How often a job may be rescheduled."""
-        return self.max_reschedulings.get(vo, self.max_reschedulings[""])
+        return now + (self.lease_times.get(attempt.vo, self.lease_time) if own is None else own.lease_time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +340,8 @@ class ReleaseReport(LeaseReport):
         if (answer := _find_previous_answer(attempt, request)) is not None:
             return Decision(answer=answer)
         attempts.check_open(attempt)
-        moves = () if attempt.ending else self._return_job(attempt, job, rules.max_rescheduling(attempt.vo))
+        maximum = rules.max_reschedulings.get(attempt.vo, rules.max_rescheduling)
+        moves = () if attempt.ending else self._return_job(attempt, job, maximum)
         return replace(
             _close(attempt, attempts.RELEASED, request, moves[-1].status if moves else job.status, now),
             moves=moves,

@@ -30,7 +30,7 @@ ANYBODY = Sender(subject=None)
 
 def rules(lease_time: timedelta = timedelta(minutes=5), maximum: int = 3, **of_vos: timedelta) -> LeaseRules:
     """Rules for all VOs, with the lease times of some."""
-    return LeaseRules(lease_times={"": lease_time, **of_vos}, max_reschedulings={"": maximum})
+    return LeaseRules(lease_time=lease_time, max_rescheduling=maximum, lease_times=of_vos)
 
 
 def record(
