@@ -18,6 +18,7 @@ from requirements.column_index import Items, SingleItem, Values
 from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
+from requirements.specification import OPPORTUNISTIC, architecture_number, version_number
 
 #: The values of a demand's fields.
 DemandValues = tuple[object, ...]
@@ -73,6 +74,8 @@ class Condition:
     allotted: str = ""
     holds: Callable[[Items, Resource], int] | None = None  #: selects the classes that fulfil the rest
     reads: tuple[str, ...] = ()  #: attributes of `Resource` that `holds` reads
+    varies: bool = False  #: whether they change from request to request
+    shared: bool = False  #: jobs side by side share the capacity, which is no field of `Allotment`
     parameters: tuple[str, ...] = ()  #: of a queue, from which its pilots' offer is computed
     demands: tuple[KeywordDemand, ...] = ()  #: none: jobs do not state it
 
@@ -140,6 +143,41 @@ def _format_replicas(asked: RequirementClass) -> str:
 
 def _format_no_other_tag(asked: RequirementClass) -> str:
     return f"no other tag than {', '.join(sorted(asked.tags))}" if asked.tags else "no tag at all"
+
+
+def _list_gpu_range(asked: RequirementClass) -> Iterable[DemandValues]:
+    if asked.gpus_max is not None:
+        yield asked.tag_expression, asked.gpus, asked.gpus_max
+
+
+def _format_gpu_range(asked: RequirementClass) -> str:
+    if not asked.gpus_max:
+        return "none: the job requires no GPU"
+    consent = "" if asked.gpus else f"; and where there are any, the tag {OPPORTUNISTIC} of both"
+    return f"at most {asked.gpus_max}{consent}"
+
+
+def _require_floor(
+    *, name: str, keyword: str, unit: str, meaning: str, parameter: str = "", **more: Any
+) -> Condition:
+    """A number under one name, of which a resource must have as much."""
+    return Condition(
+        name=name,
+        meaning=meaning,
+        need=more.pop("need", attrgetter(name)),
+        capacity=more.pop("capacity", name),
+        parameters=(parameter,) if parameter else (),
+        demands=(
+            KeywordDemand(
+                keyword=keyword,
+                fields=(name,),
+                wanted=f"at least {{asked.{name}}}{unit}",
+                change=f"offer {parameter} {{number}}{unit}" if parameter else None,
+                remedy=more.pop("remedy", remedies.lower_number(name)),
+            ),
+        ),
+        **more,
+    )
 
 
 def _require_quantity(quantity: SlotQuantity) -> Condition:
@@ -350,6 +388,122 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
                 wanted="a node of its own",
                 change="offer WholeNode: true",
                 remedy=remedies.do_without_whole_node,
+            ),
+        ),
+    ),
+    _require_floor(
+        name="wall_time",
+        keyword="WallTime",
+        unit=" s",
+        meaning="it has as much wall time left",
+        parameter="maxWallClockTime",
+    ),
+    Condition(
+        name="cpu_work",
+        meaning="the cores that the job is given there do its CPU work in the time left",
+        holds=rules.select_by_work,
+        reads=("wall_time", "cpu_power_db12", "cpu_time", "processors", "max_ram"),
+        varies=True,
+        parameters=("maxWallClockTime", "CPUNormalizationFactor", "NumberOfProcessors", "MaxRAM"),
+        demands=(
+            KeywordDemand(
+                keyword="CPUWorkDB12",
+                fields=("processors_min", "processors_max", "min_ram", "min_ram_per_core", "cpu_work_db12"),
+                wanted="{asked.cpu_work_db12} DB12 seconds by all cores together",
+            ),
+        ),
+    ),
+    _require_floor(
+        name="scratch_mb",
+        keyword="MinScratch",
+        unit=" MB",
+        meaning="it has as much local disk",
+        parameter="MaxScratch",
+        shared=True,
+    ),
+    Condition(
+        name="system",
+        meaning="it runs the job's family of operating systems",
+        holds=lambda classes, has: classes.accepting("systems", None if has.system is None else {has.system}),
+        reads=("system",),
+        demands=(KeywordDemand(keyword="System", fields=("system",), wanted="{asked.system}"),),
+    ),
+    Condition(
+        name="architecture",
+        meaning="its processors are of the job's architecture, x86_64 or aarch64",
+        holds=rules.select_by_architecture,
+        reads=("architecture",),
+        parameters=("Architecture",),
+        demands=(
+            KeywordDemand(
+                keyword="Architecture",
+                fields=("architecture",),
+                wanted="{asked.architecture}",
+                change="offer the Architecture of its nodes",
+            ),
+        ),
+    ),
+    Condition(
+        name="cpu_features",
+        meaning="its processors have the features of the job's level or profile, and those that it lists",
+        holds=lambda classes, has: classes.content_with("cpu_features", has.cpu_features),
+        reads=("cpu_features",),
+        demands=(
+            KeywordDemand(keyword="CPULevel", fields=("cpu_level",), wanted="{asked.cpu_level}"),
+            KeywordDemand(keyword="CPUFeatures", fields=("cpu_features",)),
+        ),
+    ),
+    Condition(
+        name="gpu_range",
+        meaning="it has no more GPUs than the job allows; if the job leaves some idle, both state"
+        f" the tag `{OPPORTUNISTIC}`",
+        holds=rules.select_by_gpus,
+        reads=("gpus", "literal_tags"),
+        parameters=("GPUs", "NumberOfGPUs", "Tag"),
+        demands=(
+            KeywordDemand(
+                keyword="MaxGPUs",
+                fields=("tag_expression", "gpus", "gpus_max"),
+                split=_list_gpu_range,
+                wanted=_format_gpu_range,
+            ),
+        ),
+    ),
+    Condition(
+        name="gpu_vendor",
+        meaning="its GPUs are of the job's vendor",
+        holds=rules.select_by_gpu_vendor,
+        reads=("gpu_vendor",),
+        demands=(KeywordDemand(keyword="GPUVendor", fields=("gpu_vendor",), wanted="{asked.gpu_vendor}"),),
+    ),
+    _require_floor(
+        name="gpu_architecture",
+        keyword="GPUArchitecture",
+        unit="",
+        meaning="its GPUs are of that architecture or a later one",
+        need=lambda asked: architecture_number(asked.gpu_architecture),
+        remedy=remedies.do_nothing,
+    ),
+    _require_floor(
+        name="gpu_memory_mb", keyword="GPUMemory", unit=" MB", meaning="each of its GPUs has as much memory"
+    ),
+    _require_floor(
+        name="gpu_runtime",
+        keyword="GPURuntime",
+        unit="",
+        meaning="the runtime of its GPUs is that version or a later one",
+        need=lambda asked: version_number(asked.gpu_runtime),
+        remedy=remedies.do_nothing,
+    ),
+    Condition(
+        name="tag_expression",
+        meaning="the job's expression over tags is true of its tags",
+        holds=rules.select_by_tag_expression,
+        reads=("literal_tags",),
+        parameters=("Tag",),
+        demands=(
+            KeywordDemand(
+                keyword="TagExpression", fields=("tag_expression",), wanted="{asked.tag_expression}"
             ),
         ),
     ),

@@ -3,14 +3,19 @@
 They select among requirement classes (`Items`), of which there may be one or thousands.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final
 
+from requirements import tag_expression
 from requirements.column_index import Items, SingleItem, Values
+from requirements.cpu_levels import LEVELS, list_features
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Exclusion, Resource
+from requirements.specification import GPU_VENDORS, OPPORTUNISTIC
 from requirements.values import fold
 
 
@@ -47,6 +52,32 @@ def concerns_owners(exclusion: Exclusion) -> bool:
 def needed_ram(asked: RequirementClass, cores: int | None = None) -> int:
     """MB that a job of this class needs on this many cores (None: its minimum): base plus a part per core."""
     return asked.min_ram + asked.min_ram_per_core * (asked.processors_min if cores is None else cores)
+
+
+#: Resources of any size, for numbers that are not stated.
+_UNLIMITED: Final = 2**53
+
+
+def most_cores(asked: RequirementClass, has: Resource) -> int:
+    """The cores that a job is given if it has the resource for itself: all that its memory allows.
+
+    Source: the match-making specification of DiracX, greedy to the budget.
+    """
+    cores = asked.processors_min if has.processors is None else has.processors
+    if asked.processors_max is not None:
+        cores = min(cores, asked.processors_max)
+    if asked.min_ram_per_core and has.max_ram is not None:
+        cores = min(cores, int(has.max_ram - asked.min_ram) // asked.min_ram_per_core)
+    return cores
+
+
+def needed_cores(asked: RequirementClass, has: Resource) -> int:
+    """The cores that a job needs at least, to be done in the time left."""
+    if not asked.cpu_work_db12:
+        return asked.processors_min
+    if not has.work_per_core:
+        return _UNLIMITED
+    return max(asked.processors_min, math.ceil(asked.cpu_work_db12 / has.work_per_core))
 
 
 def fold_names(names: Collection[str]) -> frozenset[str]:
@@ -95,6 +126,70 @@ def select_by_site(classes: Items, has: Resource) -> int:
     for site in has.sites or ():
         found |= classes.accepting("sites", {site}) & classes.avoiding("banned_sites", {site})
     return found
+
+
+#: What decides whether CPU work can be done: the work, and the sizes of the job.
+_WORK: Final = attrgetter("cpu_work_db12", "processors_min", "processors_max", "min_ram", "min_ram_per_core")
+
+
+def select_by_work(classes: Items, has: Resource) -> int:
+    """The cores that the class is given do its CPU work in the time left."""
+    unfit = []
+    for size in classes.names("cpu_work"):
+        work, least, most, ram, ram_per_core = size
+        asked = RequirementClass(
+            vo="",
+            cpu_time=0,
+            cpu_work_db12=work,
+            processors_min=least,
+            processors_max=most,
+            min_ram=ram,
+            min_ram_per_core=ram_per_core,
+        )
+        if needed_cores(asked, has) > most_cores(asked, has):
+            unfit.append(size)
+    return classes.avoiding("cpu_work", unfit)
+
+
+def select_by_architecture(classes: Items, has: Resource) -> int:
+    """The class names the resource's architecture, one that has levels."""
+    known = None if has.architecture is None else {has.architecture} & LEVELS.keys()
+    return classes.accepting("architectures", known)
+
+
+def select_by_gpus(classes: Items, has: Resource) -> int:
+    """The resource has no more GPUs than the class allows, and only with consent of both it has idle ones."""
+    tags = has.literal_tags
+    is_open = tags is None or OPPORTUNISTIC in tags
+    unfit = [
+        (least, most, consents)
+        for least, most, consents in classes.names("gpu_ranges")
+        if has.gpus > most or (has.gpus and not least and not (consents and is_open))
+    ]
+    return classes.avoiding("gpu_ranges", unfit)
+
+
+def select_by_gpu_vendor(classes: Items, has: Resource) -> int:
+    """The class names the vendor of the resource's GPUs, one whose GPUs can be compared."""
+    known = None if has.gpu_vendor is None else {has.gpu_vendor}.intersection(GPU_VENDORS)
+    return classes.accepting("gpu_vendors", known)
+
+
+def select_by_tag_expression(classes: Items, has: Resource) -> int:
+    """The class's expression is true of the resource's tags."""
+    tags = has.literal_tags
+    if tags is None:
+        return classes.everything
+    unfit = [each for each in classes.names("tag_expressions") if not tag_expression.holds(each, tags)]
+    return classes.avoiding("tag_expressions", unfit)
+
+
+def _find_gpu_range(asked: RequirementClass) -> Collection[tuple[int, int, bool]]:
+    """GPUs at least and at most, and whether the job names the tag of pilots whose GPUs may be idle."""
+    if asked.gpus_max is None:
+        return ()
+    consents = bool(asked.tag_expression) and OPPORTUNISTIC in tag_expression.list_tags(asked.tag_expression)
+    return ((asked.gpus, asked.gpus_max, consents),)
 
 
 def select_by_input_data(classes: Items, has: Resource) -> int:
@@ -149,6 +244,10 @@ def _names_all(classes: Items, exclusion: Exclusion) -> int:
     return found
 
 
+def _list_name(name: str) -> Collection[str]:
+    return (fold(name),) if name else ()
+
+
 _OWNERS = frozenset({"owners", "owner_groups"})
 #: What the conditions read of a class by name; folded.
 NAMES: Final[Mapping[str, Values[RequirementClass]]] = {
@@ -163,5 +262,12 @@ NAMES: Final[Mapping[str, Values[RequirementClass]]] = {
     "plain_tags": lambda asked: fold_names(sort_tags(asked.tags).plain),
     "core_tags": lambda asked: fold_names(sort_tags(asked.tags).cores),
     "whole_node_tags": lambda asked: fold_names(sort_tags(asked.tags).whole_node),
+    "cpu_work": lambda asked: (_WORK(asked),) if asked.cpu_work_db12 else (),
+    "systems": lambda asked: _list_name(asked.system),
+    "architectures": lambda asked: _list_name(asked.architecture),
+    "cpu_features": lambda asked: list_features(asked.cpu_level, asked.cpu_features),
+    "gpu_ranges": _find_gpu_range,
+    "gpu_vendors": lambda asked: _list_name(asked.gpu_vendor),
+    "tag_expressions": lambda asked: (asked.tag_expression,) if asked.tag_expression else (),
     "submit_pool": lambda asked: () if asked.submit_pool is None else (asked.submit_pool,),
 }

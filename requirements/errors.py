@@ -39,6 +39,7 @@ class Problem:
     line: int | None = None  #: line there, from 1
     column: int | None = None  #: column there, from 1
     excerpt: str | None = None  #: the line itself
+    code: str | None = None  #: for programs, where a foreign specification names the kind of problem
 
     def __str__(self) -> str:
         meant = f", did you mean {self.suggestion}?" if self.suggestion else ""

@@ -16,12 +16,20 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 from requirements.quantities import QUANTITIES
 from requirements.values import fold
 
 log = logging.getLogger(__name__)
+
+
+#: Fields that follow DiracX's match-making specification. A job that states one follows its rules: no pilot
+#: with GPUs unless it requires one, and an architecture and a length are needed.
+SPECIFIC: Final = (
+    *("cpu_work_db12", "wall_time", "scratch_mb", "system", "architecture", "cpu_level", "cpu_features"),
+    *("gpus_max", "gpu_vendor", "gpu_architecture", "gpu_memory_mb", "gpu_runtime", "tag_expression"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,19 @@ class RequirementClass:
     processors_max: int | None = 1  #: None: unlimited
     whole_node: bool = False
     gpus: int = 0
+    cpu_work_db12: int = 0  #: DB12 seconds, of all cores together
+    wall_time: int = 0  #: seconds
+    scratch_mb: int = 0
+    system: str = ""  #: empty: any
+    architecture: str = ""  #: as `uname -m` prints it; empty: any
+    cpu_level: str = ""
+    cpu_features: frozenset[str] = frozenset()
+    gpus_max: int | None = None  #: a pilot with more runs no such job; None: any number
+    gpu_vendor: str = ""
+    gpu_architecture: str = ""
+    gpu_memory_mb: int = 0  #: of each GPU
+    gpu_runtime: str = ""  #: a version
+    tag_expression: str = ""  #: must be true of the resource's tags
     #: Places of each input file, storage elements or sites: the resource must be near one of each.
     replicas: frozenset[frozenset[str]] = frozenset()
     submit_pool: str | None = None  #: pool id; None: no Requirements
@@ -67,6 +88,11 @@ class RequirementClass:
         same = ("cpu_time", "sites", "banned_sites", "grid_ces", "platforms", "tags", "whole_node")
         return {
             **{name: getattr(self, name) for name in (*same, *(each.name for each in QUANTITIES))},
+            **{
+                each.name: value
+                for each in fields(self)
+                if each.name in SPECIFIC and (value := getattr(self, each.name)) != each.default
+            },
             **(cores if self.processors_min > 1 else {}),
             "min_ram_mb": self.min_ram,
             "max_ram_mb": self.max_ram or 0,
@@ -148,6 +174,12 @@ def round_to_segment(cpu_time: int, segments: Sequence[int]) -> int:
     `segments` must be increasing.
     """
     return segments[min(bisect_left(segments, cpu_time), len(segments) - 1)]
+
+
+def round_up(number: int) -> int:
+    """Return the next number with three digits that count, so that nearly equal jobs share a task queue."""
+    unit = int(10 ** max(0, len(str(number)) - 3))
+    return -(-number // unit) * unit
 
 
 _MANY = "MultiProcessor"

@@ -41,6 +41,18 @@ class Resource:
     processors: int | None = None  #: None: not stated, its tags decide
     gpus: int = 0
     whole_node: bool = False
+    #: What DiracX's match-making specification has more. None, in the offer of a queue: its nodes decide.
+    wall_time: float | None = None  #: seconds left; None: not stated
+    cpu_power_db12: float | None = None  #: of a core; None: its CPU time is stated instead
+    scratch_mb: float | None = None  #: None: not stated
+    system: str | None = None
+    architecture: str | None = None  #: empty: not stated
+    cpu_features: frozenset[str] | None = None
+    gpu_vendor: str | None = None  #: this and the next are None where there are no GPUs
+    gpu_architecture: int | None = None  #: the number of `sm_89`; 0: not stated
+    gpu_memory_mb: float | None = None  #: of each; 0: not stated
+    gpu_runtime: int | None = None  #: by `version_number`; 0: not stated
+    literal_tags: Values = frozenset()  #: `tags` as they are written; None: any tag
     excluded: frozenset[Exclusion] = frozenset()  #: excluded by limits now
     #: Job types that only job managers handle, by VO (None: all others); refused unless `job_types` names
     #: them.
@@ -62,6 +74,13 @@ class Resource:
             "job_types": self.banned_job_types,
             "tags": self.banned_tags,
         }
+
+    @property
+    def work_per_core(self) -> float:
+        """DB12 seconds that a core can do in the time left; CPU time of pilots is normalised by DB12, too."""
+        if self.wall_time is None or self.cpu_power_db12 is None:
+            return self.cpu_time
+        return self.wall_time * self.cpu_power_db12
 
     @property
     def offers_whole_node(self) -> bool:

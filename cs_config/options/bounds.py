@@ -19,6 +19,9 @@ MOMENT: Final = 32_503_680_000
 #: Bounds of CPU time intervals of task queues, in seconds.
 CPU_SECONDS: Final = 10**12
 
+#: CPU work of one job, in DB12 seconds: all cores of a slot for its longest time.
+CPU_WORK: Final = 10**15
+
 #: Processors, and other resources, of one pilot or one job.
 PROCESSORS: Final = 1024
 NODES: Final = 1_000_000

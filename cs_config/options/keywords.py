@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from cs_config.options import bounds
+from requirements import tag_expression
+from requirements.cpu_levels import FEATURES
 from requirements.quantities import QUANTITIES
+from requirements.specification import MOST_GPUS, is_version
 from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
@@ -125,6 +128,33 @@ def number(raw: object, *, is_whole: bool = False) -> float:
 
 
 WHOLE_NUMBER = partial(number, is_whole=True)
+
+
+def cpu_level(raw: object) -> str:
+    """The name of a level or profile of processors."""
+    read = FILLED_TEXT(raw)
+    if read not in FEATURES:
+        raise UnfitValueError(f"{format_seen(raw)}, allowed are {', '.join(FEATURES)}")
+    return read
+
+
+def version(raw: object) -> str:
+    """A version of up to three numbers, as a text."""
+    read = FILLED_TEXT(raw)
+    if not is_version(read):
+        raise UnfitValueError(f"{format_seen(raw)}, allowed is a version such as 12.4")
+    return read
+
+
+def tags_expression(raw: object) -> str:
+    """An expression over tags, in its normal form; empty: no condition."""
+    read = text(raw)
+    if not read.strip():
+        return ""
+    try:
+        return tag_expression.normalise(read)
+    except tag_expression.TagExpressionError as error:
+        raise UnfitValueError(f"{format_seen(read)} {error}") from None
 
 
 def flag(raw: object) -> bool:
@@ -338,6 +368,38 @@ KEYWORDS = (
     *(
         _number(each.keyword, each.name, 0, each.most, f"{each.keyword} at least", *each.also)
         for each in QUANTITIES
+    ),
+    # Of the match-making specification of DiracX.
+    _number(
+        "CPUWorkDB12",
+        "cpu_work_db12",
+        1,
+        bounds.CPU_WORK,
+        "CPU work in all, in seconds of a core of DB12 power 1",
+    ),
+    _number("WallTime", "wall_time", 1, bounds.SECONDS, "seconds that the pilot must have left"),
+    _number("MinScratch", "scratch_mb", 0, bounds.MEGABYTES, "MB of local disk at least"),
+    _plain("System", "system", SHORT_FILLED_TEXT, "family of the operating system; Linux if unset"),
+    _plain(
+        "Architecture",
+        "architecture",
+        SHORT_FILLED_TEXT,
+        "architecture of the processors, as `uname -m` prints it",
+    ),
+    _plain("CPULevel", "cpu_level", cpu_level, "level or profile that the processors have at least"),
+    _plain("CPUFeatures", "cpu_features", names, "features that the processors have", "CPUFeature"),
+    _number("MaxGPUs", "gpus_max", 0, MOST_GPUS, "GPUs of the pilot at most"),
+    _plain("GPUVendor", "gpu_vendor", SHORT_FILLED_TEXT, "vendor of the GPUs: nvidia"),
+    _plain(
+        "GPUArchitecture", "gpu_architecture", SHORT_FILLED_TEXT, "architecture of the GPUs at least: sm_89"
+    ),
+    _number("GPUMemory", "gpu_memory_mb", 0, bounds.MEGABYTES, "MB of memory of each GPU at least"),
+    _plain("GPURuntime", "gpu_runtime", version, "version of the GPUs' runtime, such as CUDA, at least"),
+    _plain(
+        "TagExpression",
+        "tag_expression",
+        tags_expression,
+        "expression over tags with `~`, `&`, `|` that must be true of the pilot's",
     ),
     # Parts of a grid job; read by its job manager.
     _number("LocalJobs", "local_jobs", 1, 10**12, "local jobs that a job manager makes of it"),

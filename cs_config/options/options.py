@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cached_property
@@ -21,6 +21,7 @@ from cs_config.options import bounds, keywords, place_limits
 from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
+from requirements.requirement_class import SPECIFIC
 from requirements.values import fold, format_value
 
 Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
@@ -104,12 +105,24 @@ class DeclaredName(Options):
         return self
 
 
+_SPECIFIC: Final = frozenset(SPECIFIC)
 #: Keywords whose values `Clamp` may change.
 _CLAMPED: Final = frozenset({"CPUTime", "Priority"})
 
 
+class SpecificationRule(StrEnum):
+    """Which jobs follow DiracX's match-making specification."""
+
+    OFFERED = "offered"  #: those with its document or its keywords
+    REQUIRED = "required"  #: all
+
+
 class JobDescriptionOptions(Options):
     """Rules for job descriptions."""
+
+    specification: Annotated[SpecificationRule, Field(strict=False)] = SpecificationRule.OFFERED
+    """offered: jobs with a document or keyword of the [specification](../reference/matching-specification.md)
+    follow it; required: all do."""
 
     extra: Texts = ()
     """Further top-level keywords that are kept as they are."""
@@ -187,6 +200,11 @@ class JobDescriptionOptions(Options):
             yield f"{format_value(value)} is too small, allowed is at least {format_value(low)}"
         if high is not None and value > high:
             yield f"{format_value(value)} is too large, allowed is at most {format_value(high)}"
+
+    def is_specified(self, stated: Collection[str]) -> bool:
+        """Whether a job that states these attributes follows DiracX's match-making specification."""
+        is_required = self.specification is SpecificationRule.REQUIRED
+        return is_required or not _SPECIFIC.isdisjoint(stated)
 
     def find_conflicts(
         self, values: Mapping[str, Any], *, is_accepted: bool = False
@@ -493,7 +511,12 @@ class VoOptions(Options):
     @cached_property
     def class_digest(self) -> str:
         """Digest of the options from which requirement classes are derived, with those of priorities."""
-        derived = [sorted(self.job_description.filled_in.items()), self.job_scheduling.cpu_segments]
+        derived: list[object] = [
+            sorted(self.job_description.filled_in.items()),
+            self.job_scheduling.cpu_segments,
+        ]
+        if self.job_description.specification is SpecificationRule.REQUIRED:
+            derived.append("specification")
         return hashlib.sha256(json.dumps(derived).encode()).hexdigest()[:16]
 
     @cached_property

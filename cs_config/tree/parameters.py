@@ -110,7 +110,7 @@ KNOWN = (
         bounds.MEGABYTES,
         MaxRAM="memory that a job may use",
         MaxRAMPerCore="memory of a slot for each of its processors, where MaxRAM is not stated",
-        MaxScratch="local disk that a job may use; only read by Requirements of jobs",
+        MaxScratch="local disk that a job may use",
     ),
     *_amounts(
         VoRight.SET,
@@ -173,7 +173,7 @@ KNOWN = (
         Name="for people",
         Country="for people",
         Description="for people",
-        Architecture="of its processors; only read by Requirements of jobs",
+        Architecture="of its processors, as uname -m prints it: x86_64",
     ),
     *_texts(
         VoRight.NONE,

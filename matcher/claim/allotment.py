@@ -4,7 +4,7 @@ Every job first gets its minimum, so that as many as possible fit; the rest goes
 more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
@@ -14,12 +14,13 @@ from matcher import conditions, rules
 from matcher.conditions import CONDITIONS
 from requirements.quantities import QUANTITIES
 from requirements.requirement_class import RequirementClass
-from requirements.resource import Allotment, Resource
+from requirements.resource import ALLOTTED, Allotment, Resource
 
-#: What a job needs of each shared capacity, by the field of its allotment.
-_NEEDS: Final = {each.allotted: conditions.NEEDS[each.name] for each in CONDITIONS if each.allotted}
+_SHARED: Final = tuple(each for each in CONDITIONS if each.allotted or each.shared)
+#: What a job needs of each shared capacity, by the field of its allotment or the name of the condition.
+_NEEDS: Final = {each.allotted or each.name: conditions.NEEDS[each.name] for each in _SHARED}
 #: The attributes of `Resource` for them.
-_CAPACITIES: Final = {each.allotted: each.capacity for each in CONDITIONS if each.allotted}
+_CAPACITIES: Final = {each.allotted or each.name: each.capacity for each in _SHARED}
 #: What decides the allotment of a job that has a resource for itself.
 JobSize = tuple[int | None, ...]
 
@@ -62,6 +63,7 @@ class SlotAllotment:
 
     def most(self, asked: RequirementClass, wanted: int) -> int:
         """How many of the wanted jobs of a class, which fits the whole resource, fit in what is left."""
+        asked = self._fit(asked)
         if not self._is_shared:
             return wanted
         if self.full:
@@ -73,10 +75,16 @@ class SlotAllotment:
 
     def take(self, asked: RequirementClass, jobs: int) -> None:
         """Account for taken jobs of a class."""
+        asked = self._fit(asked)
         self._jobs += [asked] * jobs
         for name, need in _list_needs(asked).items():
             left = self._left[name]
             self._left[name] = None if left is None else left - jobs * need
+
+    def _fit(self, asked: RequirementClass) -> RequirementClass:
+        """The class with the cores that its CPU work needs here."""
+        cores = rules.needed_cores(asked, self._resource)
+        return asked if cores == asked.processors_min else replace(asked, processors_min=cores)
 
     def allotments(self) -> list[Allotment]:
         """The allotment of each job in the order of taking; their sum never exceeds the resource."""
@@ -87,7 +95,7 @@ class SlotAllotment:
         cores = self._cores()
         memory = self._memory(cores)
         return [
-            replace(Allotment(**_list_needs(asked)), processors=number, ram_mb=ram)
+            replace(_allot(_list_needs(asked)), processors=number, ram_mb=ram)
             for asked, number, ram in zip(self._jobs, cores, memory, strict=True)
         ]
 
@@ -155,4 +163,8 @@ def _share_of_one(resource: Resource, asked: RequirementClass) -> Allotment:
 
 def _whole_resource(resource: Resource) -> Allotment:
     capacities = _list_capacities(resource)
-    return Allotment(**{name: None if value is None else int(value) for name, value in capacities.items()})
+    return _allot({name: None if value is None else int(value) for name, value in capacities.items()})
+
+
+def _allot(amounts: Mapping[str, int | None]) -> Allotment:
+    return Allotment(**{name: amounts[name] for name in ALLOTTED})

@@ -30,7 +30,8 @@ _CACHED_POOLS = 1_000
 #: Classes without jobs that keep their bits, in addition to as many as there are classes with jobs.
 _ABSENT = 1_000
 
-_LASTING = tuple(each for each in conditions.CONDITIONS if each.holds is not None)
+_LASTING = tuple(each for each in conditions.CONDITIONS if each.holds is not None and not each.varies)
+_VARYING = tuple(each.holds for each in conditions.CONDITIONS if each.holds is not None and each.varies)
 _NEEDS = tuple(each for each in conditions.CONDITIONS if each.need is not None)
 _read_lasting: Callable[[Resource], Hashable] = attrgetter(
     *sorted({name for each in _LASTING for name in each.reads})
@@ -133,6 +134,8 @@ class ClassIndex:
         )
         for condition in _NEEDS:
             mask &= condition.select_by_need(self._classes, resource)
+        for select in _VARYING:
+            mask &= select(self._classes, resource)
         return mask & self._by_pools.find(
             pools, self._classes, lambda classes: classes.accepting("submit_pool", pools)
         )

@@ -11,6 +11,8 @@ from typing import Any
 
 from cs_config.options import bounds
 from cs_config.tree.address import QueueAddress
+from matcher.request import node_document, node_keywords
+from matcher.request.node_keywords import NodeKeywords
 from requirements.errors import (
     MOST_HINTS,
     MOST_PROBLEMS,
@@ -147,6 +149,7 @@ _KEYWORDS = {
     "Processors": "processors",
     **{spelling: each.name for each in QUANTITIES for spelling in (each.keyword, *each.also)},
     "WholeNode": "whole_node",
+    **node_keywords.KEYWORDS,
     "SubmitPool": "pools",
     "PilotReference": "reference",
     "PilotStamp": "stamp",
@@ -247,6 +250,17 @@ class RequestKeywords:
         ]
         return frozenset(filter(_is_pool, texts))
 
+    def literal_tags(self) -> frozenset[str]:
+        """The offered tags as they are written."""
+        return frozenset(self._texts("tags"))
+
+    def node(self, facts: Facts, *, has_gpus: bool) -> dict[str, Any]:
+        """The attributes of the resource that describe its node."""
+        known = NodeKeywords(self._stated, facts)
+        found = known.read(has_gpus=has_gpus)
+        self.warnings += known.warnings
+        return found
+
     def node_facts(self) -> Facts:
         """The pilot's measurements at its node."""
         if "node_facts" not in self._stated:
@@ -314,10 +328,11 @@ _PLACE = ("site", "ce", "queue")
 
 
 def read_resource(raw: Mapping[str, Any]) -> StatedResource:
-    """Parse a request for work."""
-    keywords = RequestKeywords(raw)
+    """Parse a request for work, by keywords or in the form of DiracX's match-making specification."""
+    keywords = RequestKeywords(node_document.read_keywords(raw) if node_document.is_document(raw) else raw)
+    facts = keywords.node_facts()
     presented = StatedResource(
-        resource=_build_resource(keywords),
+        resource=_build_resource(keywords, facts),
         site=keywords.single("site"),
         ce=keywords.single("ce"),
         queue=keywords.single("queue"),
@@ -325,7 +340,7 @@ def read_resource(raw: Mapping[str, Any]) -> StatedResource:
         pools=keywords.pools(),
         stamp=keywords.single("stamp") or keywords.single("reference") or None,
         job_id=keywords.whole_number("job_id", 1, LARGEST),
-        node_facts=keywords.node_facts(),
+        node_facts=facts,
         submits=keywords.flag("submit_flags"),
         attributes=keywords.unknown,
         warnings=tuple(keywords.warnings),
@@ -335,7 +350,7 @@ def read_resource(raw: Mapping[str, Any]) -> StatedResource:
     return presented
 
 
-def _build_resource(keywords: RequestKeywords) -> Resource:
+def _build_resource(keywords: RequestKeywords, facts: Facts) -> Resource:
     processors = keywords.whole_number("processors", 1, bounds.PROCESSORS)
     whole_node = keywords.flag("whole_node")
     required = keywords.values("required_tags") or frozenset()
@@ -359,6 +374,8 @@ def _build_resource(keywords: RequestKeywords) -> Resource:
         max_ram=keywords.whole_number("max_ram", 0, LARGEST),
         processors=processors,
         whole_node=whole_node,
+        literal_tags=None if offered is None else keywords.literal_tags(),
+        **keywords.node(facts, has_gpus=names["gpus"] > 0),
         **names,
     )
 

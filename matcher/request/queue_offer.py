@@ -6,7 +6,7 @@ equal), so that explanations match real requests. Measurements of nodes are not 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cs_config.options import bounds
 from matcher.request import match_request
@@ -27,7 +27,7 @@ READ = (
     *("cputime", "maxcputime", "maxwallclocktime", "cpunormalizationfactor", "si00"),
     *("maxram", "maxrampercore", "numberofprocessors"),
     *(fold(name) for each in QUANTITIES for name in each.parameters),
-    *("platform", "tag", "requiredtag", "wholenode", "jobtype"),
+    *("platform", "tag", "requiredtag", "wholenode", "jobtype", "architecture", "maxscratch"),
 )
 
 
@@ -51,11 +51,27 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
         "Tag": [*_read_texts(known, "tag"), *required],
         "RequiredTag": required,
         "WholeNode": known.get("wholenode") is True,
+        "WallTime": _read_number(known, "maxwallclocktime") or _cpu_limit(known),
+        "MaxScratch": _read_number(known, "maxscratch"),
+        "Architecture": known.get("architecture"),
     }
     resource = match_request.read_resource(
         {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
+    resource = leave_open(resource)
     return replace(resource, managed_types=frozenset({(None, missing)})) if missing else resource
+
+
+#: Attributes of a resource that its node has, whatever the queue leaves out.
+_OF_NODES = (
+    *("architecture", "cpu_features", "gpu_vendor", "gpu_architecture", "gpu_memory_mb", "gpu_runtime"),
+)
+
+
+def leave_open(resource: Resource) -> Resource:
+    """The offer of a queue, of which the nodes decide what is not stated."""
+    unstated: dict[str, Any] = {name: None for name in _OF_NODES if not getattr(resource, name)}
+    return replace(resource, **unstated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

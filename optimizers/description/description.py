@@ -9,8 +9,11 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final
 
 from cs_config.options import keywords
-from cs_config.options.keywords import UnfitValueError, format_seen
-from cs_config.options.options import VoOptions
+from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
+from cs_config.options.options import SpecificationRule, VoOptions
+from optimizers.description import document as documents
+from optimizers.description.document import Document, DocumentReader
+from requirements import specification
 from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes
 from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
@@ -18,7 +21,7 @@ from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
 from requirements.record import parse_record
-from requirements.requirement_class import exclude_names, names_without_any
+from requirements.requirement_class import SPECIFIC, exclude_names, names_without_any
 from requirements.values import Unevaluated, as_value, attribute_value, fold
 
 _OWN: Final = re.compile(r"\b(?:my|self)\b", re.IGNORECASE)
@@ -27,7 +30,7 @@ EXPRESSION: Final = "expression"
 #: Columns of the job, determined separately from the description.
 _OWNERSHIP = frozenset({"owner", "owner_group", "vo"})
 #: Attributes for which 0 means not stated.
-_NOT_STATED = frozenset({"max_ram_mb"})
+_NOT_STATED = frozenset({"max_ram_mb", "cpu_work_db12", "wall_time", "scratch_mb", "gpu_memory_mb"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +43,9 @@ class OwnAttributes:
     def find(self, name: str) -> object:
         """The value or expression of a name; None: there is none."""
         keyword = keywords.find_keyword(name)
-        if keyword is None:
-            return {fold(other): value for other, value in self.others.items()}.get(fold(name))
+        others = {fold(other): value for other, value in self.others.items()}
+        if keyword is None or fold(name) in others:
+            return others.get(fold(name))
         if keyword.attribute in _OWNERSHIP:
             raise OutOfScopeError(f"MY.{name}: the owner of a job is not part of its description")
         value = self.stated.get(keyword.attribute, _OWN_DEFAULTS.get(keyword.attribute))
@@ -127,6 +131,19 @@ class JobDescription:
     max_ram_mb: int = 0  #: 0: not stated
     min_ram_per_core_mb: int = 0
     gpus: int = 0
+    cpu_work_db12: int = 0  #: DB12 seconds, of all cores together; 0: not stated
+    wall_time: int = 0  #: seconds that the pilot must have left
+    scratch_mb: int = 0
+    system: str = ""
+    architecture: str = ""  #: as `uname -m` prints it
+    cpu_level: str = ""
+    cpu_features: tuple[str, ...] = ()
+    gpus_max: int | None = None  #: of the pilot; None: no upper bound
+    gpu_vendor: str = ""
+    gpu_architecture: str = ""
+    gpu_memory_mb: int = 0  #: of each GPU
+    gpu_runtime: str = ""  #: a version
+    tag_expression: str = ""
     local_jobs: int | None = None  #: of a grid job
     events: int | None = None
     events_per_job: int | None = None  #: per local job
@@ -136,6 +153,7 @@ class JobDescription:
     cpu_per_event: float | None = None  #: seconds
     requirements: Requirements | None = None
     rank: Expression | None = None  #: orders the eligible queues; None: all are equal
+    document: Document | None = None  #: of DiracX's match-making specification
     extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration defines
     #: The fields that were stated; the others have a default. None: all that differ from our own defaults.
     stated: frozenset[str] | None = field(default=None, compare=False)
@@ -188,8 +206,11 @@ def parse_description(
     """
     reader = _Reader(operations=operations, problems=[], spelled={}, is_accepted=is_accepted)
     stated: dict[str, Any] = {}
+    written = _find_document(raw, operations, is_accepted=is_accepted)
+    if written:
+        stated.update(reader.document(written))
     for name, value in raw.items():
-        stated.update(reader.keyword(name, value))
+        stated.update({} if name in written else reader.keyword(name, value))
         if len(reader.problems) >= MOST_PROBLEMS:
             break
     extra = reader.further_keywords() if reader.unknown else {}
@@ -199,14 +220,31 @@ def parse_description(
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
-    description = JobDescription(**values, extra=extra, stated=frozenset(reader.spelled))
+    description = JobDescription(
+        **values, document=reader.found, extra=extra, stated=frozenset(reader.spelled)
+    )
     for name, message in _contradictions(description, operations, is_accepted=is_accepted):
-        reader.problem(name, message)
+        reader.problem(reader.place(name), message)
+    for name, message in () if is_accepted else _find_unspecified(description, operations):
+        reader.problem(reader.place(name), message, code=documents.INVALID)
     if reader.problems:
         if isinstance(raw, Attributes):
             raise InvalidJob(list(map(raw.placed, reader.problems)))
         raise InvalidJob(reader.problems)
     return description
+
+
+def _find_document(
+    raw: Mapping[str, object], operations: VoOptions, *, is_accepted: bool
+) -> Mapping[str, object]:
+    """The parts of a description that are a document, as they are written; empty: it has none."""
+    is_required = operations.job_description.specification is SpecificationRule.REQUIRED
+    for name, value in raw.items():
+        if fold(name) == documents.REQUIREMENTS and documents.is_document(
+            name, value, is_required=is_required, is_stored=is_accepted
+        ):
+            return {name: value, **{each: raw[each] for each in documents.SITES if each in raw}}
+    return {}
 
 
 def read_own(
@@ -254,10 +292,12 @@ def stored_body(description: JobDescription) -> dict[str, object]:
 
     All others get the defaults of the configuration that is in force where the description is used.
     """
+    document = description.document
     stated: dict[str, object] = {}
+    hidden = _OWNERSHIP if document is None else _OWNERSHIP | document.attributes
     for keyword in keywords.KEYWORDS:
         attribute = keyword.attribute
-        if attribute not in _OWNERSHIP and description.states(attribute):
+        if attribute not in hidden and description.states(attribute):
             stated[keyword.name] = keywords.as_json(keyword, getattr(description, attribute))
     wanted = description.requirements
     if isinstance(wanted, Expression):
@@ -266,6 +306,8 @@ def stored_body(description: JobDescription) -> dict[str, object]:
         stated["Requirements"] = {
             name: list(value) if isinstance(value, tuple) else value for name, value in wanted.values
         }
+    if document is not None:
+        stated.update(document.written)
     if description.rank is not None:
         stated["Rank"] = description.rank.original_text
     return stated | {
@@ -274,22 +316,47 @@ def stored_body(description: JobDescription) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Reader:
     operations: VoOptions
     problems: list[Problem]
     spelled: dict[str, str]  #: attribute to its spelling in the description
     is_accepted: bool  #: the options judged it before
+    found: Document | None = None
     evaluated: dict[str, object] = field(default_factory=dict)  #: name to expression
     unknown: dict[str, object] = field(default_factory=dict)  #: name to value, of what we do not define
 
-    def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
-        self.problems.append(Problem(path=name, message=message, suggestion=suggestion))
+    def problem(
+        self, name: str, message: str, suggestion: str | None = None, *, code: str | None = None
+    ) -> None:
+        self.problems.append(Problem(path=name, message=message, suggestion=suggestion, code=code))
+
+    def place(self, name: str) -> str:
+        """Where a keyword is, or would be, in a description with a document."""
+        if self.found is None:
+            return name
+        return self.spelled.get(keywords.BY_NAME[name].attribute) or documents.path_of(name)
+
+    def document(self, written: Mapping[str, object]) -> dict[str, object]:
+        """Return attributes and values of a document."""
+        reader = DocumentReader()
+        values: dict[str, object] = {}
+        fields = reader.read(written)
+        self.problems += [] if self.is_accepted else reader.problems
+        for path, (keyword, value) in fields.items():
+            attribute = keywords.BY_NAME[keyword].attribute
+            if attribute in self.spelled:
+                self.problem(path, f"named twice, the other time as {self.spelled[attribute]}")
+                continue
+            self.spelled[attribute] = path
+            values.update(self._read(keywords.BY_NAME[keyword], path, value, code=documents.INVALID))
+        self.found = Document(written=reader.plain, attributes=frozenset(values))
+        return values
 
     def keyword(self, name: str, value: object) -> dict[str, object]:
         """Return attribute and value of one keyword; empty if it is unknown or invalid."""
         attribute = _EVALUATED.get(fold(name))
-        keyword = None if attribute else keywords.find_keyword(name)
+        keyword = None if attribute or self._is_the_vos_own(name) else keywords.find_keyword(name)
         if keyword is not None:
             attribute = keyword.attribute
         if attribute is None:
@@ -301,16 +368,27 @@ class _Reader:
         if keyword is None:
             self.evaluated[name] = expression(value)
             return {}
+        return self._read(keyword, name, value)
+
+    def _read(
+        self, keyword: Keyword, name: str, value: object, *, code: str | None = None
+    ) -> dict[str, object]:
         try:
             if self.is_accepted:
                 return {keyword.attribute: keyword.read(value)}
             read, faults = self.operations.job_description.read(keyword, value)
         except UnfitValueError as unfit:
-            self.problem(name, str(unfit))
+            self.problem(name, str(unfit), code=code)
             return {}
         for message in faults:
-            self.problem(name, message)
+            self.problem(name, message, code=code)
         return {keyword.attribute: read}
+
+    def _is_the_vos_own(self, name: str) -> bool:
+        """Whether the VO had a keyword of this name before it became one of the specification."""
+        known = keywords.find_keyword(name)
+        extra = self.operations.job_description.extra
+        return known is not None and known.attribute in SPECIFIC and fold(name) in map(fold, extra)
 
     def further_keywords(self) -> dict[str, object]:
         """Return the keywords that only the configuration defines; any other is a problem."""
@@ -382,3 +460,19 @@ def _contradictions(
     are_stated = description.states("sites") and description.states("banned_sites")
     if named and are_stated and not exclude_names(named, names_without_any(description.banned_sites)):
         yield "Site", f"{', '.join(sorted(named))}: BannedSites bans every site that the job names"
+
+
+def _find_unspecified(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:
+    """What a job must not leave out, or combine, that follows DiracX's match-making specification."""
+    options = operations.job_description
+    if not options.is_specified([name for name in SPECIFIC if description.states(name)]):
+        return
+    stated = {
+        each.attribute: getattr(description, each.attribute)
+        for each in keywords.KEYWORDS
+        if description.states(each.attribute)
+    }
+    for attribute, message in specification.find_conflicts(
+        specification.complete(stated, options.default_values)
+    ):
+        yield keywords.BY_ATTRIBUTE[attribute].name, message

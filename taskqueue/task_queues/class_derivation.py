@@ -11,12 +11,15 @@ from typing import Any, Final
 
 from cs_config.options import keywords
 from cs_config.options.options import VoOptions
+from requirements import specification
 from requirements.requirement_class import (
+    SPECIFIC,
     RequirementClass,
     exclude_names,
     names_without_any,
     read_processors,
     round_to_segment,
+    round_up,
 )
 
 #: Attributes that description and class have under the same name, with the default of the class.
@@ -34,6 +37,8 @@ _ATTRIBUTES: Final[Mapping[str, Any]] = {
     "job_type": "",
     "cpu_time": 0,
 }
+#: Lengths, of which nearly equal ones share a class.
+_ROUNDED: Final = frozenset({"cpu_work_db12", "wall_time"})
 #: Orders the jobs of a task queue: a class only keeps whether it is stated.
 PRIORITY: Final = "priority"
 #: Every attribute that `RequirementClass.stated` may name.
@@ -60,21 +65,27 @@ def derive_class(
     if PRIORITY in kept:
         kept[PRIORITY] = True
     segments = options.job_scheduling.cpu_segments
+    for name in _ROUNDED.intersection(kept):
+        kept[name] = round_up(kept[name])
     if "cpu_time" in kept:  # not the job's own: jobs of nearly the same length share a class, as in DIRAC
         kept["cpu_time"] = round_to_segment(kept["cpu_time"], segments)
     asked = fill_in(kept, options)
     named, banned = (names_without_any(names) for names in (asked.sites, asked.banned_sites))
     sites = exclude_names(named, banned)
     cores = read_processors(asked)
+    # A range from one core needs no pilot of several, unlike in DIRAC.
+    needs_tags = cores.minimum > 1 or not options.job_description.is_specified(kept)
     read: dict[str, Any] = {
-        "cpu_time": round_to_segment(asked.cpu_time, segments),
+        "cpu_time": 0 if asked.cpu_time is None else round_to_segment(asked.cpu_time, segments),
+        **{name: round_up(getattr(asked, name)) for name in _ROUNDED},
+        "cpu_features": frozenset(asked.cpu_features),
         "sites": sites or named,
         "banned_sites": frozenset() if sites else banned,
         "grid_ces": names_without_any(asked.grid_ces),
         "platforms": names_without_any(asked.platforms),
         "job_types": frozenset({asked.job_type} - {""}),
         # The same set as in `stated`, if nothing is added: there may be very many tags.
-        "tags": frozenset(asked.tags) | cores.tags if cores.tags else frozenset(asked.tags),
+        "tags": frozenset(asked.tags) | cores.tags if cores.tags and needs_tags else frozenset(asked.tags),
         "min_ram": asked.min_ram_mb,
         "max_ram": asked.max_ram_mb or None,
         "min_ram_per_core": asked.min_ram_per_core_mb,
@@ -106,4 +117,7 @@ def fill_in(stated: Mapping[str, Any], options: VoOptions) -> SimpleNamespace:
     defaults = {
         keywords.BY_NAME[name].attribute: value for name, value in options.job_description.filled_in.items()
     }
-    return SimpleNamespace(**{**_ATTRIBUTES, **defaults, **stated})
+    if options.job_description.is_specified(stated):
+        return SimpleNamespace(**{**_ATTRIBUTES, **specification.complete(stated, defaults)})
+    ours = {name: value for name, value in defaults.items() if name not in SPECIFIC}
+    return SimpleNamespace(**{**_ATTRIBUTES, **ours, **stated})

@@ -41,18 +41,21 @@ class Offer:
     whole_node: bool | None  #: whether a job may have the node for itself; None: unknown
     tags: tuple[object, ...]
     rest: Mapping[str, object]  #: further fields of the request
+    scratch: int | None = None  #: MB of local disk, as the queue states it
     cpu_power: float = _UNSTATED  #: normalised seconds per second of this host
 
     def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
         """Make the request for jobs, `elapsed` seconds after the pilot's start; `free` None: all is free."""
-        cpu_time = self.cpu_time
+        cpu_time, wall_time = self.cpu_time, None
         if self.lifetime is not None:
-            cpu_time = min(cpu_time, self.seconds_offered(self.lifetime - elapsed))
+            wall_time = self.seconds_offered(self.lifetime - elapsed)
+            cpu_time = min(cpu_time, wall_time)
         said: dict[str, object] = {
             "Site": self.place.site,
             "GridCE": self.place.ce,
             "Queue": self.place.queue,
             "CPUTime": int(cpu_time * self.cpu_power),
+            "WallTime": wall_time,
             **self._room(free),
         }
         return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
@@ -65,11 +68,12 @@ class Offer:
         return Allotment(self.processors, self.max_ram, tuple(known[: self.gpus]), cpus=cpus)
 
     def _room(self, free: Allotment | None) -> dict[str, object]:
-        """The free resources; a whole node is offered only while it is all free."""
+        """The free resources; a whole node is offered only while it is all free, and so is local disk."""
         if free is None or free.processors == self.processors:
             return {
                 "NumberOfProcessors": self.processors,
                 "MaxRAM": self.max_ram,
+                "MaxScratch": self.scratch,
                 "GPUs": self.gpus or None,
                 "WholeNode": self.whole_node,
                 "Tag": list(self.tags),
@@ -77,6 +81,7 @@ class Offer:
         return {
             "NumberOfProcessors": free.processors,
             "MaxRAM": free.ram_mb,
+            "MaxScratch": None if self.scratch is None else 0,
             "GPUs": len(free.gpus) or None,
             "Tag": [tag for tag in self.tags if str(tag).lower() != WHOLE_NODE],
         }
@@ -140,6 +145,7 @@ def make_offer(
         processors=processors,
         gpus=(gpus or 0) if slot.gpus is None else slot.gpus,
         whole_node=slot.whole_node or _is_whole_by_queue(slot, known),
+        scratch=_number(known, "maxscratch"),
         cpu_power=slot.cpu_power or _power(known),
         tags=(*slot.tags, *_list(known.get("tag"))),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},

@@ -73,7 +73,7 @@ def test_a_class_with_a_requirement_of_a_later_release_is_left_to_its_processes(
 )
 def test_what_a_class_requires_is_among_its_statements(field: Field[Any]) -> None:
     plain = RequirementClass(vo="lhcb", cpu_time=1)
-    values = {bool: True, frozenset: frozenset({"a"}), int: 7, type(None): 7}
+    values = {bool: True, str: "a", frozenset: frozenset({"a"}), int: 7, type(None): 7}
     value = next(value for kind, value in values.items() if type(getattr(plain, field.name)) is kind)
     assert replace(plain, **{field.name: value}).statements != plain.statements
 

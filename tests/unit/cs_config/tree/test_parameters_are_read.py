@@ -24,6 +24,8 @@ OFFERED: Mapping[str, tuple[object, object, Mapping[str, object]]] = {
     "NumberOfGPUs": (1, 2, {}),
     "GPUs": (1, 2, {}),
     "WholeNode": (False, True, {}),
+    "MaxScratch": (1000, 2000, {}),
+    "Architecture": ("x86_64", "aarch64", {}),
     "Platform": ("el8", "el9", {}),
     "Tag": ("a", "b", {}),
     "RequiredTag": ("a", "b", {}),

@@ -25,6 +25,7 @@ parameters = st.fixed_dictionaries(
         "Platform": st.sampled_from(["el9", ("el8", "el9")]),
         "Tag": st.sampled_from(["gpu", ("gpu", "Fast")]),
         "WholeNode": st.booleans(),
+        "MaxScratch": st.integers(0, 10**6),
         "Country": st.just("CH"),
     },
 )
@@ -38,7 +39,7 @@ def test_a_queue_offers_what_its_pilot_will(values):
     pilots = match_request.read_resource(
         {key: value for key, value in said.items() if key not in ("Site", "GridCE", "Queue")}
     )
-    assert queue_offer.build_resource(values) == pilots.resource
+    assert queue_offer.build_resource(values) == queue_offer.leave_open(pilots.resource)
     assert pilots.resource.gpus == (values.get("GPUs") or values.get("NumberOfGPUs", 0))
 
 

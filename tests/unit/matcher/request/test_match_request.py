@@ -156,6 +156,7 @@ def test_more_pools_than_a_statement_takes_are_refused() -> None:
 
 
 def test_equal_resources_are_one_for_the_memory_of_the_index() -> None:
-    one, two = _resource(Site="A.B.ch", Tag=["x", "y"]), _resource(site=["a.b.CH"], Tags=["Y", "X"])
+    one, two = _resource(Site="A.B.ch", Tag=["x", "y"]), _resource(site=["a.b.CH"], Tags=["y", "x"])
     assert one == two
     assert hash(one) == hash(two)
+    assert one != _resource(Site="A.B.ch", Tag=["X", "y"])  # expressions over tags compare them literally

@@ -14,7 +14,14 @@ from optimizers.submit.checking import Source, check_sources
 from optimizers.submit.submitter import Submitter
 from pilotage.plugins.dirac import dialect
 
-CONFIG = validate.parse("Registry: {VO: {cms: {}}}\n", version=1)
+#: With defaults of what a job must state beside `CPUFeatures`.
+CONFIG = validate.parse(
+    """
+Registry: {VO: {cms: {}}}
+Operations: {Defaults: {JobDescription: {Architecture: {default: x86_64}, WallTime: {default: 100}}}}
+""",
+    version=1,
+)
 ANN = Submitter(subject="user:ann", vo="cms", owner="ann", owner_group="cms_user")
 SANDBOX = f"sha256:{'0' * 64}"
 
@@ -57,11 +64,11 @@ PARAMETRIC_FORMS = {
 
 
 def pair(forms: Iterable[str]) -> list[tuple[str, Keyword]]:
-    """Each form with each keyword; DIRAC's clients send the files of sandboxes, and DIRAC has no JobPath."""
+    """Each form with each keyword; DIRAC's clients send the files of sandboxes, and DIRAC lacks two."""
     return [
         (form, keyword)
         for form, keyword in product(forms, LISTS)
-        if not (form.startswith("DIRAC") and keyword.name in ("InputSandbox", "JobPath"))
+        if not (form.startswith("DIRAC") and keyword.name in ("InputSandbox", "JobPath", "CPUFeatures"))
     ]
 
 

@@ -1,0 +1,92 @@
+"""A request for work in the form of DiracX's match-making specification, as keywords.
+
+Source: the match-making specification of DiracX, v0.2, section 6.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from requirements.errors import InvalidResource, Problem, did_you_mean
+
+#: The keyword of each field. Keywords that are no field, such as `GridCE` or `VO`, may stand beside them.
+FIELDS: Final[Mapping[str, str]] = {
+    "site": "Site",
+    "system/name": "System",
+    "wall_time": "WallTime",
+    "cpu_power_db12": "CPUPowerDB12",
+    "cpu/num_cores": "NumberOfProcessors",
+    "cpu/ram_mb": "MaxRAM",
+    "cpu/architecture/name": "Architecture",
+    "cpu/architecture/features": "CPUFeature",
+    "gpu/count": "GPUs",
+    "gpu/vendor": "GPUVendor",
+    "gpu/arch": "GPUArchitecture",
+    "gpu/vram_mb_per_gpu": "GPUMemory",
+    "gpu/min_runtime_version": "GPURuntime",
+    "io/scratch_mb": "MaxScratch",
+    "tags": "Tag",
+}
+#: Fields that no condition reads.
+_UNREAD: Final = ("cpu/num_nodes",)
+_LEAVES: Final = (*FIELDS, *_UNREAD)
+_SECTIONS: Final = frozenset(
+    path.rsplit("/", depth)[0] for path in _LEAVES for depth in range(1, path.count("/") + 1)
+)
+_NEEDED: Final = (
+    *("site", "system/name", "wall_time", "cpu_power_db12", "cpu/num_nodes", "cpu/num_cores"),
+    *("cpu/architecture/name", "cpu/architecture/features", "gpu/count"),
+)
+_NEEDED_OF_GPUS: Final = ("gpu/vendor", "gpu/arch", "gpu/vram_mb_per_gpu")
+
+
+def is_document(raw: Mapping[str, Any]) -> bool:
+    """Whether a request has the form of the specification: no keyword is `cpu`, a section."""
+    return isinstance(raw.get("cpu"), Mapping)
+
+
+def read_keywords(raw: Mapping[str, Any]) -> dict[str, object]:
+    """The keywords of a request in this form.
+
+    Raises:
+        InvalidResource: Every field that is missing, unknown or not a section.
+    """
+    problems: list[Problem] = []
+    found = dict(_walk(raw, "", problems))
+    count = found.get("gpu/count")
+    needed = (*_NEEDED, *(_NEEDED_OF_GPUS if count else ()))
+    problems += [Problem(path=path, message="is missing") for path in needed if path not in found]
+    numbers = {path: found.get(path) for path in ("wall_time", "cpu_power_db12", "gpu/count")}
+    problems += [
+        Problem(path=path, message=f"is {value!r:.40}, allowed is a number from 0")
+        for path, value in numbers.items()
+        if value is not None and not _is_amount(value)
+    ]
+    if problems:
+        raise InvalidResource(problems)
+    keywords = {FIELDS[path]: value for path, value in found.items() if path in FIELDS}
+    others = {name: value for name, value in raw.items() if name not in _SECTIONS and name not in FIELDS}
+    # CPU time is normalised by DB12. What is left of it limits jobs that do not follow the specification.
+    time = int(found["wall_time"] * found["cpu_power_db12"])
+    return {"CPUTime": time, **others, **keywords}
+
+
+def _walk(section: Mapping[str, Any], path: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        here = f"{path}/{name}" if path else name
+        if value is None:
+            continue
+        if here in _LEAVES:
+            yield here, value
+        elif here in _SECTIONS:
+            if isinstance(value, Mapping):
+                yield from _walk(value, here, problems)
+            else:
+                problems.append(Problem(path=here, message=f"is {value!r:.40}, a section is needed"))
+        elif path:
+            start = f"{path}/"
+            known = {each.removeprefix(start).split("/")[0] for each in _LEAVES if each.startswith(start)}
+            problems.append(Problem(path=here, message="is unknown", suggestion=did_you_mean(name, known)))
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53

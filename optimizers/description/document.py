@@ -1,0 +1,195 @@
+"""The document of DiracX's match-making specification in a description: requirements, sites, banned sites.
+
+Each field is a keyword of descriptions, so a document and a JDL of the same job have the same requirement
+class. The document is stored as it is written.
+
+Source: the match-making specification of DiracX, v0.2, section 5.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cs_config.options import bounds
+from requirements.cpu_levels import LEVELS
+from requirements.errors import Problem, did_you_mean
+from requirements.specification import GPU_VENDORS
+
+#: Top-level names of a document.
+REQUIREMENTS: Final = "requirements"
+SITES: Final[Mapping[str, str]] = {"sites": "Site", "banned_sites": "BannedSites"}
+#: The keyword of each field.
+FIELDS: Final[Mapping[str, str]] = {
+    "system/name": "System",
+    "cpu_work_db12": "CPUWorkDB12",
+    "wall_time": "WallTime",
+    "cpu/num_cores/min": "MinNumberOfProcessors",
+    "cpu/num_cores/max": "MaxNumberOfProcessors",
+    "cpu/ram_mb/request/overhead": "MinRAM",
+    "cpu/ram_mb/request/per_core": "MinRAMPerCore",
+    "cpu/architecture/name": "Architecture",
+    "cpu/architecture/level": "CPULevel",
+    "cpu/architecture/profile": "CPULevel",
+    "cpu/architecture/required_features": "CPUFeatures",
+    "gpu/vendor": "GPUVendor",
+    "gpu/arch": "GPUArchitecture",
+    "gpu/vram_mb_per_gpu": "GPUMemory",
+    "gpu/min_runtime_version": "GPURuntime",
+    "gpu/count/min": "GPUs",
+    "gpu/count/max": "MaxGPUs",
+    "io/scratch_mb": "MinScratch",
+    "tags": "TagExpression",
+}
+_LIMIT: Final = "cpu/ram_mb/limit"
+_REQUEST: Final = "cpu/ram_mb/request"
+_PARTS: Final = ("overhead", "per_core")
+#: Fields that are checked and kept, but are no requirement.
+_KEPT: Final = tuple(f"{_LIMIT}/{part}" for part in _PARTS)
+_LEAVES: Final = (*FIELDS, *_KEPT)
+_SECTIONS: Final = frozenset(
+    "/".join(parts[:depth])
+    for path in _LEAVES
+    for parts in [path.split("/")]
+    for depth in range(1, len(parts))
+)
+_TOP: Final = frozenset(path.split("/")[0] for path in _LEAVES)
+#: The field that selects what else a section has, and its values that we know.
+_BRANCHES: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "cpu/architecture": ("name", frozenset(LEVELS)),
+    "gpu": ("vendor", frozenset(GPU_VENDORS)),
+}
+#: The level of each architecture, by its field; the other one is not for it.
+_LEVELS: Final = {"x86_64": "level", "aarch64": "profile"}
+#: The problem's code for programs, as the specification has it.
+INVALID: Final = "invalid_spec"
+
+
+def is_document(name: str, value: object, *, is_required: bool, is_stored: bool) -> bool:
+    """Whether the value of `requirements` is a document, not a record of Requirements.
+
+    A document has sections, which no record has. Without any it is one where the VO requires documents; a
+    stored description has a record under another spelling.
+    """
+    if not isinstance(value, Mapping):
+        return False
+    if any(isinstance(each, Mapping) for each in value.values()):
+        return True
+    return (is_stored and name == REQUIREMENTS) or (is_required and bool(value) and value.keys() <= _TOP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A document as it is written, and the attributes of a description that it states."""
+
+    written: Mapping[str, object]  #: by its top-level names; plain JSON
+    attributes: frozenset[str]
+
+
+@dataclass(slots=True)
+class DocumentReader:
+    """Finds the fields of a document; collects the problems."""
+
+    problems: list[Problem] = field(default_factory=list)
+    plain: dict[str, object] = field(default_factory=dict)  #: the document as plain JSON
+
+    def read(self, written: Mapping[str, object]) -> Mapping[str, tuple[str, object]]:
+        """The keyword and the value of each stated field, by its path."""
+        try:
+            self.plain = {
+                name if name in SITES else REQUIREMENTS: to_plain(value) for name, value in written.items()
+            }
+        except ValueError as error:
+            self.report("", str(error))
+            return {}
+        requirements = self.plain[REQUIREMENTS]
+        found = dict(self._walk(requirements, "") if isinstance(requirements, Mapping) else ())
+        self._check_limit(found)
+        self._check_level(found)
+        most = found.get("cpu/num_cores/max")
+        if isinstance(most, int) and most > bounds.PROCESSORS:  # no pilot has more
+            found["cpu/num_cores/max"] = bounds.PROCESSORS
+        sites = {name: self.plain[name] for name in SITES if self.plain.get(name) is not None}
+        if len(sites) > 1:
+            message = "are stated beside sites: a job states one of the two"
+            self.problems.append(Problem(path="banned_sites", message=message, code=INVALID))
+        fields = {f"{REQUIREMENTS}/{path}": (FIELDS[path], found[path]) for path in found if path in FIELDS}
+        return fields | {name: (SITES[name], value) for name, value in sites.items()}
+
+    def report(self, path: str, message: str, suggestion: str | None = None) -> None:
+        """Add a problem at a field."""
+        where = f"{REQUIREMENTS}/{path}".rstrip("/")
+        self.problems.append(Problem(path=where, message=message, suggestion=suggestion, code=INVALID))
+
+    def _walk(self, section: Mapping[str, object], path: str) -> Iterator[tuple[str, object]]:
+        if self._is_unknown_branch(section, path):
+            name = _BRANCHES[path][0]
+            section = {each: value for each, value in section.items() if each in (name, "count")}
+        for name, value in section.items():
+            here = f"{path}/{name}" if path else name
+            if value is None:
+                continue
+            if here in _LEAVES:
+                yield here, value
+            elif here not in _SECTIONS:
+                self._report_unknown(here, path, name)
+            elif isinstance(value, Mapping):
+                yield from self._walk(value, here)
+            else:
+                self.report(here, f"{value!r:.60}, a section is needed here")
+
+    def _report_unknown(self, here: str, section: str, name: str) -> None:
+        start = f"{section}/" if section else ""
+        names = {each.removeprefix(start).split("/")[0] for each in _LEAVES if each.startswith(start)}
+        self.report(here, f"is unknown, there are {', '.join(sorted(names))}", did_you_mean(name, names))
+
+    def _is_unknown_branch(self, section: Mapping[str, object], path: str) -> bool:
+        """Whether a release that knows it has to read the section: it is kept, and the job waits."""
+        name, known = _BRANCHES.get(path, ("", frozenset[str]()))
+        value = section.get(name)
+        return isinstance(value, str) and value not in known
+
+    def _check_limit(self, found: Mapping[str, Any]) -> None:
+        stated = any(path.startswith(_REQUEST) for path in found)
+        has_limit = any(path in found for path in _KEPT)
+        for part in _PARTS:
+            least, most = found.get(f"{_REQUEST}/{part}", 0), found.get(f"{_LIMIT}/{part}")
+            if not all(_is_amount(each) for each in (least, 0 if most is None else most)):
+                if most is not None and not _is_amount(most):
+                    self.report(f"{_LIMIT}/{part}", f"{most!r:.60}, allowed is a whole number from 0")
+            elif most is None and not least and (stated or has_limit):
+                self.report(
+                    f"{_LIMIT}/{part}", "is missing: where the request is 0, no limit follows from it"
+                )
+            elif most is not None and most < least:
+                self.report(f"{_LIMIT}/{part}", f"{most} is less than the request, {least}")
+
+    def _check_level(self, found: Mapping[str, Any]) -> None:
+        name = found.get("cpu/architecture/name")
+        wanted = _LEVELS.get(name) if isinstance(name, str) else None
+        for other in _LEVELS.values():
+            if wanted and other != wanted and f"cpu/architecture/{other}" in found:
+                self.report(f"cpu/architecture/{other}", f"is not for {name}, which has {wanted}")
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def path_of(keyword: str) -> str:
+    """The field of a document for a keyword; the keyword itself if there is none."""
+    found = next((path for path, name in FIELDS.items() if name == keyword), None)
+    if found is not None:
+        return f"{REQUIREMENTS}/{found}"
+    return next((name for name, site in SITES.items() if site == keyword), keyword)
+
+
+def to_plain(value: object) -> object:
+    """A value as plain JSON; raises ValueError for anything else, such as an expression."""
+    match value:
+        case Mapping():
+            return {str(name): to_plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [to_plain(each) for each in value]
+        case None | bool() | int() | float() | str():
+            return value
+    raise ValueError(f"{value!r:.60} is no value of a document")

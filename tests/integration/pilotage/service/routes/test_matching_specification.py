@@ -1,0 +1,46 @@
+"""Documents of DiracX's match-making specification as jobs and as requests, over HTTP on each database."""
+
+from typing import Any
+
+import pytest
+
+from tests.support import databases
+from tests.support.factories.specification_scenarios import SpecificationScenario, read_scenarios
+from tests.support.service import Service
+
+pytestmark = databases.BOTH
+
+CONFIG = """
+Resources: {Sites: {SiteA: {VO: [cms], CEs: {ce: {Queues: {q: {Architecture: x86_64}}}}}}}
+Registry: {VO: {cms: {}}}
+Operations: {Defaults: {Limits: {RequestsPerSecond: 100000}}}
+"""
+
+
+@pytest.fixture(name="configured")
+def _configured(service: Service) -> Service:
+    service.configure(CONFIG)
+    return service
+
+
+def test_jobs_of_all_scenarios_go_to_the_nodes_that_they_fit(configured: Service) -> None:
+    user = configured.user()
+    wrong: list[str] = []
+    for scenario in read_scenarios():
+        job = {"executable": "x", "requirements": scenario.job}
+        answer = user.post("/api/v1/jobs", json={"jobs": [job]})
+        assert answer.status_code == 201, (scenario.name, answer.text)
+        [job_id] = answer.json()["job_ids"]
+        assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["requirements"] == scenario.job
+        if take(configured.pilot(processors=1024), scenario) != ([job_id] if scenario.fits else []):
+            wrong.append(scenario.name)
+        user.post(f"/api/v1/jobs/{job_id}/kill")
+    assert not wrong
+
+
+def take(pilot: Any, scenario: SpecificationScenario) -> list[int]:
+    answer = pilot.post("/api/v1/matcher/requestJob", json=scenario.node)
+    assert answer.status_code == 200, (scenario.name, answer.text)
+    for match in answer.json()["matches"]:
+        assert match["description"]["requirements"] == scenario.job
+    return [match["job_id"] for match in answer.json()["matches"]]

@@ -1,0 +1,275 @@
+"""Jobs and nodes of DiracX's match-making specification: scenarios, and a model from its document alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cs_config import validate
+from cs_config.options.operations import options_for
+from matcher import conditions
+from matcher.claim.allotment import SlotAllotment
+from matcher.index.requirement_class_index import ClassIndex
+from matcher.request import match_request
+from optimizers.description.description import parse_description
+from requirements.requirement_class import RequirementClass
+from requirements.resource import Resource
+from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
+from tests.support.factories.specification_scenarios import SpecificationScenario, read_scenarios
+
+OPTIONS = options_for(validate.parse("Registry: {VO: {cms: {}}}\n", version=1), "cms")
+NO_POOLS = frozenset[str]()
+
+
+def ask(requirements: Mapping[str, Any]) -> RequirementClass:
+    """The class of a document's job, as it is stored and read."""
+    read = parse_description({"executable": "x", "requirements": requirements}, OPTIONS)
+    stated = {name: getattr(read, name) for name in CLASSIFIED if read.states(name)}
+    found = RequirementClass.from_json(derive_class("cms", stated, OPTIONS).to_json())
+    assert found is not None
+    return found
+
+
+def offer(node: Mapping[str, Any]) -> Resource:
+    return match_request.read_resource(node).resource
+
+
+@pytest.mark.parametrize("scenario", read_scenarios(), ids=lambda each: each.name)
+def test_a_job_and_a_node_fit_as_the_specification_has_it(scenario: SpecificationScenario) -> None:
+    refused = conditions.refusals(ask(scenario.job), offer(scenario.node), ())
+    assert (not refused) == scenario.fits, refused
+
+
+def test_the_index_finds_the_jobs_of_all_scenarios_that_fit_a_node() -> None:
+    index, asked = ClassIndex(), [ask(each.job) for each in read_scenarios()]
+    for class_id, each in enumerate(asked):
+        index.add(class_id, each)
+    for scenario in read_scenarios():
+        resource = offer(scenario.node)
+        fitting = {class_id for class_id, each in enumerate(asked) if conditions.fits(each, resource)}
+        assert set(index.classes(index.mask(resource, NO_POOLS))) == fitting, scenario.name
+
+
+def model_fits(job: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """The rules as the document has them (sections 5 and 7), without anything of ours."""
+    cores = job["cpu"].get("num_cores", {"min": 1, "max": 1})
+    request = job["cpu"].get("ram_mb", {}).get("request")
+    allocated = node["cpu"]["num_cores"]
+    if cores.get("max") is not None:
+        allocated = min(allocated, cores["max"])
+    if request and node["cpu"].get("ram_mb") is not None:
+        while allocated and request["overhead"] + request["per_core"] * allocated > node["cpu"]["ram_mb"]:
+            allocated -= 1
+    if allocated < cores["min"]:
+        return False
+    power = node["wall_time"] * node["cpu_power_db12"] * allocated
+    if job.get("cpu_work_db12", 0) > power or job.get("wall_time", 0) > node["wall_time"]:
+        return False
+    disk = node.get("io", {}).get("scratch_mb")
+    if disk is not None and job.get("io", {}).get("scratch_mb", 0) > disk:
+        return False
+    has, wants = node["cpu"]["architecture"], job["cpu"]["architecture"]
+    if has["name"] != wants["name"] or not set(wants.get("required_features", ())) <= set(has["features"]):
+        return False
+    return model_gpus(job, node) and model_tags(job.get("tags"), node["tags"])
+
+
+def model_gpus(job: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    count, gpu = node["gpu"]["count"], job.get("gpu")
+    if gpu is None:
+        return count == 0
+    if not gpu["count"]["min"] <= count <= gpu["count"]["max"]:
+        return False
+    if not count:
+        return True
+    if not gpu["count"]["min"]:  # both halves of the consent
+        return "gpu:opportunistic-cpu-ok" in node["tags"] and "gpu:opportunistic-cpu-ok" in job.get(
+            "tags", ""
+        )
+    return (
+        node["gpu"]["vendor"] == gpu["vendor"]
+        and int(node["gpu"]["arch"][3:]) >= int(gpu["arch"][3:])
+        and node["gpu"]["vram_mb_per_gpu"] >= gpu.get("vram_mb_per_gpu", 0)
+    )
+
+
+def model_tags(expression: str | None, tags: list[str]) -> bool:
+    """Python's `not`, `and` and `or` bind as the specification's operators do."""
+    if not expression:
+        return True
+    words = expression.replace("(", " ( ").replace(")", " ) ").replace("~", " ~ ").split()
+    signs = {"~": "not", "&": "and", "|": "or", "(": "(", ")": ")"}
+    return bool(eval(" ".join(signs.get(word) or str(word in tags) for word in words)))  # noqa: S307
+
+
+TAGS = st.sampled_from(["a", "b", "gpu:opportunistic-cpu-ok"])
+expressions = st.recursive(
+    TAGS,
+    lambda inner: st.one_of(
+        inner.map("~ {}".format),
+        st.tuples(inner, st.sampled_from("&|"), inner).map(" ".join),
+        inner.map("( {} )".format),
+    ),
+    max_leaves=6,
+)
+jobs = st.fixed_dictionaries(
+    {
+        "cpu": st.fixed_dictionaries(
+            {
+                "architecture": st.fixed_dictionaries(
+                    {
+                        "name": st.just("x86_64"),
+                        "required_features": st.lists(
+                            st.sampled_from(["avx", "fma"]), min_size=1, unique=True
+                        ),
+                    }
+                )
+            },
+            optional={
+                "num_cores": st.tuples(st.integers(1, 4), st.none() | st.integers(0, 4)).map(
+                    lambda pair: {"min": pair[0], "max": None if pair[1] is None else sum(pair)}
+                ),
+                "ram_mb": st.fixed_dictionaries(
+                    {
+                        "request": st.fixed_dictionaries(
+                            {"overhead": st.integers(1, 9), "per_core": st.integers(1, 9)}
+                        )
+                    }
+                ),
+            },
+        ),
+        "wall_time": st.integers(1, 9),
+    },
+    optional={
+        "cpu_work_db12": st.integers(1, 400),
+        "io": st.fixed_dictionaries({"scratch_mb": st.integers(0, 3)}),
+        "tags": expressions,
+        "gpu": st.fixed_dictionaries(
+            {
+                "vendor": st.just("nvidia"),
+                "arch": st.sampled_from(["sm_80", "sm_89"]),
+                "count": st.tuples(st.integers(0, 2), st.integers(0, 2)).map(
+                    lambda pair: {"min": pair[0], "max": pair[0] + pair[1] or 1}
+                ),
+            },
+            optional={"vram_mb_per_gpu": st.integers(0, 3)},
+        ),
+    },
+)
+nodes = st.fixed_dictionaries(
+    {
+        "site": st.just("SiteA"),
+        "system": st.just({"name": "Linux"}),
+        "wall_time": st.integers(0, 12),
+        "cpu_power_db12": st.sampled_from([0, 1, 2.5, 10]),
+        "cpu": st.fixed_dictionaries(
+            {
+                "num_nodes": st.just(1),
+                "num_cores": st.integers(1, 8),
+                "architecture": st.fixed_dictionaries(
+                    {
+                        "name": st.sampled_from(["x86_64", "aarch64"]),
+                        "features": st.lists(st.sampled_from(["avx", "fma", "mmx"]), unique=True),
+                    }
+                ),
+            },
+            optional={"ram_mb": st.integers(0, 60)},
+        ),
+        "gpu": st.just({"count": 0})
+        | st.fixed_dictionaries(
+            {
+                "count": st.integers(1, 3),
+                "vendor": st.sampled_from(["nvidia", "amd"]),
+                "arch": st.sampled_from(["sm_75", "sm_80", "sm_90"]),
+                "vram_mb_per_gpu": st.integers(1, 3),
+            }
+        ),
+        "tags": st.lists(TAGS, unique=True),
+    },
+    optional={"io": st.fixed_dictionaries({"scratch_mb": st.integers(0, 3)})},
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(jobs, nodes)
+def test_the_rules_agree_with_a_model_of_the_document(job: dict[str, Any], node: dict[str, Any]) -> None:
+    refused = conditions.refusals(ask(job), offer(node), ())
+    assert (not refused) == model_fits(job, node), refused
+
+
+def test_a_job_is_given_as_many_cores_as_its_memory_allows() -> None:
+    asked = ask(
+        {
+            "wall_time": 60,
+            "cpu": {
+                "num_cores": {"min": 1, "max": 128},
+                "ram_mb": {"request": {"overhead": 512, "per_core": 256}},
+                "architecture": {"name": "x86_64", "level": "x86-64-v1"},
+            },
+        }
+    )
+    slot = SlotAllotment(Resource(cpu_time=60, processors=16, max_ram=3400))
+    slot.take(asked, 1)
+    assert [each.processors for each in slot.allotments()] == [11]
+
+
+def test_jobs_of_one_request_have_the_cores_that_their_work_needs_and_share_the_disk() -> None:
+    cpu = {"num_cores": {"min": 1, "max": 8}, "architecture": {"name": "x86_64", "level": "x86-64-v1"}}
+    asked = ask({"cpu_work_db12": 4000, "cpu": cpu, "io": {"scratch_mb": 400}})
+    whole = Resource(cpu_time=1, wall_time=100, cpu_power_db12=10, processors=16)
+    assert SlotAllotment(whole).most(asked, 9) == 4  # of four cores each
+    disk = Resource(cpu_time=1, wall_time=100, cpu_power_db12=10, processors=16, scratch_mb=1000)
+    assert SlotAllotment(disk).most(asked, 9) == 2
+    slot = SlotAllotment(disk)
+    slot.take(asked, 2)
+    assert [each.processors for each in slot.allotments()] == [8, 8]
+
+
+def test_nearly_equal_lengths_share_a_task_queue() -> None:
+    cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}
+    lengths = [{"cpu_work_db12": 1_234_567}, {"cpu_work_db12": 1_239_000}, {"cpu_work_db12": 1_240_001}]
+    one, other, longer = (ask({**length, "cpu": cpu}) for length in lengths)
+    assert one == other
+    assert one.cpu_work_db12 == 1_240_000
+    assert longer.cpu_work_db12 == 1_250_000
+
+
+def test_a_pilot_that_states_no_power_is_measured_by_its_cpu_time() -> None:
+    asked = ask({"cpu_work_db12": 1000, "cpu": {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}})
+    architecture = {"NodeFacts": {"Architecture": "x86_64"}}  # as every pilot of ours measures it
+    assert conditions.fits(asked, offer({"CPUTime": 1000, **architecture}))
+    assert not conditions.fits(asked, offer({"CPUTime": 999, **architecture}))
+    assert conditions.refusals(asked, offer({"CPUTime": 1000}), ()) == ("architecture",)
+
+
+def test_a_job_without_a_document_or_its_keywords_runs_where_it_did() -> None:
+    plain = parse_description({"Executable": "x", "MaxNumberOfProcessors": 8}, OPTIONS)
+    stated = {name: getattr(plain, name) for name in CLASSIFIED if plain.states(name)}
+    asked = derive_class("cms", stated, OPTIONS)
+    gpus = {
+        "CPUTime": 10**6,
+        "NumberOfProcessors": 8,
+        "GPUs": 4,
+        "GPUVendor": "nvidia",
+        "Architecture": "any",
+    }
+    assert conditions.fits(asked, offer(gpus))
+    assert not {"architecture", "gpus_max", "system"} & set(asked.to_json())
+
+
+def test_an_unusable_value_of_a_new_keyword_is_left_out_with_a_warning() -> None:
+    read = match_request.read_resource({"CPUTime": 1, "GPUs": 1, "GPUMemory": "16 GB", "WallTime": "long"})
+    assert read.resource.gpu_memory_mb == 0
+    assert read.resource.wall_time is None
+    assert [each.split(":")[0] for each in read.warnings] == ["WallTime", "GPUMemory"]
+
+
+def test_a_node_document_names_each_missing_and_unknown_field() -> None:
+    with pytest.raises(match_request.InvalidResource) as refused:
+        offer({"site": "A", "cpu": {"num_cores": 1, "architektur": {}}, "gpu": {"count": 1}})
+    messages = str(refused.value)
+    for path in ("wall_time: is missing", "gpu/vendor: is missing", "cpu/num_nodes: is missing"):
+        assert path in messages
+    assert "cpu/architektur: is unknown, did you mean architecture?" in messages

@@ -1,0 +1,267 @@
+"""The document of DiracX's match-making specification as a description."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cs_config import validate
+from cs_config.options.operations import options_for
+from cs_config.options.options import VoOptions
+from optimizers.description import document, jdl
+from optimizers.description.description import JobDescription, parse_description, stored_body
+from requirements.errors import InvalidJob
+from requirements.requirement_class import RequirementClass
+from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
+
+
+def options(declared: str = "") -> VoOptions:
+    text = f"Registry: {{VO: {{cms: {{}}}}}}\nOperations: {{Defaults: {{JobDescription: {{{declared}}}}}}}\n"
+    return options_for(validate.parse(text, version=1), "cms")
+
+
+OPTIONS = options()
+DOCUMENT = """
+executable: x
+requirements:
+  system: {name: Linux}
+  cpu_work_db12: 1000000
+  wall_time: 86400
+  cpu:
+    num_cores: {min: 1, max: 128}
+    ram_mb: {request: {overhead: 512, per_core: 256}, limit: {overhead: 768, per_core: 256}}
+    architecture: {name: x86_64, level: x86-64-v3}
+  gpu: {vendor: nvidia, arch: sm_89, vram_mb_per_gpu: 16384, count: {min: 1, max: 4}}
+  io: {scratch_mb: 12040}
+  tags: "cvmfs:lhcb & (os:el9 | os:ubuntu26) & hostfeat:fuse_overlayfs"
+sites: [SiteA]
+"""
+JDL = """
+Executable = "x"; System = "Linux"; CPUWorkDB12 = 1000000; WallTime = 86400; Site = "SiteA";
+MinScratch = 12040; MinNumberOfProcessors = 1; MaxNumberOfProcessors = 128; MinRAM = 512; MinRAMPerCore = 256;
+Architecture = "x86_64"; CPULevel = "x86-64-v3"; GPUs = 1; MaxGPUs = 4; GPUVendor = "nvidia";
+GPUArchitecture = "sm_89"; GPUMemory = 16384;
+TagExpression = "cvmfs:lhcb&hostfeat:fuse_overlayfs & (os:ubuntu26|os:el9)";
+"""
+X86 = {"architecture": {"name": "x86_64", "level": "x86-64-v2"}}
+
+
+def parse(text: str, vo: VoOptions = OPTIONS) -> JobDescription:
+    [raw] = jdl.read_descriptions(text)
+    return parse_description(raw, vo)
+
+
+def derive(read: JobDescription, vo: VoOptions = OPTIONS) -> RequirementClass:
+    return derive_class("cms", {name: getattr(read, name) for name in CLASSIFIED if read.states(name)}, vo)
+
+
+def refuse(
+    requirements: Mapping[str, Any], vo: VoOptions = OPTIONS, **beside: object
+) -> list[tuple[str, str, str | None]]:
+    with pytest.raises(InvalidJob) as refused:
+        parse_description({"executable": "x", "requirements": requirements, **beside}, vo)
+    return [(each.path, each.message, each.code) for each in refused.value.problems]
+
+
+def test_it_is_stored_as_it_is_written_and_read_again() -> None:
+    [written] = jdl.read_descriptions(DOCUMENT)
+    body = stored_body(parse_description(written, OPTIONS))
+    assert body == {"Executable": "x", "requirements": written["requirements"], "sites": ["SiteA"]}
+    again = parse_description(json.loads(json.dumps(body)), OPTIONS, is_accepted=True)
+    assert stored_body(again) == body
+    assert derive(again) == derive(parse(DOCUMENT))
+
+
+def test_a_jdl_of_the_same_job_has_the_same_task_queue() -> None:
+    assert derive(parse(JDL)).digest == derive(parse(DOCUMENT)).digest
+    assert derive(parse(JDL)).submit_pool is None
+
+
+def test_what_it_leaves_out_has_the_defaults_of_the_vo_that_fit() -> None:
+    vo = options(
+        "CPUTime: {default: 500}, MinRAM: {default: 700}, CPULevel: {default: x86-64-v2},"
+        " Architecture: {default: x86_64}, NumberOfProcessors: {default: 4}"
+    )
+
+    def ask(cpu: Mapping[str, Any]) -> RequirementClass:
+        return derive(
+            parse_description({"executable": "x", "requirements": {"wall_time": 9, "cpu": cpu}}, vo), vo
+        )
+
+    plain = ask({})
+    assert (plain.cpu_time, plain.min_ram, plain.cpu_level, plain.processors_min) == (0, 700, "x86-64-v2", 4)
+    assert (plain.system, plain.gpus_max) == ("Linux", 0)
+    arm = {"name": "aarch64", "profile": "armv8.0-a"}
+    assert ask({"architecture": arm}).cpu_level == "armv8.0-a"
+    assert ask({"architecture": {"required_features": ["avx"]}}).cpu_level == ""
+    assert ask({"num_cores": {"min": 2}}).processors_max is None
+    assert ask({"ram_mb": {"request": {"overhead": 0, "per_core": 9}, "limit": {"overhead": 9}}}).min_ram == 0
+
+
+def test_defaults_of_its_keywords_are_for_jobs_that_follow_the_specification() -> None:
+    offered = options("Architecture: {default: x86_64}, CPULevel: {default: x86-64-v2}")
+    assert derive(parse('Executable = "x";', offered), offered).architecture == ""
+    required = options(
+        "Specification: required, Architecture: {default: x86_64}, CPULevel: {default: x86-64-v2},"
+        " WallTime: {default: 60}"
+    )
+    asked = derive(parse('Executable = "x";', required), required)
+    assert (asked.architecture, asked.wall_time, asked.gpus_max, asked.cpu_time) == ("x86_64", 60, 0, 0)
+
+
+def test_a_vo_may_require_it() -> None:
+    with pytest.raises(InvalidJob) as refused:
+        parse('Executable = "x"; CPUTime = 500;', options("Specification: required"))
+    assert [(each.path, each.code) for each in refused.value.problems] == [
+        ("CPUWorkDB12", "invalid_spec"),
+        ("Architecture", "invalid_spec"),
+    ]
+
+
+def test_without_a_section_it_is_a_record_of_requirements_as_ever() -> None:
+    flat = {"executable": "x", "requirements": {"wall_time": 60, "tags": "arch:ppc64le"}}
+    assert parse_description(flat, OPTIONS).document is None
+    required = options("Specification: required")
+    read = parse_description(flat, required)
+    assert read.document is not None
+    assert parse_description(stored_body(read), OPTIONS, is_accepted=True).document == read.document
+
+
+def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
+    requirements = {
+        "wall_time": 5,
+        "cpu": {"architecture": {"name": "riscv64", "vector": 256}},
+        "gpu": {"vendor": "amd", "arch": "gfx90a", "wavefront": 64, "count": {"min": 1}},
+    }
+    read = parse_description({"executable": "x", "requirements": requirements}, OPTIONS)
+    assert stored_body(read)["requirements"] == requirements
+    assert derive(read).architecture == "riscv64"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "path", "message"),
+    [
+        ({"cpu": X86}, "cpu_work_db12", "is missing, and so is wall_time: one of the two is needed"),
+        ({"wall_time": 9, "io": {}}, "cpu/architecture/name", "is missing, and the VO has no default"),
+        (
+            {"wall_time": 9, "cpu": {"architecture": {"name": "x86_64"}}},
+            "cpu/architecture/name",
+            "x86_64 needs a level",
+        ),
+        (
+            {"wall_time": 9, "cpu": {"architecture": {"name": "aarch64", "required_features": ["mte"]}}},
+            "cpu/architecture/name",
+            "aarch64 needs a level",
+        ),
+        (
+            {
+                "wall_time": 9,
+                "cpu": {
+                    "architecture": {"name": "x86_64", "level": "x86-64-v2", "required_features": ["avx"]}
+                },
+            },
+            "cpu/architecture/required_features",
+            "are stated beside the level x86-64-v2",
+        ),
+        (
+            {"wall_time": 9, "cpu": {"architecture": {"name": "x86_64", "profile": "armv8.0-a"}}},
+            "cpu/architecture/profile",
+            "is not for x86_64, which has level",
+        ),
+        (
+            {"wall_time": 9, "cpu": {"architecture": {"name": "x86_64", "level": "x86-64-v5"}}},
+            "cpu/architecture/level",
+            '"x86-64-v5", allowed are x86-64-v1, ',
+        ),
+        (
+            {"wall_time": 9, "cpu": X86, "tags": "arch:ppc64le"},
+            "cpu/architecture/name",
+            "x86_64: the tags require an architecture as well",
+        ),
+        (
+            {"wall_time": 9, "cpu": {**X86, "ram_mb": {"request": {"overhead": 5}}}},
+            "cpu/ram_mb/limit/per_core",
+            "is missing: where the request is 0",
+        ),
+        (
+            {
+                "wall_time": 9,
+                "cpu": {
+                    **X86,
+                    "ram_mb": {
+                        "request": {"overhead": 5, "per_core": 1},
+                        "limit": {"overhead": 4, "per_core": 1},
+                    },
+                },
+            },
+            "cpu/ram_mb/limit/overhead",
+            "4 is less than the request, 5",
+        ),
+        (
+            {"wall_time": 9, "cpu": X86, "gpu": {"count": {"min": 1}, "arch": "sm_80"}},
+            "gpu/vendor",
+            "is missing",
+        ),
+        (
+            {"wall_time": 9, "cpu": X86, "gpu": {"count": {"min": 1}, "vendor": "nvidia", "arch": "8.9"}},
+            "gpu/arch",
+            "8.9, allowed is sm_ and a number",
+        ),
+        (
+            {"wall_time": 9, "cpu": X86, "gpu": {"vendor": "nvidia"}},
+            "gpu/vendor",
+            "nvidia: the job has no GPU",
+        ),
+        ({"wall_time": 9, "cpu": X86, "tags": "a &"}, "tags", '"a &" ends where a tag, ~ or ( is needed'),
+        ({"wall_time": 9, "cpu": X86, "tags": "a b"}, "tags", "\"a b\" has 'b' at character 3"),
+        (
+            {"wall_time": 9, "cpu": X86, "tags": "site:CERN"},
+            "tags",
+            "site:CERN: has a field of its own, sites",
+        ),
+        ({"wall_time": 9, "cpu": X86, "tags": "gpu:nvidia"}, "tags", "gpu:nvidia: has a field of its own"),
+        ({"wall_time": 9, "cpu": X86, "tags": "8Processors"}, "tags", "8Processors: has a field of its own"),
+        ({"wall_time": "long", "cpu": X86}, "wall_time", '"long", allowed is a whole number'),
+        ({"wall_time": 9, "cpu": {**X86, "num_cors": {"min": 1}}}, "cpu/num_cors", "is unknown, there are"),
+        ({"wall_time": 9, "cpu": {**X86, "num_cores": 8}}, "cpu/num_cores", "8, a section is needed here"),
+    ],
+)
+def test_each_fault_is_refused_at_its_place(requirements: Mapping[str, Any], path: str, message: str) -> None:
+    problems = refuse(requirements)
+    assert (f"requirements/{path}", "invalid_spec") in [(where, code) for where, _, code in problems]
+    assert any(seen.startswith(message) for where, seen, _ in problems if where == f"requirements/{path}"), (
+        problems
+    )
+
+
+def test_allowed_and_banned_sites_exclude_each_other() -> None:
+    problems = refuse({"wall_time": 9, "cpu": X86}, sites=["A"], banned_sites=["B"])
+    assert problems == [
+        ("banned_sites", "are stated beside sites: a job states one of the two", "invalid_spec")
+    ]
+    read = parse_description(
+        {"executable": "x", "requirements": {"wall_time": 9, "cpu": X86}, "banned_sites": ["B"]}, OPTIONS
+    )
+    assert derive(read).banned_sites == {"B"}
+
+
+def test_a_keyword_beside_its_field_is_named_twice() -> None:
+    [(path, message, _)] = refuse({"wall_time": 9, "cpu": X86}, WallTime=8)
+    assert (path, message) == ("WallTime", "named twice, the other time as requirements/wall_time")
+
+
+def test_a_vos_own_keyword_of_a_new_name_stays_its_own() -> None:
+    vo = options("Extra: [WallTime, Architecture]")
+    read = parse('Executable = "x"; WallTime = "short"; Architecture = "any";', vo)
+    assert read.extra == {"WallTime": "short", "Architecture": "any"}
+    assert derive(read, vo) == derive(parse('Executable = "x";', vo), vo)
+
+
+def test_the_table_for_users_has_the_keyword_of_each_field() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "user" / "matching-document.md").read_text()
+    rows = re.findall(r"^\| (?:beside it: )?`([a-z_0-9.]+)` \| `([A-Za-z0-9]+)` \|", page, re.MULTILINE)
+    fields = {path.replace("/", "."): keyword for path, keyword in document.FIELDS.items()}
+    assert dict(rows) == fields | dict(document.SITES)
