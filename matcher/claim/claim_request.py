@@ -28,7 +28,7 @@ class ClaimRequest:
     config: Configuration  #: with which it was prepared
     admission: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
-    counted: bool = False  #: whether the place is known to have limits, bans or throttles
+    is_restricted: bool = False  #: whether the place is known to have limits, bans or throttles
     #: The scope that keeps statements with limits apart; None: no limits, or no statement applies them.
     locks: str | None = None
     #: of single jobs, shared by requests with the same resource

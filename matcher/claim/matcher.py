@@ -144,7 +144,7 @@ class Matcher:
 
     def record_outcome(self, prepared: ClaimRequest, *, gave: bool) -> None:
         """Record whether a claim at a place with limits got a job."""
-        if prepared.counted:
+        if prepared.is_restricted:
             self._memory.open_places.record(prepared.place, prepared.config, gave=gave)
 
     def exclude(self, emptied: Collection[int]) -> None:

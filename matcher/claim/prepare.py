@@ -39,11 +39,11 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         return here
     served, resource, in_memory = here.served, here.resource, isinstance(view.reading, NoTransaction)
     is_banned = fold(served.place.site) in view.banned
-    counted = here.counted or is_banned
+    is_restricted = here.is_restricted or is_banned
     open_places = view.memory.open_places
-    is_open = counted and open_places.is_open(served.place, view.config)
+    is_open = is_restricted and open_places.is_open(served.place, view.config)
     locks = None if is_banned else here.locks
-    if in_memory and counted and not (is_open and locks):
+    if in_memory and is_restricted and not (is_open and locks):
         raise NeedsDatabase
     # Before the index is read, so that no later change is missed.
     changed = view.memory.waiting.changed
@@ -62,7 +62,9 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
     is_only = request.count == 1
-    gate = view.gate(served.place, resource=resource, is_only=is_only) if counted and not is_open else None
+    gate = (
+        view.gate(served.place, resource=resource, is_only=is_only) if is_restricted and not is_open else None
+    )
     if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
         return _give_reason(view, {refused: candidates, NODE: kept_back})
     if not candidates:
@@ -76,7 +78,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         admission=admission,
         otherwise=_give_reason(view, {NODE: kept_back}).refused if kept_back else None,
         config=view.config,
-        counted=counted,
+        is_restricted=is_restricted,
         locks=locks,
         allotments=here.allotments,
     )
@@ -111,7 +113,7 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
         served=served,
         resource=resource,
         policy=view.memory.admission_policies.policy_at(view.config, place, resource.named_vos),
-        counted=place_policy.counts_jobs(view.config, place),
+        is_restricted=place_policy.counts_jobs(view.config, place),
         locks=place_policy.find_lock(view.config, place),
         lease_time=timedelta(seconds=options.leases.time),
         lease_times={

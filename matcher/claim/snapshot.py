@@ -45,7 +45,7 @@ class PreparedPlace:
     served: PlacePools
     resource: Resource
     policy: AdmissionPolicy | None  #: checks jobs one by one; None: all are admitted
-    counted: bool  #: whether the configuration has limits or throttles for the place
+    is_restricted: bool  #: whether the configuration has limits or throttles for the place
     locks: str | None  #: see `place_policy.find_lock`
     lease_time: timedelta
     lease_times: Mapping[str, timedelta]  #: of those of several VOs that differ
@@ -290,8 +290,8 @@ class Snapshot:
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
-        counted = partial(count_cores, resource, is_only=is_only)
-        return policies.policy_at(place, policy, vos=resource.named_vos, count_cores=counted)
+        cores = partial(count_cores, resource, is_only=is_only)
+        return policies.policy_at(place, policy, vos=resource.named_vos, count_cores=cores)
 
 
 def _queue_address(

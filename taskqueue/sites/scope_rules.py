@@ -83,7 +83,7 @@ class ScopeRule:
     kind: RuleKind
     attribute: str = ""  #: of jobs; as the next two empty for a throttle
     value: str = ""  #: folded
-    vo: str = ""  #: empty: all VOs; `*`: all, by a rule of the site itself
+    vo: str = ""  #: as stored; empty: all VOs; OF_SITE: all, by a rule of the site itself
     definition: str  #: JSON object: the other values, such as the limit
     format: int = FORMAT  #: of the definition
 
@@ -451,7 +451,7 @@ def build_rule(row: Row[Any], *, more: JobsAndCores = _NOTHING) -> StoredRule:
     )
 
 
-#: Folded scope, kind of rule (a delay, or a limit with a ramp), attribute, folded value, VO (empty: all VOs).
+#: Folded scope, kind of rule (delay, or limit with a ramp), attribute, folded value, VO as in `ScopeRule`.
 BucketKey = tuple[str, RuleKind, str, str, str]
 _BUCKET_KEY = ("scope", "kind", "attribute", "value", "vo")
 
