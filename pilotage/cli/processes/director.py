@@ -22,7 +22,7 @@ from pilotage.cli.processes.token_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric import bundle, node_script
-from pilotage.fabric.batch.settings import Connections, SystemSettings
+from pilotage.fabric.batch.settings import Connections
 from pilotage.fabric.cycle_summaries import DirectorSummary
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
@@ -48,8 +48,9 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             fold(vo): stack.enter_context(_client(described, vo, each.token_file))
             for vo, each in described.vos.items()
         }
-        connections = Connections(stack=stack)
-        systems = described.open_systems(connections)
+        systems = described.open_systems(Connections(stack=stack))
+        risks = configuration.list_isolation_risks(described)
+        shared = configuration.list_shared_accounts(described)
         sites = DirectorTargets(
             queues={each.queue: each.to_target() for each in described.queues},
             brokers=described.brokers,
@@ -67,7 +68,7 @@ def open_director(described: DirectorFile) -> Iterator[Director]:
             sites=sites,
             clients=clients,
             every=described.polling_time,
-            risks=_list_problems_of_isolation(described),
+            risks=[*risks, *shared] if risks and shared else [],  # jobs of one VO can take those of another
         )
 
 
@@ -137,21 +138,13 @@ class DirectorProcess:
     described: DirectorFile
     file: Path
 
-    @property
-    def secrets(self) -> Collection[Path]:
-        """The tokens."""
-        return [each.token_file for each in self.described.vos.values()]
-
-    @property
-    def systems(self) -> Mapping[str, SystemSettings]:
-        """The batch systems by name."""
-        return self.described.systems
-
     def list_risks(self) -> Collection[str]:
-        """What jobs could do to each other, and why a host does not isolate its own jobs."""
+        """What jobs could read or do to each other, and why a host does not isolate its own jobs."""
+        tokens, systems = [each.token_file for each in self.described.vos.values()], self.described.systems
         risks = configuration.list_isolation_risks(self.described)
         shared = configuration.list_shared_accounts(self.described)
-        if risks or all(each.kind != "local" for each in self.systems.values()):
+        shared += site_process.list_readable(tokens, systems)
+        if risks or all(each.kind != "local" for each in systems.values()):
             return [*risks, *shared]
         missing = _find_missing_isolation()
         return [
@@ -253,13 +246,6 @@ def _find_missing_isolation() -> str:
         return isolation.find_working(chosen, below=Path(tempfile.gettempdir()), own=os.environ).missing
     except HostTrouble as error:
         return str(error)
-
-
-def _list_problems_of_isolation(described: DirectorFile) -> list[str]:
-    """Risks that are reported as problems: that jobs of one VO can take those of another."""
-    risks = configuration.list_isolation_risks(described)
-    shared = configuration.list_shared_accounts(described)
-    return [*risks, *shared] if risks and shared else []
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,6 @@ Builds the parts of a gateway from its file: the service, batch systems, the job
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from pilotage.cli.processes import site_process
 from pilotage.cli.processes.token_file import TokenFile
 from pilotage.cli.settings import Settings
 from pilotage.fabric.batch.batch_system import CarriesFiles, ReliableSystem
-from pilotage.fabric.batch.settings import Connections, SystemSettings, list_private_paths, open_system
+from pilotage.fabric.batch.settings import Connections, list_private_paths, open_system
 from pilotage.fabric.batch.shell import LocalShell
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.director import system_check, targets
@@ -47,7 +46,7 @@ from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.manager.shared_area import CarryingSystem, SharedBatchSystem
 from pilotage.fabric.pilot.service import heartbeat
 from pilotage.fabric.pilot.service import transport as service_transport
-from pilotage.fabric.pilot.service.transport import Away, Proxy, Refused, Transport
+from pilotage.fabric.pilot.service.transport import Away, Refused, Transport
 from pilotage.fabric.pilot.settings import QueuePlace
 from requirements.errors import Problem, did_you_mean
 
@@ -64,8 +63,7 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
     with ExitStack() as stack:
         journal = Journal(described.directory)
         stack.callback(journal.close)
-        tokens = _open_token(described)
-        service = _open_service(described, file, tokens)
+        service = _open_service(described, file)
         permits = Permits()
         context = ManagerContext(
             options=described,
@@ -116,13 +114,16 @@ def open_gateway(described: GatewayFile, file: Path) -> Iterator[Gateway]:
         )
 
 
-def _open_token(described: GatewayFile) -> TokenFile:
-    return TokenFile(file=described.token_file, kept=described.directory / "token", invalid=InvalidGateway)
-
-
-def _open_service(described: GatewayFile, file: Path, tokens: TokenFile) -> GatewayService:
-    transport = Transport(described.url, tokens, context=_tls(described, file), proxy=_proxy(described, file))
-    return GatewayService(transport, tokens)
+def _open_service(described: GatewayFile, file: Path) -> GatewayService:
+    tokens = TokenFile(file=described.token_file, kept=described.directory / "token", invalid=InvalidGateway)
+    setting = "authorities"
+    try:
+        context = service_transport.tls_context(described.authorities)
+        setting = "proxy"
+        proxy = service_transport.choose_proxy(described.url, described.proxy, os.environ)
+    except ValueError as error:
+        raise InvalidGateway([Problem(path=setting, message=str(error), file=str(file))]) from None
+    return GatewayService(Transport(described.url, tokens, context=context, proxy=proxy), tokens)
 
 
 def _open_batch_system(described: GatewayFile, name: str, connections: Connections) -> SharedBatchSystem:
@@ -159,20 +160,6 @@ def _handlers(described: GatewayFile, file: Path) -> Mapping[str, Handler]:
     if missing:
         raise InvalidGateway(missing)
     return known
-
-
-def _tls(described: GatewayFile, file: Path) -> ssl.SSLContext:
-    try:
-        return service_transport.tls_context(described.authorities)
-    except ValueError as error:
-        raise InvalidGateway([Problem(path="authorities", message=str(error), file=str(file))]) from None
-
-
-def _proxy(described: GatewayFile, file: Path) -> Proxy | None:
-    try:
-        return service_transport.choose_proxy(described.url, described.proxy, os.environ)
-    except ValueError as error:
-        raise InvalidGateway([Problem(path="proxy", message=str(error), file=str(file))]) from None
 
 
 log = logging.getLogger(__name__)
@@ -274,25 +261,16 @@ class GatewayProcess:
     described: GatewayFile
     file: Path
 
-    @property
-    def secrets(self) -> Collection[Path]:
-        """The token, and the directory with the journal."""
-        return [self.described.token_file, self.described.directory]
-
-    @property
-    def systems(self) -> Mapping[str, SystemSettings]:
-        """The batch systems by name."""
-        return self.described.systems
-
     def list_risks(self) -> Collection[str]:
-        """None."""
-        return ()
+        """That jobs can read the token or the journal."""
+        secrets = [self.described.token_file, self.described.directory]
+        return site_process.list_readable(secrets, self.described.systems)
 
     def check(self) -> Mapping[str, str]:
         """Check the queues and the batch systems; the journal may be in use by a process that works."""
         described = self.described
         _handlers(described, self.file)
-        service = _open_service(described, self.file, _open_token(described))
+        service = _open_service(described, self.file)
         found = [target for vo in described.vos for target in self._compare_queues(service, vo)]
         with ExitStack() as stack:
             systems = described.open_systems(Connections(stack=stack))

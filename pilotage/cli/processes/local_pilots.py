@@ -18,11 +18,10 @@ from urllib.parse import urlsplit
 from sqlalchemy import make_url
 
 import pilotage
-from cs_config.tree.address import QueueAddress
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.processes import director
+from pilotage.cli.processes import director, site_process
 from pilotage.cli.settings import Settings
-from pilotage.client.api import ApiError, ServiceAway, ServiceClient
+from pilotage.client.api import ServiceClient
 from pilotage.fabric.batch import local_host
 from pilotage.fabric.batch.batch_system import BatchJob, Capacity, Handle, JobResources, ReliableSystem
 from pilotage.fabric.batch.local_host import LocalHost
@@ -50,7 +49,9 @@ _REPORTED_EVERY = 60.0
 #: Seconds without pilots after failed ones.
 _PAUSE, _MOST_PAUSE = 30.0, 300.0
 #: Seconds that pilots have at shutdown to return their jobs.
-_GRACE = 20.0
+GRACE = 20.0
+#: Seconds for which a director's tokens are good: each day it gets others.
+_TOKEN_LIFE = 2 * 86_400.0
 
 
 class PilotHost(LocalHost):
@@ -90,7 +91,7 @@ class LocalPilots:
     clock: Callable[[], float] = time.monotonic  #: seconds
     _director: Director | None = None
     _clients: ExitStack = field(default_factory=ExitStack)
-    _served: tuple[Sequence[str], Sequence[QueueAddress]] = ((), ())  #: VOs and queues of the director
+    _served: tuple[object, ...] = ()  #: the day, VOs and queues of the director
     _seen: tuple[int, int] = (0, 0)  #: version of the configuration and end of the job log at the last cycle
     _due_at: float = 0.0
     _problems: frozenset[str] = frozenset()  #: of the last cycle, which are logged
@@ -129,19 +130,14 @@ class LocalPilots:
 
     def _run(self) -> None:
         while not self._stop.wait(_EVERY):
-            try:
-                self.look()
-            except (ServiceAway, ApiError) as error:
-                log.warning("no local pilots are started in this cycle: %s", error)
-            except Exception:
-                log.exception("the cycle of local pilots failed")
+            site_process.isolate_errors("the cycle of local pilots", self.look)
 
     def _follow_configuration(self) -> None:
-        """Open another director where VOs or queues have changed; it finds the pilots of the former one."""
+        """Open another director each day and for other VOs or queues; it finds the pilots of the former."""
         config = self.parts.live.current
         queues = [each for each in config.addresses if each.site == self.site]
         vos = [vo for vo in sorted(config.vos) if any(config.usable(each, vo) for each in queues)]
-        served = tuple(vos), tuple(queues)
+        served = self.parts.clock().date(), tuple(vos), tuple(queues)
         if served == self._served:
             return
         self._close_director()
@@ -168,8 +164,9 @@ class LocalPilots:
         )
 
     def _open_client(self, vo: str) -> ServiceClient:
-        tokens = DirectorTokens(parts=self.parts, vo=vo, site=self.site)
-        client = ServiceClient(self.url, tokens, authorities=self.authorities, proxy="none")
+        grant = callers.grant(role="director", vo=vo, site=self.site, ttl=_TOKEN_LIFE)
+        token, _ = self.parts.tokens.mint(grant, now=self.parts.clock())
+        client = ServiceClient(self.url, token, authorities=self.authorities, proxy="none")
         return self._clients.enter_context(client)
 
     def _close_director(self) -> None:
@@ -177,7 +174,7 @@ class LocalPilots:
             self._director.expected = FORGOTTEN.total_seconds()  # it is missed by nobody until then
             self._director.end()
         self._clients.close()
-        self._director, self._served = None, ((), ())
+        self._director, self._served = None, ()
 
     def _log(self, summary: DirectorSummary) -> None:
         """Log problems that the last cycle did not have, and pilots that failed."""
@@ -187,31 +184,7 @@ class LocalPilots:
             log.warning("local pilots: %s", problem)
         self._problems = problems
         if failed := summary.ended[Status.FAILED] + summary.ended[Status.ABORTED]:
-            log.warning("%d local pilots failed: see `pilotage pilots`", failed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectorTokens:
-    """Tokens of a director, made by the service that runs in the same process: a new one for each request."""
-
-    parts: Services
-    vo: str
-    site: str
-
-    def __call__(self) -> str:
-        """The token to use now."""
-        grant = callers.grant(role="director", vo=self.vo, site=self.site)
-        return self.parts.tokens.mint(grant, now=self.parts.clock())[0]
-
-    def reject(self, _token: str) -> None:
-        """Another one would be refused as well."""
-
-    def keep(self, _token: str) -> None:
-        """Nothing: they are not renewed."""
-
-    def is_due(self) -> bool:
-        """Never."""
-        return False
+            log.warning("%d local pilots failed: see `pilotage pilots list --status Failed,Aborted`", failed)
 
 
 #: Suffixes of the files of an SQLite database.

@@ -36,16 +36,8 @@ _LAST_CYCLE = 30.0
 class SiteProgram(Protocol):
     """A director or gateway with its file."""
 
-    @property
-    def secrets(self) -> Collection[Path]:
-        """Files and directories that jobs are not to read."""
-
-    @property
-    def systems(self) -> Mapping[str, SystemSettings]:
-        """The batch systems by name."""
-
     def list_risks(self) -> Collection[str]:
-        """What jobs may do to others by what the file states."""
+        """What jobs may read and do by what the file states."""
 
     def check(self) -> Mapping[str, str]:
         """What is wrong with each batch system, empty: nothing; an error where the file is wrong."""
@@ -61,7 +53,7 @@ def run(process: SiteProgram, chosen: Settings, *, once: bool, check: bool, as_j
     """Check a process, or run one cycle, or cycles until a signal; the exit status as `typer.Exit`."""
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     process_setup.raise_file_limit()
-    for risk in (*list_readable(process.secrets, process.systems), *process.list_risks()):
+    for risk in process.list_risks():
         log.warning("%s", risk)
     show = partial(output.report_cycle, as_json=as_json)
     if check:

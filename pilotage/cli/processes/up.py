@@ -118,7 +118,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         if chosen.redis_url is not None:
             target = partial(worker.run, chosen, chosen.redis_url, burst=False, as_json=as_json)
             stack.enter_context(process_setup.keep_beside(target))
-        local = _local_pilots(chosen, parts, url)
+        local = _local_pilots(chosen.site, chosen, parts, url) if chosen.site is not None else None
 
         def renew(_now: datetime) -> None:
             token = _token(chosen, parts)
@@ -131,10 +131,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
                 local.start()
             show_banner(chosen, parts, url, as_json=as_json)
 
-        def ending() -> None:
-            if local is not None:
-                local.stop()
-
+        ending = local.stop if local else lambda: None
         serve.serve_application(create_app(parts), bound, chosen, tls=tls_context, ready=ready, ending=ending)
     if not as_json:
         typer.echo("Stopped. Start it again to continue.")
@@ -147,13 +144,13 @@ def _url(chosen: Settings, bound: socket.socket) -> str:
     return chosen.url or serve.url_of(bound, tls=True)
 
 
-def _local_pilots(chosen: Settings, parts: Services, url: str) -> LocalPilots | None:
-    if chosen.site is None:
-        return None
-    host = PilotHost(directory=str(chosen.home / "pilots"), cores=chosen.pilots, memory=0)
+def _local_pilots(site: str, chosen: Settings, parts: Services, url: str) -> LocalPilots:
+    host = PilotHost(
+        directory=str(chosen.home / "pilots"), cores=chosen.pilots, memory=0, grace=local_pilots.GRACE
+    )
     return LocalPilots(
         parts=parts,
-        site=chosen.site,
+        site=site,
         url=url,
         host=host,
         authorities=chosen.authorities,

@@ -88,11 +88,9 @@ class DirectorQueue(SlotSettings):
         return self.target(self.queue, self.system, self.batch_queue or self.queue.rpartition("/")[2])
 
 
-def _as_tuple(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+]
 
 
 class TreeSelection(FileSection):

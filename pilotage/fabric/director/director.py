@@ -505,8 +505,9 @@ class Director:
                 continue
             number = min(new[group], left[system])
             left[system] -= number
+            sent_as = (self.sites.options.name, group.flags, group.broker)
             for _ in range(number):
-                by_vo[group.vo][self._new_stamp(group)] = group
+                by_vo[group.vo][targets.new_stamp(*sent_as, service=self.sites.service)] = group
         found: dict[str, list[PilotSubmission]] = defaultdict(list)
         for vo, intents in by_vo.items():
             if vo in summary.refusals:
@@ -526,10 +527,6 @@ class Director:
                 summary.problems.append(str(error))
                 break
         return found
-
-    def _new_stamp(self, group: TargetGroup) -> str:
-        sites = self.sites
-        return targets.new_stamp(sites.options.name, group.flags, group.broker, service=sites.service)
 
     def _choose_avoided(self, group: TargetGroup, number: int) -> tuple[str, ...]:
         """The nodes that one of several new pilots of a group is to avoid; of a broker none."""

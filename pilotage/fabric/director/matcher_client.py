@@ -278,7 +278,11 @@ def _fetch_work(
         if targets.list_differences(each, parameters[each.queue])
     ]
     whole = [replace(each, resources=targets.find_slot(each, parameters[each.queue])) for each in unstated]
-    requests = [_build_offer(each, vo, parameters[each.queue]) for each in (*own, *whole)]
+    wishes = JobFilters(vo=vo)
+    requests = [
+        build_request(expected_offer(each, wishes, parameters[each.queue]), each, parameters[each.queue])
+        for each in (*own, *whole)
+    ]
     answers = list(_fetch_demand(client, requests))
     beyond = {
         (each.broker, each.queue): answer
@@ -348,11 +352,6 @@ def _list_too_small(
                 jobs=sum(task_queue.waiting for task_queue in left),
                 task_queues=[task_queue.number for task_queue in left[:_MOST]],
             )
-
-
-def _build_offer(target: QueueTarget, vo: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The request of a pilot of a target, as far as it is known before it has a node."""
-    return build_request(expected_offer(target, JobFilters(vo=vo), parameters), target, parameters)
 
 
 def expected_offer(target: QueueTarget, wishes: JobFilters, parameters: Mapping[str, object]) -> offer.Offer:

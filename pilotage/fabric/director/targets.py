@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -180,23 +180,18 @@ def _list_decided(trials: Iterable[Trial]) -> list[Trial]:
     many.
     """
     known = list(trials)
-    last_busy = max(
-        (trial.known_at for trial in known if trial.good is not False and not trial.waits), default=None
-    )
+    busy = [trial.known_at for trial in known if trial.good is not False and not trial.waits]
+    last_busy = max(busy, default=datetime.min.replace(tzinfo=UTC))
     decided = [
         trial
         for trial in known
-        if trial.good or (trial.good is False and not (trial.empty and _is_before(trial.sent_at, last_busy)))
+        if trial.good or (trial.good is False and not (trial.empty and trial.sent_at <= last_busy))
     ]
     return sorted(decided, key=lambda trial: trial.sent_at)[-_LATELY:]
 
 
 def _is_good(lately: Sequence[Trial]) -> bool:
     return 2 * sum(trial.good is True for trial in lately) >= len(lately)
-
-
-def _is_before(moment: datetime, other: datetime | None) -> bool:
-    return other is not None and moment <= other
 
 
 def _times(moments: Iterable[datetime], *, apart: timedelta) -> int:

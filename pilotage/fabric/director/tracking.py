@@ -275,15 +275,10 @@ def _status(pilot: DirectorPilot, report: JobReport, now: datetime) -> Status | 
         case State.FAILED:
             return Status.ABORTED if pilot.last_seen_at is None else Status.FAILED
         case State.GONE:
+            if pilot.last_seen_at is not None:
+                return None if now - pilot.last_seen_at < _LATELY else Status.FAILED
             # Some batch systems forget at once what is deleted while it waits.
-            ended_by_us = report.was_killed and pilot.last_seen_at is None
-            return Status.DELETED if ended_by_us else _status_of_gone(pilot, now)
-
-
-def _status_of_gone(pilot: DirectorPilot, now: datetime) -> Status | None:
-    if pilot.last_seen_at is None:
-        return Status.DELETED if pilot.reference is None else Status.ABORTED
-    return None if now - pilot.last_seen_at < _LATELY else Status.FAILED
+            return Status.DELETED if report.was_killed or pilot.reference is None else Status.ABORTED
 
 
 _AT_ONCE = 1000  #: stamps in one query

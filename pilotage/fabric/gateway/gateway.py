@@ -143,7 +143,7 @@ class GridJobPulling:
     job_types: tuple[str, ...]  #: with a handler
     #: By batch system, the vocabularies of the flags that it takes; without any, jobs with flags do not come.
     languages: Mapping[str, Sequence[Vocabulary]] = field(default_factory=dict)
-    _turn: int = 0  #: rounds so far: rotates the order of VOs
+    _turn: int = 0  #: number of the VO that comes first in this round
     #: Open requests that this process had an empty answer to.
     _answered: set[str] = field(default_factory=set)
     #: VOs and queues for which flags were refused: until a restart only jobs without flags are requested.
@@ -156,10 +156,10 @@ class GridJobPulling:
     def pull(self, grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> list[PulledGridJob]:
         """Pull as many grid jobs as there are and fit; what is interrupted is repeated later."""
         here = Counter(each.taken.queue for each in grid_jobs)
-        self._turn += 1
+        self._turn = (self._turn + 1) % len(self.vos)
         found: list[PulledGridJob] = []
         for queue in self.queues:
-            for vo in _turned(self.vos, self._turn):
+            for vo in (*self.vos[self._turn :], *self.vos[: self._turn]):
                 try:
                     for taken in self._pull_for(queue, vo, here, summary):
                         here[queue.queue] += 1
@@ -300,11 +300,6 @@ class _QueueOffer:
             return longest
         needed = max(_SHORTEST, math.ceil(cpu_time / self.cpu_power * rate))
         return needed if longest is None else min(needed, longest)
-
-
-def _turned(names: Sequence[str], by: int) -> Sequence[str]:
-    start = by % len(names)
-    return [*names[start:], *names[:start]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,8 @@ class Manager:
         """Run one cycle over the grid jobs of a batch system; none of them holds up the others for long."""
         troubles = CycleTroubles()
         live = self._live(name)
-        self._each((each for each in live if each.cancelled), self._cancel, troubles)
+        cancel = partial(polling.cancel_local_jobs, self.context)
+        self._each((each for each in live if each.cancelled), cancel, troubles)
         submitting = [each for each in live if not each.cancelled]
         # In an order of chance: it is not always the same ones for which no time is left.
         submit = partial(self._submit, deadline=self._clock() + SUBMITTING)
@@ -117,9 +118,6 @@ class Manager:
     ) -> None:
         for entry in entries:
             troubles.attempt(partial(act, entry), entry)
-
-    def _cancel(self, entry: GridJobEntry) -> None:
-        polling.cancel_local_jobs(self.context, entry)
 
     def _submit(self, entry: GridJobEntry, deadline: float) -> None:
         self.context.system_of(entry)  # a queue that is not served any more holds it up
