@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, exists, select, update
 
 from requirements.states import FINAL, HELD, PREPARING, JobStatus, may_come_from
 from taskqueue.db import sql
-from taskqueue.errors import IllegalTransition, RescheduleLimit
+from taskqueue.errors import IllegalTransition
 from taskqueue.jobs import jobs, transitions
 from taskqueue.jobs.transitions import MovedJob
 from taskqueue.leases import attempts
@@ -38,14 +38,6 @@ IS_RESCHEDULED = select(jobs_table.c.job_id).where(
         job_log.c.source == bindparam("source"),
     ),
 )
-
-
-def kill_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
-    """Kill a job; no effect if it is already Killed, IllegalTransition if it has ended otherwise."""
-    if not kill_jobs(conn, [job_id], source=source, now=now):
-        current = jobs.get_job(conn, job_id).status
-        if current is not JobStatus.KILLED:
-            raise IllegalTransition(job_id, current=current, wanted=JobStatus.KILLED)
 
 
 def kill_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
@@ -79,40 +71,12 @@ def delete_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now:
     ]
 
 
-def delete_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
-    """Delete a job as `delete_jobs` does; no effect if it is Deleted, IllegalTransition if it cannot be."""
-    if not delete_jobs(conn, [job_id], source=source, now=now):
-        current = jobs.get_job(conn, job_id).status
-        if current is not JobStatus.DELETED:
-            raise IllegalTransition(job_id, current=current, wanted=JobStatus.DELETED)
-
-
 def reset_jobs(conn: Connection, job_ids: Collection[int], *, source: str, now: datetime) -> list[int]:
     """Reschedule the jobs however often that was done before, and count from 0 again; their ids."""
     done = reschedule_jobs(conn, job_ids, source=source, now=now, maximum=transitions.NO_LIMIT)
     for ids in sql.split_batches(done):
         conn.execute(RESET, {"ids": ids})
     return done
-
-
-def reset_job(conn: Connection, job_id: int, *, source: str, now: datetime) -> None:
-    """Reset a job as `reset_jobs` does; IllegalTransition if its status does not allow it."""
-    if not reset_jobs(conn, [job_id], source=source, now=now):
-        current = jobs.get_job(conn, job_id).status
-        raise IllegalTransition(job_id, current=current, wanted=JobStatus.RESCHEDULED)
-
-
-def reschedule_job(conn: Connection, job_id: int, *, source: str, now: datetime, maximum: int) -> None:
-    """Reschedule a job as `reschedule_jobs` does.
-
-    IllegalTransition if its status does not allow it, RescheduleLimit after `maximum` times.
-    """
-    if reschedule_jobs(conn, [job_id], source=source, now=now, maximum=maximum):
-        return
-    current = jobs.get_job(conn, job_id).status
-    if current not in may_come_from(JobStatus.RESCHEDULED):
-        raise IllegalTransition(job_id, current=current, wanted=JobStatus.RESCHEDULED)
-    raise RescheduleLimit(job_id, maximum=maximum)
 
 
 def reschedule_jobs(

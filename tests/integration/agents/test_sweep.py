@@ -322,7 +322,7 @@ def test_the_end_of_a_pilot_stalls_neither_its_killed_jobs_nor_those_of_others(
     killed, _ = run_at_pilot(engine, now)
     other = run(engine, now)
     with database.writing(engine) as conn:
-        control.kill_job(conn, killed, source="ann", now=now)
+        assert control.kill_jobs(conn, [killed], source="ann", now=now)
     assert end_pilot(engine, now + MINUTE) == []
     assert job(engine, other).status is JobStatus.RUNNING
 
@@ -330,7 +330,7 @@ def test_the_end_of_a_pilot_stalls_neither_its_killed_jobs_nor_those_of_others(
 def test_a_killed_job_whose_pilot_is_gone_is_let_go(engine: Engine, now: datetime) -> None:
     job_id = run(engine, now)
     with database.writing(engine) as conn:
-        control.kill_job(conn, job_id, source="ann", now=now)
+        assert control.kill_jobs(conn, [job_id], source="ann", now=now)
     assert look(engine, now + 6 * MINUTE) == LostResult(closed=1)
     assert job(engine, job_id).status is JobStatus.KILLED
 

@@ -128,7 +128,7 @@ def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: d
     hand.now += timedelta(seconds=100)
     assert hand.waited(job_id) == {"limits": 120, "a pilot": 100}
     with database.writing(engine) as conn:
-        control.kill_job(conn, job_id, source="test", now=hand.now)
+        assert control.kill_jobs(conn, [job_id], source="test", now=hand.now)
     memory = wait_times.WaitTimesState()
     wait_times.cycle(engine, now=hand.now, holder="test", memory=memory)
     with database.reading(engine) as conn:

@@ -509,7 +509,7 @@ def test_a_director_learns_what_waits_for_a_queue(
 def test_emptied_task_queues_are_not_listed(engine: Engine, now: datetime, matcher: Matcher) -> None:
     [job_id] = _put(engine, now)
     with database.writing(engine) as conn:
-        control.kill_job(conn, job_id, source="alice", now=now)
+        assert control.kill_jobs(conn, [job_id], source="alice", now=now)
     asked = request()
     assert demand.get_matching_task_queues(matcher, asked.presented, asked.caller) == []
 

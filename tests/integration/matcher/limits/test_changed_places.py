@@ -186,7 +186,9 @@ def test_a_new_throttle_counts_a_job_that_was_rescheduled_on_its_way_until_its_l
     _put(engine, now)
     [first, _] = _claim(_matcher(engine, now, queued_jobs.GRID), count=2).claimed
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, first.job_id, source="ann", now=now, maximum=1)
+        assert control.reschedule_jobs(conn, [first.job_id], source="ann", now=now, maximum=1) == [
+            first.job_id
+        ]
     tree = queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE)
     throttled = _matcher(engine, now, tree, version=2)
     assert _claim(throttled).refused == "throttled"
@@ -204,7 +206,9 @@ def test_a_new_limit_does_not_count_a_job_that_was_rescheduled_on_its_way(
     _put(engine, now)
     [first, _] = _claim(_matcher(engine, now, queued_jobs.GRID), count=2).claimed
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, first.job_id, source="ann", now=now, maximum=1)
+        assert control.reschedule_jobs(conn, [first.job_id], source="ann", now=now, maximum=1) == [
+            first.job_id
+        ]
     assert len(_claim(_matcher(engine, now, queued_jobs.GRID + LIMIT, version=2)).claimed) == 1
     with database.reading(engine) as conn:
         marked = conn.execute(select(attempts.c.job_id).where(attempts.c.counted_by.is_not(None))).scalars()

@@ -152,8 +152,8 @@ class Limited(RuleBasedStateMachine):
     def kill(self, data: Any) -> None:
         """It counts until its pilot has ended it."""
         job_id, _ = self.held[self._one(data)]
-        with contextlib.suppress(IllegalTransition), database.writing(self.engine) as conn:
-            control.kill_job(conn, job_id, source="test", now=self.now)
+        with database.writing(self.engine) as conn:
+            control.kill_jobs(conn, [job_id], source="test", now=self.now)
 
     @rule()
     def leases_end(self) -> None:

@@ -132,7 +132,7 @@ def test_a_closed_place_is_no_reason_if_nothing_waits(engine: Engine, now: datet
     assert _ask(matcher).refused == closed
     with database.writing(engine) as conn:
         for each in ids[1:]:
-            control.kill_job(conn, each, source="test", now=now)
+            assert control.kill_jobs(conn, [each], source="test", now=now)
     look = _ask(matcher)
     assert (look.claimed, look.refused) == ((), None)
 
@@ -144,7 +144,7 @@ def test_what_ends_makes_room_and_what_is_killed_counts_until_it_has_ended(
     matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}")
     first, second = _ask(matcher, 9).claimed
     with database.writing(engine) as conn:
-        control.kill_job(conn, first.job_id, source="test", now=now)
+        assert control.kill_jobs(conn, [first.job_id], source="test", now=now)
     assert _ask(matcher).refused == "limits"
     with database.writing(engine) as conn:
         pilot_reports.release(conn, second.lease, reason="", max_rescheduling=3, now=now)

@@ -113,7 +113,9 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
                 pilot_reports.start(conn, job.lease, lease_time=LEASE, now=now)
                 pilot_reports.finish(conn, job.lease, PayloadResult(status="Done"), now=now)
             case 2:
-                control.reschedule_job(conn, job.job_id, source="test", now=now, maximum=9)
+                assert control.reschedule_jobs(conn, [job.job_id], source="test", now=now, maximum=9) == [
+                    job.job_id
+                ]
             case 3:
                 assert lifecycle.recall(conn, job.lease, reason="gone", now=now)
             case 4:
@@ -780,7 +782,9 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
     assert _ask(matcher).refused == "throttled"
     with database.writing(engine) as conn:
         pilot_reports.start(conn, first[2].lease, lease_time=LEASE, now=now)
-        control.reschedule_job(conn, first[2].job_id, source="test", now=now, maximum=9)
+        assert control.reschedule_jobs(conn, [first[2].job_id], source="test", now=now, maximum=9) == [
+            first[2].job_id
+        ]
     assert _ask(matcher).refused == "throttled", "it may still run"
     _advertise(engine, now, 1)
     assert len(_ask(matcher, count=9).claimed) == 1

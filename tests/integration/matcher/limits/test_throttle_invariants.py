@@ -152,11 +152,11 @@ class Throttled(RuleBasedStateMachine):
     def take_away(self, data: Any, kill: bool) -> None:
         lease = self._one(data, {**self.on_their_way, **self.gateway.phases})
         job_id = self.on_their_way.get(lease) or self.jobs[lease]
-        with contextlib.suppress(IllegalTransition), database.writing(self.engine) as conn:
+        with database.writing(self.engine) as conn:
             if kill:
-                control.kill_job(conn, job_id, source="test", now=self.now)
+                control.kill_jobs(conn, [job_id], source="test", now=self.now)
             else:
-                control.reschedule_job(conn, job_id, source="test", now=self.now, maximum=1000)
+                control.reschedule_jobs(conn, [job_id], source="test", now=self.now, maximum=1000)
 
     @rule(passed=st.sampled_from([LEASE / 5, LEASE / 2, 2 * LEASE]))
     def time_passes(self, passed: timedelta) -> None:
@@ -334,7 +334,7 @@ def test_a_job_that_is_rescheduled_on_its_way_counts_until_its_lease_ends(
     machine.all_arrive()
     first, second = machine.gateway.phases
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, machine.jobs[first], source="ann", now=now, maximum=1)
+        control.reschedule_jobs(conn, [machine.jobs[first]], source="ann", now=now, maximum=1)
     assert not machine._ask(0, 1).claimed
     assert machine._advertise(machine.gateway.count(machine._watermark()))
     assert not machine._ask(0, 1).claimed, "the advertisement counts both, as no start had been stored"
@@ -358,7 +358,7 @@ def test_our_own_states_count_a_job_that_is_rescheduled_on_its_way_until_its_lea
     machine.match(which=0, count=2)
     taken, other = machine.on_their_way
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, machine.on_their_way[taken], source="ann", now=machine.now, maximum=1)
+        control.reschedule_jobs(conn, [machine.on_their_way[taken]], source="ann", now=machine.now, maximum=1)
     machine.now += LEASE
     assert not machine._ask(0, 1).claimed
     machine._start(other)

@@ -128,7 +128,7 @@ def test_jobs_that_have_gone_need_no_other_node(grid: Grid) -> None:
     for each in (job, other):
         assert grid.ask(at(MIXED), OS="el9") == "node"
         with database.writing(grid.engine) as conn:
-            control.kill_job(conn, each, source="test", now=grid.now)
+            assert control.kill_jobs(conn, [each], source="test", now=grid.now)
     assert grid.ask(at(MIXED), OS="el9") == "no_task_queue"
     elsewhere = grid.submit({"OS": "el9", "MaxRAM": 2000})
     assert grid.ask(at(MIXED), OS="el9") == [elsewhere]

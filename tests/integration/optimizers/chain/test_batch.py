@@ -271,9 +271,9 @@ def test_a_later_option_neither_fails_nor_changes_an_accepted_job(
     with database.writing(engine) as conn:
         if was_taken:  # and is sent back by an operator, who counts its reschedulings anew
             stored_rows.force(conn, job_id, epoch=1)
-            control.reset_job(conn, job_id, source="ann", now=now)
+            assert control.reset_jobs(conn, [job_id], source="ann", now=now)
         else:
-            control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)
+            assert control.reschedule_jobs(conn, [job_id], source="ann", now=now, maximum=3)
     stricter = grid(f"{GRID}Operations: {{Defaults: {{{options}}}}}\n", 2)
     for minutes in (0, 10):  # held for the delay after a rescheduling, and then again in the chain
         batch.optimize(engine, stricter, [job_id], now=now + timedelta(minutes=minutes), steps=steps)
@@ -294,7 +294,7 @@ def test_a_job_that_is_back_is_held_where_a_step_would_fail_it(engine: Engine, n
     [job_id] = submit(engine, grid(), now, JOB)
     batch.optimize(engine, grid(), [job_id], now=now)
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)
+        assert control.reschedule_jobs(conn, [job_id], source="ann", now=now, maximum=3)
 
     def fail(candidate: JobContext, context: ChainContext) -> Outcome:
         return Failed(reason="its data are gone")
@@ -336,7 +336,7 @@ def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, n
     [job_id] = submit(engine, grid(), now, NEEDS_4000)
     batch.optimize(engine, grid(), [job_id], now=now)
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, job_id, source="ann", now=now, maximum=3)
+        assert control.reschedule_jobs(conn, [job_id], source="ann", now=now, maximum=3)
     batch.optimize(engine, grid(), [job_id], now=now)
     assert job(engine, job_id).application_status.startswith("rescheduled 1 time,")
     batch.optimize(engine, grid(), [job_id], now=now + timedelta(seconds=60))
@@ -347,7 +347,7 @@ def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, n
 def test_a_job_that_is_killed_on_its_way_stays_killed(engine: Engine, now: datetime) -> None:
     def kill(candidate: JobContext, context: ChainContext) -> Outcome:
         with database.writing(engine) as conn:
-            control.kill_job(conn, candidate.job_id, source="ann", now=now)
+            assert control.kill_jobs(conn, [candidate.job_id], source="ann", now=now)
         return Done(candidate=candidate)
 
     [job_id] = submit(engine, grid(), now, JOB)
@@ -506,7 +506,7 @@ def test_jobs_that_need_more_pools_than_their_vo_may_have_wait_until_others_go(
     later = now + timedelta(seconds=60)
     assert batch.optimize(engine, BOUNDED, ids, now=later).held == (ids[3], ids[5])
     with database.writing(engine) as conn:
-        control.kill_jobs(conn, [ids[2]], source="test", now=later)
+        assert control.kill_jobs(conn, [ids[2]], source="test", now=later)
         gone = pools.delete_unused(conn, vo="lhcb", before=later + timedelta(days=1), now=later)
     assert len(gone) == 1
     result = batch.optimize(engine, BOUNDED, ids, now=later + timedelta(seconds=60))

@@ -117,7 +117,7 @@ def test_those_that_share_are_decided_one_by_one_where_they_differ(engine: Engin
     )
     bad = submit(engine, strict, now, *unknown)
     with database.writing(engine) as conn:
-        control.kill_job(conn, ids[4], source="test", now=now)
+        assert control.kill_jobs(conn, [ids[4]], source="test", now=now)
     result = batch.optimize(engine, strict, [*ids, *bad], now=now)
     good = [job_id for job_id in ids if job_id != ids[4]]
     assert (result.waiting, result.failed, result.left) == (tuple(good), tuple(bad), (ids[4],))

@@ -117,7 +117,9 @@ def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, 
         accounted_jobs.finish(conn, [failed], later, PayloadResult(status="Failed"))
         pilot_reports.release(conn, released, reason="slot ends", max_rescheduling=3, now=later)
         by_lease = dict(conn.execute(select(attempts.c.lease, attempts.c.job_id)).all())
-        control.reschedule_job(conn, by_lease[taken], source="test", now=later, maximum=3)
+        assert control.reschedule_jobs(conn, [by_lease[taken]], source="test", now=later, maximum=3) == [
+            by_lease[taken]
+        ]
         pilot_reports.heartbeat(conn, silent, lease_time=HOUR, now=now)
         expiry.mark_stalled(conn, silent_since={"lhcb": later}, now=later)
         pilot_reports.give_up(conn, "lhcb", stalled_since=later + MINUTE, max_rescheduling=0, now=later)
@@ -148,8 +150,10 @@ def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine,
     _cycle(engine, now + HOUR)
     with database.writing(engine) as conn:
         assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {("Failed", "a pilot"): 600}
-        control.reschedule_job(conn, job_id, source="test", now=now + 2 * HOUR, maximum=3)
-        control.kill_job(conn, job_id, source="test", now=now + 3 * HOUR)
+        assert control.reschedule_jobs(conn, [job_id], source="test", now=now + 2 * HOUR, maximum=3) == [
+            job_id
+        ]
+        assert control.kill_jobs(conn, [job_id], source="test", now=now + 3 * HOUR)
     _cycle(engine, now + 4 * HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {
@@ -184,8 +188,8 @@ def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime
 def test_a_wrong_clock_does_not_hold_the_others_up(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         first, second = accounted_jobs.put(conn, now, 2)
-        control.kill_job(conn, first, source="test", now=now + timedelta(days=365))
-        control.kill_job(conn, second, source="test", now=now + MINUTE)
+        assert control.kill_jobs(conn, [first], source="test", now=now + timedelta(days=365))
+        assert control.kill_jobs(conn, [second], source="test", now=now + MINUTE)
     _cycle(engine, now + HOUR)
     with database.reading(engine) as conn:
         assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}

@@ -32,7 +32,7 @@ def _ended(conn: Connection, now: datetime, *, waited: timedelta) -> int:
         source="test",
     )
     log.append(conn, [entry])
-    control.kill_job(conn, job_id, source="test", now=now + MINUTE + waited)
+    assert control.kill_jobs(conn, [job_id], source="test", now=now + MINUTE + waited)
     return job_id
 
 
@@ -101,9 +101,11 @@ def test_a_job_that_ended_again_is_counted_anew(engine: Engine, now: datetime) -
         stored_rows.force(conn, job_id, status=JobStatus.FAILED.value)
     _cycle(engine, now + timedelta(hours=1), wait_times.WaitTimesState())
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, job_id, source="test", now=now + timedelta(hours=1), maximum=3)
+        assert control.reschedule_jobs(
+            conn, [job_id], source="test", now=now + timedelta(hours=1), maximum=3
+        ) == [job_id]
         assert jobs.get_job(conn, job_id).status == JobStatus.RESCHEDULED
-        control.kill_job(conn, job_id, source="test", now=now + timedelta(hours=2))
+        assert control.kill_jobs(conn, [job_id], source="test", now=now + timedelta(hours=2))
     assert _cycle(engine, now + timedelta(hours=3), wait_times.WaitTimesState()) == 1
     with database.reading(engine) as conn:
         assert jobs_wait_times.read_waits(conn, job_id) == {"optimizers": 3660, "a pilot": 60}

@@ -77,11 +77,13 @@ class Hand:
 
     def kill(self) -> None:
         with database.writing(self.engine) as conn:
-            control.kill_job(conn, self.job_id, source="alice", now=self.now)
+            assert control.kill_jobs(conn, [self.job_id], source="alice", now=self.now)
 
-    def reschedule(self) -> None:
+    def reschedule(self) -> list[int]:
         with database.writing(self.engine) as conn:
-            control.reschedule_job(conn, self.job_id, source="alice", now=self.now, maximum=3)
+            return control.reschedule_jobs(conn, [self.job_id], source="alice", now=self.now, maximum=3) == [
+                self.job_id
+            ]
 
     def expire(self, now: datetime) -> list[int]:
         with database.writing(self.engine) as conn:
@@ -362,9 +364,8 @@ def test_however_fence_and_report_meet_the_job_ends_once(hand: Hand, engine: Eng
     def play(number: int) -> str:
         try:
             if number == 0:
-                hand.reschedule()
-            else:
-                hand.finish(lease)
+                return "done" if hand.reschedule() else "refused"
+            hand.finish(lease)
         except (StaleLease, IllegalTransition):
             return "refused"
         return "done"

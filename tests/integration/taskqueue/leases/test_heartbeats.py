@@ -96,7 +96,7 @@ def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgres_url: str, now: 
     engine = database.connect(postgres_url)
     plain, killed, stalled, ended, foreign = running = _running(engine, now, 5)
     with database.writing(engine) as conn:
-        control.kill_job(conn, killed.job_id, source="alice", now=now)
+        assert control.kill_jobs(conn, [killed.job_id], source="alice", now=now)
         pilot_reports.finish(conn, ended.lease, PayloadResult(status="Done"), now=now)
         [waiting_id] = queued_jobs.put(conn, now, owner="bob")
         [unbegun] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, waiting_id)], now)
@@ -144,7 +144,7 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: date
 
     def happens(conn: Connection) -> None:
         if end == "kill":
-            control.kill_job(conn, attempt.job_id, source="alice", now=now)
+            assert control.kill_jobs(conn, [attempt.job_id], source="alice", now=now)
         elif end == "finish":
             pilot_reports.finish(conn, attempt.lease, PayloadResult(status="Done"), now=now)
         else:

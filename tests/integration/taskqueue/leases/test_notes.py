@@ -82,7 +82,7 @@ def test_a_killed_job_keeps_its_words_and_takes_parameters(engine: Engine, now: 
     job_id, lease = _running(engine, now)
     note = Note(minor_status="Uploading", parameters={"Node": "n1"})
     with database.writing(engine) as conn:
-        control.kill_job(conn, job_id, source="alice", now=now)
+        assert control.kill_jobs(conn, [job_id], source="alice", now=now)
         assert pilot_reports.note(conn, lease, note, now=now).ending
         job = jobs.get_job(conn, job_id)
         assert (job.status, job.minor_status) == ("Killed", control.KILL_REQUESTED)
@@ -92,7 +92,7 @@ def test_a_killed_job_keeps_its_words_and_takes_parameters(engine: Engine, now: 
 def test_an_attempt_that_others_took_over_stores_nothing(engine: Engine, now: datetime) -> None:
     job_id, lease = _running(engine, now)
     with database.writing(engine) as conn:
-        control.reschedule_job(conn, job_id, source="alice", now=now, maximum=3)
+        assert control.reschedule_jobs(conn, [job_id], source="alice", now=now, maximum=3)
         with pytest.raises(StaleLease):
             pilot_reports.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
         assert descriptions.read_parameters(conn, [job_id]) == {}

@@ -105,7 +105,7 @@ def test_an_empty_task_queue_gives_nothing_and_has_nothing_left(engine: Engine, 
 def test_a_killed_job_is_not_claimed_and_the_next_one_is(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         first, second = queued_jobs.put(conn, now, 2)
-        control.kill_job(conn, first, source="alice", now=now)
+        assert control.kill_jobs(conn, [first], source="alice", now=now)
         [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, second)], now)
         assert claimed.job_id == second
 
@@ -240,7 +240,7 @@ def test_a_kill_and_a_claim_at_once_leave_the_job_killed(engine: Engine, now: da
         for job_id in ids:
             with database.writing(engine) as conn:
                 if number == 0:
-                    control.kill_jobs(conn, [job_id], source="alice", now=now)
+                    assert control.kill_jobs(conn, [job_id], source="alice", now=now)
                 else:
                     queued_jobs.claim(conn, [task_queue], now)
 

@@ -134,7 +134,7 @@ def test_what_is_written_is_what_each_alone_would_write(
 
 
 def _killed(conn: Connection, each: ClaimedJob, now: datetime) -> None:
-    control.kill_job(conn, each.job_id, source="alice", now=now)
+    assert control.kill_jobs(conn, [each.job_id], source="alice", now=now)
 
 
 def _stalled(conn: Connection, each: ClaimedJob, now: datetime) -> None:

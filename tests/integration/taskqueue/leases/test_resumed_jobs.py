@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -160,7 +161,7 @@ def test_a_kill_reaches_the_one_who_came_back(gone: Lost) -> None:
     gone.optimize()
     gone.report("heartbeat")
     with database.writing(gone.engine) as conn:
-        control.kill_job(conn, gone.job_id, source="alice", now=gone.now)
+        assert control.kill_jobs(conn, [gone.job_id], source="alice", now=gone.now)
     assert gone.report("heartbeat") == {"commands": ["kill"]}
 
 
@@ -182,21 +183,13 @@ def _control(what: Callable[..., object]) -> Callable[[Lost], None]:
     def do(gone: Lost) -> None:
         gone.optimize()
         with database.writing(gone.engine) as conn:
-            what(conn, gone.job_id, source="alice", now=gone.now)
+            what(conn, [gone.job_id], source="alice", now=gone.now)
 
     return do
 
 
-def _reschedule(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
-    control.reschedule_job(conn, job_id, source=source, now=now, maximum=9)
-
-
-def _delete(conn: Any, job_id: int, *, source: str, now: datetime) -> None:
-    control.delete_job(conn, job_id, source=source, now=now)
-
-
 def _reschedule_and_optimize(gone: Lost) -> None:
-    _control(_reschedule)(gone)
+    _control(partial(control.reschedule_jobs, maximum=9))(gone)
     gone.optimize()
 
 
@@ -208,10 +201,10 @@ def _force(gone: Lost) -> None:
 _TAKES_AWAY = {
     "another attempt": _another_attempt,
     "another attempt that is over": _another_attempt_that_ended,
-    "a kill": _control(control.kill_job),
-    "a person's reschedule": _control(_reschedule),
+    "a kill": _control(control.kill_jobs),
+    "a person's reschedule": _control(partial(control.reschedule_jobs, maximum=9)),
     "a person's reschedule, and the optimizers": _reschedule_and_optimize,
-    "deletion": _control(_delete),
+    "deletion": _control(control.delete_jobs),
     "an operator": _force,
 }
 
@@ -243,10 +236,10 @@ def test_a_job_that_failed_since_it_was_lost_too_often_goes_back_to_who_comes_ba
 def test_a_failed_job_that_was_rescheduled_or_deleted_by_a_person_does_not_come_back(
     engine: Engine, now: datetime, report: str
 ) -> None:
-    for number, end in enumerate((_reschedule, _delete)):
+    for number, end in enumerate((partial(control.reschedule_jobs, maximum=9), control.delete_jobs)):
         gone = lose(engine, now + number * 2 * HOUR, 1, most=0)
         with database.writing(engine) as conn:
-            end(conn, gone.job_id, source="alice", now=gone.now)
+            end(conn, [gone.job_id], source="alice", now=gone.now)
         with pytest.raises(StaleLease):
             gone.report(report)
 

@@ -169,7 +169,7 @@ def test_a_killed_job_can_still_deliver_after_the_service_was_away(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
     with database.writing(engine) as conn:
-        control.kill_job(conn, running[0], source="alice", now=now)
+        assert control.kill_jobs(conn, [running[0]], source="alice", now=now)
     stored_rows.service_up(engine, now - FAR, now + MINUTE)
     back = now + 61 * MINUTE
     assert not look(engine, back)
