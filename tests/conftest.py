@@ -23,7 +23,7 @@ from examples.servers.redis_server import RedisServer
 from examples.servers.slurm import Slurm
 from taskqueue.db import database
 from tests import debian, tiers
-from tests.support import databases
+from tests.support import databases, left_out
 from tests.support.servers.arc import ArcCe
 from tests.support.servers.grid_engine import GridEngine
 from tests.support.servers.htcondor import HTCondorPool
@@ -38,6 +38,9 @@ settings.register_profile(
 )
 settings.register_profile("random", settings.get_profile("tests"), derandomize=False, print_blob=True)
 settings.load_profile("tests")
+
+#: Tests of plug-ins whose folder was removed.
+collect_ignore_glob = left_out.list_tests()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from pilotage.cli import application
+from tests.support.left_out import needs_every_plugin
 from tests.unit.test_documentation_links import OTHERS, PAGES, PROJECT
 
 #: Code in a line, and lines of blocks of code.
@@ -49,6 +50,7 @@ def find_fault(typed: str) -> str:
     return "; ".join(f"no option {name}: {typed}" for name in used if name not in options and name != "--")
 
 
+@needs_every_plugin
 @pytest.mark.parametrize("page", [*OTHERS, *PAGES], ids=lambda page: str(page.relative_to(PROJECT)))
 def test_what_is_to_be_typed_exists(page: Path) -> None:
     assert [fault for typed in named_commands(page) if (fault := find_fault(typed))] == []

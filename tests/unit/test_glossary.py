@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.left_out import needs_every_plugin
+
 PROJECT = Path(__file__).parents[2]
 GLOSSARY = PROJECT / "docs" / "developer" / "glossary.md"
 PACKAGES = "agents|cs_config|matcher|optimizers|pilotage|requirements|taskqueue"
@@ -63,6 +65,7 @@ def _list_defined(file: Path) -> set[str]:
     return found
 
 
+@needs_every_plugin
 def test_functions_that_the_glossary_names_exist() -> None:
     named = _NAMED.findall(GLOSSARY.read_text())
     assert len(named) > 100
@@ -75,6 +78,7 @@ def test_functions_that_the_glossary_names_exist() -> None:
     assert unknown == []
 
 
+@needs_every_plugin
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_modules_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()

@@ -3,8 +3,10 @@
 import pytest
 
 from docs.reference import generate
+from tests.support.left_out import needs_every_plugin
 
 
+@needs_every_plugin
 @pytest.mark.parametrize("page", generate.WRITERS)
 def test_the_page_is_written_from_the_program(page: str) -> None:
     written = (generate.PAGES / f"{page}.md").read_text(encoding="utf-8")

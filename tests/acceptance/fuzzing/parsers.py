@@ -30,8 +30,6 @@ from optimizers.submit import checking
 from pilotage.fabric.pilot.payload import archives
 from pilotage.fabric.pilot.payload.archives import UnsafeArchive
 from pilotage.fabric.runner import status_files
-from pilotage.plugins.dirac import dialect, jencode
-from pilotage.plugins.formats import ce_ads_import, dirac_import, glidein_factory
 from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.keys import KeyRing
@@ -44,6 +42,7 @@ from tests.acceptance.fuzzing.mutations import Flaw
 from tests.support.factories.archives import tar
 from tests.support.factories.queued_jobs import grid
 from tests.support.factories.submitted_jobs import ANN
+from tests.support.left_out import is_there
 
 _PROJECT = Path(__file__).parents[3]
 #: CPU seconds of one input at most; after which it is ended; and after which its process is, if that fails.
@@ -88,18 +87,35 @@ def list_parsers(directory: Path) -> Iterator[Parser]:
     yield Parser("configuration", validate.parse, [config])
     yield Parser("cfg", lambda text: dirac_text.read_text(text, "x"), [_CFG])
     yield Parser("job cfg", _check_job, _JOB_CFGS)
-    yield Parser("CE ads", partial(_import, ce_ads_import.propose_ads), [ad])
-    yield Parser("factory", partial(_import, glidein_factory.propose_factory), _FACTORIES)
-    yield Parser("DIRAC configuration", partial(_import, dirac_import.propose_dirac), [_DIRAC])
+    if is_there("formats"):
+        yield from _list_parsers_of_formats(ad)
     yield Parser("edits", _check_edits, _EDITS)
     yield Parser("section", _check_section, [_SECTION])
     yield Parser("reports of payloads", _check_reports, _REPORTS)
-    yield Parser("dirac jdl", _check_dirac_jdl, _DIRAC_JDLS)
-    yield Parser("dirac form", lambda text: jencode.read_form(text.encode(errors="replace")), _DIRAC_FORMS)
+    if is_there("dirac"):
+        yield from _list_parsers_of_dirac()
     yield Parser("archive", _Unpacking(directory), list(list_archives()), (UnsafeArchive,))
     tokens = _TokenCheck()
     yield Parser("token", tokens.check, tokens.seeds)
     yield Parser("claims", tokens.check_claims, tokens.claims)
+
+
+def _list_parsers_of_formats(ad: str) -> Iterator[Parser]:
+    from pilotage.plugins.formats import ce_ads_import, dirac_import, glidein_factory
+
+    yield Parser("CE ads", partial(_import, partial(ce_ads_import.propose_ads, site="LCG.X.ch")), [ad])
+    yield Parser("factory", partial(_import, glidein_factory.propose_factory), _FACTORIES)
+    yield Parser("DIRAC configuration", partial(_import, dirac_import.propose_dirac), [_DIRAC])
+
+
+def _list_parsers_of_dirac() -> Iterator[Parser]:
+    from pilotage.plugins.dirac import dialect, jencode
+
+    def check_jdl(text: str) -> None:
+        checking.check_sources(_GRID, ANN, [dialect.read_jdl(text)], check_job=dialect.require_readable)
+
+    yield Parser("dirac jdl", check_jdl, _DIRAC_JDLS)
+    yield Parser("dirac form", lambda text: jencode.read_form(text.encode(errors="replace")), _DIRAC_FORMS)
 
 
 _CFG = """
@@ -204,10 +220,6 @@ _DIRAC_FORMS = (
 )
 
 
-def _check_dirac_jdl(text: str) -> None:
-    checking.check_sources(_GRID, ANN, [dialect.read_jdl(text)], check_job=dialect.require_readable)
-
-
 def _check_job(text: str) -> None:
     for checked in checking.check_sources(_GRID, ANN, [text]):
         json.dumps(dict(checked.submitted.body))
@@ -231,7 +243,7 @@ def _as_utf8(text: str) -> str:
 
 
 def _import(propose: Importer, text: str) -> None:
-    propose(_GRID, {"x": _as_utf8(text)}, site="LCG.X.ch" if propose is ce_ads_import.propose_ads else None)
+    propose(_GRID, {"x": _as_utf8(text)})
 
 
 def _check_edits(text: str) -> None:

@@ -18,7 +18,6 @@ from pilotage.cli import application
 from pilotage.cli.settings import model_with_plugins
 from pilotage.fabric.batch.settings import SystemSettings
 from pilotage.fabric.director.configuration import DirectorQueue
-from pilotage.plugins.dirac.app import SERVICES
 from pilotage.service import app
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +41,7 @@ def find_names() -> frozenset[str]:
             *(f"parameter {each.name}" for each in parameters.KNOWN),
             *_walk_schema("director queues", DirectorQueue.model_json_schema(by_alias=True)),
             *_walk_schema("batch system", SystemSettings.model_json_schema(by_alias=True)),
-            *(f"dirac {path[1:]}.{name}" for path, methods in SERVICES.items() for name in methods),
+            *_list_dirac_methods(),
             *(f"python pilotage.{name}" for name in pilotage.__all__),
             *_list_entry_points(),
         ]
@@ -88,6 +87,12 @@ def _walk(
     for name, each in part.get("properties", {}).items():
         yield f"{path}/{name}"
         yield from _walk(f"{path}/{name}", each, defined, above)
+
+
+def _list_dirac_methods() -> Iterator[str]:
+    from pilotage.plugins.dirac.app import SERVICES  # a plug-in, which may be left out
+
+    return (f"dirac {path[1:]}.{name}" for path, methods in SERVICES.items() for name in methods)
 
 
 def _list_entry_points() -> Iterator[str]:

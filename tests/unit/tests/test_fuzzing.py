@@ -9,11 +9,14 @@ import pytest
 from requirements.errors import InvalidInput, Problem
 from tests.acceptance.fuzzing import mutations, parsers
 from tests.acceptance.fuzzing.parsers import Parser
+from tests.support.left_out import is_there
 
 _INPUTS = int(os.environ.get("PILOTAGE_HOSTILE_INPUTS", "400"))
 _NAMES = (
-    *("job", "expression", "ad", "yaml", "configuration", "cfg", "job cfg", "CE ads", "factory"),
-    *("DIRAC configuration", "edits", "section", "reports of payloads", "dirac jdl", "dirac form"),
+    *("job", "expression", "ad", "yaml", "configuration", "cfg", "job cfg"),
+    *(("CE ads", "factory", "DIRAC configuration") if is_there("formats") else ()),
+    *("edits", "section", "reports of payloads"),
+    *(("dirac jdl", "dirac form") if is_there("dirac") else ()),
     *("archive", "token", "claims"),
 )
 

@@ -1,8 +1,10 @@
 """What the page on stability promises: no name of commands, HTTP, configuration and the like goes away."""
 
 from tests.support.documents import stable_names
+from tests.support.left_out import needs_every_plugin
 
 
+@needs_every_plugin
 def test_no_stable_name_is_gone() -> None:
     """One that has to go first has the releases in which it is deprecated, and then leaves the list."""
     assert sorted(stable_names.read_listed() - stable_names.find_names()) == []

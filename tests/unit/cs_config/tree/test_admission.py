@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -7,7 +6,6 @@ from cs_config import validate
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.admission import Admission
 from cs_config.tree.configuration import Configuration
-from pilotage.plugins.formats import ce_ads_import
 
 TREE = """\
 Resources:
@@ -137,18 +135,3 @@ def test_what_is_no_safe_expression_is_no_configuration(text: str, wrong: str) -
 def _one(parameters: str) -> str:
     body = parameters if parameters.startswith("{") else f"{{{parameters}}}"
     return f"Resources:\n  Sites:\n    S:\n      CEs:\n        C:\n          Queues: {{q: {body}}}\n"
-
-
-def test_the_ce_ad_of_the_document_admits_its_own_vo_only() -> None:
-    ad = (Path(__file__).parents[3] / "data" / "glue_ce.ad").read_text()
-    empty = validate.parse("Resources: {}\n")
-    proposal = ce_ads_import.propose_ads(empty, {"ce.ad": ad}, site="EGEE.Milano.it")
-    config = validate.parse(proposal.text)
-    [address] = config.addresses
-    queue = config.admission(address, "egee")
-    assert queue is not None
-    assert [each.name for each in queue.conditions] == ["AuthorizationCheck", "CloseOutputSECheck"]
-    assert queue.admits({"virtualorganisation": "EGEE", "certificatesubject": "/CN=A"})
-    assert queue.admits({"virtualorganisation": "egee", "outputse": "gridftp05.cern.ch"})
-    assert not queue.admits({"virtualorganisation": "egee", "outputse": "elsewhere.org"})
-    assert not queue.admits({"virtualorganisation": "cms", "certificatesubject": "/CN=A"})

@@ -6,7 +6,7 @@ import pytest
 from typer.main import get_command
 
 from pilotage.cli import application
-from pilotage.plugins.batch_check import command as batch_command
+from tests.support.left_out import is_there
 
 
 def commands(command: object, path: str) -> Iterator[tuple[str, object]]:
@@ -18,10 +18,11 @@ def commands(command: object, path: str) -> Iterator[tuple[str, object]]:
         yield from commands(each, f"{path} {name}")
 
 
-EVERY = {
-    **dict(commands(get_command(application.application()), "pilotage")),
-    "pilotage-batch-check": get_command(batch_command._application()),
-}
+EVERY = dict(commands(get_command(application.application()), "pilotage"))
+if is_there("batch_check"):
+    from pilotage.plugins.batch_check import command as batch_command
+
+    EVERY["pilotage-batch-check"] = get_command(batch_command._application())
 
 
 @pytest.mark.parametrize("words", EVERY)
@@ -53,7 +54,7 @@ def test_an_option_without_a_value_shows_no_type(capsys: pytest.CaptureFixture[s
     assert "bool" not in text
 
 
-@pytest.mark.parametrize("words", ["job submit", "job kill", "config set", "hook add", "agent"])
+@pytest.mark.parametrize("words", ["job submit", "job kill", "config set", "agent"])
 def test_an_argument_shows_its_name_without_a_type(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         application.main([*words.split(), "--help"])

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import InvalidDirector
 from pilotage.fabric.director.targets import DirectorOptions, DirectorTargets, QueueTarget, TargetGroup
 from pilotage.fabric.pilot import arguments
-from pilotage.plugins.arc.arc import ArcSettings
 
 FARM = {"kind": "slurm", "directory": "/shared"}
 HERE = {"kind": "local", "directory": "/here", "cores": 2, "memory": 4000}
@@ -36,10 +34,6 @@ SSH = {"host": "head", "user": "grid", "key": "/k", "known_hosts": "/h"}
 SCHEDD = {"name": "ce01.x.org", "token_file": "/t"}
 
 
-def ce(**more: Any) -> dict[str, Any]:
-    return {"systems": {"ce": {"kind": "arc", "ce": {"url": "https://ce.example.org/arex", **more}}}}
-
-
 def pbs() -> dict[str, Any]:
     return dict(dialect.shipped_content("pbs"))
 
@@ -52,17 +46,6 @@ def test_a_site_changes_what_differs_of_a_shipped_dialect() -> None:
     assert isinstance(system, DialectSettings)
     assert system.dialect.listing.command == ("qstat", "-f", "-w")
     assert system.dialect.listing.states["Q"] == "waiting"
-
-
-def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
-    systems = ce(certificate="/proxy", authorities="/etc/grid-security/certificates")["systems"]
-    queues = [{"queue": "LCG.A.org/ce1/long", "system": "ce"}]
-
-    system = configuration.read_file(said(systems=systems, queues=queues), "d.yaml").systems["ce"]
-
-    assert isinstance(system, ArcSettings)
-    assert system.ce.certificate == Path("/proxy")
-    assert system.job_directory is None
 
 
 def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
@@ -109,7 +92,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ),
         (
             {"systems": {"farm": {"kind": "slrum", "directory": "/a"}}},
-            "systems/farm/kind: no such kind of batch system is installed, only arc, command, gridengine, ",
+            "systems/farm/kind: no such kind of batch system is installed, only ",
         ),
         (
             {"systems": {"farm": {"kind": "command", "directory": "/a"}}},
@@ -123,11 +106,6 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             {"systems": {"farm": {"kind": "pbs", "directory": "/a", "dialect": {"listing": {"comand": []}}}}},
             "systems/farm/dialect/listing/comand: unknown setting, did you mean command?",
         ),
-        (ce(url="http://ce.example.org/arex", token_file="/t"), "systems/ce/ce/url: String should match"),
-        (ce(), "systems/ce/ce: a CE needs a token_file, or a certificate with its key"),
-        (ce(token_file="/t", key="/k"), "there is a key without its certificate"),
-        (ce(token_fiel="/t"), "unknown setting, did you mean token_file?"),
-        ({"systems": {"ce": {"kind": "arc", "directory": "/a"}}}, "systems/ce/ce: Field required"),
         (
             {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
             "systems/farm/ssh: only systems of the kind command, gridengine, htcondor, lsf, pbs, slurm have",
@@ -229,11 +207,11 @@ def test_former_names_of_settings_go_on_working() -> None:
 
 def test_pilots_hide_directories_and_secrets_of_their_director_and_the_file_wins() -> None:
     ssh = {**SSH, "key": "/etc/pilotage/ssh/id"}
-    ce = {"url": "https://ce.example.org/arex", "certificate": "/etc/grid-security/cert.pem"}
+    schedd = {"name": "ce01.x.org", "token_file": "/etc/condor/ce.token"}
     systems = {
         "farm": {**FARM, "ssh": ssh},
         "here": HERE,
-        "ce": {"kind": "arc", "ce": ce},
+        "ce": {"kind": "htcondor", "directory": "/var/lib/ce", "schedd": schedd},
     }
     vos = {"cms": {"token_file": "/etc/pilotage/cms.token"}, "atlas": {"token_file": "/etc/atlas.token"}}
     told = configuration.read_file(said(systems=systems, vos=vos, pilot=["--isolation=none"]), "d.yaml")
@@ -245,7 +223,7 @@ def test_pilots_hide_directories_and_secrets_of_their_director_and_the_file_wins
         "--hide=/etc/pilotage",  # a token that is replaced would not stay hidden
         "--hide=/etc/atlas.token",
         "--hide=/etc/pilotage/ssh",
-        "--hide=/etc/grid-security/cert.pem",  # beside it are the authorities
+        "--hide=/etc/condor",
     )
     words = (*configuration.isolation_words(told), *told.pilot)
     assert arguments.find_isolation(words) == "none"

@@ -9,14 +9,12 @@ import pytest
 from pilotage.fabric.batch.htcondor import HTCondorSettings
 from pilotage.fabric.director import configuration
 from pilotage.fabric.director.configuration import DirectorFile, InvalidDirector
-from pilotage.plugins.arc.arc import ArcSettings
 
 HTCONDOR = {
     "kind": "htcondor",
     "directory": "/var/lib/pilots/{ce}",
     "schedd": {"name": "{ce}", "collector": "{endpoint}", "token_file": "/etc/pilotage/ce.token"},
 }
-ARC = {"kind": "arc", "ce": {"url": "https://{endpoint}/arex", "token_file": "/etc/pilotage/ce.token"}}
 SLURM = {"kind": "slurm", "directory": "/shared/pilots"}
 
 
@@ -40,15 +38,14 @@ GRID: Mapping[str, Mapping[str, object]] = {
 
 
 def test_each_ce_gets_a_system_of_its_type_with_its_endpoint() -> None:
-    told = read({}, {"HTCondorCE": HTCONDOR, "arex": ARC, "Slurm": SLURM})
+    told = read({"site": ["OSG.A.us", "LCG.C.it"]}, {"HTCondorCE": HTCONDOR, "slurm": SLURM})
 
     made = configuration.add_tree_queues(told, GRID, "director.yaml")
 
     assert [(each.queue, each.system, each.batch_queue, each.flags) for each in made.queues] == [
         ("OSG.A.us/ce1.a.us/one", "ce1.a.us", "htcondor", ()),
         ("OSG.A.us/ce2.a.us/two", "ce2.a.us", "osg", ()),
-        ("LCG.B.ch/arc.b.ch/long", "arc.b.ch", None, ("ENV/PROXY", "ENV/GPU 1")),
-        ("LCG.C.it/slurm/short", "Slurm", "s", ()),
+        ("LCG.C.it/slurm/short", "slurm", "s", ()),
     ]
     one = made.systems["ce1.a.us"]
     assert isinstance(one, HTCondorSettings)
@@ -57,10 +54,7 @@ def test_each_ce_gets_a_system_of_its_type_with_its_endpoint() -> None:
         *("ce1.a.us", "ce1.a.us:9000"),
         Path("/var/lib/pilots/ce1.a.us"),
     )
-    arc = made.systems["arc.b.ch"]
-    assert isinstance(arc, ArcSettings)
-    assert arc.ce.url == "https://arc.b.ch/arex"
-    assert set(made.systems) == {"ce1.a.us", "ce2.a.us", "arc.b.ch", "Slurm"}
+    assert set(made.systems) == {"ce1.a.us", "ce2.a.us", "slurm"}
 
 
 def test_a_selection_takes_sites_and_ces_by_name() -> None:
