@@ -7,11 +7,12 @@ Source: the match-making specification of DiracX, v0.2, sections 5 and 7.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from requirements import tag_expression
 from requirements.cpu_levels import LEVELS
+from requirements.errors import did_you_mean
 
 #: Attribute and message.
 Conflict = tuple[str, str]
@@ -27,6 +28,13 @@ NO_ARCHITECTURE: Final = "unstated"
 _SM: Final = re.compile(r"sm_([1-9][0-9]{1,3})")
 _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
 _OTHER_ARCHITECTURE: Final = "arch:"
+#: Words of the tags whose prefix the specification reserves; those of `cvmfs:` and `arch:` are names.
+RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
+    "os": ("el9", "el10", "ubuntu22", "ubuntu24", "ubuntu26", "debian12"),
+    "network": ("10gbe", "25gbe", "100gbe", "infiniband", "lhcopn", "lhcone", "wan-degraded"),
+    "hostfeat": ("fuse_overlayfs", "io_uring", "ptrace", "net_admin", "nested_userns"),
+    "gpu": ("opportunistic-cpu-ok",),
+}
 #: Attributes whose defaults count together, where a job states none of them.
 _TOGETHER: Final = (
     frozenset({"processors", "min_processors", "max_processors"}),
@@ -136,6 +144,18 @@ def _check_tags(expression: str) -> Iterator[Conflict]:
         for field, pattern in _OF_FIELDS.items():
             if pattern.fullmatch(tag):
                 yield "tag_expression", f"{tag}: has a field of its own, {field}"
+
+
+def list_unknown_tags(expression: str, known: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    """The tags with a reserved prefix whose word is none of its own, each with the one probably meant.
+
+    `known` are further tags that a VO uses.
+    """
+    words = {f"{prefix}:{word}" for prefix, words in RESERVED.items() for word in words}.union(known)
+    for tag in sorted(tag_expression.list_tags(expression) - words):
+        prefix = tag.partition(":")[0]
+        if tag != prefix and prefix in RESERVED:
+            yield tag, did_you_mean(tag, sorted(each for each in words if each.startswith(f"{prefix}:")))
 
 
 def _has_own_architecture(expression: str) -> bool:

@@ -124,6 +124,8 @@ class JobDescriptionOptions(Options):
     """offered: jobs with a document or keyword of the [specification](../reference/matching-specification.md)
     follow it; required: all do."""
 
+    known_tags: Texts = ()
+    """Further tags with a reserved prefix, such as `os:el8`: no submission warns of them."""
     extra: Texts = ()
     """Further top-level keywords that are kept as they are."""
     allowed_job_types: Texts = ()

@@ -59,6 +59,7 @@ class Accepted:
     )  #: pools without a known eligible queue, one job of each
     #: Different requirements of the jobs with their VO, of very many the first.
     asked: Sequence[tuple[str, Requirements]] = ()
+    tags: Sequence[tuple[str, str]] = ()  #: their expressions over tags with their VO, of very many the first
     is_repeated: bool = False  #: they were stored before, under the same key
 
 
@@ -301,11 +302,17 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         for whose, member in new.members
         if (requirements := member.description.requirements) is not None
     )
+    tags = (
+        (whose.vo, expression)
+        for whose, member in new.members
+        if (expression := member.description.tag_expression)
+    )
     return Accepted(
         job_ids=list(job_ids),
         due=by_status[JobStatus.RECEIVED],
         stuck=stuck,
         asked=tuple(dict.fromkeys(islice(asked, _MOST_ASKED))),
+        tags=tuple(dict.fromkeys(islice(tags, _MOST_ASKED))),
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),

@@ -46,7 +46,7 @@ from pilotage.service.models.explain import (
     QueueExplanation,
 )
 from pilotage.service.services import Services
-from requirements import canonical, versions
+from requirements import canonical, specification, versions
 from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
@@ -215,7 +215,28 @@ _MOST_EXPRESSIONS = 1000
 
 def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
     """Warnings of the jobs of a submission, which are stored."""
-    return [*_warn_of_unquoted_versions(parts, accepted.asked), *_warn_of_stuck_jobs(parts, accepted.stuck)]
+    return [
+        *_warn_of_unquoted_versions(parts, accepted.asked),
+        *_warn_of_unknown_tags(parts, accepted.tags),
+        *_warn_of_stuck_jobs(parts, accepted.stuck),
+    ]
+
+
+def _warn_of_unknown_tags(parts: Services, expressions: Sequence[tuple[str, str]]) -> list[str]:
+    """Warnings of tags with a reserved prefix and another word, which pilots hardly offer."""
+    config = parts.live.current
+
+    def warn() -> list[str]:
+        wrong = (
+            f"{tag}: unknown word of a reserved prefix{f', did you mean {meant}?' if meant else ''}"
+            for vo, expression in expressions
+            for tag, meant in specification.list_unknown_tags(
+                expression, options_for(config, vo).job_description.known_tags
+            )
+        )
+        return list(islice(dict.fromkeys(wrong), _MOST_WARNINGS))
+
+    return parts.advisor.find("warn of unknown tags of submitted jobs", warn) if expressions else []
 
 
 def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requirements]]) -> list[str]:

@@ -347,6 +347,7 @@ def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: 
     together = Accepted(
         job_ids=[done[job_id] for job_id in wanted if job_id in done],
         asked=[asked for each in stored for asked in each.asked],
+        tags=[tags for each in stored for tags in each.tags],
         stuck={pool: job_id for each in stored for pool, job_id in each.stuck.items()},
     )
     return Copies(accepted=together, refused=missing | refused)

@@ -11,9 +11,12 @@ from cs_config import validate
 from cs_config.options.operations import options_for
 from matcher import conditions
 from matcher.claim.allotment import SlotAllotment
+from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request
 from optimizers.description.description import parse_description
+from requirements import specification
+from requirements.column_index import SingleItem
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
@@ -273,3 +276,22 @@ def test_a_node_document_names_each_missing_and_unknown_field() -> None:
     for path in ("wall_time: is missing", "gpu/vendor: is missing", "cpu/num_nodes: is missing"):
         assert path in messages
     assert "cpu/architektur: is unknown, did you mean architecture?" in messages
+
+
+@pytest.mark.parametrize("scenario", read_scenarios(), ids=lambda each: each.name)
+def test_an_explanation_has_a_condition_for_each_refusal(scenario: SpecificationScenario) -> None:
+    asked, resource = ask(scenario.job), offer(scenario.node)
+    unmet = {
+        part.condition.name
+        for part in list_conditions(JobDemand(asked=asked))
+        if isinstance(part, ClassCondition)
+        and not part.condition.select(SingleItem(part.isolated, conditions.COLUMNS), resource)
+    }
+    assert unmet == set(conditions.refusals(asked, resource, ()))
+
+
+def test_a_tag_with_a_reserved_prefix_has_one_of_its_words() -> None:
+    found = specification.list_unknown_tags(
+        "os:el9 | os:debain12 & cvmfs:any & lhcb:x & ~os:el8 & os", ["os:el8"]
+    )
+    assert list(found) == [("os:debain12", "os:debian12")]

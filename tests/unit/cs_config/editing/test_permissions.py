@@ -159,7 +159,8 @@ def test_a_vo_lowers_its_limit_of_pilots_and_never_lifts_it():
 OPTIONS_OF_VO = {
     "JobTypes",
     *(f"JobDescription/{name}" for name in ("Extra", "AllowedJobTypes", "MaxInputData", "MaxParametricJobs")),
-    *("JobDescription/Specification", "JobDescription/Clamp", "JobDescription/Declared", "JobPath/Chain"),
+    *("JobDescription/Specification", "JobDescription/KnownTags"),
+    *("JobDescription/Clamp", "JobDescription/Declared", "JobPath/Chain"),
     *("JobScheduling/taskQueueCPUTimeIntervals", "JobScheduling/NarrowSites"),
     *("JobScheduling/RejectUnmatchable", "JobScheduling/AllowInvalidSites", "JobScheduling/MaxRescheduling"),
     *("JobScheduling/RescheduleDelays", "JobScheduling/EnableSharesCorrection"),

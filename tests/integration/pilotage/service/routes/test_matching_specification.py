@@ -44,3 +44,10 @@ def take(pilot: Any, scenario: SpecificationScenario) -> list[int]:
     for match in answer.json()["matches"]:
         assert match["description"]["requirements"] == scenario.job
     return [match["job_id"] for match in answer.json()["matches"]]
+
+
+def test_a_misspelt_word_of_a_reserved_prefix_is_a_warning(configured: Service) -> None:
+    cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}
+    job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu, "tags": "os:debain12"}}
+    answer = configured.user().post("/api/v1/jobs", json={"jobs": [job]}).json()
+    assert answer["warnings"] == ["os:debain12: unknown word of a reserved prefix, did you mean os:debian12?"]
