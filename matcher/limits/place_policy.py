@@ -71,6 +71,10 @@ class PlacePolicy:
         self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
         self._conditions = [each for each in conditions if not vos or any(map(each.rule.counts, vos))]
+        #: whether a limit on cores may count the jobs
+        self.bounds_cores = any(
+            isinstance(each, RunningLimitState) and each.limit.cores is not None for each in self._conditions
+        )
         self._banned = banned
         self._refused: tuple[JobKind, ...] = ()  # job groups that the throttles refuse in their current state
         self.refused: str | None = BANNED if banned else None  #: reason code, once a job was refused
@@ -82,13 +86,6 @@ class PlacePolicy:
         """Whether a new rule does not admit jobs yet; it will soon."""
         return not all(each.opened for each in self._standing) or any(
             isinstance(each, RunningLimitState) and not each.opened for each in self._conditions
-        )
-
-    @property
-    def bounds_cores(self) -> bool:
-        """Whether a limit on cores may count its jobs."""
-        return any(
-            isinstance(each, RunningLimitState) and each.limit.cores is not None for each in self._conditions
         )
 
     @property

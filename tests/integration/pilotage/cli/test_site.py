@@ -22,7 +22,7 @@ THROTTLE = "Throttle: {Policy: brokering, MaxJobs: 5, MaxSubmittingJobs: 2}"
 LIMITS = """
     JobScheduling:
       RunningLimit:
-        LCG.A.org: {JobType: {Merge: 1}}
+        LCG.A.org: {JobType: {Merge: 1, User: {count: 7, cores: 90}, Stage: {cores: 4}}}
         AllSites: {VO: {dune: {Curb: 10, Max: 20, Interval: 30}}}
       MatchingDelay: {LCG.A.org: {JobGroup: {g: 30}, Burst: {JobGroup: {g: 2}}}}
 """
@@ -135,10 +135,14 @@ def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.
     assert ask(gateway)["reason"] == "limits"
     status, out, _ = run("limits", SITE, "--json")
     shown = json.loads(out)["limits"]
-    by_option = {each["option"]: each for each in shown if each["scope"] == SITE}
-    running, delay = by_option["RunningLimit"], by_option["MatchingDelay"]
+    by_value = {each["value"]: each for each in shown if each["scope"] == SITE}
+    running, delay = by_value["Merge"], by_value["g"]
     assert status == 0
     assert (running["value"], running["most"], running["there"], running["full"]) == ("Merge", 1, 1, True)
+    bounds = [
+        [by_value[value][name] for name in ("most", "most_cores", "cores")] for value in ("User", "Stage")
+    ]
+    assert bounds == [[7, 90, 0], [None, 4, 0]]
     assert (delay["value"], delay["seconds"], delay["burst"], delay["full"]) == ("g", 30.0, 2, False)
     _, out, _ = run("limits", SITE)
     for word in (
@@ -150,6 +154,9 @@ def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.
         "room for 1",
         "AllSites",
         "20 at a time, from 10 on",
+        "7 and 90 cores at a time",
+        "4 cores at a time",
+        "0 with 0 cores there",
     ):
         assert word in out
 

@@ -11,6 +11,7 @@ from tests.support.service import CONFIG, Service
 pytestmark = pytest.mark.debian("chromium")
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+LIMITS = "      RunningLimit: {JobType: {Merge: {count: 50, cores: 400}, Stage: {cores: 8}}}\n"
 THROTTLE = "      Throttle: {Policy: level2, MaxJobs: 20, MaxSubmittingAndOutputGatheringJobs: 5}\n"
 SITE, OTHER, QUEUE = "LCG.A.org", "LCG.B.org", "LCG.A.org/ce1/long"
 WITHOUT_VOS = """\
@@ -22,7 +23,7 @@ WITHOUT_VOS = """\
 
 @pytest.fixture(scope="module")
 def grid(service: Service) -> Service:
-    text = CONFIG.replace("    LCG.A.org:\n", f"    LCG.A.org:\n{THROTTLE}", 1)
+    text = CONFIG.replace("    LCG.A.org:\n", f"    LCG.A.org:\n{THROTTLE}{LIMITS}", 1)
     service.configure(text.replace("    LCG.B.org:\n", f"{WITHOUT_VOS}    LCG.B.org:\n", 1))
     jobs = [{"Executable": "x", "Requirements": {"Memory": memory}} for memory in (2000, 9000, 9000)]
     assert service.user(vo="cms").post("/api/v1/jobs", json={"jobs": jobs}).status_code == 201
@@ -102,6 +103,18 @@ def test_a_throttle_is_shown_as_limit_reported_and_reserved(grid: Service, signe
     bar = told.get_by_role("img", name="CurrentJobs: 12 of 20", exact=True)
     assert bar.locator("rect.gauge-reported").get_attribute("width") == "60.0"
     picture(page, "sites/site")
+
+
+def test_a_limit_is_shown_in_jobs_and_in_cores(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    both = page.get_by_role("row").filter(has_text="JobType Merge")
+    expect(both).to_contain_text("50 and 400 cores at a time")
+    expect(both).to_contain_text("0 there")
+    expect(both).to_contain_text("0 cores")
+    cores = page.get_by_role("row").filter(has_text="JobType Stage")
+    expect(cores).to_contain_text("8 cores at a time")
+    expect(cores).to_contain_text("room")
 
 
 def test_the_tree_tells_effective_parameters_with_where_they_come_from(grid: Service, signed_in: SignedIn):
