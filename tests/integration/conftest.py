@@ -1,14 +1,17 @@
 """What tests of pilots and of the matching share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from matcher.limits import compiled_rules
 from optimizers.workers import rq
 from pilotage.service.auth.oidc import discovery
 from taskqueue.db import notify
 from tests.support.fakes.lease_server import LeaseServer
+from tests.support.service import CONFIG, Service, running
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +34,11 @@ def server() -> Iterator[LeaseServer]:
     """A service that knows what each pilot said, without a database behind it."""
     with LeaseServer() as made:
         yield made
+
+
+@pytest.fixture
+def service(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Iterator[Service]:
+    """A service, with the configuration that a mark `config` has."""
+    mark = request.node.get_closest_marker("config")
+    with running(engine, tmp_path / "service", mark.args[0] if mark else CONFIG) as service:
+        yield service

@@ -1,12 +1,16 @@
 """Plug-ins are tested with the fixtures of the program."""
 
-from tests.integration.conftest import _new_rules_are_counted_in_one_call, _other_servers_have_time, server
+from tests.integration.conftest import (
+    _new_rules_are_counted_in_one_call,
+    _other_servers_have_time,
+    server,
+    service,
+)
 from tests.integration.pilotage.conftest import (
     _rates_gain_nothing,
     any_engine,
     config_text,
     database_url,
-    service,
 )
 from tests.unit.cs_config.conftest import osg_path, osg_text
 

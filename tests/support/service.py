@@ -7,7 +7,7 @@ import shutil
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -125,6 +125,12 @@ class Service:
             pilots.record_contact(conn, stamp=stamp, vo=vo, queue=None, now=utc_now())
             stored_rows.force_pilot(conn, stamp, processors=processors)
         return self.as_role("pilot", vo=vo, queue=queue, stamp=stamp)
+
+    def submit(self, *jobs: Mapping[str, Any], user: str = "ada", vo: str = "cms") -> list[int]:
+        """Submit jobs as this user; their ids."""
+        answer = self.user(user, vo).post("/api/v1/jobs", json={"jobs": jobs})
+        assert answer.status_code == 201, answer.text
+        return list(answer.json()["job_ids"])
 
     def lose_first_output(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Lose the commit of the first output, which was confirmed before; the leases of all uploads."""

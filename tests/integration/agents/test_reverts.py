@@ -1,7 +1,6 @@
 """Temporary changes of the configuration: an agent restores what was there, unless somebody changed it."""
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from agents import reverts
 from agents.reverts import RevertsResult
 from cs_config.versions import store
 from taskqueue.db import clock, database
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 TREE = """
 Resources:
@@ -24,13 +23,8 @@ Resources:
 Registry: {VO: {cms: {}, dune: {}}, Groups: {cms_a: {VO: cms, JobShare: 100}, cms_b: {VO: cms, JobShare: 5}}}
 Operations: {cms: {Limits: {JobShares: 2000}}}
 """
+pytestmark = pytest.mark.config(TREE)
 CE = "Resources/Sites/LCG.A.org/CEs/ce1"
-
-
-@pytest.fixture
-def service(engine: Engine, tmp_path: Path):
-    with running(engine, tmp_path, TREE) as service:
-        yield service
 
 
 def change(client: Any, values: dict[str, Any], hours: float | None = 6, **more: Any) -> dict[str, Any]:

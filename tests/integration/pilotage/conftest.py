@@ -1,6 +1,5 @@
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +7,7 @@ from sqlalchemy import Engine
 
 from examples.servers.postgres import Postgres
 from tests.support import databases
-from tests.support.service import CONFIG, Service, running
+from tests.support.service import CONFIG
 
 
 @pytest.fixture
@@ -20,12 +19,6 @@ def database_url(request: pytest.FixtureRequest) -> str:
     """
     url: str = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
     return url
-
-
-@pytest.fixture
-def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
-    with running(engine, tmp_path, CONFIG) as service:
-        yield service
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

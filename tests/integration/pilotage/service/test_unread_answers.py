@@ -52,10 +52,7 @@ def _write(method: str, path: str, *headers: str, body: bytes = b"") -> bytes:
 
 
 def _submit(service: Service) -> int:
-    job = {"Executable": "x", "Arguments": "x" * _LONG}
-    answer = service.user().post("/api/v1/jobs", json={"jobs": [job]}).raise_for_status()
-    job_id: int = answer.json()["job_ids"][0]
-    return job_id
+    return service.submit({"Executable": "x", "Arguments": "x" * _LONG})[0]
 
 
 def _prepare(service: Service, what: str) -> bytes:

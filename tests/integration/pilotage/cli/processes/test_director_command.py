@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -20,19 +19,10 @@ from pilotage.cli.processes.director import DirectorProcess
 from pilotage.client.api import ServiceAway
 from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
 from pilotage.service.services import utc_now
-from taskqueue.db import database
 from tests.support.processes import PILOTAGE
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
-
-
-@pytest.fixture
-def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path, CONFIG) as service:
-        yield service
-    engine.dispose()
 
 
 CONFIG = """
@@ -42,6 +32,7 @@ Resources:
 Registry:
   VO: {cms: {}}
 """
+pytestmark = pytest.mark.config(CONFIG)
 
 
 def run(service: Service, directory: Path, *words: str, **queue: Any) -> "subprocess.CompletedProcess[str]":

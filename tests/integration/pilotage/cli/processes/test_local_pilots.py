@@ -8,8 +8,7 @@ import pytest
 from examples.servers.starting import wait_until
 from pilotage.cli.processes.local_pilots import LocalPilots, PilotHost
 from pilotage.fabric.cycle_summaries import DirectorSummary
-from taskqueue.db import database
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 CONFIG = """
 Resources:
@@ -26,16 +25,9 @@ Resources:
 Registry:
   VO: {cms: {}, dune: {}}
 """
+pytestmark = pytest.mark.config(CONFIG)
 #: A second queue, for another VO.
 MORE = CONFIG.replace("{large:", "{small: {VO: [dune], CPUTime: 1000}, large:")
-
-
-@pytest.fixture
-def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path, CONFIG) as service:
-        yield service
-    engine.dispose()
 
 
 @pytest.fixture
@@ -66,10 +58,7 @@ def cycle(pilots: LocalPilots, seconds: list[float]) -> DirectorSummary:
 
 def submit(service: Service, number: int = 1, **more: object) -> list[int]:
     job = {"Executable": "/bin/sleep", "Arguments": "600", "NumberOfProcessors": 512, **more}
-    answer = service.user().post("/api/v1/jobs", json={"jobs": [job] * number})
-    assert answer.status_code == 201, answer.text
-    ids: list[int] = answer.json()["job_ids"]
-    return ids
+    return service.submit(*[job] * number)
 
 
 def statuses(service: Service) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """Real pilots at a real service."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -42,14 +41,7 @@ Operations:
 Registry:
   VO: {cms: {}}
 """
-
-
-@pytest.fixture
-def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path / "service", CONFIG) as made:
-        yield made
-    engine.dispose()
+pytestmark = pytest.mark.config(CONFIG)
 
 
 @pytest.fixture

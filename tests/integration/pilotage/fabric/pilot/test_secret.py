@@ -3,19 +3,17 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from pilotage.client.api import ServiceClient
 from pilotage.fabric import bundle, node_script
 from pilotage.fabric.node_script import PilotScript
 from tests.support.fakes.lease_server import SECRET, TOKEN, LeaseServer, Refusal
 from tests.support.pilot_process import PilotProcess, files_of, run
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 CONFIG = """
 Resources:
@@ -27,6 +25,7 @@ Operations:
 Registry:
   VO: {cms: {}}
 """
+pytestmark = pytest.mark.config(CONFIG)
 QUEUE = "LCG.Test.org/ce01/long"
 TWIN = 5
 #: Looks for what it should not find: its environment, the command lines of its ancestors, the pilot's files.
@@ -40,12 +39,6 @@ done
 grep -rs . {spool}
 true
 """
-
-
-@pytest.fixture
-def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
-    with running(engine, tmp_path / "service", CONFIG) as made:
-        yield made
 
 
 @pytest.fixture
@@ -196,11 +189,7 @@ def start(file: Path) -> subprocess.Popen[str]:
 
 
 def submit(service: Service, command: str) -> int:
-    answer = service.user().post(
-        "/api/v1/jobs", json={"jobs": [{"Executable": "/bin/sh", "Arguments": ["-c", command]}]}
-    )
-    assert answer.is_success, answer.text
-    return int(answer.json()["job_ids"][0])
+    return service.submit({"Executable": "/bin/sh", "Arguments": ["-c", command]})[0]
 
 
 def test_of_two_starts_of_a_script_one_is_the_pilot_and_the_other_its_twin(

@@ -36,11 +36,8 @@ def cms(service: Service, signed_in: SignedIn) -> Page:
 
 
 def submit(service: Service, vo: str, memory: int, count: int) -> list[int]:
-    shell = pilot_process.shell("echo done")
-    jobs = [{**shell, "JobName": HOSTILE, "Requirements": {"Memory": memory}}] * count
-    answer = service.user(vo=vo).post("/api/v1/jobs", json={"jobs": jobs})
-    assert answer.status_code == 201, answer.text
-    return list(answer.json()["job_ids"])
+    job = {**pilot_process.shell("echo done"), "JobName": HOSTILE, "Requirements": {"Memory": memory}}
+    return service.submit(*[job] * count, vo=vo)
 
 
 def fill(page: Page, path: str, value: str) -> None:

@@ -12,9 +12,7 @@ pytestmark = pytest.mark.debian("chromium")
 
 
 def _submit(service: Service, **job: Any) -> int:
-    answer = service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "/bin/true", **job}]})
-    job_id: int = answer.raise_for_status().json()["job_ids"][0]
-    return job_id
+    return service.submit({"Executable": "/bin/true", **job})[0]
 
 
 def test_a_job_that_no_queue_fits_shows_what_excludes_them_and_what_helps(

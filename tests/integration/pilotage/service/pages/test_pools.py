@@ -19,8 +19,7 @@ def grid(service: Service) -> Service:
 
 
 def _submit(service: Service, user: str, vo: str, *asked: dict[str, object]) -> None:
-    jobs = [{"Executable": "x", "Requirements": each} for each in asked]
-    service.user(user, vo).post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()
+    service.submit(*({"Executable": "x", "Requirements": each} for each in asked), user=user, vo=vo)
 
 
 def test_pools_say_what_is_asked_where_it_leads_and_who_waits(grid: Service, signed_in: SignedIn):

@@ -1,12 +1,8 @@
 """Queues that ask who a job is, over HTTP: the document's own checks, with the identity of its token."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from sqlalchemy import Engine
 
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 CONFIG = """
 Resources:
@@ -30,20 +26,13 @@ Resources:
 Registry:
   VO: {cms: {}, dune: {}}
 """
+pytestmark = pytest.mark.config(CONFIG)
 AT = {"Site": "EGEE.Milano.it", "GridCE": "ce", "CPUTime": 100_000}
 JOB = {"Executable": "/bin/true", "CPUTime": 3600}
 
 
-@pytest.fixture
-def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
-    with running(engine, tmp_path, CONFIG) as service:
-        yield service
-
-
 def submit(service: Service, user: str = "ada", vo: str = "cms", **said: object) -> int:
-    answer = service.user(user, vo).post("/api/v1/jobs", json={"jobs": [{**JOB, **said}]})
-    assert answer.status_code == 201, answer.text
-    return answer.json()["job_ids"][0]
+    return service.submit({**JOB, **said}, user=user, vo=vo)[0]
 
 
 def given(service: Service, queue: str, vo: str) -> list[int]:

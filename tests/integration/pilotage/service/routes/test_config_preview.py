@@ -11,10 +11,7 @@ CE = f"{SITE}/CEs/ce1"
 
 
 def submit(service: Service, vo: str, requirements: dict[str, Any], count: int = 1) -> list[int]:
-    jobs = [{"Executable": "x", "Requirements": requirements}] * count
-    answer = service.user(vo=vo).post("/api/v1/jobs", json={"jobs": jobs})
-    assert answer.status_code == 201, answer.text
-    return answer.json()["job_ids"]
+    return service.submit(*[{"Executable": "x", "Requirements": requirements}] * count, vo=vo)
 
 
 def preview(client, values: dict[str, Any] | None = None, *removed: str, **body: Any) -> dict[str, Any]:

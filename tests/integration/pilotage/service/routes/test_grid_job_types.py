@@ -1,18 +1,16 @@
 """Jobs of types that job managers handle are given to who names the type, and to nobody else."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import update
 
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.schema.tables import scopes
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 CONFIG = """
 Resources:
@@ -25,6 +23,7 @@ Operations:
   cms: {JobTypes: {generic: {manager: false}}}
 Registry: {VO: {cms: {}, dune: {}}}
 """
+pytestmark = pytest.mark.config(CONFIG)
 GRID_JOB = {
     "Executable": "gen.sh",
     "JobType": "montecarlo",
@@ -32,18 +31,6 @@ GRID_JOB = {
     "Events": 2000,
 }
 AT = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "pilots", "CPUTime": 100_000}
-
-
-@pytest.fixture
-def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
-    with running(engine, tmp_path, CONFIG) as service:
-        yield service
-
-
-def submit(service: Service, *jobs: dict[str, object], vo: str = "cms") -> list[int]:
-    answer = service.user(vo=vo).post("/api/v1/jobs", json={"jobs": jobs})
-    assert answer.status_code == 201, answer.text
-    return list(answer.json()["job_ids"])
 
 
 def problems(service: Service, *jobs: dict[str, object]) -> dict[str, str]:
@@ -64,7 +51,7 @@ def listed(service: Service, **said: object) -> list[int]:
 
 
 def test_only_who_names_the_type_is_given_and_shown_a_grid_job(service: Service) -> None:
-    [job_id] = submit(service, GRID_JOB)
+    [job_id] = service.submit(GRID_JOB)
     pilot = service.pilot("LCG.A.org/ce1/pilots")
     assert listed(service) == listed(service, JobType="Any") == listed(service, JobType="Merge") == []
     assert given(pilot) == given(pilot, JobType="any") == given(pilot, JobType=["generic"]) == []
@@ -73,9 +60,9 @@ def test_only_who_names_the_type_is_given_and_shown_a_grid_job(service: Service)
 
 
 def test_a_vo_lists_types_for_itself(service: Service) -> None:
-    [of_dune] = submit(service, {"Executable": "a", "JobType": "Concatenation"}, vo="dune")
-    [of_cms, generic] = submit(
-        service, {"Executable": "a", "JobType": "Concatenation"}, {"Executable": "a", "JobType": "generic"}
+    [of_dune] = service.submit({"Executable": "a", "JobType": "Concatenation"}, vo="dune")
+    [of_cms, generic] = service.submit(
+        {"Executable": "a", "JobType": "Concatenation"}, {"Executable": "a", "JobType": "generic"}
     )
     assert sorted(listed(service)) == [of_cms, generic]
     assert listed(service, JobType="concatenation", VO="dune") == [of_dune]
@@ -83,7 +70,7 @@ def test_a_vo_lists_types_for_itself(service: Service) -> None:
 
 def test_an_explanation_leaves_out_the_queues_that_state_other_types(service: Service) -> None:
     service.configure(CONFIG.replace("pilots: {}", "pilots: {}, merging: {JobType: Merge}"))
-    [job_id] = submit(service, GRID_JOB)
+    [job_id] = service.submit(GRID_JOB)
     user = service.user()
     for found in (
         user.get(f"/api/v1/jobs/{job_id}/explain").json(),
@@ -129,7 +116,7 @@ def test_the_types_that_gateways_advertise_are_shown_and_explained(service: Serv
     [shown] = site.get("/api/v1/sites/LCG.A.org").json()["job_types"]
     assert (shown["scope"], shown["job_types"], shown["stale"]) == (gate, ["generic", "Merge"], False)
     # An advertisement does not make a type a job manager's.
-    [merge] = submit(service, {"Executable": "a", "JobType": "Merge"})
+    [merge] = service.submit({"Executable": "a", "JobType": "Merge"})
     assert listed(service) == [merge]
     advertise("generic", "MonteCarlo")
     assert blocked() == []
@@ -140,7 +127,7 @@ def test_the_types_that_gateways_advertise_are_shown_and_explained(service: Serv
 
 
 def test_what_waits_goes_by_the_types_of_now(service: Service) -> None:
-    [job_id] = submit(service, {"Executable": "a", "JobType": "cdfmc"})
+    [job_id] = service.submit({"Executable": "a", "JobType": "cdfmc"})
     assert listed(service) == [job_id]
     service.configure(CONFIG.replace("cms: {JobTypes: {", "cms: {JobTypes: {CdfMC: {manager: true}, "))
     assert listed(service) == given(service.pilot("LCG.A.org/ce1/pilots")) == []
@@ -166,7 +153,7 @@ def test_what_only_a_job_manager_understands_is_refused_in_other_jobs(
 
 
 def test_braces_of_a_users_own_are_left_alone(service: Service) -> None:
-    submit(service, {"Executable": "awk", "Arguments": "{print} ${HOME} {0}"})
+    service.submit({"Executable": "awk", "Arguments": "{print} ${HOME} {0}"})
 
 
 def test_one_of_many_texts_alike_that_has_an_open_place_is_refused(service: Service) -> None:

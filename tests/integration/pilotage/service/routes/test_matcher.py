@@ -31,9 +31,7 @@ def resource(queue: str = QUEUE, **more: object) -> dict[str, object]:
 
 
 def submit(service: Service, *jobs: dict, vo: str = "cms") -> list[int]:
-    answer = service.user(vo=vo).post("/api/v1/jobs", json={"jobs": list(jobs or [JOB])})
-    assert answer.status_code == 201, answer.text
-    return answer.json()["job_ids"]
+    return service.submit(*(jobs or [JOB]), vo=vo)
 
 
 def ask(client, queue: str = QUEUE, headers: dict | None = None, **more: object):

@@ -38,8 +38,7 @@ def _ask(pilot: httpx.Client, **more: object) -> dict[str, Any]:
 
 
 def _submit(service: Service, job: dict[str, object] | None = None) -> int:
-    answer = service.user().post("/api/v1/jobs", json={"jobs": [job or {"Executable": "true"}]})
-    return int(answer.json()["job_ids"][0])
+    return service.submit(job or {"Executable": "true"})[0]
 
 
 def _nothing(pilot: httpx.Client, looks: list[object], **more: object) -> bool:

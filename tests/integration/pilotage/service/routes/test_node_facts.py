@@ -1,14 +1,12 @@
 """Requirements that only nodes can decide, from submission to pilot, over HTTP."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine
 
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 CONFIG = """
 Resources:
@@ -28,22 +26,13 @@ Resources:
 Registry:
   VO: {cms: {}}
 """
+pytestmark = pytest.mark.config(CONFIG)
 MIXED, PLAIN = "LCG.A.org/ce1/mixed", "LCG.A.org/ce1/plain"
 Json = Mapping[str, Any]
 
 
-@pytest.fixture
-def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
-    with running(engine, tmp_path, CONFIG) as service:
-        yield service
-
-
 def submit(service: Service, requirements: object) -> int:
-    job = {"Executable": "/bin/true", "Requirements": requirements}
-    answer = service.user().post("/api/v1/jobs", json={"jobs": [job]})
-    assert answer.status_code == 201, answer.text
-    ids: list[int] = answer.json()["job_ids"]
-    return ids[0]
+    return service.submit({"Executable": "/bin/true", "Requirements": requirements})[0]
 
 
 def ask(pilot: httpx.Client, queue: str, facts: object = None) -> Json:

@@ -1,19 +1,15 @@
 """Bans, throttles and limits hold however a pilot spells its place, and however little it says of it."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests.support import databases
-from tests.support.service import Service, running
-
-pytestmark = databases.BOTH
+from tests.support.service import Service
 
 CONFIG = """
 Resources:
@@ -42,17 +38,11 @@ Registry:
   VO: {cms: {}, dune: {}}
   Groups: {cms_user: {VO: cms}, dune_user: {VO: dune}}
 """
-
-
-@pytest.fixture
-def service(engine: Engine, tmp_path: Path) -> Iterator[Service]:
-    with running(engine, tmp_path, CONFIG) as service:
-        yield service
+pytestmark = [databases.BOTH, pytest.mark.config(CONFIG)]
 
 
 def submit(service: Service, count: int, vo: str = "cms", **asked: object) -> None:
-    jobs = [{"Executable": "x", **asked}] * count
-    service.user(vo=vo).post("/api/v1/jobs", json={"jobs": jobs}).raise_for_status()
+    service.submit(*[{"Executable": "x", **asked}] * count, vo=vo)
 
 
 def ask(client: httpx.Client, **said: object) -> Any:
