@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from pilotage.client.errors import CommandRefused as CommandRefused
 from pilotage.client.errors import WrongUsage as WrongUsage
 from requirements.errors import InvalidInput, PilotageError, format_count
+from requirements.input_faults import list_faults
 
 REFUSED = 1  #: refused or not found
 WRONG = 2  #: wrong usage or configuration
@@ -107,7 +108,7 @@ def status_of(error: Exception) -> int:
 
 def _lines(error: Exception) -> list[str]:
     if isinstance(error, TyperException):
-        return [one_line(error.format_message())]
+        return [one_line(_name_allowed(error).format_message())]
     if isinstance(error, InvalidInput):
         return [one_line(str(problem)) for problem in error.problems]
     if isinstance(error, OSError) and error.filename is not None:
@@ -115,6 +116,15 @@ def _lines(error: Exception) -> list[str]:
     lines = _join_equal(_join_excerpts(str(error))) or [type(error).__name__]
     more = [f"… and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
     return lines[:_MOST_LINES] + more
+
+
+def _name_allowed(error: TyperException) -> TyperException:
+    """The error of an option, which repeats a message of pydantic, with what the option allows instead."""
+    from pydantic import ValidationError  # which Typer has loaded by then
+
+    if isinstance(error.__cause__, ValidationError):
+        error.message = "; ".join(each.message for each in list_faults(error.__cause__.errors()))
+    return error
 
 
 def _join_equal(lines: Sequence[str]) -> list[str]:

@@ -77,7 +77,7 @@ def change_all(
         bodies = [{"ids": ",".join(map(str, batch))} for batch in _split(ids, _IDS)] or [dict(filters)]
         return _send_all(verb, bodies, ids, _IDS, lambda body: service.change_jobs(verb.name, body))
     # By ids: copies pass the filters, too, so that a request with them could not be repeated.
-    done = _resubmit(service, verb, ids or waiting.find_ids(service, filters))
+    done = _resubmit(service, verb, ids or sorted(waiting.find_ids(service, filters)))
     for warning in done["warnings"]:
         warn(warning)
     return done

@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.exceptions import TyperException
 
-from pilotage.cli import errors
+from pilotage.cli import application, errors
 from pilotage.cli.errors import CommandRefused
 from requirements.errors import InvalidJob, Problem
 
@@ -54,3 +54,23 @@ def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     errors.show_error(CommandRefused("job \x1b[31m\x1b]0;x\x07 cannot be killed"), as_json=False)
     assert capsys.readouterr().err == "pilotage: job \\x1b[31m\\x1b]0;x\\x07 cannot be killed\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("job", "list", "--limit", "x"), "for '--limit': 'x' is not allowed, allowed is a whole number"),
+        (("job", "list", "--limit", "0"), "for '--limit': '0' is not allowed, allowed is at least 1"),
+        (("job", "wait", "1", "--timeout", "x"), "for '--timeout': 'x' is not allowed, allowed is a number"),
+        (("serve", "--port", "x"), "for '--port': 'x' is not allowed, allowed is a whole number"),
+        (("job", "show", "x"), "'x' is not allowed, allowed is a whole number"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_of_an_option_is_told_in_our_words(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        application.main(list(words))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(message)

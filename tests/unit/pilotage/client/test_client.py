@@ -202,7 +202,7 @@ def test_jobs_are_copied_by_filters_whose_copies_pass_them_too(monkeypatch: pyte
     assert (copies, copies.warnings) == ([9, 10], ["job 9: no queue"])
     assert asked == [
         ("GET", "/jobs", {"status": "Failed", "limit": "1000"}),
-        ("POST", "/jobs/resubmit", {"ids": [8, 7]}),
+        ("POST", "/jobs/resubmit", {"ids": [7, 8]}),
     ]
 
 
