@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from cs_config.options import bounds
 from cs_config.options.options import VoOptions
+from pilotage.cli.processes.token_file import TokenFile
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused
 from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
@@ -595,6 +596,28 @@ def test_a_queue_that_the_service_does_not_know_holds_up_no_other(ground: Ground
         summary = gateway.talk(utc_now())
     assert any("LCG.A.org/ce1/none" in each for each in summary.list_problems())
     assert summary.taken == 1
+
+
+def test_a_token_that_is_due_is_renewed_and_a_refusal_keeps_nothing_else_from_going_on(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ground.directory / "state" / "token"
+    ground.submit(2)
+    with ground.gateway() as gateway:
+        assert gateway.talk(utc_now()).list_problems() == []
+        assert not kept.exists(), "the token lasts for a day"
+
+        monkeypatch.setattr(TokenFile, "is_due", lambda _: True)
+        assert gateway.talk(utc_now()).list_problems() == []
+        renewed = kept.read_text()
+        assert renewed != (ground.directory / "given").read_text()
+
+        assert ground.line is not None
+        ground.line.refuses = ("/tokens/renew", Refused(403, "not_allowed", "not today"))
+        summary = gateway.talk(utc_now())
+        assert summary.list_problems() == ["the token is not renewed: not today (403 not_allowed)"]
+        assert (summary.advertised, summary.has_failed) == (3, False)
+    assert kept.read_text() == renewed
 
 
 def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -> None:
