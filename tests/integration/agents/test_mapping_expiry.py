@@ -15,7 +15,7 @@ from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.tables import changes
 from tests.support import concurrency
-from tests.support.factories import single_rows
+from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import grid, job, store_grid, submit
 
 LIFE = timedelta(seconds=300)
@@ -61,7 +61,7 @@ def queues(engine: Engine, job_id: int) -> list[str]:
     pool_id = job(engine, job_id).submit_pool
     assert pool_id is not None
     with database.reading(engine) as conn:
-        return [queue.queue for queue in single_rows.list_eligible_queues(conn, pool_id)]
+        return [queue.queue for queue in stored_rows.list_eligible_queues(conn, pool_id)]
 
 
 def change_ids(engine: Engine) -> list[int]:

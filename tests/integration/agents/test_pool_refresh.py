@@ -28,7 +28,7 @@ from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import queue_class_versions
 from taskqueue.schema.tables import queue_classes as queue_classes_table
 from tests.support import concurrency
-from tests.support.factories import single_rows
+from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import grid, submit
 
 _NUMBERS = range(12)
@@ -48,7 +48,7 @@ def tree(memories: dict[int, int], version: int, *, more: str = "") -> Configura
 
 
 def touch(conn: Connection, asked: Requirements, now: datetime) -> None:
-    single_rows.touch_pool(
+    stored_rows.touch_pool(
         conn,
         pool_id=pool_id(asked, "lhcb"),
         vo="lhcb",
@@ -82,7 +82,7 @@ def wrong(engine: Engine, config: Configuration, asked: tuple[Requirements, ...]
         return [
             each
             for each in asked
-            if set(single_rows.list_eligible_queues(conn, pool_id(each, "lhcb")))
+            if set(stored_rows.list_eligible_queues(conn, pool_id(each, "lhcb")))
             != {queue for found in eligible_classes(config, "lhcb", each) for queue in found.queues}
         ]
 
@@ -370,7 +370,7 @@ def test_a_queue_that_is_corrected_is_mapped_as_it_is_now(
     cycle(engine, said(wrong_one, 1), now)
     assert cycle(engine, said(right_one, 2), now).changed == 1
     with database.reading(engine) as conn:
-        assert [str(each) for each in single_rows.list_eligible_queues(conn, pool_id(asked, "lhcb"))] == [
+        assert [str(each) for each in stored_rows.list_eligible_queues(conn, pool_id(asked, "lhcb"))] == [
             "A.B.ch/ce/a"
         ]
     assert wrong(engine, said(right_one, 2), (asked,)) == []

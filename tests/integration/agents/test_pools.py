@@ -24,7 +24,7 @@ from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.schema.tables import changes
 from tests.support import concurrency
-from tests.support.factories import pilot_reports, single_rows, stored_rows
+from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories import queued_jobs as waiting_jobs
 from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, submit, waiting
 
@@ -50,7 +50,7 @@ def cycle(engine: Engine, config: Configuration, now: datetime, holder: str = "m
 
 def queues(engine: Engine, memory: int) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in single_rows.list_eligible_queues(conn, pool_of(memory))]
+        return [str(queue) for queue in stored_rows.list_eligible_queues(conn, pool_of(memory))]
 
 
 def pool(engine: Engine, memory: int) -> pools.Pool:
@@ -145,7 +145,7 @@ def test_pools_end_at_the_newest_version_in_every_interleaving(engine: Engine, n
         for each in listing.list_pools(conn, listing.PoolFilter(), limit=100):
             assert each.config_version == 5
             memory = next(m for m in range(2900, 3100) if pool_of(m) == each.pool_id)
-            names = {str(queue) for queue in single_rows.list_eligible_queues(conn, each.pool_id)}
+            names = {str(queue) for queue in stored_rows.list_eligible_queues(conn, each.pool_id)}
             assert ("C.D.ch/ce/middle" in names) is (memory <= 3005)
 
 

@@ -26,7 +26,7 @@ from taskqueue.pools import listing
 from taskqueue.schema.tables import attempts
 from taskqueue.task_queues import listing as task_queues_listing
 from tests.support.factories import queued_jobs as waiting_jobs
-from tests.support.factories import single_rows, stored_rows, submitted_jobs
+from tests.support.factories import stored_rows, submitted_jobs
 
 BOB = Submitter(subject="bob@lhcb", vo="lhcb", owner="bob", owner_group="lhcb_prod")
 SMALL, LARGE = {"Memory": 1000}, {"Memory": 6000}
@@ -88,7 +88,7 @@ def test_queues_of_many_pools_are_those_of_each(engine: Engine, waiting: list[in
     with database.reading(engine) as conn:
         ids = [pool.pool_id for pool in listing.list_pools(conn, listing.PoolFilter(), limit=10)]
         listed = listing.list_queues(conn, ids)
-        assert listed == {pool_id: single_rows.list_eligible_queues(conn, pool_id) for pool_id in ids}
+        assert listed == {pool_id: stored_rows.list_eligible_queues(conn, pool_id) for pool_id in ids}
         assert sorted(map(len, listed.values())) == [1, 3]
         assert listing.count_queues(conn, ids) == {each: len(listed[each]) for each in ids}
         assert listing.list_queues(conn, []) == listing.count_queues(conn, []) == {}

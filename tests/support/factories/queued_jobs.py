@@ -27,8 +27,8 @@ from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.pools import queue_class_store
 from taskqueue.schema.tables import task_queues as task_queues_table
 from taskqueue.schema.tables import waiting_jobs
-from tests.support.factories import single_rows, stored_rows
-from tests.support.factories.single_rows import WaitingEntry
+from tests.support.factories import stored_rows
+from tests.support.factories.stored_rows import WaitingEntry
 
 GRID = """
 Resources:
@@ -91,7 +91,7 @@ def put(
         )
         for job_id in job_ids
     ]
-    single_rows.enqueue(conn, entries, now=now)
+    stored_rows.enqueue(conn, entries, now=now)
     return job_ids
 
 
@@ -138,7 +138,7 @@ def pool(
     vo: str = "lhcb",
 ) -> str:
     """A pool that these queues are eligible for."""
-    single_rows.touch_pool(conn, pool_id=pool_id, vo=vo, requirements_json="{}", original_json="{}", now=now)
+    stored_rows.touch_pool(conn, pool_id=pool_id, vo=vo, requirements_json="{}", original_json="{}", now=now)
     remap(conn, now, pool_id, *queues, config=config, vo=vo)
     return pool_id
 
@@ -155,7 +155,7 @@ def remap(
     classes = configured(config, vo)
     queue_class_store.store_classes(conn, vo=vo, config_version=config.version, classes=classes, now=now)
     digests = [each.digest for each in classes if set(each.queues) & set(queues)]
-    single_rows.store_pool_mapping(
+    stored_rows.store_pool_mapping(
         conn, pool_id=pool_id, config_version=config.version, queue_class_digests=digests, now=now
     )
 

@@ -38,7 +38,7 @@ from taskqueue.schema.tables import (
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.task_queues import listing
 from tests.support import concurrency, databases
-from tests.support.factories import single_rows, stored_rows
+from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import (
     ANN,
     GRID,
@@ -65,7 +65,7 @@ def count(engine: Engine, table: object) -> int:
 
 def queues(engine: Engine, pool: str) -> list[str]:
     with database.reading(engine) as conn:
-        return [str(queue) for queue in single_rows.list_eligible_queues(conn, pool)]
+        return [str(queue) for queue in stored_rows.list_eligible_queues(conn, pool)]
 
 
 def with_step(name: str, step: Step) -> dict[str, Step]:
@@ -189,7 +189,7 @@ def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_
     assert waiting(engine) == ids
     assert count(engine, submit_pools) == 10
     assert count(engine, pool_mappings) == 10
-    assert count(engine, single_rows.POOL_QUEUES) == 30
+    assert count(engine, stored_rows.POOL_QUEUES) == 30
 
 
 def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: datetime) -> None:
@@ -197,7 +197,7 @@ def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: d
     pairs = [ids[start : start + 2] for start in range(0, 8, 2)]
     concurrency.at_once(4, lambda number: batch.optimize(engine, grid(), pairs[number], now=now))
     assert count(engine, pool_mappings) == 1
-    assert count(engine, single_rows.POOL_QUEUES) == 2
+    assert count(engine, stored_rows.POOL_QUEUES) == 2
     assert waiting(engine) == ids
 
 

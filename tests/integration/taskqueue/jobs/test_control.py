@@ -18,9 +18,9 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import waiting_jobs
 from tests.support import concurrency
-from tests.support.factories import pilot_reports, single_rows, stored_rows
+from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories.queued_jobs import grid
-from tests.support.factories.single_rows import WaitingEntry
+from tests.support.factories.stored_rows import WaitingEntry
 
 S = JobStatus
 HELD = [S.MATCHED, S.RUNNING, S.STALLED, S.COMPLETING]
@@ -35,7 +35,7 @@ def _waiting(conn: Connection, now: datetime) -> int:
         owner_group="lhcb_user",
         priority=1.0,
     )
-    single_rows.enqueue(conn, [entry], now=now)
+    stored_rows.enqueue(conn, [entry], now=now)
     return job_id
 
 
@@ -66,13 +66,13 @@ def test_a_step_is_taken_if_and_only_if_the_table_has_it(engine: Engine, now: da
                 job_id = stored_rows.job_in(conn, now, current)
                 if not may_become(current, wanted):
                     with pytest.raises(IllegalTransition, match=f"is {current}; it cannot become {wanted}"):
-                        single_rows.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                        stored_rows.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
                     assert (jobs.get_job(conn, job_id).status, len(log.read_log(conn, job_id))) == (
                         current,
                         1,
                     )
                     continue
-                single_rows.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
+                stored_rows.set_status(conn, job_id, wanted, minor="m", source="test", now=now)
                 entry = log.read_log(conn, job_id)[-1]
                 assert (entry.from_status, entry.to_status, entry.source) == (current, wanted, "test")
                 assert jobs.get_job(conn, job_id).status is wanted
@@ -83,13 +83,13 @@ def test_a_job_that_does_not_exist_is_named_or_left(engine: Engine, now: datetim
         assert control.kill_jobs(conn, [4711], source="test", now=now) == []
         assert control.reschedule_jobs(conn, [4711], source="test", now=now, maximum=3) == []
         with pytest.raises(JobNotFound, match="4711"):
-            single_rows.set_status(conn, 4711, S.DONE, minor="", source="test", now=now)
+            stored_rows.set_status(conn, 4711, S.DONE, minor="", source="test", now=now)
 
 
 def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
     def set_status(conn: Connection, wanted: JobStatus, minutes: int) -> jobs.Job:
         at = now + timedelta(minutes=minutes)
-        single_rows.set_status(conn, job_id, wanted, minor="", source="test", now=at)
+        stored_rows.set_status(conn, job_id, wanted, minor="", source="test", now=at)
         return jobs.get_job(conn, job_id)
 
     with database.writing(engine) as conn:
@@ -105,10 +105,10 @@ def test_times_follow_the_status(engine: Engine, now: datetime) -> None:
 def test_the_application_status_stays_unless_it_is_given(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         job_id = stored_rows.job_in(conn, now, S.RUNNING, application_status="117 of 250 events")
-        single_rows.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
+        stored_rows.set_status(conn, job_id, S.COMPLETING, minor="", source="test", now=now)
         assert jobs.get_job(conn, job_id).application_status == "117 of 250 events"
         assert log.read_log(conn, job_id)[-1].application_status == "117 of 250 events"
-        single_rows.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
+        stored_rows.set_status(conn, job_id, S.DONE, minor="", application="ok", source="test", now=now)
         assert jobs.get_job(conn, job_id).application_status == "ok"
 
 
@@ -204,7 +204,7 @@ def test_a_job_is_rescheduled_only_so_often(engine: Engine, now: datetime) -> No
         job_id = stored_rows.job_in(conn, now, S.FAILED)
         for _ in range(3):
             assert control.reschedule_jobs(conn, [job_id], source="alice", now=now, maximum=3) == [job_id]
-            single_rows.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
+            stored_rows.set_status(conn, job_id, S.FAILED, minor="", source="test", now=now)
         assert control.reschedule_jobs(conn, [job_id], source="alice", now=now, maximum=3) == []
         assert jobs.get_job(conn, job_id).reschedules == 3
 
@@ -380,7 +380,7 @@ def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out
             owner_group="lhcb_user",
             priority=1.0,
         )
-        single_rows.enqueue(conn, [entry], now=now)
+        stored_rows.enqueue(conn, [entry], now=now)
 
     def kill() -> None:
         with database.writing(engine) as conn:

@@ -9,7 +9,7 @@ from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict
 from taskqueue.jobs import submission
 from tests.support import concurrency
-from tests.support.factories import single_rows, stored_rows
+from tests.support.factories import stored_rows
 
 
 def _submit(
@@ -25,7 +25,7 @@ def _submit(
 
 def _count(engine: Engine) -> int:
     with database.reading(engine) as conn:
-        return single_rows.count_jobs(conn)
+        return stored_rows.count_jobs(conn)
 
 
 def test_the_same_request_again_gets_the_same_ids(engine: Engine, now: datetime) -> None:

@@ -14,7 +14,7 @@ from taskqueue.jobs import descriptions, jobs, log, search, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.search import JobSelector
 from taskqueue.jobs.submission import NewJob
-from tests.support.factories import single_rows, stored_rows
+from tests.support.factories import stored_rows
 
 
 def _new(owner: str = "alice", **about: object) -> NewJob:
@@ -67,7 +67,7 @@ def test_ids_are_never_given_out_twice(engine: Engine, now: datetime) -> None:
 def test_no_jobs_store_nothing(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         assert submission.store_jobs(conn, [], [], now=now) == []
-        assert single_rows.count_jobs(conn) == 0
+        assert stored_rows.count_jobs(conn) == 0
 
 
 def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now: datetime) -> None:
@@ -133,7 +133,7 @@ def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
         assert search.count_by_columns(conn, ["submit_pool"], JobSelector().where(OWNER, {"bob"})) == {
             (None,): 1
         }
-        assert single_rows.count_jobs(conn, JobStatus.RECEIVED) == 3
+        assert stored_rows.count_jobs(conn, JobStatus.RECEIVED) == 3
 
 
 def test_a_summary_has_a_bounded_number_of_groups(engine: Engine, now: datetime) -> None:

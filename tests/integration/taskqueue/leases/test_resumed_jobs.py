@@ -31,7 +31,7 @@ from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
 from tests.support import concurrency
 from tests.support.claimers import claim_together
-from tests.support.factories import accounted_jobs, pilot_reports, single_rows
+from tests.support.factories import accounted_jobs, pilot_reports, stored_rows
 from tests.support.factories.submitted_jobs import grid, job, log_of, submit, waiting, way
 
 S = JobStatus
@@ -195,7 +195,7 @@ def _reschedule_and_optimize(gone: Lost) -> None:
 
 def _force(gone: Lost) -> None:
     with database.writing(gone.engine) as conn:
-        single_rows.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
+        stored_rows.set_status(conn, gone.job_id, S.FAILED, minor="by hand", source="operator", now=gone.now)
 
 
 _TAKES_AWAY = {

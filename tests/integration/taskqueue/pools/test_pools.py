@@ -30,7 +30,7 @@ from taskqueue.schema.tables import (
     submit_pools,
 )
 from tests.support import concurrency
-from tests.support.factories import single_rows, stored_rows
+from tests.support.factories import stored_rows
 
 HOUR = timedelta(hours=1)
 VIEW = table("pool_queues", column("config_version"), column("refreshed_at", UtcTime))
@@ -50,7 +50,7 @@ def _sync(
 
 
 def _touch(conn: Connection, pool_id: str, now: datetime) -> bool:
-    return single_rows.touch_pool(
+    return stored_rows.touch_pool(
         conn, pool_id=pool_id, vo="lhcb", requirements_json="{}", original_json="{}", now=now
     )
 
@@ -59,7 +59,7 @@ def _resolve(
     conn: Connection, pool_id: str, version: int, names: str, now: datetime
 ) -> pools.MappingChange | None:
     digests = [name * 64 for name in names]
-    return single_rows.store_pool_mapping(
+    return stored_rows.store_pool_mapping(
         conn, pool_id=pool_id, config_version=version, queue_class_digests=digests, now=now
     )
 
@@ -104,16 +104,16 @@ def test_the_mapping_is_of_queue_classes_and_the_view_shows_queues(engine: Engin
         _touch(conn, "q", now)
         _resolve(conn, "p", 7, "x", now)
         _resolve(conn, "q", 7, "", now)
-        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
-        assert single_rows.list_eligible_queues(conn, "q") == []
+        assert stored_rows.list_eligible_queues(conn, "p") == [A, B]
+        assert stored_rows.list_eligible_queues(conn, "q") == []
         assert unmatchable.read_has_queue(conn, ["p", "q"]) == {"p": True, "q": False}
         assert mapping.list_pool_ids(conn, ["lhcb"], [A, C]) == {A: ["p"], C: []}
         assert mapping.list_pool_ids(conn, ["cms"], [A]) == {A: []}
         view = conn.execute(text("SELECT * FROM pool_queues ORDER BY queue")).mappings().all()
         assert [row["queue"] for row in view] == ["a", "b"]
         assert {row["config_version"] for row in view} == {7}
-        assert single_rows.find_class(conn, "lhcb", A) == single_rows.find_class(conn, "lhcb", B)
-        assert single_rows.find_class(conn, "cms", A) is None
+        assert stored_rows.find_class(conn, "lhcb", A) == stored_rows.find_class(conn, "lhcb", B)
+        assert stored_rows.find_class(conn, "cms", A) is None
 
 
 def test_the_view_has_version_and_time_of_a_mapping_as_the_program_has_them(
@@ -149,9 +149,9 @@ def test_a_queue_that_changes_is_mapped_to_what_its_new_class_is(engine: Engine,
         _touch(conn, "p", now)
         _resolve(conn, "p", 1, "x", now)
         _sync(conn, 2, now, {"x": [A], "y": [C, B]})
-        assert single_rows.list_eligible_queues(conn, "p") == [A]
+        assert stored_rows.list_eligible_queues(conn, "p") == [A]
         _sync(conn, 3, now, {"y": [C]})
-        assert single_rows.list_eligible_queues(conn, "p") == []
+        assert stored_rows.list_eligible_queues(conn, "p") == []
 
 
 def test_only_differences_are_written(engine: Engine, now: datetime) -> None:
@@ -187,7 +187,7 @@ def test_queue_classes_that_nobody_needs_go(engine: Engine, now: datetime) -> No
         assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2}
         _sync(conn, 3, now, {"z": [A, B], "v": [C]})
         assert queue_class_store.read_slots(conn, "lhcb") == {"z" * 64: 2, "v" * 64: 0}
-        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
+        assert stored_rows.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None:
@@ -198,7 +198,7 @@ def test_an_older_version_changes_nothing(engine: Engine, now: datetime) -> None
         assert not _sync(conn, 1, now, {"y": [A, B]})
         assert _resolve(conn, "p", 1, "", now) is None
         assert _resolve(conn, "p", 3, "", now) is None  # not synced yet
-        assert single_rows.list_eligible_queues(conn, "p") == [A]
+        assert stored_rows.list_eligible_queues(conn, "p") == [A]
         assert queue_class_store.read_version(conn, "lhcb") == 2
         assert queue_class_store.read_version(conn, "cms") is None
 
@@ -288,7 +288,7 @@ def test_a_pool_resolved_from_n_while_n_plus_1_lands_ends_at_n_plus_1(engine: En
 
     concurrency.meanwhile(engine, resolve, lambda: _refresh(engine, 2, now, newer))
     with database.reading(engine) as conn:
-        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
+        assert stored_rows.list_eligible_queues(conn, "p") == [A, B]
         assert pools.get_pool(conn, "p").config_version == 2
 
 
@@ -304,7 +304,7 @@ def test_a_newer_version_that_lands_first_overtakes_the_older(engine: Engine, no
     assert overtaken  # to be computed again
     assert not _arrive(engine, 2, now, newer, ["p"])
     with database.reading(engine) as conn:
-        assert single_rows.list_eligible_queues(conn, "p") == [A, B]
+        assert stored_rows.list_eligible_queues(conn, "p") == [A, B]
 
 
 def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: Engine, now: datetime) -> None:
@@ -320,7 +320,7 @@ def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: En
 
     assert concurrency.meanwhile(engine, lambda conn: _sync(conn, 2, now, between), back)
     with database.reading(engine) as conn:
-        of_each = [single_rows.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
+        of_each = [stored_rows.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
         assert of_each[0] == of_each[1] is not None
         assert of_each[2] is None
 
@@ -347,7 +347,7 @@ def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine
     with database.reading(engine) as conn:
         found = listing.list_pools(conn, listing.PoolFilter(), limit=100)
         assert {pool.config_version for pool in found} == {4}
-        assert {pool.pool_id: single_rows.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
+        assert {pool.pool_id: stored_rows.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
             pool.pool_id: [A, B, C] for pool in found
         }
         assert len(conn.execute(select(queue_class_members)).all()) == 3
@@ -449,7 +449,7 @@ def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine
 
     assert concurrency.meanwhile(engine, delete, arrive)  # it is new again, and was resolved again
     with database.reading(engine) as conn:
-        assert single_rows.list_eligible_queues(conn, "p") == [A]
+        assert stored_rows.list_eligible_queues(conn, "p") == [A]
 
 
 def test_jobs_that_arrive_while_pools_are_deleted_never_end_without_one(

@@ -13,7 +13,7 @@ from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import change_feed, task_queues
 from tests.support import concurrency
-from tests.support.factories import queued_jobs, single_rows, stored_rows
+from tests.support.factories import queued_jobs, stored_rows
 
 OTHER = RequirementClass(vo="lhcb", cpu_time=86400)
 
@@ -54,7 +54,7 @@ def test_thousands_of_jobs_and_task_queues_go_in_at_once(engine: Engine, now: da
     with database.writing(engine) as conn:
         job_ids = stored_rows.job_ids(conn, now, 2500)
         entries = [
-            single_rows.WaitingEntry(
+            stored_rows.WaitingEntry(
                 job_id=job_id,
                 requirement_class=queued_jobs.EVERYWHERE,
                 owner=f"user{job_id % 1250}",
@@ -63,7 +63,7 @@ def test_thousands_of_jobs_and_task_queues_go_in_at_once(engine: Engine, now: da
             )
             for job_id in job_ids
         ]
-        single_rows.enqueue(conn, entries, now=now)
+        stored_rows.enqueue(conn, entries, now=now)
         assert queued_jobs.left(conn) == job_ids
         assert len(queued_jobs.occupied(conn)) == 1250
         assert {jobs.get_job(conn, each).task_queue_id is None for each in job_ids[::100]} == {False}
