@@ -97,8 +97,13 @@ def _wait_for_end(child: int, seconds: float) -> int | None:
 
 #: Logger of requests, at the level `debug`.
 _REQUESTS = "uvicorn.access"
-#: Logger of the HTTP server, and its line for what is no HTTP.
-_SERVER, _NO_HTTP = "uvicorn.error", "Invalid HTTP request received."
+#: Logger of the HTTP server, and its lines for what is no HTTP, or asks for another protocol.
+_SERVER = "uvicorn.error"
+_NO_HTTP = (
+    "Invalid HTTP request received.",
+    "Unsupported upgrade request.",
+    "No supported WebSocket library",
+)
 
 
 class JsonLines(logging.Formatter):
@@ -129,8 +134,8 @@ def configure_logs(level: str, *, as_json: bool = False) -> None:
 
 
 def drop_invalid_requests(record: logging.LogRecord) -> bool:
-    """Log filter that drops the line for what is no HTTP: it names no sender, and could fill the disk."""
-    return record.msg != _NO_HTTP
+    """Log filter that drops lines for what is no HTTP: they name no sender, and could fill the disk."""
+    return not str(record.msg).startswith(_NO_HTTP)
 
 
 def shorten_errors(record: logging.LogRecord) -> bool:

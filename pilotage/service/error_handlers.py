@@ -102,7 +102,6 @@ def install(app: FastAPI) -> None:
     """Install handlers for the errors of the table and those of the framework."""
     for kind, handler in _handlers().items():
         app.add_exception_handler(kind, handler)
-    app.add_exception_handler(RequestValidationError, _validation)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _framework)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _bug)
 
@@ -116,7 +115,12 @@ async def answer_to(request: Request, error: Exception) -> tuple[Response, bool]
 
 def _handlers() -> Mapping[type[Exception], Callable[[Request, Any], Awaitable[Response]]]:
     away = dict.fromkeys(database.UNAVAILABLE, _unavailable)
-    return {PilotageError: _ours, ClientDisconnect: _client_gone, **away}
+    return {
+        PilotageError: _ours,
+        RequestValidationError: _validation,
+        ClientDisconnect: _client_gone,
+        **away,
+    }
 
 
 def status_of(error: Exception) -> int:

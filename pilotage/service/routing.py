@@ -24,6 +24,7 @@ from pilotage.service.auth import access
 from pilotage.service.auth.access import AccessRules
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.tokens import BearerToken, UnknownKey
+from pilotage.service.clients import WaitingClient, find_client
 from pilotage.service.http_errors import BodyTooLarge, NotAuthenticated
 from pilotage.service.services import Services
 from requirements.errors import MOST_PROBLEMS, InvalidRequest, Problem
@@ -165,10 +166,22 @@ class StrictRequest(Request):
 
     content: object = None
 
-    async def read(self, limit: int, count: Callable[[int], None] = lambda _: None) -> None:
+    async def read(self, limit: int, count: Callable[[int], None] = lambda _: None) -> bytes:
         """Read the whole body; `BodyTooLarge` above `limit` bytes. `count` gets the bytes of each part."""
         refuse_by_length(self, limit)
-        self._body = await self._whole(limit, count)
+        chunks, size, more = [], 0, True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            size += len(chunk)
+            if size > limit:
+                raise BodyTooLarge(limit)
+            count(len(chunk))
+            chunks.append(chunk)
+        self._body = b"".join(chunks) if len(chunks) > 1 else chunks[0]
+        return self._body
 
     async def load(self, limit: int) -> None:
         """Read the whole body and parse it; errors as for `read` and `parse`."""
@@ -181,20 +194,6 @@ class StrictRequest(Request):
             self.content = await anyio.to_thread.run_sync(parse, self._body)
         elif self._body:
             self.content = parse(self._body)
-
-    async def _whole(self, limit: int, count: Callable[[int], None]) -> bytes:
-        chunks, size = [], 0
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > limit:
-                raise BodyTooLarge(limit)
-            count(len(chunks[-1]))
-            if not message.get("more_body", False):
-                return b"".join(chunks)
 
     async def json(self) -> Any:
         """The value parsed by `load`."""
@@ -211,18 +210,18 @@ class StrictRequest(Request):
         return self._body
 
 
-async def _authorize(request: Request, parts: Services, rules: AccessRules) -> Caller:
+async def authorize(request: Request, parts: Services, rules: AccessRules) -> Caller:
     """Authenticate, count the request and check the role; the body is not read."""
-    text = access.bearer(request)
+    text, state = access.bearer(request), request.scope.setdefault("state", {})
     try:
         token = access.verify(text, parts)
     except UnknownKey:  # only then is the issuer contacted
         await access.learn_key(request, parts)
         token = access.verify(text, parts)
-    request.state.token = access.admit(token, parts)
+    state["token"] = access.admit(token, parts)
     caller = access.require(request.scope, token.caller, rules)
     if caller is not token.caller:
-        request.state.token = replace(token, caller=caller)
+        state["token"] = replace(token, caller=caller)
     return caller
 
 
@@ -297,7 +296,7 @@ class ApiRoute(RoleRoute):
 
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
         """Check token, role, rate and texts."""
-        caller = await _authorize(request, parts, self.rules)
+        caller = await authorize(request, parts, self.rules)
         # Before the body is read: bodies of waiting requests would fill the memory.
         place = nullcontext() if caller.is_operator else self.take_place(parts, caller.subject)
         async with place:
@@ -359,8 +358,10 @@ def refuse_by_length(request: Request, limit: int) -> None:
 
 def check_texts(request: Request) -> None:
     """Reject text in the path or the query that cannot be stored (`check_text`)."""
-    for name, value in request.path_params.items():
+    for name, value in request.scope["path_params"].items():
         check_text(name, str(value))
+    if not request.scope["query_string"]:
+        return
     for name, value in request.query_params.multi_items():
         check_text("query", name)
         check_text(name, value)
@@ -385,6 +386,10 @@ async def _secret(request: Request) -> str:
     return secret
 
 
+async def _client(request: Request) -> WaitingClient:
+    return find_client(request)
+
+
 async def _queue(site: str, ce: str, queue: str) -> QueueAddress:
     return QueueAddress.parse(f"{site}/{ce}/{queue}")
 
@@ -393,6 +398,7 @@ async def _queue(site: str, ce: str, queue: str) -> QueueAddress:
 PartsOf = Annotated[Services, Depends(_parts)]
 CallerOf = Annotated[Caller, Depends(_caller)]
 TokenOf = Annotated[BearerToken, Depends(_token)]
+ClientOf = Annotated[WaitingClient, Depends(_client)]
 #: In a `SecretRoute`.
 SecretOf = Annotated[str, Depends(_secret)]
 #: In a path with `{site}/{ce}/{queue}`; the queue need not exist.

@@ -241,7 +241,7 @@ def served(app: FastAPI) -> Iterator[str]:
     config = serve.configuration(app, log_level="warning", trusted_proxies=["127.0.0.1"])
     config.timeout_graceful_shutdown = 5
     config.timeout_keep_alive = 300  # an idle client closes first: none sends into a closing connection
-    server = _Server(config)
+    server = _Server(config, app)
     thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()
     try:
@@ -255,6 +255,10 @@ def served(app: FastAPI) -> Iterator[str]:
 class _Server(uvicorn.Server):
     """Ends as uvicorn does, without its waits of a tenth of a second each: hundreds of tests stop one."""
 
+    def __init__(self, config: uvicorn.Config, app: object) -> None:
+        super().__init__(config)
+        self._app = app
+
     async def main_loop(self) -> None:
         await self.on_tick(0)
         while not self.should_exit:
@@ -263,8 +267,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
-        if isinstance(self.config.app, FastAPI):
-            self.config.app.state.parts.job_events.close()
+        if isinstance(self._app, FastAPI):
+            self._app.state.parts.job_events.close()
         state = self.server_state
         for connection in list(state.connections):
             connection.shutdown()

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import typer
 import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import Engine
+from starlette.types import ASGIApp
 
 from cs_config import gc_tuning, notifications
 from cs_config.options import bounds
@@ -27,9 +27,9 @@ from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import tls
-from pilotage.cli.processes.client_connections import ClientConnection, Handshake, PendingHeads, end_silent
+from pilotage.cli.processes.client_connections import ClientConnections, Handshake, LimitedRequests
 from pilotage.cli.settings import Settings
-from pilotage.service.app import ServiceApplication, create_app
+from pilotage.service.app import create_app
 from pilotage.service.auth import keys, rate_limits
 from pilotage.service.auth.keys import KeyFile
 from pilotage.service.auth.rate_limits import RateLimiter, SharedRates
@@ -84,40 +84,34 @@ def serve_application(
     tls: ssl.SSLContext | None,
     ready: Callable[[], None] = lambda: None,
     ending: Callable[[], None] = lambda: None,
-    connection: type[ClientConnection] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then finish running requests and return.
 
     `ready` is called when the server accepts requests, `ending` at shutdown, while it still does. Streams of
     events are ended then: they would last longer than running requests are waited for.
     """
-    config = configuration(
-        app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies, connection=connection
-    )
+    config = configuration(app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies)
     close = app.state.parts.job_events.close
     with _keep_signals():
         _Server(config, tls=tls, ready=ready, ending=ending, close=close).run(sockets=[bound])
 
 
 def configuration(
-    app: FastAPI,
+    app: ASGIApp,
     *,
     log_level: str,
     trusted_proxies: Sequence[str] = (),
-    connection: type[ClientConnection] | None = None,
     files: int | None = None,
 ) -> uvicorn.Config:
-    """The settings of uvicorn; the level `debug` also logs each request. `files` as for `PendingHeads`."""
-    pending = PendingHeads(by_address=not trusted_proxies, files=files)
-    fast_path = app.fast_path if isinstance(app, ServiceApplication) else None
+    """The settings of uvicorn; `debug` also logs each request. `files` as for `ClientConnections`."""
     return uvicorn.Config(
-        app,
+        LimitedRequests(app),
         log_config=None,
         log_level=log_level,
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
-        http=partial(connection or ClientConnection, pending=pending, fast_path=fast_path),  # type: ignore[arg-type]
+        http=ClientConnections(by_address=not trusted_proxies, files=files),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
@@ -137,6 +131,7 @@ class _Server(uvicorn.Server):
         close: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
+        self.connections: ClientConnections = config.http  # type: ignore[assignment]
         self._tls = tls
         self._close = close
         self._ready = ready
@@ -157,11 +152,12 @@ class _Server(uvicorn.Server):
 
     async def _accept_tls(self, bound: socket.socket, tls: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
-        protocol: Any = self.config.http_protocol_class
         made = partial(
-            protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            self.connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
-        pending: PendingHeads = protocol.keywords["pending"]
         while True:
             try:
                 accepted, address = await loop.sock_accept(bound)
@@ -170,8 +166,8 @@ class _Server(uvicorn.Server):
                 await asyncio.sleep(_PAUSE)
             else:
                 handshake = Handshake(accepted, str(address[0]))
-                pending.add(handshake, now=loop.time())
-                handshake.begin(made, tls, pending)
+                self.connections.add(handshake, now=loop.time())
+                handshake.begin(made, tls, self.connections)
                 await asyncio.sleep(0)  # a full queue of connections must not keep the others waiting
 
     def _stop_unless_cancelled(self, task: asyncio.Task[None]) -> None:
@@ -182,8 +178,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _LOOK_EVERY == 0:
-            now = asyncio.get_running_loop().time()
-            end_silent(self.server_state.connections, now=now)
+            self.connections.end_silent(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -193,9 +188,8 @@ class _Server(uvicorn.Server):
         self._close()
         await super().shutdown(sockets)
         # No request comes any more while the threads end: it would be cut off in its middle.
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, ClientConnection):
-                connection.abort()
+        for connection in list(self.connections.open):
+            connection.abort()
 
 
 @contextmanager

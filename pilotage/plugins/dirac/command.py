@@ -13,11 +13,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
+from weakref import WeakKeyDictionary
 
 import httpx
 import typer
 from cryptography import x509
 from sqlalchemy import Engine, func, select
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cs_config import gc_tuning
 from cs_config.versions import store
@@ -33,6 +35,7 @@ from pilotage.plugins.dirac import monitoring, routing
 from pilotage.plugins.dirac.app import create_door
 from pilotage.plugins.dirac.configuration_server import ConfigurationFile
 from pilotage.plugins.dirac.former import FormerServices
+from pilotage.service.clients import STATE
 from taskqueue.db import clock, database, sql
 from taskqueue.schema.tables import jobs
 
@@ -41,30 +44,41 @@ _LONGEST = timedelta(minutes=10)
 _AUTHORITIES = Path("/etc/grid-security/certificates")
 
 
-class CertifiedConnection(ClientConnection):
-    """A connection whose requests carry the verified certificates of the client (TLS extension of ASGI).
+class CertifiedRequests:
+    """The door, with the verified certificates of its clients in their requests (TLS extension of ASGI).
 
-    They are verified once, in the handshake: the connection outlives neither them nor ten minutes.
+    They are verified once, in the handshake: a connection outlives neither them nor ten minutes.
     """
 
-    _chain: tuple[str, ...] | None = None  # PEM, the client's own first
-    _ends_at = datetime.max.replace(tzinfo=UTC)
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        #: By connection: the chain (PEM, the client's own first), and when the connection ends.
+        self._chains: WeakKeyDictionary[ClientConnection, tuple[tuple[str, ...], datetime]] = (
+            WeakKeyDictionary()
+        )
 
-    def on_message_begin(self) -> None:
-        """Add the certificates to the request, none if they must be verified again."""
-        super().on_message_begin()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Add the certificates, none if they must be verified again; near its end close the connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         now = datetime.now(UTC)
-        if self._chain is None:
-            self._chain = _read_chain(self.transport.get_extra_info("ssl_object"))
-            self._ends_at = find_end(self._chain, now)
-        chain = self._chain if now < self._ends_at else ()
-        self.scope["extensions"] = {"tls": {"client_cert_chain": chain}}
+        chain, ends_at = self._find_chain(scope["state"][STATE], now)
+        scope["extensions"] = {"tls": {"client_cert_chain": chain if now < ends_at else ()}}
 
-    def on_headers_complete(self) -> None:
-        """Close the connection after the answer if its end is near."""
-        super().on_headers_complete()
-        if datetime.now(UTC) > self._ends_at - _LONGEST / 2:
-            self.cycle.default_headers = [*self.cycle.default_headers, (b"connection", b"close")]
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        await self._app(scope, receive, send_last if now > ends_at - _LONGEST / 2 else send)
+
+    def _find_chain(self, connection: ClientConnection, now: datetime) -> tuple[tuple[str, ...], datetime]:
+        found = self._chains.get(connection)
+        if found is None:
+            chain = _read_chain(connection.transport.get_extra_info("ssl_object"))
+            found = self._chains[connection] = chain, find_end(chain, now)
+        return found
 
 
 def find_end(chain: Sequence[str], now: datetime) -> datetime:
@@ -205,13 +219,11 @@ def _run(
         serve.run_services(chosen, engine) as parts,
         tls.watch_certificate(_read_certificate(chosen, authorities)) as context,
     ):
-        serve.serve_application(
-            create_door(parts, _read_configuration(configuration), _read_former(chosen, authorities, former)),
-            bound,
-            chosen,
-            tls=context,
-            connection=CertifiedConnection,
+        door = create_door(
+            parts, _read_configuration(configuration), _read_former(chosen, authorities, former)
         )
+        door.add_middleware(CertifiedRequests)
+        serve.serve_application(door, bound, chosen, tls=context)
 
 
 #: Records in one request, and seconds for it.

@@ -18,6 +18,7 @@ from pilotage.plugins.dirac import dialect, jencode, peers, pilot_manager, sandb
 from pilotage.plugins.dirac.jencode import Result
 from pilotage.plugins.dirac.peers import DiracCall, Method
 from pilotage.service import lease_reports
+from pilotage.service.clients import find_client
 from pilotage.service.routes import matcher as routes
 from requirements.errors import InvalidJob, NotAllowed
 from requirements.values import fold
@@ -57,7 +58,7 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
         deadline=time.monotonic() + limits.longest_request_timeout,
         times=TIMES,
     )
-    answer = await routes.claim_jobs(call.parts, routes.RequestClient(call.request), wanted)
+    answer = await routes.claim_jobs(call.parts, find_client(call.request), wanted)
     call.parts.wait_causes.count(wanted, answer)
     hand_over = database.retry_on_conflict(_hand_over)
     for match in answer.matches:

@@ -3,17 +3,16 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Protocol, cast
+from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
-from starlette.types import Message
 
 from cs_config.cache import Cache
 from cs_config.options.operations import options_for
@@ -30,6 +29,7 @@ from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotIn
 from pilotage.service.auth import pilot_binding
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.clients import WaitingClient
 from pilotage.service.http_errors import ClientGone, ClockWrong
 from pilotage.service.models.matching import (
     DemandAnswer,
@@ -46,7 +46,7 @@ from pilotage.service.models.matching import (
     UnknownQueue,
 )
 from pilotage.service.queries.queue_pools import QueuePools
-from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, ClientOf, PartsOf
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, format_count
 from requirements.resource import StatedResource
@@ -105,18 +105,24 @@ def get_submit_pools_for_queue(
     ).answer(query)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestedJobs:
-    """Content of a body of requestJob, apart from the id of the request."""
+    """Content of a body of requestJob."""
 
     stated: bytes  #: the resource as JSON, by which equal requests share caches
     count: int
     said_before: bool | None  #: as `JobRequest.said_before`
+    request_id: str | None
 
     @classmethod
     def from_body(cls, body: JobRequest) -> "RequestedJobs":
         """Create it from a parsed body."""
-        return cls(stated=to_json(body.to_record()), count=body.count, said_before=body.said_before)
+        return cls(
+            stated=to_json(body.to_record()),
+            count=body.count,
+            said_before=body.said_before,
+            request_id=body.request_id,
+        )
 
 
 @router.post("/requestJob", response_model=Matches, response_model_exclude_none=True)
@@ -124,147 +130,59 @@ class RequestedJobs:
 async def request_job(
     parts: PartsOf,
     caller: CallerOf,
-    request: Request,
+    client: ClientOf,
     body: JobRequest,
     request_timeout: RequestTimeout = None,
-) -> Response:
+) -> bytes:
     """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
-    asked = RequestedJobs.from_body(body)
-    search = begin_search(parts, caller, asked, body.request_id, request_timeout)
-    content = search if isinstance(search, bytes) else await search.finish(RequestClient(request))
-    return Response(content, media_type="application/json")
+    return await find_jobs(parts, caller, client, RequestedJobs.from_body(body), request_timeout)
 
 
-class WaitingClient(Protocol):
-    """The sender of a request, which may go before it is answered."""
-
-    def is_gone(self) -> bool:
-        """Whether it has closed the connection."""
-
-    async def wait_until_gone(self) -> None:
-        """Return when it has closed the connection."""
-
-
-class RequestClient:
-    """The client of a request of the framework whose body was read."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    def is_gone(self) -> bool:
-        """Whether it has closed the connection.
-
-        One step of `receive` tells: it ends at once with the message, or would wait. A task that waits for it
-        would cost more than the rest of the request.
-        """
-        step = cast("Coroutine[object, None, Message]", self._request.receive())  # as of every ASGI server
-        try:
-            step.send(None)
-        except StopIteration as end:
-            return bool(end.value["type"] == "http.disconnect")
-        finally:
-            step.close()
-        return False
-
-    async def wait_until_gone(self) -> None:
-        """Return when it has closed the connection."""
-        while (await self._request.receive())["type"] != "http.disconnect":
-            pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSearch:
-    """A request for jobs that only a claim can answer."""
-
-    parts: Services
-    caller: Caller
-    wanted: MatchRequest
-    address: QueueAddress | None  #: the stated queue
-
-    def submit(self, is_gone: Callable[[], bool]) -> "asyncio.Future[MatchResult | None] | None":
-        """Let the event loop claim, with the pilot's turn taken; None: `finish` has to be awaited instead.
-
-        `end` must be called at the end of the future.
-        """
-        parts, caller = self.parts, self.caller
-        if caller.role is Role.PILOT and not (
-            self.address and parts.places.is_known(caller, self.address, now=parts.clock())
-        ):
-            return None
-        stamp = caller.stamp
-        if stamp is not None and not parts.places.take_turn(stamp):
-            return None
-        found = None
-        try:
-            found = parts.claims.submit(self.wanted, is_gone)
-        finally:
-            if found is None and stamp is not None:
-                parts.places.end_turn(stamp)
-        return found
-
-    def end(self, client: WaitingClient, outcome: "asyncio.Future[MatchResult | None]") -> bytes | None:
-        """The body of the answer after `submit`; None: `finish` has to be awaited, with `is_tried`."""
-        if (stamp := self.caller.stamp) is not None:
-            self.parts.places.end_turn(stamp)
-        answer = outcome.result()
-        if answer is None:
-            return None
-        return self._encode(_deliver(self.parts, client, self.wanted, answer))
-
-    async def finish(self, client: WaitingClient, *, is_tried: bool = False) -> bytes:
-        """Claim jobs; the body of the answer, a `Matches` without its empty fields.
-
-        `is_tried`: the event loop could not claim, the claim thread has to.
-        """
-        parts, stamp, wanted = self.parts, self.caller.stamp, self.wanted
-        await _require_bound(parts, self.caller, wanted.presented, self.address)
-        async with nullcontext() if stamp is None else parts.places.turn(stamp, deadline=wanted.deadline):
-            if is_tried:
-                return self._encode(await await_match(client, parts.claimer, wanted))
-            return self._encode(await claim_jobs(parts, client, wanted))
-
-    def _encode(self, answer: MatchResult) -> bytes:
-        parts = self.parts
-        parts.wait_causes.count(self.wanted, answer)
-        if answer.reason:
-            return _refuse(parts, answer.reason, answer.warnings)
-        if self.caller.role is Role.PILOT and any(each.vo not in self.caller.vos for each in answer.matches):
-            # Stored for the stamp and the id of the request, which may be those of a pilot of another VO.
-            raise NotAllowed("a pilot of another VO has sent a request with this request_id")
-        config = parts.live.current
-        count_matches(parts, [each.vo for each in answer.matches], self.wanted.presented)
-        jobs = b",".join([_encode_job(each, config) for each in answer.matches])
-        return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
-
-
-def begin_search(
+async def find_jobs(
     parts: Services,
     caller: Caller,
+    client: WaitingClient,
     asked: RequestedJobs,
-    request_id: str | None,
-    request_timeout: float | None,
-) -> bytes | JobSearch:
-    """Begin a request for jobs; the body of the answer if it is cached that there are none."""
+    request_timeout: float | None = None,
+) -> bytes:
+    """The body of the answer, a `Matches` without its empty fields."""
     require_ready(parts)
-    is_cached = len(asked.stated) <= _CACHED_LENGTH
+    stated = asked.stated
+    is_cached = len(stated) <= _CACHED_LENGTH
     # Equal for requests with the same resource and the same rights.
-    key = (asked.stated, caller.role, caller.vos, caller.queue) if is_cached else None
-    may_have_been_answered = request_id is not None and asked.said_before is not False
+    key = (stated, caller.role, caller.vos, caller.queue) if is_cached else None
+    may_have_been_answered = asked.request_id is not None and asked.said_before is not False
     if not may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
         return _refuse(parts, matching.NO_TASK_QUEUE, no_match.warnings)
-    resource, address = _read_place(asked.stated, parts.live.current, is_cached=is_cached)
+    resource, address = _read_place(stated, parts.live.current, is_cached=is_cached)
     pilot_binding.check_site(caller, resource.site)
-    limits = parts.limits
-    seconds = min(request_timeout or limits.request_timeout, limits.longest_request_timeout)
+    await _require_bound(parts, caller, resource, address)
+    seconds = min(request_timeout or parts.limits.request_timeout, parts.limits.longest_request_timeout)
     wanted = MatchRequest(
         presented=resource,
         caller=_caller(parts, caller, resource),
         deadline=time.monotonic() + seconds,
         count=asked.count,
-        request_id=request_id,
+        request_id=asked.request_id,
         cache_key=key,
     )
-    return JobSearch(parts=parts, caller=caller, wanted=wanted, address=address)
+    stamp = caller.stamp
+    async with nullcontext() if stamp is None else parts.places.turn(stamp, deadline=wanted.deadline):
+        answer = await claim_jobs(parts, client, wanted)
+    return _encode_matches(parts, caller, wanted, answer)
+
+
+def _encode_matches(parts: Services, caller: Caller, wanted: MatchRequest, answer: MatchResult) -> bytes:
+    parts.wait_causes.count(wanted, answer)
+    if answer.reason:
+        return _refuse(parts, answer.reason, answer.warnings)
+    if caller.role is Role.PILOT and any(each.vo not in caller.vos for each in answer.matches):
+        # Stored for the stamp and the id of the request, which may be those of a pilot of another VO.
+        raise NotAllowed("a pilot of another VO has sent a request with this request_id")
+    config = parts.live.current
+    count_matches(parts, [each.vo for each in answer.matches], wanted.presented)
+    jobs = b",".join([_encode_job(each, config) for each in answer.matches])
+    return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
 
 
 def require_ready(parts: Services) -> None:
@@ -282,13 +200,6 @@ async def claim_jobs(parts: Services, client: WaitingClient, wanted: MatchReques
     answer = await parts.claims.claim(wanted, client.is_gone)
     if answer is None:
         return await await_match(client, parts.claimer, wanted)
-    return _deliver(parts, client, wanted, answer)
-
-
-def _deliver(
-    parts: Services, client: WaitingClient, wanted: MatchRequest, answer: MatchResult
-) -> MatchResult:
-    """The answer; if the client has gone, `ClientGone`, and the jobs are given back."""
     if client.is_gone():
         parts.claims.give_back(wanted, answer)
         raise ClientGone(_GONE)

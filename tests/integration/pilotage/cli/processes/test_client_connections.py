@@ -11,10 +11,10 @@ import pytest
 import uvicorn
 
 from pilotage.cli import process_setup
-from pilotage.cli.processes import client_connections, serve
-from pilotage.service.fast_path import PlainExchange
+from pilotage.cli.processes import serve
+from pilotage.cli.processes.client_connections import ClientConnection, ClientConnections
 
-_Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, uvicorn.Server], Awaitable[None]]
+_Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, ClientConnections], Awaitable[None]]
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
 _POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 
@@ -38,12 +38,14 @@ def talk(said: _Talk, *, level: str = "error", app: Any = _app) -> None:
 
     async def run() -> None:
         bound = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(serve.configuration(app, log_level=level))  # type: ignore[arg-type]
+        config = serve.configuration(app, log_level=level)
+        server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve(sockets=[bound]))
         reader, writer = await asyncio.open_connection(*bound.getsockname())
         try:
             async with asyncio.timeout(300):
-                await said(reader, writer, server)
+                assert isinstance(config.http, ClientConnections)
+                await said(reader, writer, config.http)
         finally:
             writer.transport.abort()
             server.should_exit = True
@@ -60,19 +62,24 @@ async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return head.partition(b"\r\n")[0], await reader.readexactly(length)
 
 
-async def heard(server: uvicorn.Server) -> None:
-    """Wait until the head of a request has arrived."""
-    while not any(each._is_open for each in server.server_state.connections):  # type: ignore[union-attr]
+async def heard(connections: ClientConnections) -> None:
+    """Wait until a request is being read."""
+    while not any(each._request and each._request.is_awaited for each in connections.open):
         await asyncio.sleep(0)
 
 
-async def look(server: uvicorn.Server, seconds: float) -> None:
-    """Have the server look, as if so much time had passed since its client said anything."""
-    while not server.server_state.connections:
+async def accepted(connections: ClientConnections) -> ClientConnection:
+    """The connection of the client."""
+    while not connections.open:
         await asyncio.sleep(0)
-    [connection] = server.server_state.connections
-    now = connection._received_at + seconds  # type: ignore[union-attr]
-    client_connections.end_silent([connection], now=now)
+    [connection] = connections.open
+    return connection
+
+
+async def look(connections: ClientConnections, seconds: float) -> None:
+    """Look for silent clients, as if so much time had passed since the client said anything."""
+    connection = await accepted(connections)
+    connections.end_silent(connection._received_at + seconds)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ async def look(server: uvicorn.Server, seconds: float) -> None:
     ids=["address", "header", "headers"],
 )
 def test_a_head_without_an_end_is_refused(endless: bytes):
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
         writer.write(endless)
         status, body = await answer(reader)
         assert (status, body) == (b"HTTP/1.1 400 Bad Request", b"A head has 65536 bytes at most.")
@@ -91,7 +98,7 @@ def test_a_head_without_an_end_is_refused(endless: bytes):
 
 
 def test_a_body_may_be_longer_than_a_head_and_requests_may_follow_each_other():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
         for _number in range(3):
             writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"a" * 300_000)
             assert await answer(reader) == (b"HTTP/1.1 200 OK", b"300000")
@@ -104,14 +111,14 @@ def test_a_body_may_be_longer_than_a_head_and_requests_may_follow_each_other():
 @pytest.mark.parametrize("begun", [b"", _REQUEST, _REQUEST + b"\r\n" + _REQUEST])
 def test_who_does_not_come_to_the_end_of_a_head_is_left(begun: bytes):
     async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
     ) -> None:
         writer.write(begun)
         if b"\r\n\r\n" in begun:
             await answer(reader)
-        await look(server, 29)
+        await look(connections, 29)
         assert not reader.at_eof()
-        await look(server, 31)
+        await look(connections, 31)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(1)
 
@@ -120,17 +127,17 @@ def test_who_does_not_come_to_the_end_of_a_head_is_left(begun: bytes):
 
 def test_who_falls_silent_within_a_body_is_left_and_who_goes_on_is_not():
     async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
     ) -> None:
         writer.write(_POST + b"12345")
-        await heard(server)
-        await look(server, 119)
+        await heard(connections)
+        await look(connections, 119)
         writer.write(b"67890")
         assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
-        await look(server, 1000)
+        await look(connections, 1000)
         writer.write(_POST + b"12345")
-        await heard(server)
-        await look(server, 121)
+        await heard(connections)
+        await look(connections, 121)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(1)
 
@@ -138,7 +145,7 @@ def test_who_falls_silent_within_a_body_is_left_and_who_goes_on_is_not():
 
 
 def test_a_client_that_waits_to_send_its_body_is_told_to_go_on():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
         writer.write(_POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
         writer.write(b"0123456789")
@@ -150,7 +157,7 @@ _UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 
 @pytest.mark.parametrize("head", [_POST, _POST.replace(b"Content-Length: 10", b"Transfer-Encoding: chunked")])
 def test_the_body_of_a_request_for_another_protocol_is_not_taken_for_the_next_request(head: bytes):
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
         writer.write(head.replace(b"\r\n\r\n", b"\r\n" + _UPGRADE + b"\r\n"))
         status, body = await answer(reader)
         assert status == b"HTTP/1.1 400 Bad Request"
@@ -163,31 +170,38 @@ def test_the_body_of_a_request_for_another_protocol_is_not_taken_for_the_next_re
 
 
 def test_a_request_for_another_protocol_is_not_answered_before_the_one_that_came_earlier():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
         second = _POST.replace(b"\r\n\r\n", b"\r\n" + _UPGRADE + b"\r\n")
         writer.write(_POST + b"0123456789" + second)
         assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
+        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
         assert await reader.read() == b""
 
     talk(said)
 
 
-def test_a_request_for_another_protocol_is_answered_and_is_the_last_one(caplog: pytest.LogCaptureFixture):
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
+def test_a_request_for_another_protocol_is_answered_and_is_the_last_one():
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
         writer.write(_REQUEST + _UPGRADE + b"\r\n" + _REQUEST + b"\r\n")
         assert await answer(reader) == (b"HTTP/1.1 200 OK", b"0")
         with suppress(ConnectionError):
             writer.write(_REQUEST + b"\r\n")
             assert await reader.read() == b""
 
-    talk(said, level="warning")
-    assert not caplog.records
+    talk(said)
 
 
-def test_what_is_no_http_writes_no_line_into_the_log(capsys: pytest.CaptureFixture[str]):
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
-        writer.write(b"nonsense\r\n\r\n")
-        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [(b"nonsense\r\n\r\n", b"400 Bad Request"), (_REQUEST + _UPGRADE + b"\r\n", b"200 OK")],
+    ids=["nonsense", "another protocol"],
+)
+def test_what_is_no_http_writes_no_line_into_the_log(
+    content: bytes, status: bytes, capsys: pytest.CaptureFixture[str]
+):
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
+        writer.write(content)
+        assert (await answer(reader))[0] == b"HTTP/1.1 " + status
 
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
@@ -197,7 +211,7 @@ def test_what_is_no_http_writes_no_line_into_the_log(capsys: pytest.CaptureFixtu
     finally:
         root.handlers[:] = before
         root.setLevel(level)
-    assert "Invalid HTTP" not in capsys.readouterr().err
+    assert not capsys.readouterr().err
 
 
 class _Peer:
@@ -214,7 +228,7 @@ class _Peer:
 def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
     caplog: pytest.LogCaptureFixture,
 ):
-    pending = client_connections.PendingHeads(by_address=True, files=160)  # 40 in all, 10 from one address
+    pending = ClientConnections(by_address=True, files=160)  # 40 in all, 10 from one address
     flood = [_Peer("192.0.2.1") for _ in range(30)]
     honest = _Peer("192.0.2.2")
     for number, each in enumerate([*flood[:15], honest, *flood[15:]]):
@@ -234,7 +248,7 @@ def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
 
 
 def test_behind_a_proxy_all_come_from_one_address():
-    pending = client_connections.PendingHeads(by_address=False, files=160)
+    pending = ClientConnections(by_address=False, files=160)
     peers = [_Peer("192.0.2.1") for _ in range(40)]
     for each in peers:
         pending.add(each, now=0)  # type: ignore[arg-type]
@@ -243,123 +257,136 @@ def test_behind_a_proxy_all_come_from_one_address():
 
 def test_only_connections_without_a_whole_head_are_counted():
     async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
     ) -> None:
-        while not server.server_state.connections:
-            await asyncio.sleep(0)
-        [connection] = server.server_state.connections
-        pending = connection._pending  # type: ignore[union-attr]
-        assert list(pending._all) == [connection]
+        connection = await accepted(connections)
+        assert list(connections._all) == [connection]
         writer.write(_REQUEST + b"\r\n")
         await answer(reader)
-        assert not pending._all
+        assert not connections._all
         writer.write(_REQUEST)
-        while not pending._all:
+        while connection.head_since is None:
             await asyncio.sleep(0)
+        await look(connections, 5)
+        assert list(connections._all) == [connection]
         writer.transport.abort()
-        while pending._all:
+        while connections._all:
             await asyncio.sleep(0)
 
     talk(said)
 
 
-_PLAIN = b"POST /api/v1/matcher/requestJob HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+_ANSWER_EMPTY = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
 
 
-class _FastPath:
-    """Answers at once."""
+class Held:
+    """An application that answers when the test wants it, and notes who has gone."""
 
-    def authenticate(self, exchange: PlainExchange) -> bool:
-        return b"authorization" not in exchange.headers
+    def __init__(self) -> None:
+        self.requests = self.gone = 0
+        self.goes_on = asyncio.Event()
 
-    def begin(self, exchange: PlainExchange) -> bool:
-        exchange.connection.write_answer(200, None, b"{}")
-        return True
-
-
-@pytest.fixture
-def fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    always = property(lambda _: _FastPath(), _ignore)
-    monkeypatch.setattr(client_connections.ClientConnection, "_fast_path", always, raising=False)
-
-
-def _ignore(*_: object) -> None: ...
-
-
-@pytest.mark.usefixtures("fast_path")
-def test_the_body_of_a_plain_request_has_the_limits_of_a_head():
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
-    ) -> None:
-        writer.write(_PLAIN[:-1])
-        await heard(server)
-        [connection] = server.server_state.connections
-        pending = connection._pending  # type: ignore[union-attr]
-        assert list(pending._all) == [connection]
-        await look(server, 29)
-        writer.write(_PLAIN[-1:])
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"{}")
-        assert not pending._all
-        await look(server, 1000)
-        writer.write(_PLAIN[:-1])
-        await heard(server)
-        await look(server, 31)
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-            await reader.readexactly(1)
-
-    talk(said)
-
-
-@pytest.mark.usefixtures("fast_path")
-def test_an_answered_plain_request_does_not_end_the_connection_under_the_next_one():
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
-    ) -> None:
-        writer.write(_PLAIN + _POST)
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"{}")
-        [connection] = server.server_state.connections
-        assert connection.timeout_keep_alive_task is None  # type: ignore[union-attr]
-        writer.write(b"0123456789")
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
-
-    talk(said)
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        self.requests += 1
+        await receive()
+        if not self.goes_on.is_set():
+            await asyncio.wait(
+                [asyncio.ensure_future(receive()), asyncio.ensure_future(self.goes_on.wait())],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        self.gone += not self.goes_on.is_set()
+        await send(_ANSWER_EMPTY)
+        await send({"type": "http.response.body", "body": b""})
 
 
 @pytest.mark.parametrize(
-    "behind",
-    [b"GARBAGE\r\n\r\n", _REQUEST + b"\r\nGARBAGE\r\n\r\n", (_REQUEST + b"\r\n") * 9],
-    ids=["garbage", "request and garbage", "requests"],
+    ("behind", "answers"),
+    [(b"GARBAGE\r\n\r\n", [b"400 Bad Request"]), ((_REQUEST + b"\r\n") * 9, [b"200 OK"] * 9)],
+    ids=["garbage", "requests"],
 )
-def test_answers_for_a_client_that_has_gone_are_dropped(behind: bytes):
-    """Those of all its requests; and no refusal is sent in place of an answer."""
-    asked, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def app(scope: Any, _receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        asked.set()
-        await goes_on.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
+def test_what_comes_behind_a_request_is_read_when_this_one_is_answered(behind: bytes, answers: list[bytes]):
+    app = Held()
 
     async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
     ) -> None:
         writer.write(_REQUEST + b"\r\n")
-        await asked.wait()
-        [connection] = server.server_state.connections
-        writer.write(behind)
-        if b"GARBAGE" in behind:
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
-        else:
-            while len(connection._cycles) < 10:  # type: ignore[union-attr]
-                await asyncio.sleep(0)
-            connection.transport.abort()
-        while server.server_state.connections:
+        while not app.requests:
             await asyncio.sleep(0)
-        assert all(each.disconnected for each in connection._cycles)  # type: ignore[union-attr]
-        goes_on.set()
+        writer.write(behind)
+        connection = await accepted(connections)
+        while connection._kept_back != behind:
+            await asyncio.sleep(0)
+        assert app.requests == 1
+        app.goes_on.set()
+        for expected in (b"200 OK", *answers):
+            assert (await answer(reader))[0] == b"HTTP/1.1 " + expected
+
+    talk(said, app=app)
+
+
+@pytest.mark.parametrize("others", [0, 9])
+def test_who_has_gone_is_noticed_also_behind_other_requests(others: int):
+    app = Held()
+
+    async def said(
+        _: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
+    ) -> None:
+        writer.write((_REQUEST + b"\r\n") * (1 + others))
+        while not app.requests:
+            await asyncio.sleep(0)
+        connection = await accepted(connections)
+        assert not connection.is_gone()
+        writer.transport.abort()
+        while not app.gone:
+            await asyncio.sleep(0)
+        assert connection.is_gone()
+
+    talk(said, app=app)
+    assert app.requests == 1
+
+
+def test_more_than_a_head_that_comes_behind_a_request_waits_in_the_network():
+    app = Held()
+
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
+    ) -> None:
+        writer.write(_REQUEST + b"\r\n")
+        while not app.requests:
+            await asyncio.sleep(0)
+        connection = await accepted(connections)
+        writer.write(_POST.replace(b"10", b"10000000") + bytes(10_000_000))
+        while connection.transport.is_reading():
+            await asyncio.sleep(0)
+        assert len(connection._kept_back) < 1_000_000
+        app.goes_on.set()
+        for _ in range(2):
+            assert (await answer(reader))[0] == b"HTTP/1.1 200 OK"
+
+    talk(said, app=app)
+
+
+def test_the_rest_of_a_body_that_nobody_reads_is_skipped():
+    async def app(scope: Any, _: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send(_ANSWER_EMPTY)
+            await send({"type": "http.response.body", "body": b""})
+
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
+    ) -> None:
+        for _ in range(2):
+            writer.write(_POST.replace(b"10", b"300000") + b"a" * 100_000)
+            assert (await answer(reader))[0] == b"HTTP/1.1 200 OK"
+            writer.write(b"a" * 200_000)
+            writer.write(_REQUEST + b"\r\n")
+            assert (await answer(reader))[0] == b"HTTP/1.1 200 OK"
+        writer.write(_POST.replace(b"Content-Length: 10", b"Transfer-Encoding: chunked"))
+        assert b"connection: close" in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.read() == b""
 
     talk(said, app=app)
 
@@ -368,10 +395,10 @@ def test_a_broken_body_is_refused():
     head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
     ) -> None:
         writer.write(head)
-        await heard(server)
+        await heard(connections)
         writer.write(b"no length\r\n")
         assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
 
@@ -390,39 +417,11 @@ def test_a_broken_body_is_refused():
 )
 def test_a_head_that_is_too_long_or_ambiguous_is_refused_whole(head: bytes):
     async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: uvicorn.Server
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
     ) -> None:
-        while not server.server_state.connections:
-            await asyncio.sleep(0)
-        [connection] = server.server_state.connections
-        connection.data_received(head)  # type: ignore[union-attr]
+        connection = await accepted(connections)
+        connection.data_received(head)
         assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
         del writer
-
-    talk(said)
-
-
-class _LaterPath(_FastPath):
-    """Answers when the test wants it."""
-
-    exchange: PlainExchange | None = None
-
-    def begin(self, exchange: PlainExchange) -> bool:
-        self.exchange = exchange
-        return True
-
-
-def test_a_plain_request_is_answered_also_with_an_upgrade_behind_it(monkeypatch: pytest.MonkeyPatch):
-    path = _LaterPath()
-    fixed = property(lambda _: path, _ignore)
-    monkeypatch.setattr(client_connections.ClientConnection, "_fast_path", fixed, raising=False)
-
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: uvicorn.Server) -> None:
-        writer.write(_PLAIN + _REQUEST + _UPGRADE + b"\r\n")
-        while path.exchange is None:
-            await asyncio.sleep(0)
-        path.exchange.connection.write_answer(200, None, b"{}")
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"{}")
-        assert await reader.read() == b"", "the client sends the other one again"
 
     talk(said)

@@ -139,7 +139,7 @@ def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
     config = serve.configuration(app, log_level="error", files=160)  # ten from one address
     bound = serve.bind_socket("127.0.0.1", 0)
     server = serve._Server(config, tls=Certificate(*files).context)
-    pending = config.http.keywords["pending"]  # type: ignore[union-attr]
+    pending = server.connections
 
     def run() -> None:
         with asyncio.Runner(loop_factory=make_loop) as runner:

@@ -1,4 +1,4 @@
-"""The fast path answers as the framework's routes do, and leaves to the server what is not plain HTTP."""
+"""The most frequent requests of pilots are answered as by the framework, in any form of HTTP."""
 
 import asyncio
 import json
@@ -9,10 +9,16 @@ from contextlib import closing, contextmanager
 
 import httpx
 import pytest
+from fastapi import APIRouter, FastAPI, Response
 
 from matcher.request.match_request import MatchRequest, MatchResult
 from pilotage.service.app import create_app
-from pilotage.service.fast_path import FastPath, JobRequestReader, NotPlain, PlainExchange, find_route
+from pilotage.service.auth import access
+from pilotage.service.hot_routes import JobRequestCache
+from pilotage.service.models.matching import JobRequest
+from pilotage.service.routes import leases, matcher
+from pilotage.service.routes.matcher import RequestedJobs
+from pilotage.service.routing import SMALL, ApiRoute, CallerOf, ClientOf, PartsOf, parse
 from requirements.errors import PilotageError
 from tests.support import service as running_service
 from tests.support import wait
@@ -65,70 +71,34 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize("role", ["pilot", "operator", "user", None])
-def test_both_forms_answer_alike(service: Service, role: str | None) -> None:
-    """A query that is not read sends a request to the framework; each body comes twice, known and unknown."""
-    clients = {
-        "pilot": lambda: service.pilot(QUEUE),
-        "operator": service.operator,
-        "user": service.user,
-        None: service.client,
-    }
-    client = clients[role]()
-    for body in BODIES * 2:
-        for headers in ({}, {"Request-Timeout": "0"}, {"Content-Type": "text/plain"}):
-            sent = {"Content-Type": "application/json", **headers}
-            fast, framework = (
-                client.post(f"/api/v1/matcher/requestJob{query}", content=body, headers=sent)
-                for query in ("", "?slowly")
-            )
-            assert (fast.status_code, fast.json()) == (framework.status_code, framework.json()), (
-                body,
-                headers,
-            )
-            assert {*fast.headers} == {*framework.headers}
-
-
-def test_a_job_is_described_alike_in_both_forms(service: Service) -> None:
-    job = {"Executable": "x", "Arguments": "ä \\" + '"'}
-    service.user().post("/api/v1/jobs", json={"jobs": [job, job]}).raise_for_status()
-    fast, framework = (
-        service.pilot(QUEUE)
-        .post(f"/api/v1/matcher/requestJob{query}", json={**PLAIN, "CPUTime": 10**7})
-        .json()["matches"][0]
-        for query in ("", "?slowly")
-    )
-    assert fast.keys() == framework.keys()
-    same = {"description": None, "processors": 0, "epoch": 0}
-    assert fast["description"] | {"JobID": 0} == framework["description"] | {"JobID": 0}
-    assert {name: fast.get(name) for name in same if name != "description"} == {
-        name: framework.get(name) for name in same if name != "description"
-    }
-
-
-def _read(reader: JobRequestReader, body: bytes) -> object:
-    try:
-        return reader.read(body)
-    except (PilotageError, NotPlain) as error:
-        return type(error)
+def _read(known: JobRequestCache, content: bytes) -> RequestedJobs | None:
+    """As a request does: it is looked up, or read and stored."""
+    if (found := known.find(content)) is None:
+        try:
+            found = RequestedJobs.from_body(JobRequest.model_validate(parse(content)))
+        except (PilotageError, ValueError):
+            return None
+        known.store(content, found)
+    return found
 
 
 def test_bodies_that_were_read_before_are_read_as_new_ones() -> None:
-    reader = JobRequestReader()
-    for body in BODIES * 3:
-        assert _read(reader, body) == _read(JobRequestReader(), body), body
+    known = JobRequestCache()
+    for content in BODIES * 3:
+        assert _read(known, content) == _read(JobRequestCache(), content), content
 
 
 def test_only_the_request_id_of_the_body_itself_may_differ() -> None:
-    reader = JobRequestReader()
-    inner = b'{"CPUTime": 1, "request\\u005fid": "a", "x": {"request_id": "%b"}}'
-    assert [_read(reader, inner % name)[1] for name in (b"a", b"b")] == ["a", "a"]  # type: ignore[index]
+    known = JobRequestCache()
+    for before in (b'{"request\\u005fid": "a", "x": {', b'{"request_id": "a", "x": {'):
+        inner = before + b'"request_id": "%b"}}'
+        assert [_read(known, inner % name).request_id for name in (b"a", b"b")] == ["a", "a"]  # type: ignore[union-attr]
     outer = b'{"CPUTime": 1, "request_id": "%b"}'
-    assert [_read(reader, outer % name)[1] for name in (b"a", b"b")] == ["a", "b"]  # type: ignore[index]
+    found = [_read(known, outer % name) for name in (b"a", b"b")]
+    assert [each.request_id for each in found if each] == ["a", "b"]
+    assert known.find(outer % b"c") is not None, "its rest is known"
 
 
-#: A header that comes twice makes a request one for the framework.
-TWICE = b"X-Twice: 1\r\nX-Twice: 2\r\n"
 JSON = b"Content-Type: application/json\r\n"
 
 
@@ -161,19 +131,6 @@ def read(client: socket.socket) -> bytes:
     return re.sub(rb"date: [^\r]*\r\n", b"", seen)
 
 
-@pytest.fixture
-def handed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each request that the connections took for plain: whether the fast path answered it."""
-    begun, begin = list[bool](), FastPath.begin
-
-    def watch(path: FastPath, exchange: object) -> bool:
-        begun.append(begin(path, exchange))  # type: ignore[arg-type]
-        return begun[-1]
-
-    monkeypatch.setattr(FastPath, "begin", watch)
-    return begun
-
-
 REPORTS = [
     ("start", b""),
     ("start", b"{}"),
@@ -195,12 +152,35 @@ REPORTS = [
 ]
 
 
-def test_the_two_forms_answer_with_the_same_bytes(service: Service, handed: list[bool]) -> None:
+@access.allow(*access.allowed_roles(matcher.request_job), most_bytes=SMALL)
+async def twin_of_request_job(
+    parts: PartsOf,
+    caller: CallerOf,
+    client: ClientOf,
+    body: JobRequest,
+    request_timeout: matcher.RequestTimeout = None,
+) -> Response:
+    found = await matcher.request_job(parts, caller, client, body, request_timeout)
+    return Response(found, media_type="application/json")
+
+
+def add_twins(app: FastAPI) -> None:
+    """The same routes, answered by the framework."""
+    twins = APIRouter(prefix="/api/v1/twins", route_class=ApiRoute, strict_content_type=False)
+    twins.add_api_route("/matcher/requestJob", twin_of_request_job, methods=["POST"])
+    for route in leases.router.routes:
+        assert isinstance(route, ApiRoute)
+        twins.add_api_route(route.path, route.endpoint, methods=list(route.methods or ()))
+    app.include_router(twins)
+
+
+def test_every_request_is_answered_as_by_the_framework(service: Service) -> None:
     pilot, user = service.token("pilot", vo="cms", queue=QUEUE), service.token("user", vo="cms", user="ada")
-    paths = [("/matcher/requestJob", body) for body in BODIES]
-    paths += [
-        (f"/leases/{lease}/{report}", body) for lease in ("0" * 32, "%41", "") for report, body in REPORTS
-    ]
+    long = [b'{"CPUTime": 1, "x": "' + b"x" * size + b'"}' for size in (70_000, 300_000)]
+    paths = [("/matcher/requestJob", body) for body in (*BODIES, *long, b'"text"')]
+    paths += [("/matcher/requestJob?x=%00", BODIES[0]), ("/matcher/requestJob?x", BODIES[0])]
+    leases_ = ("0" * 32, "%41", "", "x" * 65, "a%00b", "a%2Fb")
+    paths += [(f"/leases/{lease}/{report}", body) for lease in leases_ for report, body in REPORTS]
     ways = [
         (JSON, pilot),
         (b"", pilot),
@@ -209,42 +189,39 @@ def test_the_two_forms_answer_with_the_same_bytes(service: Service, handed: list
         (JSON, "x.y.z"),
         (JSON, pilot[:-9] + "AAAAAAAAA"),
         (b"Content-Type: text/plain\r\n", pilot),
+        (b"Content-Type: application/x+JSON\r\n", pilot),
         (JSON + b"Request-Timeout: none\r\n", pilot),
         (JSON + b"Accept: text/html\r\n", user),
     ]
-    with connected(service) as fast, connected(service) as slow:
+    app = create_app(service.parts)
+    add_twins(app)
+    with running_service.served(app) as url:
         for path, body in paths:
             for headers, token in ways:
-                fast.sendall(write(path, body, headers, token))
-                answer, taken = read(fast), len(handed)
-                slow.sendall(write(path, body, headers + TWICE, token))
-                assert answer == read(slow), (path, body, headers)
-                assert len(handed) == taken
-    assert handed.count(True) > 100
-    assert handed.count(False) > 100
+                answers = []
+                for prefix in ("", "/twins"):
+                    with connected(Service(service.parts, url)) as client:
+                        client.sendall(write(prefix + path, body, headers, token))
+                        answers.append(read(client))
+                assert answers[0] == answers[1], (path, body, headers)
+                assert answers[0] or len(body) > 100_000  # refused, and lost as the rest was not read
 
 
-def test_both_forms_are_counted(service: Service, handed: list[bool]) -> None:
-    def count() -> dict[str, int]:
-        text = service.operator().get("/metrics").text
-        found = re.findall(r'requests_total{method="POST",route="([^"]*)",status="(\d+)"} (\d+)', text)
-        return {f"{route} {status}": int(number) for route, status, number in found}
-
+def test_every_request_is_counted_by_its_route(service: Service) -> None:
     token = service.token("pilot", vo="cms", queue=QUEUE)
-    body = json.dumps(PLAIN).encode()
-    counts = [count()]
     with connected(service) as client:
-        for headers in (JSON, JSON + TWICE):
-            for path, content in (("/matcher/requestJob", body), (f"/leases/{'0' * 32}/start", b"")):
-                for sender in (token, None):
-                    client.sendall(write(path, content, headers, sender))
-                    read(client)
-            counts.append(count())
-    zero, first, second = counts
-    assert handed == [True] * 2  # not those without a token
-    api = {name.removeprefix("/api/v1") for name in second}
-    assert any(name.startswith("/matcher/requestJob 200") for name in api)
-    assert sum(first.values()) - sum(zero.values()) == sum(second.values()) - sum(first.values()) == 4
+        for path, content in (("/matcher/requestJob", BODY), (f"/leases/{'0' * 32}/start", b"")):
+            for sender in (token, None):
+                client.sendall(write(path, content, JSON, sender))
+                read(client)
+    text = service.operator().get("/metrics").text
+    found = re.findall(r'requests_total{method="POST",route="([^"]*)",status="(\d+)"} (\d+)', text)
+    assert {(route.removeprefix("/api/v1"), status): number for route, status, number in found} == {
+        ("/matcher/requestJob", "200"): "1",
+        ("/matcher/requestJob", "401"): "1",
+        ("/leases/{lease}/start", "404"): "1",
+        ("/leases/{lease}/start", "401"): "1",
+    }
 
 
 HEAD = b"POST /api/v1/matcher/requestJob HTTP/1.1\r\nHost: x\r\n"
@@ -253,7 +230,7 @@ LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 ANSWERED = b"HTTP/1.1 200 OK"
 REFUSED = b"HTTP/1.1 400 Bad Request"
 
-#: Requests in other forms: with the token in place of `@`, and the status lines of all answers.
+#: Requests in unusual forms: with the token in place of `@`, and the status lines of all answers.
 HOSTILE: dict[str, tuple[bytes, list[bytes]]] = {
     "two lengths": (HEAD + LENGTH + b"Content-Length: 1\r\n@\r\n" + BODY, [REFUSED]),
     "the same length twice": (HEAD + LENGTH + LENGTH + b"@\r\n" + BODY, [REFUSED]),
@@ -297,7 +274,7 @@ HOSTILE: dict[str, tuple[bytes, list[bytes]]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_not_plain_is_left_to_the_server(service: Service, name: str) -> None:
+def test_requests_in_any_form_of_http_are_answered_or_refused(service: Service, name: str) -> None:
     token = service.token("pilot", vo="cms", queue=QUEUE)
     text, expected = HOSTILE[name]
     text = text.replace(b"@", f"Authorization: Bearer {token}\r\n".encode())
@@ -319,9 +296,7 @@ def test_what_is_not_plain_is_left_to_the_server(service: Service, name: str) ->
     assert service.client().get("/healthz").is_success
 
 
-def test_a_client_that_goes_in_the_middle_of_a_body_disturbs_nobody(
-    service: Service, handed: list[bool]
-) -> None:
+def test_a_client_that_goes_in_the_middle_of_a_body_disturbs_nobody(service: Service) -> None:
     token = service.token("pilot", vo="cms", queue=QUEUE)
     with connected(service) as client:
         client.sendall(write("/matcher/requestJob", BODY, JSON, token)[:-3])
@@ -329,21 +304,19 @@ def test_a_client_that_goes_in_the_middle_of_a_body_disturbs_nobody(
         for _ in range(3):
             client.sendall(write("/matcher/requestJob", BODY, JSON, token))
             assert read(client).startswith(ANSWERED)
-    assert handed == [True] * 3
 
 
-def test_a_body_is_not_awaited_without_a_valid_token(service: Service, handed: list[bool]) -> None:
+def test_a_body_is_not_awaited_without_a_valid_token(service: Service) -> None:
     for token in (None, "x.y.z"):
         with connected(service) as client:
             client.sendall(write("/matcher/requestJob", BODY, JSON, token)[:-3])
             assert read(client).startswith(b"HTTP/1.1 401 ")
-    assert not handed
 
 
 class Failing:
     """Claims that fail."""
 
-    def submit(self, request: MatchRequest, is_gone: Callable[[], bool]) -> None:
+    async def claim(self, request: MatchRequest, is_gone: Callable[[], bool]) -> None:
         del request, is_gone
         raise ZeroDivisionError
 
@@ -374,12 +347,11 @@ class Claims:
         self.waiting: list[asyncio.Future[MatchResult | None]] = []
         self.given_back: list[MatchResult] = []
 
-    def submit(
-        self, request: MatchRequest, is_gone: Callable[[], bool]
-    ) -> "asyncio.Future[MatchResult | None]":
-        del request, is_gone
+    async def claim(self, request: MatchRequest, is_gone: Callable[[], bool]) -> MatchResult | None:
+        del request
+        self.is_gone = is_gone
         self.waiting.append(asyncio.get_running_loop().create_future())
-        return self.waiting[-1]
+        return await self.waiting[-1]
 
     def give_back(self, request: MatchRequest, answer: MatchResult) -> None:
         del request
@@ -398,26 +370,10 @@ def test_a_job_that_comes_after_its_client_has_gone_is_given_back(service: Servi
             client.sendall(write("/matcher/requestJob", BODY, JSON, token))
             wait.until(lambda: claims.waiting)
         [claim] = claims.waiting
-        [exchange] = app.fast_path._open  # type: ignore[attr-defined]
-        wait.until(exchange.is_gone)
+        wait.until(claims.is_gone)
         claim.get_loop().call_soon_threadsafe(claim.set_result, answer)
         wait.until(lambda: claims.given_back)
     assert claims.given_back == [answer]
-
-
-def test_a_claim_that_the_end_of_the_service_cuts_off_is_to_be_repeated(service: Service) -> None:
-    claims, parts = Claims(), service.parts
-    object.__setattr__(parts, "claims", claims)
-    token = service.token("gateway", vo="cms", site="LCG.A.org")
-    app = create_app(parts)
-    with running_service.served(app) as url, connected(Service(parts, url)) as client:
-        client.sendall(write("/matcher/requestJob", BODY, JSON, token))
-        wait.until(lambda: claims.waiting)
-        asyncio.run_coroutine_threadsafe(app.fast_path.close(), claims.waiting[0].get_loop())  # type: ignore[attr-defined]
-        answer = read(client)
-    assert answer.startswith(b"HTTP/1.1 503")
-    assert b"service_ending" in answer
-    assert b"retry-after" in answer.lower()
 
 
 def test_a_claim_that_the_event_loop_could_not_make_goes_to_the_claim_thread(service: Service) -> None:
@@ -431,39 +387,3 @@ def test_a_claim_that_the_event_loop_could_not_make_goes_to_the_claim_thread(ser
         claim.get_loop().call_soon_threadsafe(claim.set_result, None)
         assert read(client).startswith(ANSWERED)
     assert claims.waiting == [claim]
-
-
-class _Recorder:
-    """A connection that keeps its answers."""
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self.answers: list[int] = []
-        self.is_aborted = False
-        self._fails = fails
-
-    def write_answer(self, status: int, headers: object, body: bytes) -> None:
-        del headers, body
-        if self._fails:
-            raise ZeroDivisionError
-        self.answers.append(status)
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_request_that_has_just_begun_does_not_hold_up_the_end(service: Service, fails: bool) -> None:
-    async def end() -> None:
-        path, connection = FastPath(create_app(service.parts), service.parts), _Recorder(fails=fails)
-        found = find_route(b"/api/v1/matcher/requestJob")
-        assert found is not None
-        scope = {"type": "http", "scheme": "http", "method": "POST", "path": "/", "headers": []}
-        exchange = PlainExchange(connection, *found, scope, {})
-        path._work(exchange, asyncio.sleep(3600))
-        async with asyncio.timeout(300):
-            await path.close()
-        assert not path._open
-        assert connection.answers == ([] if fails else [503])
-        assert connection.is_aborted or not fails
-
-    asyncio.run(end())

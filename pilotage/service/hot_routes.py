@@ -1,0 +1,229 @@
+"""The most frequent requests of pilots: an ASGI application in front of the framework, their only form.
+
+The framework describes these routes and refuses other methods; its layers would cost more than a claim. What
+a request states is checked with the types of the route's function, as the framework does.
+"""
+
+import asyncio
+import email.message
+import inspect
+import logging
+import re
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, get_args
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.params import Header, Path
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from cs_config.cache import Cache
+from cs_config.options import bounds
+from pilotage.service import error_handlers, middleware, routing
+from pilotage.service.auth import access
+from pilotage.service.clients import find_client
+from pilotage.service.http_errors import ServiceEnding
+from pilotage.service.routes import leases, matcher
+from pilotage.service.routes.matcher import RequestedJobs
+from pilotage.service.routing import StrictRequest
+from pilotage.service.services import Services
+
+_log = logging.getLogger(__name__)
+
+_PREFIX: Final = "/api/v1"
+_LEASE: Final = re.compile(rf"{_PREFIX}/leases/([^/]+)/([a-z]+)")
+#: The functions of the routes, by their paths as the framework describes them.
+_ENDPOINTS: Final[Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
+    "/matcher/requestJob": matcher.request_job,
+    "/leases/{lease}/start": leases.start,
+    "/leases/{lease}/heartbeat": leases.heartbeat,
+    "/leases/{lease}/note": leases.note,
+    "/leases/{lease}/finish": leases.finish,
+    "/leases/{lease}/release": leases.release,
+}
+#: Bodies of requestJob that are known, and the most bytes of one.
+_BODIES: Final = 4096
+_LONGEST_KNOWN: Final = 8192
+_REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9._:-]{1,255})"')
+_JSON: Final = (b"content-type", b"application/json")
+_Headers = list[tuple[bytes, bytes]]
+_MISSING: Final = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
+
+
+class HotRoute:
+    """A route that is answered here."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.endpoint = _ENDPOINTS[path]
+        self.rules = access.rules_of(self.endpoint)
+        stated = inspect.signature(self.endpoint).parameters
+        body = stated["body"]
+        self._body: TypeAdapter[Any] = TypeAdapter(body.annotation)
+        self._is_body_optional = body.default is None
+        self.is_for_jobs = "client" in stated
+        #: Parameters in the path or a header: kind, name there, and type.
+        self._others: Mapping[str, tuple[str, str, TypeAdapter[Any]]] = {
+            name: (kind, name.replace("_", "-"), TypeAdapter(each.annotation))
+            for name, each in stated.items()
+            for kind, form in (("path", Path), ("header", Header))
+            if any(isinstance(about, form) for about in get_args(each.annotation))
+        }
+
+    def check(self, request: StrictRequest, value: object, *, is_known: bool) -> dict[str, Any]:
+        """The body, and the values of the other parameters; `RequestValidationError` lists all faults.
+
+        The body of a known request is right.
+        """
+        problems: list[dict[str, Any]] = []
+        found: dict[str, Any] = {"body": None}
+        for name, (kind, alias, adapter) in self._others.items():
+            in_path = kind == "path"
+            stated = request.path_params[name] if in_path else access.read_header(request, alias.encode())
+            if stated is not None:
+                found[name] = _validate(adapter, stated, (kind, alias), problems)
+        if is_known or request.whole:
+            found["body"] = value if is_known else _validate(self._body, value, ("body",), problems)
+        elif not self._is_body_optional:
+            problems.append(_MISSING)
+        if problems:
+            raise RequestValidationError(problems, body=value)
+        return found
+
+
+def _validate(
+    adapter: TypeAdapter[Any], value: object, where: tuple[str, ...], problems: list[dict[str, Any]]
+) -> Any:
+    """The value in the form of its type; what is wrong is added to the problems."""
+    try:
+        return adapter.validate_python(value, from_attributes=True)
+    except ValidationError as error:
+        problems += [{**each, "loc": (*where, *each["loc"])} for each in error.errors(include_url=False)]
+        return None
+
+
+class HotRoutes:
+    """Answers the requests of these routes."""
+
+    def __init__(self, app: FastAPI, parts: Services) -> None:
+        """Requests that are refused belong to `app`."""
+        self._app = app
+        self._parts = parts
+        self._routes = {path: HotRoute(path) for path in _ENDPOINTS}
+        self._known_jobs = JobRequestCache()
+
+    def find(self, scope: Scope) -> HotRoute | None:
+        """The route of a request, whose parameters are noted in its scope; None: the framework answers it."""
+        path = scope["path"]
+        if scope["method"] != "POST" or not path.startswith(_PREFIX):
+            return None
+        if (found := _LEASE.fullmatch(path)) is None:
+            scope["path_params"] = {}
+            return self._routes.get(path[len(_PREFIX) :])
+        scope["path_params"] = {"lease": found[1]}
+        return self._routes.get(f"/leases/{{lease}}/{found[2]}")
+
+    async def answer(self, route: HotRoute, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; 503 if the server has waited for requests under way, and ends."""
+        begun, parts = time.perf_counter(), self._parts
+        try:
+            status, content = 200, await self._serve(route, StrictRequest(scope, receive))
+            headers = [(b"content-length", b"%d" % len(content)), _JSON, *middleware.headers(scope)]
+        except asyncio.CancelledError:
+            error = ServiceEnding("the service is being stopped, try again")
+            status, headers, content = await self._refuse(scope, error)
+        except Exception as error:  # noqa: BLE001  (of any kind: it is the answer)
+            status, headers, content = await self._refuse(scope, error)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if len(content) <= bounds.SHORT_ANSWER:
+            await send({"type": "http.response.body", "body": content})
+        else:
+            with parts.answers.keep(*access.find_holder(scope), len(content)):
+                await send({"type": "http.response.body", "body": content})
+        seconds = time.perf_counter() - begun
+        parts.metrics.served(method="POST", route=route.path, status=status, seconds=seconds)
+
+    async def _serve(self, route: HotRoute, request: StrictRequest) -> bytes:
+        """The content of the answer."""
+        parts = self._parts
+        caller = await routing.authorize(request, parts, route.rules)
+        routing.check_texts(request)
+        content = await request.read(routing.limit_body(parts, route.rules, caller))
+        is_json = _is_json(access.read_header(request, b"content-type"))
+        known = self._known_jobs.find(content) if route.is_for_jobs and is_json else None
+        if known is None:
+            await request.parse()
+        access.require_room(request.scope, parts)
+        value = request.content if is_json else content
+        found = route.check(request, known or value, is_known=known is not None)
+        if not route.is_for_jobs:
+            report: BaseModel = await route.endpoint(parts=parts, caller=caller, **found)
+            return report.model_dump_json().encode()
+        asked = known or RequestedJobs.from_body(found["body"])
+        if known is None and is_json:
+            self._known_jobs.store(content, asked)
+        timeout = found.get("request_timeout")
+        return await matcher.find_jobs(parts, caller, find_client(request), asked, timeout)
+
+    async def _refuse(self, scope: Scope, error: Exception) -> tuple[int, _Headers, bytes]:
+        """Status, headers and content of the answer to an error."""
+        scope["app"] = self._app
+        response, is_defect = await error_handlers.answer_to(Request(scope), error)
+        if is_defect:
+            _log.error("Exception in ASGI application\n", exc_info=error)
+        headers = [*response.raw_headers, *middleware.headers(scope)]
+        return response.status_code, headers, bytes(response.body)
+
+
+def _is_json(stated: str | None) -> bool:
+    """Whether a body of this type is JSON; without one it is."""
+    if not stated or stated.startswith("application/json"):
+        return True
+    message = email.message.Message()
+    message["content-type"] = stated
+    subtype = message.get_content_subtype()
+    return message.get_content_maintype() == "application" and (
+        subtype == "json" or subtype.endswith("+json")
+    )
+
+
+class JobRequestCache:
+    """Bodies of requestJob, checked once for all that differ in the text of their `request_id` only.
+
+    Equal bytes before and after that text make equal JSON around it, as long as the text is the whole value
+    of the only name `request_id` in the body, and no name or text is written with escapes. Of any other body
+    all bytes count.
+    """
+
+    def __init__(self) -> None:
+        self._known: Cache[tuple[bytes, bytes], RequestedJobs] = Cache(_BODIES)
+
+    def find(self, content: bytes) -> RequestedJobs | None:
+        """The request in a body that is known."""
+        around, request_id = _cut_out(content)
+        known = self._known.find(around)
+        if known is None or request_id is None:
+            return known
+        return RequestedJobs(
+            stated=known.stated,
+            count=known.count,
+            said_before=known.said_before,
+            request_id=request_id,
+        )
+
+    def store(self, content: bytes, asked: RequestedJobs) -> None:
+        """Note a body that was read and checked."""
+        around, request_id = _cut_out(content)
+        is_only = content.count(b'"request_id"') == 1 and b"\\" not in content
+        if len(content) <= _LONGEST_KNOWN and asked.request_id == request_id and (is_only or not request_id):
+            self._known.store(around, asked)
+
+
+def _cut_out(content: bytes) -> tuple[tuple[bytes, bytes], str | None]:
+    """What stands around the text of the first `request_id` in a body, and that text; all, if it has none."""
+    if (found := _REQUEST_ID.search(content)) is None:
+        return (content, b""), None
+    return (content[: found.start(1)], content[found.end(1) :]), found[1].decode()
