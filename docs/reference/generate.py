@@ -28,7 +28,7 @@ from matcher.conditions import CONDITIONS
 from pilotage import extensions
 from pilotage.cli import man_pages
 from pilotage.cli.settings import IssuerSettings, RoleSettings, Settings, SignInSettings
-from pilotage.service import app, error_handlers
+from pilotage.service import app, error_statuses
 from pilotage.service.metrics import Metrics, StateMetrics
 from requirements.errors import PilotageError
 from requirements.values import format_value
@@ -305,7 +305,7 @@ def write_errors() -> str:
     answering = (*_ANSWERING, *(each.package for each in extensions.list_plugins().values() if each.routers))
     meanings = collections.defaultdict[tuple[str, int], list[str]](list)
     for kind in sorted(set(_list_kinds(PilotageError)), key=lambda kind: (kind.__module__, kind.__name__)):
-        status = error_handlers.status_of(kind.__new__(kind))
+        status = error_statuses.status_of(kind.__new__(kind))
         if status != 500 and kind.__module__.startswith(answering):
             meanings[kind.code, status].append(_sentence(kind))
     rows = ((_code(code), status, " ".join(texts)) for (code, status), texts in sorted(meanings.items()))

@@ -77,7 +77,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "check": "config.show:check",
             "show": "config.show:show",
             "set": "config.edit:set_",
-            "diff": "config.show:diff",
+            "diff": "config.edit:show_difference",
             "preview": "config.edit:preview",
             "apply": "config.edit:apply",
             "history": "config.show:history",

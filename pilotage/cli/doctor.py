@@ -26,7 +26,8 @@ from pilotage.cli import output, wiring
 from pilotage.cli.errors import REFUSED, explain_missing, one_line
 from pilotage.cli.processes import tls
 from pilotage.cli.settings import InvalidSettings, Settings, command_with
-from pilotage.client.connection import CLIENT_ENV, FILE
+from pilotage.client.connection import CLIENT_ENV
+from pilotage.client.home import SETTINGS_FILE
 from pilotage.entry_points import BrokenPlugin
 from pilotage.extensions import Plugin
 from pilotage.service.auth.oidc import discovery
@@ -479,7 +480,7 @@ def check_files(settings: Settings) -> Iterator[Finding]:
     mine = [settings.key, settings.home / CLIENT_ENV]
     urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
     if any(map(cli_engine.may_have_password, urls)):
-        mine.append(settings.home / FILE)  # the URL with the password may be set there
+        mine.append(settings.home / SETTINGS_FILE)  # the URL with the password may be set there
     for path in mine:
         if path.exists():
             yield _check_secret(path, nobody=0o077)

@@ -28,7 +28,7 @@ from cs_config.source.yaml_reader import EventReader
 from pilotage import extensions
 from pilotage.cli import options
 from pilotage.cli.options import CommandFunction
-from pilotage.client.connection import FILE, PREFIX, default_home
+from pilotage.client.home import PREFIX, SETTINGS_FILE, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.input_faults import InputFault, list_faults
 
@@ -345,7 +345,7 @@ def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.e
     named = {key.removeprefix(PREFIX).lower() for key in environment if key.startswith(PREFIX)}
     home = Path(str(given.get("home") or environment.get(f"{PREFIX}HOME") or default_home(environment)))
     home = home.expanduser().absolute()
-    file = home / FILE
+    file = home / SETTINGS_FILE
     content = _read(file)
     model = _find_model([*given, *named, *map(str, content)])
     _check_names(content, model, file)

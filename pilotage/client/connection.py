@@ -14,12 +14,9 @@ from pathlib import Path
 
 from pilotage.client.api import ServiceClient
 from pilotage.client.errors import WrongUsage
+from pilotage.client.home import PREFIX, SETTINGS_FILE, default_home
 
 CLIENT_ENV = "client.env"
-#: The settings file in the home directory.
-FILE = "pilotage.yaml"
-#: Of the environment variables that hold settings.
-PREFIX = "PILOTAGE_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,23 +37,17 @@ _VARIABLES = {PREFIX + name.upper(): name for name in ("home", "url", "token", "
 _SETTINGS = "pilotage.cli.settings"
 
 
-def default_home(environment: Mapping[str, str]) -> Path:
-    """`$XDG_DATA_HOME/pilotage`, where the XDG default stands in for an unset variable."""
-    data = environment.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "pilotage"
-
-
 def load_client_settings(*, home: Path | None, url: str | None = None) -> ClientSettings:
     """The settings of a client: flags, else PILOTAGE_* variables, else the settings file."""
     given = {name: value for name, value in os.environ.items() if name.startswith(PREFIX) and value}
     own = {_VARIABLES[name]: value for name, value in given.items() if name in _VARIABLES}
     place = Path(home or own.get("home") or default_home(os.environ)).expanduser().absolute()
-    has_file = (place / FILE).exists()
+    has_file = (place / SETTINGS_FILE).exists()
     if (has_file or len(own) < len(given)) and find_spec(_SETTINGS) is not None:
         return _load_all(home, url)
     if has_file:
         raise WrongUsage(
-            f"{place / FILE}: only the whole program reads it; set PILOTAGE_URL and PILOTAGE_TOKEN, "
+            f"{place / SETTINGS_FILE}: only the whole program reads it; set PILOTAGE_URL and PILOTAGE_TOKEN, "
             "another PILOTAGE_HOME, or install `pilotage` instead of `pilotage-client`"
         )
     authorities = own.get("authorities")

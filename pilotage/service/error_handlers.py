@@ -13,20 +13,14 @@ from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
 from matcher.preview import outlook
-from matcher.request import match_request as matcher_errors
-from optimizers.submit.plan import PlanTooLarge
-from pilotage.service import http_errors, middleware
+from pilotage.service import error_statuses, middleware
 from pilotage.service.auth import access, audit
-from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.pages import templating
 from pilotage.service.services import Services
 from requirements import input_faults
 from requirements.errors import (
-    InvalidInput,
     InvalidRequest,
-    NotAllowed,
-    NotFound,
     PilotageError,
     Problem,
 )
@@ -34,45 +28,6 @@ from taskqueue import errors as taskqueue_errors
 from taskqueue.db import database
 
 _log = logging.getLogger(__name__)
-
-#: The status of each type of error; a type without an entry has that of its nearest base class.
-STATUS: dict[type[Exception], int] = {
-    InvalidInput: 400,
-    NotAllowed: 403,
-    NotFound: 404,
-    config_errors.ConfigError: 422,
-    config_errors.VersionConflict: 409,
-    outlook.GuardFailed: 409,
-    taskqueue_errors.IllegalTransition: 409,
-    taskqueue_errors.StaleLease: 409,
-    taskqueue_errors.OutputMissing: 409,
-    taskqueue_errors.RescheduleLimit: 409,
-    taskqueue_errors.IdempotencyConflict: 409,
-    taskqueue_errors.SecretUsed: 409,
-    taskqueue_errors.OtherProcess: 409,
-    taskqueue_errors.QuotaExceeded: 429,
-    taskqueue_errors.TooLarge: 413,
-    PlanTooLarge: 413,
-    taskqueue_errors.StorageAway: 503,
-    matcher_errors.Busy: 503,
-    matcher_errors.NotInTime: 503,
-    http_errors.NotAuthenticated: 401,
-    http_errors.ClockBehind: 503,
-    http_errors.ClockWrong: 503,
-    http_errors.ForgedRequest: 403,
-    http_errors.NotHere: 404,
-    discovery.IssuerAway: 503,
-    http_errors.CursorExpired: 410,
-    http_errors.LogBusy: 503,
-    http_errors.TooManyLogins: 503,
-    http_errors.BodyTooLarge: 413,
-    http_errors.PreconditionRequired: 428,
-    http_errors.TooManyRequests: 429,
-    http_errors.TooManyStreams: 429,
-    http_errors.SenderSilent: 408,
-    http_errors.ServiceEnding: 503,
-    http_errors.ClientGone: 400,
-}
 
 #: Errors that reject a change of the configuration.
 _REFUSED_CHANGES = (config_errors.ConfigError, config_errors.VersionConflict, outlook.GuardFailed)
@@ -123,11 +78,6 @@ def _handlers() -> Mapping[type[Exception], Callable[[Request, Any], Awaitable[R
     }
 
 
-def status_of(error: Exception) -> int:
-    """Return the status of the nearest type in the table, or 500."""
-    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-
-
 def answer(
     request: Request,
     status: int,
@@ -144,7 +94,7 @@ def answer(
 
 
 async def _ours(request: Request, error: PilotageError) -> Response:
-    status = status_of(error)
+    status = error_statuses.status_of(error)
     if status == 500:
         _log.error("%s is missing from the table of errors", type(error).__name__, exc_info=error)
         return _defect(request)

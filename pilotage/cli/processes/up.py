@@ -20,6 +20,7 @@ from pilotage.cli.processes.agent import AgentContext
 from pilotage.cli.processes.local_pilots import LocalPilots, PilotHost
 from pilotage.cli.settings import Settings
 from pilotage.client import connection
+from pilotage.client import home as client_home
 from pilotage.service.app import create_app
 from pilotage.service.auth import callers
 from pilotage.service.services import Services
@@ -57,7 +58,7 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
         lines.append(f"up to {format_count(chosen.pilots, 'pilot')} at {chosen.site} as jobs need them")
         if os.getuid() == 0:
             lines.append("their jobs run as root and can change this machine: start it as another user")
-    home = "" if chosen.home == connection.default_home(os.environ) else f" --home {chosen.home}"
+    home = "" if chosen.home == client_home.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]
     if chosen.site is None:

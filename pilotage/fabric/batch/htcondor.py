@@ -35,9 +35,10 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.command_line import ListingSystem
-from pilotage.fabric.batch.settings import BatchSystemKind, CommandSettings, Connections, SettingsPart
+from pilotage.fabric.batch.settings import BatchSystemKind, CommandSettings, Connections
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import ListedJob, choose_job, split_words
+from pilotage.fabric.file_section import SettingsPart
 from pilotage.fabric.node_script import PYTHONS
 from requirements.nodes import lrms_vocabulary
 from requirements.nodes.lrms_vocabulary import Vocabulary, is_balanced

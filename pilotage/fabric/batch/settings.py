@@ -27,9 +27,10 @@ from pydantic_core import CoreSchema
 from pilotage import entry_points
 from pilotage.entry_points import BrokenPlugin
 from pilotage.fabric.batch.batch_system import BatchSystem, CountsJobs, JobCounts
+from pilotage.fabric.batch.head_node import HeadNode
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
-from pilotage.fabric.file_section import FileSection
+from pilotage.fabric.file_section import SettingsPart
 from requirements.errors import did_you_mean
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary
 
@@ -78,46 +79,6 @@ def list_kinds_with(setting: str) -> Sequence[str]:
 def _check_kind(name: str) -> str:
     load_kind(name)
     return name
-
-
-class SettingsPart(FileSection):
-    """Some settings of a batch system, perhaps with secrets."""
-
-    @property
-    def secret_files(self) -> tuple[Path, ...]:
-        """Files with keys and tokens for the batch system, and sockets that stand for them."""
-        parts = [part for part in vars(self).values() if isinstance(part, SettingsPart)]
-        return tuple(file for part in parts for file in part.secret_files)
-
-
-class HeadNode(SettingsPart):
-    """A host with the batch system's commands, reached over SSH; its host key has to be known.
-
-    What is not stated is taken from `config`, if there is one: a file like OpenSSH's `ssh_config`, with its
-    `ProxyJump`, `IdentityFile` and `UserKnownHostsFile`.
-    """
-
-    host: str = Field(min_length=1)  #: also a `Host` of `config`
-    user: str | None = Field(default=None, min_length=1)
-    key: Path | None = None  #: of the login, unencrypted; none: those of the agent and of `config`
-    known_hosts: Path | None = None
-    port: int | None = Field(default=None, ge=1, le=65_535)
-    agent: Path | None = None  #: socket of an agent that holds the key
-    config: Path | None = None  #: such as ~/.ssh/config
-
-    @model_validator(mode="after")
-    def _can_log_in(self) -> Self:
-        if self.config is None:
-            missing = [name for name in ("user", "known_hosts") if getattr(self, name) is None]
-            missing += ["key or agent"] if self.key is None and self.agent is None else []
-            if missing:
-                raise ValueError(f"ssh: {', '.join(missing)}: required without a config")
-        return self
-
-    @property
-    def secret_files(self) -> tuple[Path, ...]:
-        """The key, and the socket of the agent that has it."""
-        return tuple(path for path in (self.key, self.agent) if path is not None)
 
 
 class _KindOfSystem(BaseModel):

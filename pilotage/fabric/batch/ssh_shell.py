@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import asyncssh
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
-from pilotage.fabric.batch.settings import HeadNode
+from pilotage.fabric.batch.head_node import HeadNode
 from pilotage.fabric.batch.shell import Completed, NoAnswer
 from pilotage.fabric.batch.work_area import split_words
 from pilotage.fabric.node_script import PYTHONS

@@ -15,8 +15,9 @@ import httpx
 from pydantic import Field, model_validator
 
 from pilotage.fabric.batch.batch_system import BatchSystemAway
-from pilotage.fabric.batch.settings import Connect, SettingsPart
+from pilotage.fabric.batch.settings import Connect
 from pilotage.fabric.batch.shell import NoAnswer
+from pilotage.fabric.file_section import SettingsPart
 from pilotage.fabric.pilot.service import transport as service_transport
 from requirements.errors import format_count
 

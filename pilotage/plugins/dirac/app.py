@@ -41,7 +41,7 @@ from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall, Identity, Met
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.rate_limits import ByteLimiter, WorkLimiter
-from pilotage.service.error_handlers import status_of
+from pilotage.service.error_statuses import status_of
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.middleware import CountedAnswers
 from pilotage.service.routing import SMALL, StrictRequest

@@ -19,7 +19,7 @@ from pilotage.plugins.dirac import jencode, job_state_update, peers
 from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.rate_limits import ByteLimiter
-from pilotage.service.error_handlers import status_of
+from pilotage.service.error_statuses import status_of
 from pilotage.service.http_errors import NotAuthenticated, TokenRevoked
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services

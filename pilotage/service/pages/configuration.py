@@ -26,7 +26,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.preview import outlook
 from matcher.preview.impacts import BlamedParameter
 from matcher.preview.outlook import Guard, GuardFailed
-from pilotage.service import configuring, error_handlers
+from pilotage.service import configuring, error_statuses
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
@@ -346,7 +346,7 @@ def _refuse(page: PageContext, filled: Filled, error: PilotageError) -> Response
         conflicts=split_differences(error.conflicts) if isinstance(error, EditConflict) else (),
         current=error.current if isinstance(error, VersionConflict) else None,
     )
-    return _answer(page, filled, outcome, status=error_handlers.status_of(error))
+    return _answer(page, filled, outcome, status=error_statuses.status_of(error))
 
 
 def _answer(page: PageContext, filled: Filled, outcome: ChangeOutcome, *, status: int = 200) -> HTMLResponse:
@@ -438,7 +438,7 @@ def _show_rollback(
         outcome = replace(outcome, problems=(Problem(path="", message=str(error)),))
     return page.render(
         "configuration/rollback.html",
-        status=200 if error is None else error_handlers.status_of(error),
+        status=200 if error is None else error_statuses.status_of(error),
         version=version,
         guard=guard,
         outcome=outcome,

@@ -18,7 +18,7 @@ import psutil
 
 from examples.servers.debian import PATH
 from examples.servers.starting import free_port
-from pilotage.fabric.batch.settings import HeadNode
+from pilotage.fabric.batch.head_node import HeadNode
 
 _CONFIGURATION = """\
 ListenAddress 127.0.0.1

@@ -57,6 +57,35 @@ def change_from_file(client: ServiceClient, file: Path) -> ConfigChange:
     return ConfigChange(body=edits(found), version=version, changed=bool(found), differences=found)
 
 
+def show_difference(
+    file: Annotated[
+        Path | None, options.argument("[FILE]", "Compare the configuration in force with this file.")
+    ] = None,
+    *,
+    before: Annotated[int | None, options.option("VERSION", "Compare this version …", "--from")] = None,
+    after: Annotated[
+        int | None, options.option("VERSION", "… with this one (default: the newest).", "--to")
+    ] = None,
+    service: ServiceOptions,
+) -> None:
+    """Show the differences between two versions, or between the configuration and a file."""
+    if (file is None) == (before is None):
+        raise WrongUsage("give a FILE, or --from VERSION")
+    with service.connect() as client:
+        if file is not None:
+            wanted = change_from_file(client, file)
+            changes = [each.as_json() for each in wanted.differences]
+            data: dict[str, Any] = {
+                "from_version": wanted.version,
+                "file": str(file),
+                "changes": changes,
+            }
+        else:
+            data = client.config_diff(before or 0, after)
+    lines = list(show.change_lines(data["changes"])) or ["no difference"]
+    service.emit(data, lambda: "\n".join(lines))
+
+
 def edits(differences: Sequence[Difference]) -> dict[str, object]:
     """Differences as the body of a request."""
     values, removed = patch.edits_from_differences(differences)

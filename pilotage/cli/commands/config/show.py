@@ -137,37 +137,6 @@ def _count_nodes(config: "Configuration") -> str:
     return ", ".join(format_count(len(each), noun) for noun, each in sizes.items())
 
 
-def diff(
-    file: Annotated[
-        Path | None, options.argument("[FILE]", "Compare the configuration in force with this file.")
-    ] = None,
-    *,
-    before: Annotated[int | None, options.option("VERSION", "Compare this version …", "--from")] = None,
-    after: Annotated[
-        int | None, options.option("VERSION", "… with this one (default: the newest).", "--to")
-    ] = None,
-    service: ServiceOptions,
-) -> None:
-    """Show the differences between two versions, or between the configuration and a file."""
-    if (file is None) == (before is None):
-        raise WrongUsage("give a FILE, or --from VERSION")
-    with service.connect() as client:
-        if file is not None:
-            from pilotage.cli.commands.config import edit
-
-            wanted = edit.change_from_file(client, file)
-            changes = [each.as_json() for each in wanted.differences]
-            data: dict[str, Any] = {
-                "from_version": wanted.version,
-                "file": str(file),
-                "changes": changes,
-            }
-        else:
-            data = client.config_diff(before or 0, after)
-    lines = list(change_lines(data["changes"])) or ["no difference"]
-    service.emit(data, lambda: "\n".join(lines))
-
-
 Message = Annotated[
     str | None, typer.Option("--message", "-m", metavar="TEXT", help="Reason, stored in the history.")
 ]

@@ -36,7 +36,7 @@ def test_a_key_that_others_may_read_is_bad(tmp_path: Path) -> None:
 
 
 def test_a_file_of_settings_is_a_secret_where_a_password_may_stand_in_it(tmp_path: Path) -> None:
-    file = tmp_path / settings.FILE
+    file = tmp_path / settings.SETTINGS_FILE
     file.touch()
     file.chmod(0o644)
 

@@ -20,7 +20,7 @@ issuers:
 
 
 def load(home: Path, text: str) -> settings.Settings:
-    (home / settings.FILE).write_text(text)
+    (home / settings.SETTINGS_FILE).write_text(text)
     return settings.load({"home": home}, {})
 
 

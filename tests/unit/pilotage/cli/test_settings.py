@@ -7,7 +7,7 @@ from pilotage.cli.settings import InvalidSettings
 
 
 def write(home: Path, text: str) -> None:
-    (home / settings.FILE).write_text(text)
+    (home / settings.SETTINGS_FILE).write_text(text)
 
 
 def test_without_anything_said_sqlite_lies_in_the_home_directory(tmp_path: Path) -> None:
@@ -69,12 +69,12 @@ def test_an_unknown_name_in_the_file_gets_a_suggestion(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["- a\n- b\n", "port: [1\n", "port: '\n"])
 def test_a_file_that_holds_no_settings_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     write(tmp_path, text)
-    with pytest.raises(InvalidSettings, match=settings.FILE):
+    with pytest.raises(InvalidSettings, match=settings.SETTINGS_FILE):
         settings.load({"home": tmp_path}, {})
 
 
 def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    (tmp_path / settings.FILE).write_bytes(b"host: \xff\n")
+    (tmp_path / settings.SETTINGS_FILE).write_bytes(b"host: \xff\n")
     with pytest.raises(InvalidSettings, match="UTF-8"):
         settings.load({"home": tmp_path}, {})
 

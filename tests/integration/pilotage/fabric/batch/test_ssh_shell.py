@@ -17,7 +17,8 @@ from pilotage.fabric.batch import ssh_shell
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.dialect import dialect
 from pilotage.fabric.batch.dialect.command import DialectSystem
-from pilotage.fabric.batch.settings import Connections, HeadNode, SystemSettings
+from pilotage.fabric.batch.head_node import HeadNode
+from pilotage.fabric.batch.settings import Connections, SystemSettings
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.ssh_shell import SshShell
 from pilotage.fabric.batch.work_area import WorkAreas

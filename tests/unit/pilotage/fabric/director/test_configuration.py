@@ -220,6 +220,7 @@ def test_pilots_hide_directories_and_secrets_of_their_director_and_the_file_wins
         "--isolation=strongest",
         "--hide=/shared",
         "--hide=/here",
+        "--hide=/var/lib/ce",
         "--hide=/etc/pilotage",  # a token that is replaced would not stay hidden
         "--hide=/etc/atlas.token",
         "--hide=/etc/pilotage/ssh",
