@@ -125,7 +125,11 @@ def make_offer(
     max_ram = slot.max_ram or read_ram(known, processors) or _share_of_memory(slot, processors)
     max_ram = _least(max_ram, slot.limits.max_ram)
     gpus = _number(known, "gpus") or _number(known, "numberofgpus")
+    reported = facts.reportable_facts(
+        facts.merge_facts({"MaxRAM": max_ram}, measured or {}, slot.facts), known
+    )
     rest: dict[str, object] = {
+        "Architecture": None if "Architecture" in reported else known.get("architecture"),
         "Platform": slot.platform or known.get("platform"),
         "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
         "VO": wishes.vo,
@@ -133,9 +137,7 @@ def make_offer(
         "OwnerGroup": list(wishes.owner_groups),
         "JobType": list(wishes.job_types),
         "PilotReference": wishes.reference,
-        "NodeFacts": facts.reportable_facts(
-            facts.merge_facts({"MaxRAM": max_ram}, measured or {}, slot.facts), known
-        ),
+        "NodeFacts": reported,
     }
     return Offer(
         place=place,

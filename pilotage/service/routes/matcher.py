@@ -3,11 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Query
@@ -24,7 +24,7 @@ from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.snapshot import NoMatch
 from matcher.demand import MatchingTaskQueue
 from matcher.index import place_pools
-from matcher.request import match_request
+from matcher.request import match_request, queue_offer
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime
 from pilotage.service.auth import pilot_binding
 from pilotage.service.auth.access import allow
@@ -295,8 +295,7 @@ def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> Demand
     """
     config = parts.live.current
     resources = [
-        place_pools.respell_place(match_request.read_resource(each.to_record()), config)
-        for each in body.resources
+        place_pools.respell_place(_read_queue_offer(each.to_record()), config) for each in body.resources
     ]
     for site in {each.site for each in resources}:
         pilot_binding.check_site(caller, site)
@@ -306,6 +305,12 @@ def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> Demand
         resources=found.served,
         ranks=found.ranks,
     )
+
+
+def _read_queue_offer(stated: Mapping[str, Any]) -> StatedResource:
+    """The offer of a queue, of which its nodes decide what is not stated: only pilots there measure it."""
+    read = match_request.read_resource(stated)
+    return replace(read, resource=queue_offer.leave_open(read.resource))
 
 
 def _demanded(task_queue: TaskQueue, waiting: int) -> DemandedTaskQueue:

@@ -26,6 +26,7 @@ parameters = st.fixed_dictionaries(
         "Tag": st.sampled_from(["gpu", ("gpu", "Fast")]),
         "WholeNode": st.booleans(),
         "MaxScratch": st.integers(0, 10**6),
+        "Architecture": st.sampled_from(["x86_64", "aarch64"]),
         "Country": st.just("CH"),
     },
 )

@@ -51,3 +51,13 @@ def test_a_misspelt_word_of_a_reserved_prefix_is_a_warning(configured: Service) 
     job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu, "tags": "os:debain12"}}
     answer = configured.user().post("/api/v1/jobs", json={"jobs": [job]}).json()
     assert answer["warnings"] == ["os:debain12: unknown word of a reserved prefix, did you mean os:debian12?"]
+
+
+def test_directors_send_pilots_where_only_the_nodes_know_whether_a_job_fits(configured: Service) -> None:
+    cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v3"}}
+    job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu}}
+    configured.user().post("/api/v1/jobs", json={"jobs": [job]})
+    place = {"Site": "SiteA", "GridCE": "ce", "Queue": "q", "CPUTime": 1000}
+    resources = [place, place | {"Architecture": "x86_64"}, place | {"Architecture": "aarch64"}]
+    found = configured.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
+    assert [bool(each) for each in found["resources"]] == [True, True, False]
