@@ -226,6 +226,24 @@ def test_a_service_of_1_0_copies_one_job_at_a_time(monkeypatch: pytest.MonkeyPat
     assert asked[:3] == ["/jobs/resubmit", "/jobs/7/resubmit", "/jobs/8/resubmit"]
 
 
+def test_nothing_is_copied_twice_where_services_of_two_releases_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def answer(_: object, _method: str, path: str, **_more: object) -> dict[str, Any]:
+        asked.append(path)
+        if len(asked) > 1:
+            raise ApiError("no such route", status=405, code="method_not_allowed", details={})
+        return {"job_ids": [*range(5001, 6001)], "warnings": [], "refused": []}
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    message = "no such route; new jobs: 5001-6000; not tried: 1001-1500"
+    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(ApiError, match=message):
+        client.resubmit(*range(1, 1501))
+    assert asked == ["/jobs/resubmit"] * 2
+
+
 @pytest.mark.usefixtures("planned")
 def test_a_submission_returns_its_warnings_and_prints_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
