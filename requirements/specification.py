@@ -53,12 +53,20 @@ _OF_FIELDS: Final[Mapping[str, re.Pattern[str]]] = {
 }
 
 
+#: What a job has only if it states it.
+_WITHOUT_DEFAULT: Final = frozenset({"cpu_time", "gpus"})
+#: Attributes whose default depends on what else a job states.
+CONDITIONAL_DEFAULTS: Final = _WITHOUT_DEFAULT.union(*_TOGETHER)
+#: The name of the document in descriptions.
+DOCUMENT: Final = "requirements"
+
+
 def complete(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a job: what it states, else fitting defaults of its VO, else the specification's.
 
     It has no length but that of the specification, and runs on no pilot with GPUs unless it requires one.
     """
-    unfit = {"cpu_time", "gpus"}.union(*(group for group in _TOGETHER if not group.isdisjoint(stated)))
+    unfit = set(_WITHOUT_DEFAULT).union(*(group for group in _TOGETHER if not group.isdisjoint(stated)))
     fitting = {name: value for name, value in defaults.items() if name not in unfit}
     if _has_own_architecture(stated.get("tag_expression", "")):
         fitting |= {"architecture": "", "cpu_level": ""}

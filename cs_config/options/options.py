@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -22,6 +23,7 @@ from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
 from requirements.requirement_class import SPECIFIC
+from requirements.specification import CONDITIONAL_DEFAULTS, DOCUMENT
 from requirements.values import fold, format_value
 
 Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
@@ -106,6 +108,25 @@ class DeclaredName(Options):
 
 
 _SPECIFIC: Final = frozenset(SPECIFIC)
+_KEYWORDS_OF_SPECIFICATION: Final = frozenset(keywords.BY_ATTRIBUTE[name].name for name in SPECIFIC)
+#: Names in stored descriptions of jobs that follow the specification: its document, and its keywords.
+_NAMES_OF_SPECIFICATION: Final = _KEYWORDS_OF_SPECIFICATION | {DOCUMENT}
+_NAMED: Final = re.compile(f'"(?:{"|".join(sorted(_NAMES_OF_SPECIFICATION))})": ')
+#: Keywords whose defaults depend on what else such a job states (`requirements.specification.complete`).
+_DECIDED_WITH_CLASS: Final = frozenset(keywords.BY_ATTRIBUTE[name].name for name in CONDITIONAL_DEFAULTS)
+
+
+def _write_defaults(
+    defaults: Mapping[str, object], without: Collection[str]
+) -> Mapping[str, tuple[object, str]]:
+    """Defaults by keyword, as they are and as JSON with their names."""
+    return {
+        name: (value, json.dumps({name: value})[1:-1])
+        for name, value in defaults.items()
+        if name not in without
+    }
+
+
 #: Keywords whose values `Clamp` may change.
 _CLAMPED: Final = frozenset({"CPUTime", "Priority"})
 
@@ -276,10 +297,36 @@ class JobDescriptionOptions(Options):
                     found[keyword.name] = keywords.as_json(keyword, keyword.read(default))
         return found
 
+    def list_defaults(self, body: Mapping[str, object]) -> Mapping[str, object]:
+        """The default values that a stored description gets, by keyword."""
+        is_specified = not _NAMES_OF_SPECIFICATION.isdisjoint(body)
+        return {name: value for name, (value, _) in self._find_defaults(is_specified=is_specified).items()}
+
+    def list_defaults_json(self, text: str) -> Mapping[str, str]:
+        """The same for a stored description in JSON, each as JSON with its name.
+
+        Parsing takes longer than a claim, so it is avoided where no name of the specification is in the text.
+        """
+        is_specified = _NAMED.search(text) is not None and not _NAMES_OF_SPECIFICATION.isdisjoint(
+            json.loads(text)
+        )
+        return {
+            name: written for name, (_, written) in self._find_defaults(is_specified=is_specified).items()
+        }
+
+    def _find_defaults(self, *, is_specified: bool) -> Mapping[str, tuple[object, str]]:
+        if is_specified or self.specification is SpecificationRule.REQUIRED:
+            return self._filled_in_of_specified
+        return self._filled_in_of_others
+
     @cached_property
-    def filled_in_json(self) -> Mapping[str, str]:
-        """The same as JSON, each a name with its value."""
-        return {name: json.dumps({name: value})[1:-1] for name, value in self.filled_in.items()}
+    def _filled_in_of_others(self) -> Mapping[str, tuple[object, str]]:
+        return _write_defaults(self.filled_in, _KEYWORDS_OF_SPECIFICATION)
+
+    @cached_property
+    def _filled_in_of_specified(self) -> Mapping[str, tuple[object, str]]:
+        """Without those that are decided with the requirement class: pilots would take them as they are."""
+        return _write_defaults(self.filled_in, _KEYWORDS_OF_SPECIFICATION | _DECIDED_WITH_CLASS)
 
     @property
     def defaults(self) -> Mapping[str, object]:

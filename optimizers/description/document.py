@@ -13,10 +13,10 @@ from typing import Any, Final
 from cs_config.options import bounds
 from requirements.cpu_levels import LEVELS
 from requirements.errors import Problem, did_you_mean
-from requirements.specification import GPU_VENDORS
+from requirements.specification import DOCUMENT, GPU_VENDORS
 
 #: Top-level names of a document.
-REQUIREMENTS: Final = "requirements"
+REQUIREMENTS: Final = DOCUMENT
 SITES: Final[Mapping[str, str]] = {"sites": "Site", "banned_sites": "BannedSites"}
 #: The keyword of each field.
 FIELDS: Final[Mapping[str, str]] = {

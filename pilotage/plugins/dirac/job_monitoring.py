@@ -175,7 +175,7 @@ def get_job_jdl(call: DiracCall, job_id: JobId, original: bool = False) -> Resul
     with database.reading(call.parts.engine) as conn:
         job = call.get_job(conn, job_id)
         body = descriptions.read_description(conn, job_id).body
-    defaults = options_for(call.parts.live.current, job.vo).job_description.filled_in
+    defaults = options_for(call.parts.live.current, job.vo).job_description.list_defaults(body)
     return jencode.ok(dialect.write_jdl({**defaults, **body}, job))
 
 

@@ -120,7 +120,7 @@ def _hand_over(call: DiracCall, match: ClaimedJob, reference: object) -> Result:
         for mark in found:
             marks.store_mark(conn, attempt, mark)
     config = call.parts.live.current
-    defaults = options_for(config, match.vo).job_description.filled_in_json
+    defaults = options_for(config, match.vo).job_description.list_defaults_json(match.description_json)
     body = json.loads(descriptions.add_defaults(match.description_json, defaults))
     try:
         text = dialect.write_jdl(sandbox_store.add_sandbox(body, match.sandbox, job), job)

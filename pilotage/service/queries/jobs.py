@@ -233,7 +233,7 @@ def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *
     entries = log.read_log(conn, job_id)
     description = descriptions.read_description(conn, job_id)
     if job.status not in FINAL:
-        defaults = options_for(config, job.vo).job_description.filled_in
+        defaults = options_for(config, job.vo).job_description.list_defaults(description.body)
         description = replace(description, body={**defaults, **description.body})
     return JobStory(
         job=job,

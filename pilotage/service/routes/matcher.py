@@ -228,7 +228,7 @@ def _encode_refusal(reason: str, warnings: tuple[str, ...]) -> bytes:
 
 def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
     """A claimed job as in the JSON of a `Matches`: its description with the defaults of its VO."""
-    defaults = options_for(config, job.vo).job_description.filled_in_json
+    defaults = options_for(config, job.vo).job_description.list_defaults_json(job.description_json)
     stated: dict[str, object] = {
         "job_id": job.job_id,
         "epoch": job.epoch,

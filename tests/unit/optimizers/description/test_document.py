@@ -265,3 +265,21 @@ def test_the_table_for_users_has_the_keyword_of_each_field() -> None:
     rows = re.findall(r"^\| (?:beside it: )?`([a-z_0-9.]+)` \| `([A-Za-z0-9]+)` \|", page, re.MULTILINE)
     fields = {path.replace("/", "."): keyword for path, keyword in document.FIELDS.items()}
     assert dict(rows) == fields | dict(document.SITES)
+
+
+def test_a_stored_description_gets_the_defaults_that_hold_for_it() -> None:
+    declared = "MinRAM: {default: 700}, Architecture: {default: x86_64}, MaxRAM: {default: 900}"
+    plain = {"Executable": "x", "Requirements": {"Architecture": "x86_64", "Memory": 1}}
+    written = {"Executable": "x", "requirements": {"wall_time": 9, "io": {"scratch_mb": 1}}}
+    ours = {"CPUTime": 86_400, "Priority": 1, "MinRAM": 700, "MaxRAM": 900}
+    of_document = {"Priority": 1, "MaxRAM": 900}
+    offered, required = options(declared), options(f"Specification: required, {declared}")
+    for vo, body, expected in (
+        (offered, plain, ours),
+        (offered, written, of_document),
+        (offered, {"Executable": "x", "WallTime": 9}, of_document),
+        (required, plain, of_document),
+    ):
+        assert vo.job_description.list_defaults(body) == expected
+        found = vo.job_description.list_defaults_json(json.dumps(body)).values()
+        assert json.loads(f"{{{','.join(found)}}}") == expected

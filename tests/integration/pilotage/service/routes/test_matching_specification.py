@@ -43,6 +43,7 @@ def take(pilot: Any, scenario: SpecificationScenario) -> list[int]:
     assert answer.status_code == 200, (scenario.name, answer.text)
     for match in answer.json()["matches"]:
         assert match["description"]["requirements"] == scenario.job
+        assert "CPUTime" not in match["description"], "a pilot would compare it with the time that is left"
     return [match["job_id"] for match in answer.json()["matches"]]
 
 
