@@ -7,8 +7,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from requirements import tag_expression
 from requirements.column_index import Items, SingleItem, Values
@@ -58,7 +57,21 @@ def needed_ram(asked: RequirementClass, cores: int | None = None) -> int:
 _UNLIMITED: Final = 2**53
 
 
-def most_cores(asked: RequirementClass, has: Resource) -> int:
+class CoreRange(NamedTuple):
+    """What decides how many cores a job is given; few classes differ in it."""
+
+    processors_min: int
+    processors_max: int | None
+    min_ram: int  #: 0, if each core needs no memory of its own
+    min_ram_per_core: int
+
+
+def _find_core_range(asked: RequirementClass) -> CoreRange:
+    ram = asked.min_ram if asked.min_ram_per_core else 0
+    return CoreRange(asked.processors_min, asked.processors_max, ram, asked.min_ram_per_core)
+
+
+def most_cores(asked: CoreRange, has: Resource) -> int:
     """The cores that a job is given if it has the resource for itself: all that its memory allows.
 
     Source: the match-making specification of DiracX, greedy to the budget.
@@ -73,11 +86,13 @@ def most_cores(asked: RequirementClass, has: Resource) -> int:
 
 def needed_cores(asked: RequirementClass, has: Resource) -> int:
     """The cores that a job needs at least, to be done in the time left."""
-    if not asked.cpu_work_db12:
-        return asked.processors_min
-    if not has.work_per_core:
+    work = asked.cpu_work_db12
+    if work > _UNLIMITED * has.work_per_core:
         return _UNLIMITED
-    return max(asked.processors_min, math.ceil(asked.cpu_work_db12 / has.work_per_core))
+    cores = math.ceil(work / has.work_per_core) if work else 0
+    if (cores - 1) * has.work_per_core >= work:  # rounded up where `select_by_work` is not
+        cores -= 1
+    return max(asked.processors_min, cores)
 
 
 def fold_names(names: Collection[str]) -> frozenset[str]:
@@ -128,27 +143,15 @@ def select_by_site(classes: Items, has: Resource) -> int:
     return found
 
 
-#: What decides whether CPU work can be done: the work, and the sizes of the job.
-_WORK: Final = attrgetter("cpu_work_db12", "processors_min", "processors_max", "min_ram", "min_ram_per_core")
-
-
 def select_by_work(classes: Items, has: Resource) -> int:
     """The cores that the class is given do its CPU work in the time left."""
-    unfit = []
-    for size in classes.names("cpu_work"):
-        work, least, most, ram, ram_per_core = size
-        asked = RequirementClass(
-            vo="",
-            cpu_time=0,
-            cpu_work_db12=work,
-            processors_min=least,
-            processors_max=most,
-            min_ram=ram,
-            min_ram_per_core=ram_per_core,
-        )
-        if needed_cores(asked, has) > most_cores(asked, has):
-            unfit.append(size)
-    return classes.avoiding("cpu_work", unfit)
+    found = classes.free("core_ranges")
+    for size in classes.names("core_ranges"):
+        cores = most_cores(size, has)
+        if cores >= size.processors_min:
+            done = classes.needing("cpu_work", cores * has.work_per_core)
+            found |= done & classes.naming("core_ranges", (size,))
+    return found
 
 
 def select_by_architecture(classes: Items, has: Resource) -> int:
@@ -262,7 +265,8 @@ NAMES: Final[Mapping[str, Values[RequirementClass]]] = {
     "plain_tags": lambda asked: fold_names(sort_tags(asked.tags).plain),
     "core_tags": lambda asked: fold_names(sort_tags(asked.tags).cores),
     "whole_node_tags": lambda asked: fold_names(sort_tags(asked.tags).whole_node),
-    "cpu_work": lambda asked: (_WORK(asked),) if asked.cpu_work_db12 else (),
+    "core_ranges": lambda asked: (_find_core_range(asked),) if asked.cpu_work_db12 else (),
+    "cpu_work": lambda asked: (asked.cpu_work_db12,),
     "systems": lambda asked: _list_name(asked.system),
     "architectures": lambda asked: _list_name(asked.architecture),
     "cpu_features": lambda asked: list_features(asked.cpu_level, asked.cpu_features),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.options.operations import options_for
-from matcher import conditions
+from matcher import conditions, rules
 from matcher.claim.allotment import SlotAllotment
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.index.requirement_class_index import ClassIndex
@@ -245,6 +246,33 @@ def test_a_pilot_that_states_no_power_is_measured_by_its_cpu_time() -> None:
     assert conditions.fits(asked, offer({"CPUTime": 1000, **architecture}))
     assert not conditions.fits(asked, offer({"CPUTime": 999, **architecture}))
     assert conditions.refusals(asked, offer({"CPUTime": 1000}), ()) == ("architecture",)
+
+
+@pytest.mark.parametrize("power", [0, 1e-300, 5e-324])
+def test_hardly_any_power_does_no_work(power: float) -> None:
+    asked = ask({"cpu_work_db12": 10**15, "cpu": {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}})
+    has = offer({"CPUTime": 9, "WallTime": 1, "CPUPowerDB12": power, "Architecture": "x86_64"})
+    assert conditions.refusals(asked, has, ()) == ("cpu_work",)
+    assert rules.needed_cores(asked, has) > 10**6
+
+
+@given(st.integers(1, 10**15), st.floats(0.01, 100), st.integers(1, 10**6), st.integers(1, 64))
+def test_a_job_that_fits_needs_no_more_cores_than_there_are(
+    work: int, power: float, seconds: int, cores: int
+) -> None:
+    asked = RequirementClass(vo="cms", cpu_time=0, cpu_work_db12=work, processors_max=None)
+    has = Resource(cpu_time=1, wall_time=seconds, cpu_power_db12=power, processors=cores)
+    assert conditions.fits(asked, has) == (rules.needed_cores(asked, has) <= cores)
+
+
+def test_work_is_compared_by_its_order_and_not_class_by_class() -> None:
+    index, has = ClassIndex(), Resource(cpu_time=1, wall_time=100, cpu_power_db12=10, processors=8)
+    for work in range(1, 1001):
+        memory = RequirementClass(vo="cms", cpu_time=0, cpu_work_db12=10 * work, min_ram=work)
+        index.add(work, memory)
+    with mock.patch.object(rules, "most_cores", wraps=rules.most_cores) as counted:
+        assert set(index.classes(index.mask(has, NO_POOLS))) == set(range(1, 101))
+    assert counted.call_count == 1
 
 
 def test_a_job_without_a_document_or_its_keywords_runs_where_it_did() -> None:
