@@ -23,6 +23,8 @@ OPPORTUNISTIC: Final = "gpu:opportunistic-cpu-ok"
 GPU_VENDORS: Final = ("nvidia",)
 #: GPUs of a job that states no upper bound, and leaves them idle.
 MOST_GPUS: Final = 65_535
+#: The family of operating systems of a job that states none.
+SYSTEM: Final = "Linux"
 #: An architecture that no processor has: of a job whose VO no longer states the default that it relies on.
 NO_ARCHITECTURE: Final = "unstated"
 _SM: Final = re.compile(r"sm_([1-9][0-9]{1,3})")
@@ -75,7 +77,7 @@ def complete(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
     if replaces_level or fitting.get("cpu_level") not in LEVELS.get(architecture, ()):
         fitting.pop("cpu_level", None)
     gpus_max = 0 if "gpus" not in stated else None if stated["gpus"] else MOST_GPUS
-    unstated = {"cpu_time": None, "system": "Linux", "architecture": architecture, "gpus_max": gpus_max}
+    unstated = {"cpu_time": None, "system": SYSTEM, "architecture": architecture, "gpus_max": gpus_max}
     return unstated | fitting | dict(stated)
 
 

@@ -138,6 +138,11 @@ def cpu_level(raw: object) -> str:
     return read
 
 
+def node_word(raw: object) -> str:
+    """A word that selects what else a job requires of a node; nodes have it in lower case."""
+    return fold(SHORT_FILLED_TEXT(raw))
+
+
 def version(raw: object) -> str:
     """A version of up to three numbers, as a text."""
     read = FILLED_TEXT(raw)
@@ -383,13 +388,13 @@ KEYWORDS = (
     _plain(
         "Architecture",
         "architecture",
-        SHORT_FILLED_TEXT,
+        node_word,
         "architecture of the processors, as `uname -m` prints it",
     ),
     _plain("CPULevel", "cpu_level", cpu_level, "level or profile that the processors have at least"),
     _plain("CPUFeatures", "cpu_features", names, "features that the processors have", "CPUFeature"),
     _number("MaxGPUs", "gpus_max", 0, MOST_GPUS, "GPUs of the pilot at most"),
-    _plain("GPUVendor", "gpu_vendor", SHORT_FILLED_TEXT, "vendor of the GPUs: nvidia"),
+    _plain("GPUVendor", "gpu_vendor", node_word, "vendor of the GPUs: nvidia"),
     _plain(
         "GPUArchitecture", "gpu_architecture", SHORT_FILLED_TEXT, "architecture of the GPUs at least: sm_89"
     ),

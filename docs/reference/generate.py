@@ -63,6 +63,7 @@ _KINDS: Final[Mapping[Callable[[object], object], str]] = {
     keywords.text: "text",
     keywords.SHORT_TEXT: f"text of up to {bounds.NAME} characters",
     keywords.FILLED_TEXT: "text, not blank",
+    keywords.node_word: f"text of 1 to {bounds.NAME} characters",
     keywords.SHORT_FILLED_TEXT: f"text of 1 to {bounds.NAME} characters",
     keywords.arguments: "command line, or list of words",
     keywords.texts: "list of texts",

@@ -350,6 +350,12 @@ class _Reader:
                 continue
             self.spelled[attribute] = path
             values.update(self._read(keywords.BY_NAME[keyword], path, value, code=documents.INVALID))
+        options = self.operations.job_description
+        if not options.is_specified(
+            self.spelled
+        ):  # nothing else shows that the job follows the specification
+            self.spelled["system"] = documents.path_of("System")
+            values["system"] = options.default_values.get("system", specification.SYSTEM)
         self.found = Document(written=reader.plain, attributes=frozenset(values))
         return values
 

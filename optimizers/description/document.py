@@ -14,6 +14,7 @@ from cs_config.options import bounds
 from requirements.cpu_levels import LEVELS
 from requirements.errors import Problem, did_you_mean
 from requirements.specification import DOCUMENT, GPU_VENDORS
+from requirements.values import fold
 
 #: Top-level names of a document.
 REQUIREMENTS: Final = DOCUMENT
@@ -60,6 +61,8 @@ _BRANCHES: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
 }
 #: The level of each architecture, by its field; the other one is not for it.
 _LEVELS: Final = {"x86_64": "level", "aarch64": "profile"}
+#: Sections and lists within one another, also of a branch that is only kept.
+_DEEPEST: Final = 20
 #: The problem's code for programs, as the specification has it.
 INVALID: Final = "invalid_spec"
 
@@ -146,7 +149,7 @@ class DocumentReader:
         """Whether a release that knows it has to read the section: it is kept, and the job waits."""
         name, known = _BRANCHES.get(path, ("", frozenset[str]()))
         value = section.get(name)
-        return isinstance(value, str) and value not in known
+        return isinstance(value, str) and fold(value.strip()) not in known
 
     def _check_limit(self, found: Mapping[str, Any]) -> None:
         stated = any(path.startswith(_REQUEST) for path in found)
@@ -165,7 +168,7 @@ class DocumentReader:
 
     def _check_level(self, found: Mapping[str, Any]) -> None:
         name = found.get("cpu/architecture/name")
-        wanted = _LEVELS.get(name) if isinstance(name, str) else None
+        wanted = _LEVELS.get(fold(name.strip())) if isinstance(name, str) else None
         for other in _LEVELS.values():
             if wanted and other != wanted and f"cpu/architecture/{other}" in found:
                 self.report(f"cpu/architecture/{other}", f"is not for {name}, which has {wanted}")
@@ -183,13 +186,15 @@ def path_of(keyword: str) -> str:
     return next((name for name, site in SITES.items() if site == keyword), keyword)
 
 
-def to_plain(value: object) -> object:
+def to_plain(value: object, depth: int = 0) -> object:
     """A value as plain JSON; raises ValueError for anything else, such as an expression."""
+    if depth > _DEEPEST:
+        raise ValueError(f"is nested too deeply, allowed are {_DEEPEST} levels")
     match value:
         case Mapping():
-            return {str(name): to_plain(each) for name, each in value.items()}
+            return {str(name): to_plain(each, depth + 1) for name, each in value.items()}
         case list() | tuple():
-            return [to_plain(each) for each in value]
+            return [to_plain(each, depth + 1) for each in value]
         case None | bool() | int() | float() | str():
             return value
     raise ValueError(f"{value!r:.60} is no value of a document")

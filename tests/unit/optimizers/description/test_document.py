@@ -283,3 +283,40 @@ def test_a_stored_description_gets_the_defaults_that_hold_for_it() -> None:
         assert vo.job_description.list_defaults(body) == expected
         found = vo.job_description.list_defaults_json(json.dumps(body)).values()
         assert json.loads(f"{{{','.join(found)}}}") == expected
+
+
+def test_a_document_follows_the_specification_whatever_it_leaves_out() -> None:
+    cores = {"cpu": {"num_cores": {"min": 2}}}
+    missing = ["requirements/cpu_work_db12", "requirements/cpu/architecture/name"]
+    assert [place for place, _, _ in refuse(cores)] == missing
+    assert [place for place, _, _ in refuse({"cpu": {}})] == missing
+    vo = options(
+        "WallTime: {default: 60}, Architecture: {default: x86_64}, CPULevel: {default: x86-64-v2},"
+        " System: {default: BSD}"
+    )
+    read = parse_description({"executable": "x", "requirements": cores}, vo)
+    asked = derive(read, vo)
+    assert (asked.gpus_max, asked.architecture, asked.wall_time, asked.cpu_time) == (0, "x86_64", 60, 0)
+    assert asked.system == "BSD"
+    assert stored_body(read) == {"Executable": "x", "requirements": cores}
+
+
+def test_words_that_select_a_section_are_known_in_any_case() -> None:
+    cpu = {"architecture": {"name": "X86_64", "level": "x86-64-v3"}}
+    gpu = {"vendor": "NVIDIA", "arch": "sm_89", "vram_mb_per_gpu": 9, "count": {"min": 1}}
+    written = {"executable": "x", "requirements": {"wall_time": 9, "cpu": cpu, "gpu": gpu}}
+    asked = derive(parse_description(written, OPTIONS))
+    assert (asked.architecture, asked.cpu_level) == ("x86_64", "x86-64-v3")
+    assert (asked.gpu_vendor, asked.gpu_architecture, asked.gpu_memory_mb) == ("nvidia", "sm_89", 9)
+    [(place, *_)] = refuse({"wall_time": 9, "cpu": X86, "gpu": {"vendor": "Nvidia", "count": {"min": 1}}})[:1]
+    assert place == "requirements/gpu/arch"
+    jdl_of_it = 'Executable = "x"; WallTime = 9; Architecture = "X86_64"; CPULevel = "x86-64-v3";'
+    assert derive(parse(jdl_of_it)).architecture == "x86_64"
+
+
+def test_a_document_has_a_bounded_depth() -> None:
+    deep: object = 1
+    for _ in range(5_000):
+        deep = {"name": deep}
+    [(_, message, _)] = refuse({"cpu": X86, "wall_time": 9, "io": deep})[:1]
+    assert message == "is nested too deeply, allowed are 20 levels"
