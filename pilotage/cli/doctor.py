@@ -147,12 +147,12 @@ def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:
             return
     if settings.database_direct_url is None:
         message = "no direct connection beside the pooler: matchers poll for changes; set database_direct_url"
-        yield Finding("direct way", Health.WARNING, message)
+        yield Finding("direct database URL", Health.WARNING, message)
         return
     try:
         yield _direct(settings.database_direct_url)
     except PilotageError as error:
-        yield Finding("direct way", Health.BAD, one_line(str(error)))
+        yield Finding("direct database URL", Health.BAD, one_line(str(error)))
 
 
 def _direct(url: str) -> Finding:
@@ -161,8 +161,8 @@ def _direct(url: str) -> Finding:
     shown = cli_engine.hide_password(url)
     if pooled:
         message = f"database_direct_url leads through a pooler as well: {shown}"
-        return Finding("direct way", Health.BAD, message)
-    return Finding("direct way", Health.GOOD, f"{shown}, around the pooler")
+        return Finding("direct database URL", Health.BAD, message)
+    return Finding("direct database URL", Health.GOOD, f"{shown}, around the pooler")
 
 
 def _show_setting(conn: Connection, name: str) -> str:
@@ -483,7 +483,7 @@ def check_files(settings: Settings) -> Iterator[Finding]:
         mine.append(settings.home / SETTINGS_FILE)  # the URL with the password may be set there
     for path in mine:
         if path.exists():
-            yield _check_secret(path, nobody=0o077)
+            yield _check_secret(path, forbidden_bits=0o077)
     for path in settings.foreign_secrets:
         yield from _check_foreign(path)
     if not settings.blobs.is_dir():
@@ -503,16 +503,16 @@ def _is_open(place: Path) -> bool:
 def _check_foreign(path: Path) -> Iterator[Finding]:
     try:
         if path.exists():
-            yield _check_secret(path, nobody=0o007)  # a group may own it
+            yield _check_secret(path, forbidden_bits=0o007)  # a group may own it
     except OSError as error:
         yield Finding(path.name, Health.BAD, f"cannot be read: {error.strerror}: {path}")
 
 
-def _check_secret(path: Path, *, nobody: int) -> Finding:
-    """Check the mode of a secret; `nobody`: bits that must not be set."""
+def _check_secret(path: Path, *, forbidden_bits: int) -> Finding:
+    """Check the mode of a secret; `forbidden_bits`: bits that must not be set."""
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & nobody:
-        message = f"others may read it (mode {mode:o}): chmod {mode & ~nobody:o} {path}"
+    if mode & forbidden_bits:
+        message = f"others may read it (mode {mode:o}): chmod {mode & ~forbidden_bits:o} {path}"
         return Finding(path.name, Health.BAD, message)
     return Finding(path.name, Health.GOOD, f"mode {mode:o}")
 

@@ -97,7 +97,7 @@ def _wait_for_end(child: int, seconds: float) -> int | None:
 
 #: Logger of requests, at the level `debug`.
 _REQUESTS = "uvicorn.access"
-#: Logger of the HTTP server, and its lines for what is no HTTP, or asks for another protocol.
+#: Logger of the HTTP server, and its lines for malformed HTTP and for requests of another protocol.
 _SERVER = "uvicorn.error"
 _NO_HTTP = (
     "Invalid HTTP request received.",
@@ -134,7 +134,7 @@ def configure_logs(level: str, *, as_json: bool = False) -> None:
 
 
 def drop_invalid_requests(record: logging.LogRecord) -> bool:
-    """Log filter that drops lines for what is no HTTP: they name no sender, and could fill the disk."""
+    """Log filter that drops lines for malformed HTTP: they name no sender, and could fill the disk."""
     return not str(record.msg).startswith(_NO_HTTP)
 
 

@@ -326,7 +326,7 @@ class SecretRoute(GuardedRoute):
         access.admit_secret(request, parts, stamp)
         await request.load(_STRANGERS_JSON)
         try:
-            async with self.take_place(parts, access.name_stranger(request)):
+            async with self.take_place(parts, access.name_anonymous(request)):
                 return await handle(request)
         except NotAuthenticated:
             access.count_wrong_secret(request, parts, stamp)
@@ -337,15 +337,15 @@ def _digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-class StrangerRoute(GuardedRoute):
+class AnonymousRoute(GuardedRoute):
     """A route of `/api/v1` without any authentication; requests are limited by address."""
 
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
         """Check rate and texts."""
-        access.admit_stranger(request, parts)
+        access.limit_anonymous(request, parts)
         check_texts(request)
         await request.load(_STRANGERS_JSON)
-        async with self.take_place(parts, access.name_stranger(request)):
+        async with self.take_place(parts, access.name_anonymous(request)):
             return await handle(request)
 
 

@@ -63,7 +63,7 @@ class _Incomplete(Protocol):
 class ClientConnections:
     """The connections of a process; of too many that wait for the rest of a handshake or head the oldest end.
 
-    A client of good will sends these at once, so that it is never among the oldest for long.
+    A well-behaved client sends its head at once and is never among the oldest.
     """
 
     def __init__(self, *, by_address: bool, files: int | None = None) -> None:

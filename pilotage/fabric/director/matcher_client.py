@@ -278,9 +278,9 @@ def _fetch_work(
         if targets.list_differences(each, parameters[each.queue])
     ]
     whole = [replace(each, resources=targets.find_slot(each, parameters[each.queue])) for each in unstated]
-    wishes = JobFilters(vo=vo)
+    job_filters = JobFilters(vo=vo)
     requests = [
-        build_request(expected_offer(each, wishes, parameters[each.queue]), each, parameters[each.queue])
+        build_request(expected_offer(each, job_filters, parameters[each.queue]), each, parameters[each.queue])
         for each in (*own, *whole)
     ]
     answers = list(_fetch_demand(client, requests))
@@ -354,7 +354,9 @@ def _list_too_small(
             )
 
 
-def expected_offer(target: QueueTarget, wishes: JobFilters, parameters: Mapping[str, object]) -> offer.Offer:
+def expected_offer(
+    target: QueueTarget, job_filters: JobFilters, parameters: Mapping[str, object]
+) -> offer.Offer:
     """The offer that a pilot in a slot of this target will make, by the pilot's own rules."""
     site, ce, queue = target.queue.split("/")
     slot = target.resources
@@ -365,7 +367,7 @@ def expected_offer(target: QueueTarget, wishes: JobFilters, parameters: Mapping[
         gpus=slot.gpus,
         whole_node=slot.whole_node,
     )
-    return offer.make_offer(QueuePlace(site, ce, queue), stated, wishes, dict(parameters))
+    return offer.make_offer(QueuePlace(site, ce, queue), stated, job_filters, dict(parameters))
 
 
 def build_request(

@@ -239,13 +239,13 @@ class LocalJob:
         )
 
     def _stamp_of(self, tried: int) -> str:
-        manager, *_, book = self.stamp.split(".")
-        return stamp(manager, self.key, self.number, tried, book)
+        manager, *_, journal_id = self.stamp.split(".")
+        return stamp(manager, self.key, self.number, tried, journal_id)
 
 
-def stamp(manager: str, key: AttemptKey, number: int, tried: int, book: str) -> str:
+def stamp(manager: str, key: AttemptKey, number: int, tried: int, journal_id: str) -> str:
     """Globally unique name of a local job's try in the batch system."""
-    return f"{manager}.{key.job_id}.{key.epoch}.{number}.{tried}.{book}"
+    return f"{manager}.{key.job_id}.{key.epoch}.{number}.{tried}.{journal_id}"
 
 
 def grid_job_status(entry: GridJobEntry, local_jobs: Sequence[LocalJob]) -> GridJob:

@@ -264,7 +264,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         authorities=options.authorities or (Path(authorities) if authorities else None),
         proxy=options.proxy,
         place=_place(options, environment),
-        wishes=_fill(JobFilters, options, pools=_pools(options.pools)),
+        job_filters=_fill(JobFilters, options, pools=_pools(options.pools)),
         slot=_fill(
             Slot,
             options,
@@ -272,8 +272,8 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
             cpu_power=None if options.cpu_power == MEASURE else options.cpu_power,
             measures_cpu=options.cpu_power == MEASURE,
         ),
-        ends=_fill(StopConditions, options),
-        care=_fill(
+        stop_conditions=_fill(StopConditions, options),
+        payload_options=_fill(
             PayloadOptions,
             options,
             work_dir=(options.work_dir or Path(tempfile.gettempdir())).absolute(),

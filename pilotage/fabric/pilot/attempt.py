@@ -87,21 +87,21 @@ class AttemptContext:
 
     service: Service
     preparer: Preparer
-    care: PayloadOptions
+    payload_options: PayloadOptions
     offer: Offer
     memory: SlotMemory
     stop: threading.Event  #: set when the pilot has to end
 
 
 def run_attempt(
-    match: Match, around: AttemptContext, *, share: Allotment, seconds_left: Callable[[], float | None]
+    match: Match, context: AttemptContext, *, share: Allotment, seconds_left: Callable[[], float | None]
 ) -> AttemptOutcome:
     """Run a job to its end and report it.
 
     Raises:
         HostTrouble: This host cannot run the job; it was given back.
     """
-    attempt = _Attempt(match, around, share, seconds_left)
+    attempt = _Attempt(match, context, share, seconds_left)
     try:
         return attempt.run()
     except Refused as error:
@@ -116,17 +116,17 @@ def run_attempt(
 @dataclass(frozen=True)
 class _Attempt:
     match: Match
-    around: AttemptContext
+    context: AttemptContext
     share: Allotment
     seconds_left: Callable[[], float | None]
 
     def run(self) -> AttemptOutcome:
-        care = self.around.care
-        area = work_area.make_work_area(care.work_dir, job_id=self.match.job_id, epoch=self.match.epoch)
+        options = self.context.payload_options
+        area = work_area.make_work_area(options.work_dir, job_id=self.match.job_id, epoch=self.match.epoch)
         try:
             return self._run_in(area)
         finally:
-            if not care.keep_work:
+            if not options.keep_work:
                 area.remove()
 
     def outcome(self, ended: str, detail: str) -> AttemptOutcome:
@@ -135,7 +135,7 @@ class _Attempt:
     def try_to_release(self, reason: str) -> AttemptOutcome:
         """Give the job back. If the request fails, the lease expires without our heartbeats."""
         try:
-            self._briefly(lambda: self.around.service.release(self.match.lease, reason))
+            self._briefly(lambda: self.context.service.release(self.match.lease, reason))
         except (Away, Refused) as error:
             return self.outcome(LOST, f"{reason}; and: {error}")
         return self.outcome(RELEASED, reason)
@@ -143,14 +143,14 @@ class _Attempt:
     def _run_in(self, area: WorkArea) -> AttemptOutcome:
         try:
             ready = self._prepare(area)
-            if self.around.stop.is_set():
+            if self.context.stop.is_set():
                 return self.try_to_release(self._explain_stop())
             if too_late := self._too_late(ready):
                 return self.try_to_release(too_late)
             # Retry even beyond the lease: only the service can decide whether it has expired.
-            started, news = self._patiently(self._start, self.around.care.report_patience)
+            started, news = self._patiently(self._start, self.context.payload_options.report_patience)
         except Away:
-            if self.around.stop.is_set():
+            if self.context.stop.is_set():
                 return self.try_to_release(self._explain_stop())
             raise
         if KILL in news.commands:
@@ -162,10 +162,10 @@ class _Attempt:
     def _start(self) -> tuple[float, LeaseAnswer]:
         """Report the start; the time before, and the answer."""
         facts = {"host": socket.gethostname(), "pilot": os.getpid()}
-        return elapsed_time(), self.around.service.start(self.match.lease, facts)
+        return elapsed_time(), self.context.service.start(self.match.lease, facts)
 
     def _prepare(self, area: WorkArea) -> Prepared | Report:
-        prepare = self.around.preparer.prepare
+        prepare = self.context.preparer.prepare
         try:
             return self._patiently(
                 lambda: prepare(self.match, area, self.share),
@@ -184,7 +184,7 @@ class _Attempt:
         """Reason to leave the job to another pilot (retries may have taken hours); empty if it still fits."""
         if isinstance(ready, Report):
             return ""
-        offer, left = self.around.offer, self.seconds_left()
+        offer, left = self.context.offer, self.seconds_left()
         # Compare with a fresh offer: a stricter check would hand the same job back for ever.
         offered = None if left is None else offer.seconds_offered(left)
         missing = monitor.seconds_missing(ready.description, seconds_left=offered, cpu_power=offer.cpu_power)
@@ -192,9 +192,9 @@ class _Attempt:
 
     def _execute(self, ready: Prepared, area: WorkArea, news: LeaseAnswer, started: float) -> AttemptOutcome:
         allowed = monitor.job_limits(
-            ready.description, seconds_left=self.seconds_left(), max_ram=self.around.offer.max_ram
+            ready.description, seconds_left=self.seconds_left(), max_ram=self.context.offer.max_ram
         )
-        account = self.around.memory.account(self.share.ram_mb)
+        account = self.context.memory.account(self.share.ram_mb)
         with ExitStack() as stack:
             try:
                 running = stack.enter_context(monitor.run_payload(ready, area, allowed, account))
@@ -203,13 +203,17 @@ class _Attempt:
             except NotStarted as error:
                 return self._finish(payload.failure_report(payload.NOT_FOUND, str(error)))
             # Heartbeats go on while the output is sent, which may take long when the service is away.
-            every = min(self.around.care.heartbeat, max(1.0, self.match.lease_seconds / _BEATS_IN_LEASE))
-            heart = Heartbeat(
-                self.around.service, self.match.lease, every=every, news=running.news, started=started
+            every = min(
+                self.context.payload_options.heartbeat, max(1.0, self.match.lease_seconds / _BEATS_IN_LEASE)
             )
-            heart.obey(news)
-            stack.enter_context(heart.beating())
-            watched = running.until_end(heart, self.around.stop, grace=self.around.care.grace)
+            heartbeat = Heartbeat(
+                self.context.service, self.match.lease, every=every, news=running.news, started=started
+            )
+            heartbeat.obey(news)
+            stack.enter_context(heartbeat.running())
+            watched = running.until_end(
+                heartbeat, self.context.stop, grace=self.context.payload_options.grace
+            )
             return self._settle(watched, ready, area)
 
     def _settle(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
@@ -223,9 +227,9 @@ class _Attempt:
         if watched.why is None and payload.asks_for_reschedule(watched.end):
             # Its output is kept in case this was the last attempt.
             reason = f"exit status {payload.RESCHEDULE}: the payload requests to be rescheduled"
-            self._persistently(lambda: self.around.service.release(self.match.lease, reason))
+            self._persistently(lambda: self.context.service.release(self.match.lease, reason))
             return self.outcome(RELEASED, reason)
-        report = report.having_used(watched.end.cpu_seconds, cpu_power=self.around.offer.measured_power)
+        report = report.having_used(watched.end.cpu_seconds, cpu_power=self.context.offer.measured_power)
         try:
             return self._finish(report)
         except Refused as error:
@@ -235,14 +239,14 @@ class _Attempt:
         return self._finish(self._send_output(report, area))
 
     def _deliver(self, report: Report, ready: Prepared, area: WorkArea) -> Report:
-        packed = pack_output(ready.description, area, limit=self.around.care.output_limit)
+        packed = pack_output(ready.description, area, limit=self.context.payload_options.output_limit)
         return self._send_output(with_shortcomings(report, packed), area)
 
     def _send_output(self, report: Report, area: WorkArea) -> Report:
         def send() -> str | None:
             with area.output.open("rb") as archive:
                 size = os.fstat(archive.fileno()).st_size
-                return self.around.service.deliver_output(self.match.lease, archive, size=size)
+                return self.context.service.deliver_output(self.match.lease, archive, size=size)
 
         try:
             return replace(report, output=self._persistently(send))
@@ -252,13 +256,13 @@ class _Attempt:
             return report.without_output(str(error))
 
     def _finish(self, report: Report) -> AttemptOutcome:
-        report = self._persistently(lambda: self.around.service.finish(self.match.lease, report))
+        report = self._persistently(lambda: self.context.service.finish(self.match.lease, report))
         return self.outcome(
             report.status, ": ".join(filter(None, (report.minor_status, report.application_status)))
         )
 
     def _patiently(self, request: Callable[[], T], patience: float) -> T:
-        return service_client.retry_while_away(request, patience=patience, stop=self.around.stop)
+        return service_client.retry_while_away(request, patience=patience, stop=self.context.stop)
 
     def _briefly(self, request: Callable[[], T]) -> T:
         """Retry for a short time, even if the pilot has to end."""
@@ -267,9 +271,9 @@ class _Attempt:
     def _persistently(self, request: Callable[[], T]) -> T:
         """Retry as long as a result is kept, and a little longer when the pilot has to end."""
         try:
-            return self._patiently(request, self.around.care.report_patience)
+            return self._patiently(request, self.context.payload_options.report_patience)
         except Away:
-            if not self.around.stop.is_set():
+            if not self.context.stop.is_set():
                 raise
         return self._briefly(request)
 

@@ -41,7 +41,7 @@ REFUSED = 1  #: by the service: a bad token, an unknown queue
 USAGE = 2
 AWAY = 3  #: the service did not respond for too long
 HOST = 4  #: this host cannot run jobs
-TWIN = 5  #: another process has used the secret and is the pilot
+SECRET_ALREADY_USED = 5  #: another process has used the secret and is the pilot
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,9 @@ class JobAgent:
 
     def __init__(
         self,
-        around: AttemptContext,
+        context: AttemptContext,
         room: SlotRoom,
-        ends: StopConditions,
+        conditions: StopConditions,
         orders: PilotControl,
         refusal: Callable[[], str],
         began: float,
@@ -106,9 +106,9 @@ class JobAgent:
         of the pilot.
         """
         self.outcomes: list[AttemptOutcome] = []  #: of ended attempts
-        self._around = around
+        self._context = context
         self._room = room
-        self._ends = ends
+        self._conditions = conditions
         self._orders = orders
         self._refusal = refusal
         self._began = began
@@ -142,10 +142,10 @@ class JobAgent:
         log.info("no more jobs: %s", ending.reason)
         for thread in self._threads:
             thread.join()
-        return self._ordered() or self._trouble() or ending
+        return self._stop_requested() or self._fault() or ending
 
     def _seconds_left(self) -> float | None:
-        return self._around.offer.seconds_left(time.monotonic() - self._began)
+        return self._context.offer.seconds_left(time.monotonic() - self._began)
 
     def _begin(self, matches: Sequence[Match]) -> None:
         self._begun += len(matches)
@@ -166,7 +166,7 @@ class JobAgent:
     def _run_attempt(self, match: Match, part: Allotment) -> None:
         trouble: HostTrouble | None = HostTrouble(f"the attempt at job {match.job_id} broke off")
         try:
-            done = attempt.run_attempt(match, self._around, share=part, seconds_left=self._seconds_left)
+            done = attempt.run_attempt(match, self._context, share=part, seconds_left=self._seconds_left)
             log.info("job %d (attempt %d): %s %s", done.job_id, done.epoch, done.ended, done.detail)
             self.outcomes.append(done)
             trouble = None
@@ -180,14 +180,14 @@ class JobAgent:
             self._orders.wake()
 
     def _reason_to_end(self) -> Ending | None:
-        return self._ordered() or self._trouble() or self._given_up or self._enough()
+        return self._stop_requested() or self._fault() or self._given_up or self._limit_reached()
 
-    def _ordered(self) -> Ending | None:
-        if self._around.stop.is_set():
+    def _stop_requested(self) -> Ending | None:
+        if self._context.stop.is_set():
             return Ending(FINE, "ended by a signal")
         return Ending(FINE, "drained") if self._orders.drain else None
 
-    def _trouble(self) -> Ending | None:
+    def _fault(self) -> Ending | None:
         if self._host_trouble is not None:
             reason = f"trouble with this host: {self._host_trouble}"
             return Ending(HOST, reason, host_trouble=True)
@@ -195,31 +195,31 @@ class JobAgent:
             return Ending(REFUSED, f"the service does not renew our token: {refusal}")
         return None
 
-    def _enough(self) -> Ending | None:
-        ends, left = self._ends, self._seconds_left()
-        if ends.max_jobs is not None and self._begun >= ends.max_jobs:
+    def _limit_reached(self) -> Ending | None:
+        conditions, left = self._conditions, self._seconds_left()
+        if conditions.max_jobs is not None and self._begun >= conditions.max_jobs:
             return Ending(FINE, "reached --max-jobs")
-        if left is not None and self._around.offer.is_over(left):
+        if left is not None and self._context.offer.is_over(left):
             return Ending(FINE, f"{left:.0f} s of the slot are left")
-        if ends.max_empty and self._empty_responses >= ends.max_empty:
+        if conditions.max_empty and self._empty_responses >= conditions.max_empty:
             answers = "answer" if self._empty_responses == 1 else f"{self._empty_responses} answers"
             return Ending(FINE, f"no work in the last {answers}: {self._last_reason}")
         idle_for = time.monotonic() - self._busy_until if self._room.is_empty else 0.0
-        if ends.max_idle is not None and idle_for >= ends.max_idle:
-            return Ending(FINE, f"no work for {ends.max_idle:g} s")
+        if conditions.max_idle is not None and idle_for >= conditions.max_idle:
+            return Ending(FINE, f"no work for {conditions.max_idle:g} s")
         return None
 
     def _is_emptied(self) -> bool:
         """Whether small jobs have kept large ones out for so long that the slot is emptied."""
-        every = self._ends.whole_every
+        every = self._conditions.whole_every
         if every is None:
-            every = 0.0 if self._around.offer.lifetime else _WHOLE_EVERY
+            every = 0.0 if self._context.offer.lifetime else _WHOLE_EVERY
         return bool(every) and not self._room.is_empty and time.monotonic() - self._whole_at >= every
 
     def _ask(self) -> None:
         freed, alone = self._freed, self._room.is_empty
-        care = self._around.care
-        if missing := work_area.missing_space(care.work_dir, care.least_space):
+        options = self._context.payload_options
+        if missing := work_area.missing_space(options.work_dir, options.least_space):
             self._ask_at = time.monotonic() + _POLL
             if alone:  # else the payloads that run may use the space
                 self._host_trouble = HostTrouble(missing)
@@ -238,17 +238,18 @@ class JobAgent:
     def _answer(self) -> Work:
         # One id for all tries, so that a lost response is repeated.
         request_id, free = str(uuid.uuid4()), self._room.free
-        offer = self._around.offer.at(time.monotonic() - self._began, free)
+        offer = self._context.offer.at(time.monotonic() - self._began, free)
         count = min(
-            free.processors, _MOST if self._ends.max_jobs is None else self._ends.max_jobs - self._begun
+            free.processors,
+            _MOST if self._conditions.max_jobs is None else self._conditions.max_jobs - self._begun,
         )
         tries = itertools.count()
         return service_client.retry_while_away(
-            lambda: self._around.service.request_job(
+            lambda: self._context.service.request_job(
                 offer, count=count, request_id=request_id, said_before=next(tries) > 0
             ),
-            patience=self._ends.patience,
-            stop=self._around.stop,
+            patience=self._conditions.patience,
+            stop=self._context.stop,
         )
 
     def _accept(self, work: Work, freed: int, *, alone: bool) -> None:

@@ -23,7 +23,7 @@ from pilotage.fabric.pilot.errors import (
     FINE,
     HOST,
     REFUSED,
-    TWIN,
+    SECRET_ALREADY_USED,
     USAGE,
     Ending,
     HostTrouble,
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: The service's error code when another process has exchanged the secret.
-_TWIN = "secret_used"
+_ALREADY_USED = "secret_used"
 #: In the log and the reason of the end of a pilot.
 NOT_ISOLATED = "jobs are not isolated on this host"
 #: Why it got no job, in a word: this with the kind of isolation that its host does not allow.
@@ -88,7 +88,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     linux.wipe_variable(credentials.VARIABLE)
     linux.adopt_orphans()
     pilot = Pilot(settings, Service(transport), environment, credential, tail)
-    pilot.orders.listen()
+    pilot.control.listen()
     ending = pilot.run()
     if options.json:
         summary = {"reason": ending.reason, "exit_status": ending.exit_status, "jobs": pilot.jobs}
@@ -116,13 +116,13 @@ class LogTail(logging.Handler):
 
 
 class LogSending:
-    """Sends the end of the log to the service, where it can be read while the pilot runs (`going_on`)."""
+    """Sends the end of the log to the service, where it can be read while the pilot runs (`periodically`)."""
 
     def __init__(self, service: Service, stamp: str, tail: LogTail) -> None:
         self._service, self._stamp, self._tail = service, stamp, tail
         self._sent = 0
 
-    def going_on(self) -> AbstractContextManager[None]:
+    def periodically(self) -> AbstractContextManager[None]:
         """Send it while in a `with` block, as often as it changes but not too often."""
         return heartbeat.call_periodically(self._turn, name="log", first=_LOG_EVERY)
 
@@ -151,7 +151,7 @@ class Pilot:
         tail: LogTail,
     ) -> None:
         self._began = time.monotonic()
-        self.orders = PilotControl(settings.ends.drain_file)
+        self.control = PilotControl(settings.stop_conditions.drain_file)
         self.jobs: list[dict[str, object]] = []  #: outcome of each job
         self._settings = settings
         self._service = service
@@ -177,13 +177,13 @@ class Pilot:
         except NodeExcluded as error:
             ending = Ending(HOST, f"this host is {error}")
         except Refused as error:
-            is_twin = error.code == _TWIN
+            is_used = error.code == _ALREADY_USED
             ending = Ending(
-                TWIN if is_twin else REFUSED,
-                f"{'another process is this pilot' if is_twin else 'the service rejects it'}: {error}",
+                SECRET_ALREADY_USED if is_used else REFUSED,
+                f"{'another process is this pilot' if is_used else 'the service rejects it'}: {error}",
             )
         except Away as error:
-            told = self.orders.stop.is_set()
+            told = self.control.stop.is_set()
             ending = Ending(
                 FINE if told else AWAY, f"{'stopped' if told else 'the service stays away'}: {error}"
             )
@@ -195,15 +195,15 @@ class Pilot:
 
     def _isolate(self) -> None:
         """Find the isolation that works on this host, before the first request."""
-        care = self._settings.care
+        options = self._settings.payload_options
         try:
-            found = isolation.find_working(care.isolation, below=care.work_dir, own=self._environment)
+            found = isolation.find_working(options.isolation, below=options.work_dir, own=self._environment)
         except NotPossibleHere:
-            self._why_empty = f"{NO_ISOLATION}{care.isolation.kind}"
+            self._why_empty = f"{NO_ISOLATION}{options.isolation.kind}"
             raise
         if found.missing:
             log.warning("%s: %s", NOT_ISOLATED, found.missing)
-        self._settings = replace(self._settings, care=replace(care, isolation=found))
+        self._settings = replace(self._settings, payload_options=replace(options, isolation=found))
 
     def _introduce(self) -> None:
         shown, stamp = self._credential.text, self._credential.stamp
@@ -233,18 +233,18 @@ class Pilot:
 
     def _patiently(self, request: Callable[[], T]) -> T:
         return service_client.retry_while_away(
-            request, patience=self._settings.ends.patience, stop=self.orders.stop
+            request, patience=self._settings.stop_conditions.patience, stop=self.control.stop
         )
 
     def _offer(self) -> Offer:
-        place, wishes = self._settings.place, self._settings.wishes
+        place, job_filters = self._settings.place, self._settings.job_filters
 
         def ask() -> dict[str, object]:
-            return self._service.queue_parameters(place, wishes.vo)
+            return self._service.queue_parameters(place, job_filters.vo)
 
         parameters = _call_first(ask) if self._credential.stamp is None else ask()
-        pools = wishes.pools or self._service.submit_pools(place)
-        return offer.make_offer(place, self._slot, replace(wishes, pools=pools), parameters)
+        pools = job_filters.pools or self._service.submit_pools(place)
+        return offer.make_offer(place, self._slot, replace(job_filters, pools=pools), parameters)
 
     def _work(self, offered: Offer) -> Ending:
         settings = self._settings
@@ -255,20 +255,30 @@ class Pilot:
         whole = offered.whole(self._environment)
         preparer = Preparer(
             service=self._service,
-            care=settings.care,
+            payload_options=settings.payload_options,
             place=settings.place,
             whole=whole,
             environment=self._environment,
         )
-        around = AttemptContext(
-            self._service, preparer, settings.care, offered, SlotMemory(offered.max_ram), self.orders.stop
+        context = AttemptContext(
+            self._service,
+            preparer,
+            settings.payload_options,
+            offered,
+            SlotMemory(offered.max_ram),
+            self.control.stop,
         )
         renewing = TokenRenewal(self._service, life=self._life)
         agent = JobAgent(
-            around, SlotRoom(whole), settings.ends, self.orders, renewing.refusal, began=self._began
+            context,
+            SlotRoom(whole),
+            settings.stop_conditions,
+            self.control,
+            renewing.refusal,
+            began=self._began,
         )
         try:
-            with renewing.going_on(), self._send_log():
+            with renewing.periodically(), self._send_log():
                 return agent.run()
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
@@ -278,7 +288,7 @@ class Pilot:
         stamp = self._claims.get("stamp")
         if not isinstance(stamp, str):
             return nullcontext()
-        return LogSending(self._service, stamp, self._tail).going_on()
+        return LogSending(self._service, stamp, self._tail).periodically()
 
     def _report_end(self, ending: Ending) -> None:
         """Report the end to the service, if the pilot has a stamp; else its leases expire."""
@@ -286,7 +296,7 @@ class Pilot:
         if not isinstance(stamp, str) or ending.exit_status == AWAY:
             return
         status = "Done" if ending.exit_status == FINE else "Failed"
-        missing = self._settings.care.isolation.missing
+        missing = self._settings.payload_options.isolation.missing
         try:
             self._service.report_pilot(
                 stamp,

@@ -109,7 +109,7 @@ class Offer:
 def make_offer(
     place: QueuePlace,
     slot: Slot,
-    wishes: JobFilters,
+    job_filters: JobFilters,
     parameters: Mapping[str, Any],
     measured: Mapping[str, object] | None = None,
 ) -> Offer:
@@ -132,11 +132,11 @@ def make_offer(
         "Architecture": None if "Architecture" in reported else known.get("architecture"),
         "Platform": slot.platform or known.get("platform"),
         "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
-        "VO": wishes.vo,
-        "SubmitPool": list(wishes.pools),
-        "OwnerGroup": list(wishes.owner_groups),
-        "JobType": list(wishes.job_types),
-        "PilotReference": wishes.reference,
+        "VO": job_filters.vo,
+        "SubmitPool": list(job_filters.pools),
+        "OwnerGroup": list(job_filters.owner_groups),
+        "JobType": list(job_filters.job_types),
+        "PilotReference": job_filters.reference,
         "NodeFacts": reported,
     }
     return Offer(

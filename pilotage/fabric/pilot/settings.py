@@ -94,9 +94,9 @@ class PilotSettings:
 
     url: str
     place: QueuePlace
-    care: PayloadOptions
+    payload_options: PayloadOptions
     slot: Slot = Slot()
-    wishes: JobFilters = JobFilters()
-    ends: StopConditions = StopConditions()
+    job_filters: JobFilters = JobFilters()
+    stop_conditions: StopConditions = StopConditions()
     authorities: Path | None = None  #: file or directory of CA certificates; None: the system's
     proxy: str | None = None  #: address, or `none`; None: from the environment

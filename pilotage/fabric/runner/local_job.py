@@ -208,7 +208,9 @@ class LocalJob:
         slot = Allotment(processors=order.processors, ram_mb=order.memory)
         preparer = Preparer(
             service=LocalJobArchive(self._archive),
-            care=PayloadOptions(work_dir=area.top, sandbox_limit=order.sandbox_limit, isolation=chosen),
+            payload_options=PayloadOptions(
+                work_dir=area.top, sandbox_limit=order.sandbox_limit, isolation=chosen
+            ),
             place=QueuePlace(*order.place),
             whole=slot,
             environment=self._environment,
@@ -245,9 +247,9 @@ class LocalJob:
                 self._phases = status_files.read_progress(payload.tail_of_path(area.progress), self._phases)
                 return status_files.news(running.news, self._phases)
 
-            heart = Heartbeat(self._marks, "", every=order.beat, news=news)
-            with heart.beating():
-                watched = running.until_end(heart, self._stop, grace=order.grace)
+            heartbeat = Heartbeat(self._marks, "", every=order.beat, news=news)
+            with heartbeat.running():
+                watched = running.until_end(heartbeat, self._stop, grace=order.grace)
             packed = attempt.pack_output(ready.description, area, limit=order.output_limit)
             self._persistently(lambda: self._marks.heartbeat("", news()))
         self._persistently(lambda: self._marks.output(area.output))

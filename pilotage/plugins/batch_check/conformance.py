@@ -99,14 +99,14 @@ class Bench:
         return output
 
     @contextmanager
-    def disturbed(self, glitch: Fault) -> Iterator[BatchSystem]:
+    def with_fault(self, fault: Fault) -> Iterator[BatchSystem]:
         """The batch system while something goes wrong: with its commands, or at the seam if it has none."""
         faults = self.faults or FaultySystem(system=self.system)
-        faults.glitch = glitch
+        faults.fault = fault
         try:
             yield faults if isinstance(faults, FaultySystem) else self.system
         finally:
-            faults.glitch = None
+            faults.fault = None
 
     def close(self) -> None:
         """End and remove all that was submitted."""
@@ -255,7 +255,7 @@ def capacity_is_told(bench: Bench) -> None:
 def no_answer(bench: Bench) -> None:
     """While the batch system is away nothing is reported of a job; after, it is known again."""
     handle = bench.submit(_SLEEPS)
-    with bench.disturbed(Fault.TIMEOUT) as system, contextlib.suppress(BatchSystemAway):
+    with bench.with_fault(Fault.TIMEOUT) as system, contextlib.suppress(BatchSystemAway):
         ideal = ReliableSystem(system=system, evidence=Evidence(listings=1, seconds=0))
         raise Violated(f"without an answer a job is {ideal.status([handle])[handle.stamp].state}")
     bench.until(handle, State.RUNNING, State.WAITING)
@@ -264,7 +264,7 @@ def no_answer(bench: Bench) -> None:
 def partial_listing(bench: Bench) -> None:
     """From half a listing nothing follows, but that a job is missing in it; or it is no answer."""
     handles = [bench.submit(_SLEEPS) for _ in range(4)]
-    with bench.disturbed(Fault.PARTIAL) as system, contextlib.suppress(BatchSystemAway):
+    with bench.with_fault(Fault.PARTIAL) as system, contextlib.suppress(BatchSystemAway):
         ideal = ReliableSystem(system=system)
         states = {report.state for report in ideal.status(handles).values()}
         _require(not states & ENDED, f"from half a listing jobs are {states}")
@@ -273,7 +273,7 @@ def partial_listing(bench: Bench) -> None:
 def doubled_answers(bench: Bench) -> None:
     """What is said twice counts once, or is not understood."""
     handle = bench.submit(_SLEEPS)
-    with bench.disturbed(Fault.DOUBLED) as system, contextlib.suppress(BatchSystemAway):
+    with bench.with_fault(Fault.DOUBLED) as system, contextlib.suppress(BatchSystemAway):
         found = system.find([handle.stamp])
         _require(set(found[handle.stamp]) == {handle.reference}, f"found {found}")
         _require(len(found[handle.stamp]) == 1, "one job said twice was taken for two")
@@ -282,7 +282,7 @@ def doubled_answers(bench: Bench) -> None:
 def late_reference(bench: Bench) -> None:
     """A submission without an answer is found by its stamp, once."""
     job = bench.job(_SLEEPS)
-    with bench.disturbed(Fault.LATE) as system:
+    with bench.with_fault(Fault.LATE) as system:
         try:
             system.submit(job)
         except SubmissionUncertain:
@@ -298,7 +298,7 @@ def late_reference(bench: Bench) -> None:
 def lost_submission(bench: Bench) -> None:
     """A submission that never reached the batch system is uncertain, not refused, and not found."""
     job = bench.job(_SLEEPS)
-    with bench.disturbed(Fault.TIMEOUT) as system, contextlib.suppress(SubmissionUncertain, BatchSystemAway):
+    with bench.with_fault(Fault.TIMEOUT) as system, contextlib.suppress(SubmissionUncertain, BatchSystemAway):
         system.submit(job)
         raise Violated("a submission that nobody answered was taken as done")
     _require(not bench.system.find([job.stamp]), "a job that was never submitted is found")
@@ -307,7 +307,7 @@ def lost_submission(bench: Bench) -> None:
 def full_spool(bench: Bench) -> None:
     """Where nothing can be written nothing is submitted."""
     job = bench.job(_SLEEPS)
-    with bench.disturbed(Fault.FULL) as system, contextlib.suppress(BatchSystemAway):
+    with bench.with_fault(Fault.FULL) as system, contextlib.suppress(BatchSystemAway):
         system.submit(job)
         raise Violated("a submission that could not be written was taken as done")
     _require(not bench.system.find([job.stamp]), "a job that could not be written is found")

@@ -38,37 +38,37 @@ class FaultyShell:
     """A shell with the injected faults in every command and file operation."""
 
     shell: Shell
-    glitch: Fault | None = None
+    fault: Fault | None = None
 
     def run(self, command: Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Completed:
         """Run a command, without a shell's interpretation."""
-        if self.glitch is Fault.TIMEOUT:
+        if self.fault is Fault.TIMEOUT:
             raise NoAnswer(f"{command[0]} gave no answer, on purpose")
         done = self.shell.run(command, stdin=stdin, seconds=seconds)
-        if self.glitch is Fault.LATE:
+        if self.fault is Fault.LATE:
             raise NoAnswer(f"{command[0]} gave no answer, on purpose, after it had done its work")
         lines = done.stdout.splitlines(keepends=True)
-        if self.glitch is Fault.PARTIAL:
+        if self.fault is Fault.PARTIAL:
             lines = lines[: len(lines) // 2]
-        if self.glitch is Fault.DOUBLED:
+        if self.fault is Fault.DOUBLED:
             lines = [line for line in lines for _ in range(2)]
         return Completed(status=done.status, stdout="".join(lines), stderr=done.stderr)
 
     def write(self, name: str, content: bytes, *, below: str, executable: bool = False) -> None:
         """Make a file, for its owner alone, and the directories that it is in."""
-        if self.glitch is Fault.FULL:
+        if self.fault is Fault.FULL:
             raise BatchSystemAway(f"{name} cannot be written: no space left, on purpose")
         self.shell.write(name, content, below=below, executable=executable)
 
     def read(self, name: str, *, below: str, last: int) -> bytes:
         """Read the last bytes of a file; empty if there is none."""
-        if self.glitch is Fault.TIMEOUT:
+        if self.fault is Fault.TIMEOUT:
             raise NoAnswer(f"{name} could not be read, on purpose")
         return self.shell.read(name, below=below, last=last)
 
     def read_small(self, names: Sequence[str], *, below: str, most: int) -> Mapping[str, bytes]:
         """Read small files, by name; what is no file, or has more than `most` bytes, is left out."""
-        if self.glitch is Fault.TIMEOUT:
+        if self.fault is Fault.TIMEOUT:
             raise NoAnswer(f"{below} could not be read, on purpose")
         return self.shell.read_small(names, below=below, most=most)
 
@@ -81,33 +81,33 @@ class FaultyShell:
 class FaultySystem(ForwardingSystem):
     """A batch system of any kind with injected faults."""
 
-    glitch: Fault | None = None
+    fault: Fault | None = None
 
     def submit(self, job: BatchJob) -> str:
         """Put a job into its queue."""
-        if self.glitch is Fault.FULL:
+        if self.fault is Fault.FULL:
             raise BatchSystemAway("the spool is full, on purpose")
-        if self.glitch is Fault.TIMEOUT:
+        if self.fault is Fault.TIMEOUT:
             raise SubmissionUncertain(f"{job.stamp}: no answer, on purpose")
         reference = self.system.submit(job)
-        if self.glitch is Fault.LATE:
+        if self.fault is Fault.LATE:
             raise SubmissionUncertain(f"{job.stamp}: no answer, on purpose, though it was taken")
         return reference
 
     def status(self, handles: Sequence[Handle]) -> Mapping[str, JobReport]:
         """The states of jobs."""
         found = self._ask(lambda: self.system.status(handles))
-        if self.glitch is not Fault.PARTIAL:
+        if self.fault is not Fault.PARTIAL:
             return found
         kept = set(list(found)[: len(found) // 2])
         missing = JobReport(state=State.MISSING)
         return {stamp: report if stamp in kept else missing for stamp, report in found.items()}
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
-        if self.glitch is Fault.TIMEOUT:
+        if self.fault is Fault.TIMEOUT:
             raise BatchSystemAway("no answer, on purpose")
         answer = ask()
-        if self.glitch is Fault.LATE:
+        if self.fault is Fault.LATE:
             raise BatchSystemAway("the answer got lost, on purpose")
         return answer
 
@@ -119,7 +119,7 @@ _FULL = {"job": {"status-code": "500", "reason": "Failed to store job descriptio
 class FaultyHttp:
     """Connections to a CE with the injected faults in every request."""
 
-    glitch: Fault | None = None
+    fault: Fault | None = None
     is_used: bool = False
 
     def wrap(self, connect: Connect) -> Connect:
@@ -135,23 +135,23 @@ class _Transport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request, and spoil it or its answer."""
-        glitch = self._faults.glitch
-        if glitch is Fault.TIMEOUT:
+        fault = self._faults.fault
+        if fault is Fault.TIMEOUT:
             raise httpx.ReadTimeout("no answer, on purpose", request=request)
-        if glitch is Fault.FULL and request.url.params.get("action") == "new":
+        if fault is Fault.FULL and request.url.params.get("action") == "new":
             return httpx.Response(201, json=_FULL)
         response = self._real.handle_request(request)
-        if glitch is Fault.LATE:
+        if fault is Fault.LATE:
             response.close()
             raise httpx.ReadTimeout("no answer, on purpose, after the work was done", request=request)
-        return _spoiled(response, glitch) if glitch in (Fault.PARTIAL, Fault.DOUBLED) else response
+        return _spoiled(response, fault) if fault in (Fault.PARTIAL, Fault.DOUBLED) else response
 
     def close(self) -> None:
         """Close the connections."""
         self._real.close()
 
 
-def _spoiled(response: httpx.Response, glitch: Fault) -> httpx.Response:
+def _spoiled(response: httpx.Response, fault: Fault) -> httpx.Response:
     """An answer with half of its jobs, or with each of them twice."""
     content = response.read()
     answer = json.loads(content) if content.startswith(b"{") else {}
@@ -159,6 +159,6 @@ def _spoiled(response: httpx.Response, glitch: Fault) -> httpx.Response:
     if isinstance(jobs, dict):
         jobs = [jobs]
     if isinstance(jobs, list):
-        spoiled = jobs[: len(jobs) // 2] if glitch is Fault.PARTIAL else [*jobs, *jobs]
+        spoiled = jobs[: len(jobs) // 2] if fault is Fault.PARTIAL else [*jobs, *jobs]
         content = json.dumps({"job": spoiled}).encode()
     return httpx.Response(response.status_code, content=content)

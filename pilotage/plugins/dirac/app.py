@@ -168,7 +168,7 @@ async def _answer(
     identity = _identify(request)
     registry, address = parts.live.current.registry, access.address(request)
     if identity is None or not (identity.dn in registry.users_by_dn or identity.dn in registry.hosts_by_dn):
-        access.admit_stranger(request, parts)
+        access.limit_anonymous(request, parts)
         if identity is None:
             raise NotAuthenticated("this needs a certificate or a proxy")
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")

@@ -99,7 +99,7 @@ async def _answer(parts: Services, report: Report, request: StrictRequest) -> Re
         claims = await _verify(parts, access.bearer(request))
         peer = peers.find_bearer(claims, parts.live.current, address=address)
     except NotAuthenticated:
-        access.admit_stranger(request, parts)
+        access.limit_anonymous(request, parts)
         raise
     access.count(parts, f"dirac:{peer.user}@{address}")
     access.note_peer(request, peer.vo, peer.dn or peer.user)

@@ -100,7 +100,7 @@ def find_holder(scope: Scope) -> tuple[str, str]:
     state = scope.get("state", {})
     if (token := state.get("token")) is not None:
         return token.caller.tenant, token.caller.subject
-    return state.get(_PEER) or ("", name_stranger(Request(scope)))
+    return state.get(_PEER) or ("", name_anonymous(Request(scope)))
 
 
 def note_peer(request: Request, vo: str, subject: str) -> None:
@@ -165,9 +165,9 @@ async def learn_key(request: Request, parts: Services) -> None:
     await parts.issuers.find(bearer(request)).learn()
 
 
-def admit_stranger(request: Request, parts: Services) -> None:
+def limit_anonymous(request: Request, parts: Services) -> None:
     """Count a request without a valid token by its address; `TooManyRequests` beyond the rate."""
-    parts.rates.take(name_stranger(request), _rate_stranger(parts), now=time.monotonic())
+    parts.rates.take(name_anonymous(request), _rate_stranger(parts), now=time.monotonic())
 
 
 def admit_secret(request: Request, parts: Services, stamp: str) -> None:
@@ -176,19 +176,19 @@ def admit_secret(request: Request, parts: Services, stamp: str) -> None:
     Wrong ones, which `count_wrong_secret` counts, exclude this stamp only: many pilots may begin at one
     address, behind one translation of addresses.
     """
-    now, everyone = time.monotonic(), name_stranger(request)
+    now, everyone = time.monotonic(), name_anonymous(request)
     parts.rates.take(f"secret of {stamp} from {everyone}", _rate_stranger(parts), now=now, cost=0)
     count(parts, f"secrets of {everyone}")
 
 
 def count_wrong_secret(request: Request, parts: Services, stamp: str) -> None:
     """Count a wrong secret of a stamp."""
-    subject = f"secret of {stamp} from {name_stranger(request)}"
+    subject = f"secret of {stamp} from {name_anonymous(request)}"
     with suppress(TooManyRequests):
         parts.rates.take(subject, _rate_stranger(parts), now=time.monotonic())
 
 
-def name_stranger(request: Request) -> str:
+def name_anonymous(request: Request) -> str:
     """The subject of a caller without a token: its address, or the network of it that one host may have."""
     host = address(request)
     if ":" in host:

@@ -67,7 +67,7 @@ def controls(caller: Caller, *, vo: str, owner: str) -> bool:
     return any(each.includes(vo=vo, owner=owner, site="") for each in controlled(caller))
 
 
-def names(caller: Caller, *, vo: str, owner: str, site: str) -> bool:
+def may_see_names_of(caller: Caller, *, vo: str, owner: str, site: str) -> bool:
     """Whether the caller may see the owner and name of a job at a site."""
     return any(each.includes(vo=vo, owner=owner, site=site) for each in may_see_names(caller))
 
@@ -176,7 +176,7 @@ def visible_pools(caller: Caller, *, vo: str | None = None) -> listing.PoolFilte
     return listing.PoolFilter(vos=caller.visible_vos, served_at=caller.own_sites, among=wanted)
 
 
-def get(conn: Connection, caller: Caller, pool_id: str) -> Pool:
+def get_visible_pool(conn: Connection, caller: Caller, pool_id: str) -> Pool:
     """Return the pool if the caller may see it, else raise `PoolNotFound` as for one that does not exist."""
     pool = pools.get_pool(conn, pool_id)
     if not caller.may_read(pool.vo) and not listing.contains_pool(conn, visible_pools(caller), pool_id):
@@ -184,7 +184,7 @@ def get(conn: Connection, caller: Caller, pool_id: str) -> Pool:
     return pool
 
 
-def queues(caller: Caller, pool: Pool, eligible: Sequence[QueueAddress]) -> Sequence[QueueAddress]:
+def visible_queues(caller: Caller, pool: Pool, eligible: Sequence[QueueAddress]) -> Sequence[QueueAddress]:
     """The eligible queues that the caller may see: of other VOs' pools only those at its sites."""
     if caller.may_read(pool.vo):
         return eligible
@@ -223,15 +223,15 @@ def require_site(caller: Caller, config: Configuration, site: str) -> None:
 def require_known(config: Configuration, site: str) -> None:
     """Raise `SiteNotFound`, with the name probably meant, if there is no such site."""
     if site not in config.sites:
-        unknown(config, site)
+        refuse_unknown(config, site)
 
 
-def unknown(config: Configuration, scope: str) -> NoReturn:
+def refuse_unknown(config: Configuration, scope: str) -> NoReturn:
     """Raise `SiteNotFound` for a site, CE or queue, with the name probably meant."""
-    raise SiteNotFound(scope, did_you_mean(scope, places(config)))
+    raise SiteNotFound(scope, did_you_mean(scope, list_scopes(config)))
 
 
-def places(config: Configuration) -> frozenset[str]:
+def list_scopes(config: Configuration) -> frozenset[str]:
     """Every site, CE and queue: `Site`, `Site/CE`, `Site/CE/Queue`."""
     below = (scopes.list_enclosing(str(address)) for address in config.addresses)
     return config.sites.union(config.throttles, *below)

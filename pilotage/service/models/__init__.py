@@ -32,7 +32,7 @@ class ListPage(BaseModel):
     limit: int = Field(default=100, ge=1, le=MOST, description="Most entries in the answer.")
 
     @property
-    def enough(self) -> int:
+    def fetch_limit(self) -> int:
         """Entries to look for: one more than the page shows whether the list goes on."""
         return self.limit + 1
 

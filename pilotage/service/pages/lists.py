@@ -54,7 +54,7 @@ def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLRespo
     config = page.parts.live.current
     which = visibility.visible_pools(page.caller, vo=query.vo or None)
     with database.reading(page.parts.engine) as conn:
-        found = listing.list_pools(conn, which, limit=query.enough, after=query.after)
+        found = listing.list_pools(conn, which, limit=query.fetch_limit, after=query.after)
         ids = [pool.pool_id for pool in found]
         queues = listing.count_queues(conn, ids)
         jobs = listing.count_jobs_by_status(conn, ids)
@@ -75,10 +75,10 @@ def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLRespo
 def show_pool(page: PageOf, pool_id: Annotated[str, Path(max_length=64)]) -> HTMLResponse:
     """Show one pool with its queues by site, and its jobs by status."""
     with database.reading(page.parts.engine) as conn:
-        pool = visibility.get(conn, page.caller, pool_id)
+        pool = visibility.get_visible_pool(conn, page.caller, pool_id)
         eligible = listing.list_queues(conn, [pool_id]).get(pool_id, [])
         jobs = listing.count_jobs_by_status(conn, [pool_id]).get(pool_id, {})
-    queues = visibility.queues(page.caller, pool, eligible)
+    queues = visibility.visible_queues(page.caller, pool, eligible)
     by_site = groupby(queues[:_POOL_QUEUES], key=lambda queue: queue.site)
     return page.render(
         "pools/show.html",
@@ -115,7 +115,7 @@ def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -
         submit_pool=query.pool or None,
     )
     with database.reading(page.parts.engine) as conn:
-        found = task_queues_listing.list_task_queues(conn, which, limit=query.enough, after=query.after)
+        found = task_queues_listing.list_task_queues(conn, which, limit=query.fetch_limit, after=query.after)
     return page.render_list(
         "task_queues",
         query,
@@ -168,7 +168,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
     with database.reading(page.parts.engine) as conn:
         counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
         at_work = visibility.visible_processes(page.caller, processes.list_processes(conn))
-        found = search.list_latest(conn, which, limit=query.enough, after=query.after or None)
+        found = search.list_latest(conn, which, limit=query.fetch_limit, after=query.after or None)
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
     return page.render_list(
         "pilots",
@@ -248,12 +248,12 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
         found = grid_jobs.list_grid_jobs(
             conn,
             visible,
-            limit=query.enough,
+            limit=query.fetch_limit,
             after=query.after,
             status=LocalJobsStatus(query.local) if query.local else None,
         )
     sites = sorted({each.site for each in managers} & page.parts.live.current.sites)
-    states = queries_sites.briefly(page.parts, page.caller, sites) if sites else []
+    states = queries_sites.summarize_sites(page.parts, page.caller, sites) if sites else []
     return page.render_list(
         "managers",
         query,
@@ -261,6 +261,6 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
         lambda job: job.job_id,
         managers=managers,
         throttles={each.site: each.throttles for each in states},
-        may_name=partial(visibility.names, page.caller),
+        may_name=partial(visibility.may_see_names_of, page.caller),
         may_control=partial(visibility.controls, page.caller),
     )

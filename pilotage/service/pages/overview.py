@@ -131,11 +131,11 @@ def show_services(page: PageOf) -> HTMLResponse:
 
 
 def _numbers(page: PageContext) -> dict[str, Any]:
-    standing = overviews.standing(page.parts, page.caller, now=page.parts.clock())
-    shown = [status for status in _LIVING if any(status in of_vo for of_vo in standing.by_vo.values())]
+    totals = overviews.count_overview(page.parts, page.caller, now=page.parts.clock())
+    shown = [status for status in _LIVING if any(status in of_vo for of_vo in totals.by_vo.values())]
     sites = sorted(page.caller.own_sites)
     glances = overviews.list_glances(page.parts, page.caller, sites) if sites else []
-    return {"standing": standing, "shown": shown, "glances": glances}
+    return {"totals": totals, "shown": shown, "glances": glances}
 
 
 def _course(page: PageContext, hours: int, vo: str) -> dict[str, Any]:

@@ -69,7 +69,7 @@ _HEADERS = {"Cache-Control": "no-store", "Vary": "Cookie, HX-Request"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class PageUrl:
     """The address of the page, which holds all of its state."""
 
     path: str
@@ -143,9 +143,9 @@ class PageContext:
         return self.render(f"{name}/{part}.html", rows=rows, next=after, query=query, **context)
 
 
-def here(request: Request) -> Here:
+def here(request: Request) -> PageUrl:
     """The requested address."""
-    return Here(path=request.url.path, query=tuple(request.query_params.multi_items()))
+    return PageUrl(path=request.url.path, query=tuple(request.query_params.multi_items()))
 
 
 #: Bytes of a form from a caller that is not authenticated.
@@ -188,12 +188,12 @@ class OpenRoute(routing.GuardedRoute):
 
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
         """Check rate, texts and origin."""
-        access.admit_stranger(request, parts)
+        access.limit_anonymous(request, parts)
         routing.check_texts(request)
         if request.method not in _READING:
             _require_own_page(request)
             await _read_form(request, _STRANGERS_FORM)
-        async with self.take_place(parts, access.name_stranger(request)):
+        async with self.take_place(parts, access.name_anonymous(request)):
             return await handle(request)
 
 

@@ -94,7 +94,7 @@ def _ids(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
         return
     caller = page.caller
     with suppress(PoolNotFound):
-        yield _pool_hit(visibility.get(conn, caller, wanted).pool_id)
+        yield _pool_hit(visibility.get_visible_pool(conn, caller, wanted).pool_id)
     for pool in listing.list_pools(conn, visibility.visible_pools(caller), limit=_MOST, after=wanted):
         if pool.pool_id.startswith(wanted):
             yield _pool_hit(pool.pool_id)

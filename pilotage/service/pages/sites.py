@@ -92,7 +92,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     """Show a site: its state, and its tree with the effective parameters for a VO."""
     config, caller = page.parts.live.current, page.caller
     visibility.require_known(config, site)
-    state = sites.may_see_in_full(page.parts, caller, site)
+    state = sites.describe_site(page.parts, caller, site)
     glance = overview.list_glances(page.parts, caller, [site])[0]
     with database.reading(page.parts.engine) as conn:
         jobs = overview.jobs_there(conn, caller, [site])

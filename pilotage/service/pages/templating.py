@@ -263,13 +263,13 @@ def respond(
 #: Paths of the API always answer JSON.
 _FOR_PROGRAMS = "/api/"
 _TITLES = {
-    400: "That cannot be done so",
+    400: "Invalid request",
     401: "Sign in first",
     403: "Not allowed",
     404: "Not found",
-    409: "It has changed meanwhile",
+    409: "Changed by someone else",
     413: "Too large",
-    422: "The configuration is wrong",
+    422: "Invalid configuration",
     429: "Too many requests",
     503: "Not available now",
 }

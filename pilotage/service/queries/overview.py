@@ -155,7 +155,7 @@ class SiteGlance:
         return frozenset(word for word, holds in states.items() if holds) or frozenset({"open"})
 
 
-def standing(parts: Services, caller: Caller, *, now: datetime) -> OverviewCounts:
+def count_overview(parts: Services, caller: Caller, *, now: datetime) -> OverviewCounts:
     """Numbers of jobs of the caller's VOs; of a user also the own ones."""
     since = now - timedelta(minutes=60)
     own: Mapping[JobStatus, JobCount] | None = None
@@ -222,7 +222,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
     expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
     # Only sites with a throttle or a ban: others have no problems.
     limited = {scopes.parse_site(scope) for scope in config.throttles} & sites
-    states = queries_sites.briefly(parts, caller, sorted(limited | banned))
+    states = queries_sites.summarize_sites(parts, caller, sorted(limited | banned))
     return OverviewTroubles(
         stuck_pools=len(stuck),
         stuck_jobs=jobs,
@@ -263,7 +263,7 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
             pilots=pilots[state.site],
             could_run=could_run[caller.looks_after(state.site)].get(state.site, 0),
         )
-        for state in queries_sites.briefly(parts, caller, sites)
+        for state in queries_sites.summarize_sites(parts, caller, sites)
     ]
 
 

@@ -208,12 +208,12 @@ def readmit_node(parts: Services, caller: Caller, site: str, node: str) -> None:
 _SHOWN = 100
 
 
-def briefly(parts: Services, caller: Caller, sites: Collection[str]) -> list[SiteAnswer]:
+def summarize_sites(parts: Services, caller: Caller, sites: Collection[str]) -> list[SiteAnswer]:
     """State of sites for any caller: without reservations, with the limits of the caller's VOs."""
     return _list_states(parts, sites, jobs_of=frozenset(), vos=caller.visible_vos)
 
 
-def may_see_in_full(parts: Services, caller: Caller, site: str) -> SiteAnswer:
+def describe_site(parts: Services, caller: Caller, site: str) -> SiteAnswer:
     """State of a site as far as the caller may see it.
 
     Reservations of other VOs are only for admins of the site; its gateways see those of their VOs.

@@ -88,7 +88,7 @@ def _is_of(config: Configuration, user: str, vos: Collection[str] | None) -> boo
 def _is_known(conn: Connection, caller: Caller, select: Select, field: str, value: str) -> bool:
     if field == "pool":
         try:
-            visibility.get(conn, caller, value)
+            visibility.get_visible_pool(conn, caller, value)
         except PoolNotFound:
             return False
         return True

@@ -113,7 +113,7 @@ metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
 @allow(Role.MONITOR)
 def metrics(parts: PartsOf) -> Response:
     """Metrics in Prometheus' text format; for a token of the role `monitor`."""
-    places = frozenset(map(fold, visibility.places(parts.live.current)))
+    places = frozenset(map(fold, visibility.list_scopes(parts.live.current)))
     with database.reading(parts.engine) as conn:
         cycles = agent_leases.list_last_cycles(conn)
         state = StateMetrics(

@@ -184,7 +184,7 @@ def list_local_jobs(
         visibility.require_job(caller, jobs_jobs.get_job(conn, job_id))
         latest = attempts.get_latest(conn, job_id)
         found = latest and grid_jobs.list_local_jobs(
-            conn, job_id, latest.epoch, limit=query.enough, after=query.after, state=query.state
+            conn, job_id, latest.epoch, limit=query.fetch_limit, after=query.after, state=query.state
         )
     shown, last = query.cut(found or ())
     rows = [LocalJobBody.model_validate(each) for each in shown]

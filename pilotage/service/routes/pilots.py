@@ -297,7 +297,7 @@ def list_pilots(parts: PartsOf, caller: CallerOf, query: Annotated[PilotQuery, Q
     since = parse_given_moment("since", query.since, parts.clock())
     which = replace(query.narrow(caller), since=since)
     with database.reading(parts.engine) as conn:
-        found = search.list_pilots(conn, which, limit=query.enough, after=query.after)
+        found = search.list_pilots(conn, which, limit=query.fetch_limit, after=query.after)
     page, last = query.cut(found)
     return PilotPage(
         pilots=[PilotAnswer.model_validate(pilot) for pilot in page], next=last.stamp if last else None

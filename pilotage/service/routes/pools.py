@@ -71,7 +71,7 @@ def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Que
     """List the pools of the caller's VOs, and those served by queues at its sites."""
     with database.reading(parts.engine) as conn:
         which = visibility.visible_pools(caller, vo=query.vo)
-        found = listing.list_pools(conn, which, limit=query.enough, after=query.after)
+        found = listing.list_pools(conn, which, limit=query.fetch_limit, after=query.after)
         page, last = query.cut(found)
         shown = _cut_long(conn, page)
         answers = _answers(conn, caller, shown)
@@ -85,7 +85,7 @@ def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Que
 def show(parts: PartsOf, caller: CallerOf, pool_id: Annotated[str, Path(max_length=64)]) -> PoolAnswer:
     """Show one pool."""
     with database.reading(parts.engine) as conn:
-        return _answers(conn, caller, [visibility.get(conn, caller, pool_id)])[0]
+        return _answers(conn, caller, [visibility.get_visible_pool(conn, caller, pool_id)])[0]
 
 
 def _cut_long(conn: Connection, page: Sequence[Pool]) -> Sequence[Pool]:
@@ -114,7 +114,7 @@ def _answer(
         vo=pool.vo,
         requirements=dict(asked.values) if isinstance(asked, Record) else asked.text,
         eligible_queues=len(queues),
-        queues=[str(each) for each in visibility.queues(caller, pool, queues)],
+        queues=[str(each) for each in visibility.visible_queues(caller, pool, queues)],
         jobs={status: count.jobs for status, count in counts.items()},
         more_jobs=[status for status, count in counts.items() if count.more],
         created_at=pool.created_at,

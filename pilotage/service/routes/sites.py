@@ -170,7 +170,7 @@ def advertise_queue(
 def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswer:
     """Ban a site from all jobs but tests; replaces an earlier ban."""
     sites.ban(parts, caller, site, reason=body.reason, until=body.until)
-    return sites.may_see_in_full(parts, caller, site)
+    return sites.describe_site(parts, caller, site)
 
 
 @router.post("/{site}/allow")
@@ -178,7 +178,7 @@ def ban(parts: PartsOf, caller: CallerOf, site: str, body: BanBody) -> SiteAnswe
 def end_ban(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Lift the ban of a site."""
     sites.allow(parts, caller, site)
-    return sites.may_see_in_full(parts, caller, site)
+    return sites.describe_site(parts, caller, site)
 
 
 @router.get("/{site}/nodes")
@@ -207,7 +207,7 @@ def readmit(parts: PartsOf, caller: CallerOf, site: str, body: ReadmittedNode) -
 def list_sites(parts: PartsOf, caller: CallerOf, query: Annotated[SiteQuery, Query()]) -> SitePage:
     """List the sites with their bans, throttles and limits."""
     page, last = query.cut(sorted(name for name in parts.live.current.sites if name > (query.after or "")))
-    return SitePage(sites=sites.briefly(parts, caller, page), next=last)
+    return SitePage(sites=sites.summarize_sites(parts, caller, page), next=last)
 
 
 @router.get("/{site}")
@@ -215,14 +215,14 @@ def list_sites(parts: PartsOf, caller: CallerOf, query: Annotated[SiteQuery, Que
 def show_site(parts: PartsOf, caller: CallerOf, site: str) -> SiteAnswer:
     """Show the ban, throttles, limits and latest advertisements of a site."""
     visibility.require_known(parts.live.current, site)
-    return sites.may_see_in_full(parts, caller, site)
+    return sites.describe_site(parts, caller, site)
 
 
 def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: str) -> TakenCounts:
     config, scope = parts.live.current, "/".join(path)
     visibility.require_site(caller, config, path[0])
-    if scope not in visibility.places(config):
-        visibility.unknown(config, scope)
+    if scope not in visibility.list_scopes(config):
+        visibility.refuse_unknown(config, scope)
     advertisement = Advertisement(
         attributes=_attributes(body),
         as_of=body.as_of,

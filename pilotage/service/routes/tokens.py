@@ -16,12 +16,12 @@ from pilotage.service.models import StrictInput
 from pilotage.service.routes.pilots import StampPath
 from pilotage.service.routing import (
     SMALL,
+    AnonymousRoute,
     ApiRoute,
     CallerOf,
     PartsOf,
     SecretOf,
     SecretRoute,
-    StrangerRoute,
     TokenOf,
 )
 from pilotage.service.services import Services
@@ -163,7 +163,7 @@ def issue(parts: PartsOf, token: TokenOf, body: LoginRequest | None = None) -> L
     return LoginLink(path=f"/login#{secret}", expires_at=expires_at)
 
 
-device_router = APIRouter(prefix="/device-logins", tags=["tokens"], route_class=StrangerRoute)
+device_router = APIRouter(prefix="/device-logins", tags=["tokens"], route_class=AnonymousRoute)
 device_token_router = APIRouter(prefix="/device-logins", tags=["tokens"], route_class=SecretRoute)
 
 

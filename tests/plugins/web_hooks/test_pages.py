@@ -34,7 +34,7 @@ def test_a_vo_admin_makes_a_hook_sees_its_secret_once_and_what_arrived(service: 
     page.get_by_label("Name").fill(HOSTILE)
     page.get_by_label("Address").fill("https://portal.example.org/jobs")
     page.get_by_label("site.throttled").check()
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Create web hook").click()
     expect(page.get_by_text("whsec_")).to_be_visible()
     expect(page.get_by_role("definition").filter(has_text="job.ended")).to_have_text(
         "job.ended, site.throttled"
@@ -60,7 +60,7 @@ def test_a_wrong_address_is_refused_in_words(service: Service, signed_in: Signed
     page.goto("/web-hooks")
     page.get_by_label("Name").fill("portal")
     page.get_by_label("Address").fill("https://ada:secret@portal.example.org/")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Create web hook").click()
     expect(page.get_by_role("alert")).to_contain_text("may contain no password")
 
 

@@ -189,7 +189,7 @@ class PayloadMonitor:
         """Seconds since the start of the payload."""
         return time.monotonic() - self._began
 
-    def until_end(self, heart: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
+    def until_end(self, heartbeat: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
         """Wait for the end of the payload; end it for a reason, with `grace` seconds between TERM and KILL.
 
         A batch system that ends a slot signals every process of it, and the payload may end before the
@@ -198,7 +198,7 @@ class PayloadMonitor:
         why: str | Excess | None = None
         try:
             while (end := self._payload.wait(_TICK)) is None:
-                if why is None and (why := self._why_end(heart, stop)) is not None:
+                if why is None and (why := self._why_end(heartbeat, stop)) is not None:
                     self._payload.end(grace)
         finally:
             self._memory.close()
@@ -206,14 +206,14 @@ class PayloadMonitor:
             why = STOPPED
         return MonitoredEnd(end, why)
 
-    def _why_end(self, heart: Heartbeat, stop: threading.Event) -> str | Excess | None:
-        if heart.stale.is_set():
+    def _why_end(self, heartbeat: Heartbeat, stop: threading.Event) -> str | Excess | None:
+        if heartbeat.stale.is_set():
             return STALE
-        if heart.killed.is_set():
+        if heartbeat.killed.is_set():
             return KILL_WANTED
         if stop.is_set():
             return STOPPED
-        if heart.silence is not None:
+        if heartbeat.silence is not None:
             return UNANSWERED
         if excess := self._limits.passed_by_time(self.elapsed):
             return excess

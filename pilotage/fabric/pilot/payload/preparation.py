@@ -57,7 +57,7 @@ class Preparer:
     """Prepares the jobs of one pilot."""
 
     service: Sandboxes
-    care: PayloadOptions
+    payload_options: PayloadOptions
     place: QueuePlace
     whole: Allotment  #: the slot
     environment: Mapping[str, str]  #: the pilot's own
@@ -78,18 +78,18 @@ class Preparer:
                 asked.executable,
                 home=area.home,
                 environment=variables,
-                on_host=self.care.isolation.has_programs_of_host,
+                on_host=self.payload_options.isolation.has_programs_of_host,
             )
         except UnfitDescription as error:
             raise CannotRun(payload.failure_report(payload.UNFIT, str(error))) from None
         except description.NotFound as error:
             raise CannotRun(payload.failure_report(payload.NOT_FOUND, str(error))) from None
         words = (program, *asked.arguments)
-        wrapped = self.care.isolation.wrapped(words, variables, self.environment, area)
+        wrapped = self.payload_options.isolation.wrapped(words, variables, self.environment, area)
         return Prepared(asked, *wrapped, cpus=share.cpus)
 
     def _unpack_sandbox(self, match: Match, asked: PayloadDescription, area: WorkArea) -> None:
-        limit = self.care.sandbox_limit
+        limit = self.payload_options.sandbox_limit
         try:
             with area.sandbox.open("w+b") as archive:
                 found = self.service.fetch_sandbox(match.lease, archive, limit=limit)
@@ -109,7 +109,7 @@ class Preparer:
         They are built from an allowlist, so that no variable of the pilot leaks. `stated` is the job's
         ExecutionEnvironment, which replaces none of ours.
         """
-        wanted = {*_PASSED_ON, *self.care.passed_on}
+        wanted = {*_PASSED_ON, *self.payload_options.passed_on}
         kept = {
             name: value
             for name, value in self.environment.items()

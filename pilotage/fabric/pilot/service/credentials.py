@@ -106,7 +106,7 @@ def life_left(claims: Mapping[str, object], now: float) -> float | None:
 
 
 class TokenRenewal:
-    """Renewal of the token in a thread of its own (`going_on`)."""
+    """Renewal of the token in a thread of its own (`periodically`)."""
 
     def __init__(
         self, service: Service, *, life: float | None, clock: Callable[[], float] = time.monotonic
@@ -117,7 +117,7 @@ class TokenRenewal:
         self._refusal = ""
         self._due = None if life is None else clock() + life * _PART
 
-    def going_on(self) -> AbstractContextManager[None]:
+    def periodically(self) -> AbstractContextManager[None]:
         """Renew the token while in a `with` block."""
         return heartbeat.call_periodically(self.renew_if_due, name="token")
 

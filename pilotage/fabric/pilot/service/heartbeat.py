@@ -95,7 +95,7 @@ class Heartbeat:
         )  #: when the last report that was answered was sent
         self._run_on: float | None = None
 
-    def beating(self) -> AbstractContextManager[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Send heartbeats while in a `with` block."""
         return call_periodically(self._beat, name="heartbeat", first=self._every)
 

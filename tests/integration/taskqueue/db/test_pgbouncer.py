@@ -131,9 +131,9 @@ def test_the_doctor_names_what_a_pooled_database_lacks(
     alone = found(None)
     assert {alone[name] for name in (*postgresql.LIMITS, "TimeZone")} == {Health.WARNING}
     assert "jit" not in alone, "this server was built without LLVM"
-    assert alone["direct way"] is Health.WARNING
-    assert found(postgres_url)["direct way"] is Health.GOOD
-    assert found(pooled_url)["direct way"] is Health.BAD
+    assert alone["direct database URL"] is Health.WARNING
+    assert found(postgres_url)["direct database URL"] is Health.GOOD
+    assert found(pooled_url)["direct database URL"] is Health.BAD
 
 
 def test_each_statement_is_read_committed_although_the_database_has_another_default(

@@ -389,7 +389,7 @@ def test_a_director_that_died_in_a_submission_loses_and_doubles_no_pilot(ground:
 def test_a_submission_without_an_answer_is_found_by_its_stamp(ground: Ground) -> None:
     ground.submit(2)
     director = ground.director()
-    ground.faults.glitch = Fault.LATE
+    ground.faults.fault = Fault.LATE
     ground.system.system = FaultySystem(system=_OnlySubmissions(ground.host, ground.faults))  # type: ignore[arg-type]
 
     first = ground.cycle(director)
@@ -413,17 +413,17 @@ class _OnlySubmissions:
         return getattr(self._host, name)
 
 
-@pytest.mark.parametrize("glitch", [Fault.TIMEOUT, Fault.PARTIAL, Fault.LATE])
-def test_what_is_unknown_or_missing_for_a_while_is_not_gone(ground: Ground, glitch: Fault) -> None:
+@pytest.mark.parametrize("fault", [Fault.TIMEOUT, Fault.PARTIAL, Fault.LATE])
+def test_what_is_unknown_or_missing_for_a_while_is_not_gone(ground: Ground, fault: Fault) -> None:
     ground.submit(3)
     director = ground.director()
     ground.cycle(director)
     before = ground.pilots()
-    rounds = 2 if glitch is Fault.PARTIAL else 6
+    rounds = 2 if fault is Fault.PARTIAL else 6
 
-    ground.faults.glitch = glitch
+    ground.faults.fault = fault
     summaries = [ground.cycle(director) for _ in range(rounds)]
-    ground.faults.glitch = None
+    ground.faults.fault = None
 
     assert not any(summary.submitted or summary.ended or summary.killed for summary in summaries)
     assert {pilot["stamp"] for pilot in before} == {pilot["stamp"] for pilot in ground.pilots()}
@@ -848,7 +848,7 @@ def test_pilots_of_a_queue_that_no_system_has_any_more_are_aborted(ground: Groun
 def test_what_could_not_be_written_was_not_submitted_and_leaves_no_pilots_that_wait(ground: Ground) -> None:
     ground.submit(3)
     director = ground.director(LONG)
-    ground.faults.glitch = Fault.FULL
+    ground.faults.fault = Fault.FULL
 
     summary = ground.cycle(director)
 
@@ -860,7 +860,7 @@ def test_what_could_not_be_written_was_not_submitted_and_leaves_no_pilots_that_w
 def test_the_problem_of_a_batch_system_is_shown_also_while_it_is_skipped(ground: Ground) -> None:
     ground.submit(1)
     director = ground.director(LONG)
-    ground.faults.glitch = Fault.FULL
+    ground.faults.fault = Fault.FULL
     ground.cycle(director)
     assert ground.cycle(director).skipped == ["host"]
 
@@ -895,7 +895,7 @@ def test_what_became_of_submissions_is_reported_once_the_service_is_there_again(
 ) -> None:
     ground.submit(3)
     director = ground.director(LONG)
-    ground.faults.glitch = Fault.FULL
+    ground.faults.fault = Fault.FULL
 
     def go_away(*_: object) -> frozenset[str]:
         raise ServiceAway("on purpose")
@@ -1047,9 +1047,9 @@ def test_what_could_not_be_listed_or_asked_for_in_between_proves_nothing(ground:
     ground.host.submit(BatchJob(stamp=strange, script=SLEEPS, queue="local"))
     director = ground.director(**ORPHANS)
     for _ in range(5):
-        ground.faults.glitch = Fault.TIMEOUT
+        ground.faults.fault = Fault.TIMEOUT
         assert ground.cycle(director).killed == 0
-    ground.faults.glitch = None
+    ground.faults.fault = None
 
     assert [ground.cycle(director).killed for _ in range(3)] == [0, 0, 1]
 

@@ -54,12 +54,12 @@ def the_one(manager: Manager) -> GridJob:
     return job
 
 
-@pytest.mark.parametrize("glitch", list(Fault))
+@pytest.mark.parametrize("fault", list(Fault))
 def test_glitches_of_minutes_neither_fail_nor_double_anything(
-    site: Site, batch: PretendedBatch, glitch: Fault
+    site: Site, batch: PretendedBatch, fault: Fault
 ) -> None:
-    glitchy, shell = FaultySystem(system=batch), FaultyShell(shell=LocalShell())
-    site.system, site.shell = glitchy, shell
+    faulty, shell = FaultySystem(system=batch), FaultyShell(shell=LocalShell())
+    site.system, site.shell = faulty, shell
     site.evidence = Evidence(listings=3, seconds=300)
     now = [0.0]
     manager = site.manager()
@@ -67,9 +67,9 @@ def test_glitches_of_minutes_neither_fail_nor_double_anything(
     manager.journal.take(taken(LocalJobs=LOCAL_JOBS))
 
     for round_ in range(300):
-        glitchy.glitch = shell.glitch = glitch if round_ % 12 < 8 else None
+        faulty.fault = shell.fault = fault if round_ % 12 < 8 else None
         manager.advance()
-        now[0] += 30  # the glitch lasts for four minutes
+        now[0] += 30  # the fault lasts for four minutes
         if round_ % 3 == 0:
             batch.run()
         if ended(the_one(manager)):
@@ -84,8 +84,8 @@ def test_glitches_of_minutes_neither_fail_nor_double_anything(
 
 
 def test_a_kill_reaches_a_local_job_whose_reference_never_arrived(site: Site, batch: PretendedBatch) -> None:
-    glitchy = FaultySystem(system=batch, glitch=Fault.LATE)
-    site.system = glitchy
+    faulty = FaultySystem(system=batch, fault=Fault.LATE)
+    site.system = faulty
     manager = site.manager()
     manager.journal.take(taken())
     manager.advance()

@@ -27,7 +27,7 @@ Registry:
 """
 pytestmark = pytest.mark.config(CONFIG)
 QUEUE = "LCG.Test.org/ce01/long"
-TWIN = 5
+SECRET_ALREADY_USED = 5
 #: Looks for what it should not find: its environment, the command lines of its ancestors, the pilot's files.
 SPY = """env
 process=$PPID
@@ -76,7 +76,7 @@ def test_a_twin_ends_with_a_status_of_its_own_and_touches_nothing(
 
     ended = run(server.url, tmp_path / "work", *words)
 
-    assert ended["returncode"] == TWIN
+    assert ended["returncode"] == SECRET_ALREADY_USED
     assert [path for _, path, _ in server.requests] == ["/api/v1/pilots/p%201/token"]
     assert (job.status, (tmp_path / "work").exists()) == ("Waiting", False)
 
@@ -201,13 +201,13 @@ def test_of_two_starts_of_a_script_one_is_the_pilot_and_the_other_its_twin(
     pilots = [start(file), start(file)]
     logs = [pilot.communicate(timeout=300)[0] for pilot in pilots]
 
-    assert sorted(pilot.returncode for pilot in pilots) == [0, TWIN], logs
+    assert sorted(pilot.returncode for pilot in pilots) == [0, SECRET_ALREADY_USED], logs
     assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Done", logs
     [pilot] = service.operator().get("/api/v1/pilots").json()["pilots"]
     assert (pilot["stamp"], pilot["status"], pilot["jobs"]) == ("p1", "Done", 1)
     late = start(file)
     log, _ = late.communicate(timeout=300)
-    assert late.returncode == TWIN
+    assert late.returncode == SECRET_ALREADY_USED
     assert "another process is this pilot" in log
     assert not list((tmp_path / "spool").iterdir())
 

@@ -339,4 +339,4 @@ def test_wrong_secrets_of_a_command_line_refuse_no_other(service: Service):
     ],
 )
 def test_strangers_are_counted_by_address_or_network(host: str, subject: str):
-    assert access.name_stranger(Request({"type": "http", "client": (host, 1)})) == subject
+    assert access.name_anonymous(Request({"type": "http", "client": (host, 1)})) == subject

@@ -270,7 +270,7 @@ def test_a_site_admin_changes_his_site_outside_vos_and_no_other(service: Service
     press(page, "Preview")
     expect(page.locator("#outcome")).to_contain_text("LCG.B.org/CPUModel: not yours to change")
     page.goto(f"/configuration?path={QUEUE}&vo=DUNE")
-    expect(page.get_by_role("heading", name="What dune gets of this queue")).to_be_visible()
+    expect(page.get_by_role("heading", name="Effective parameters for dune")).to_be_visible()
     expect(page.get_by_role("table", name="Effective parameters")).to_contain_text("4001")
     page.goto("/configuration?path=Resources/Sites/LCG.B.org&vo=dune")
     assert not page.get_by_role("heading", name="gets of this site").count()

@@ -137,7 +137,7 @@ def test_waiting_jobs_are_counted_for_each_queue_as_far_as_one_may_count_them(
     ):
         page = signed_in(grid, **who)
         page.goto(f"/sites/{SITE}")
-        table = page.get_by_role("table").filter(has_text="Waiting that it could run")
+        table = page.get_by_role("table").filter(has_text="Waiting jobs it could run")
         rows = [row.inner_text().split() for row in table.get_by_role("row").all()[1:]]
         assert {row[0]: int(row[-1]) for row in rows} == waiting
     picture(page, "sites/queues")

@@ -28,7 +28,7 @@ def test_the_place_and_the_service_suffice() -> None:
 
     assert found.place == QueuePlace("S", "C", "Q")
     assert found.url == "http://service"
-    assert found.ends.max_empty == 10
+    assert found.stop_conditions.max_empty == 10
 
 
 def test_the_flag_for_the_service_wins_over_the_variable() -> None:
@@ -41,14 +41,14 @@ def test_without_a_service_it_is_told_how_to_name_it() -> None:
 
 
 def test_pools_are_separated_by_commas() -> None:
-    assert read("--pools", "a,b").wishes.pools == ("a", "b")
+    assert read("--pools", "a,b").job_filters.pools == ("a", "b")
 
 
 def test_pools_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "pools"
     file.write_text("a\nb, c\n")
 
-    assert read("--pools", f"@{file}").wishes.pools == ("a", "b", "c")
+    assert read("--pools", f"@{file}").job_filters.pools == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("said", ["@/no/such/file", "", " , "])

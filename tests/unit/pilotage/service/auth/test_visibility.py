@@ -76,9 +76,9 @@ def test_each_role_is_told_of_its_own(
 def test_who_looks_after_a_site_hears_of_every_vo_there_but_not_by_name():
     assert visibility.vos_at(SAM, "A.org") is None
     assert visibility.vos_at(SAM, "B.org") == frozenset()
-    assert not visibility.names(SAM, vo="cms", owner="ada", site="A.org")
-    assert visibility.names(SAM_OF_CMS, vo="cms", owner="ada", site="A.org")
-    assert not visibility.names(SAM_OF_CMS, vo="cms", owner="ada", site="B.org")
+    assert not visibility.may_see_names_of(SAM, vo="cms", owner="ada", site="A.org")
+    assert visibility.may_see_names_of(SAM_OF_CMS, vo="cms", owner="ada", site="A.org")
+    assert not visibility.may_see_names_of(SAM_OF_CMS, vo="cms", owner="ada", site="B.org")
     assert not visibility.controls(SAM_OF_CMS, vo="cms", owner="ada")
 
 

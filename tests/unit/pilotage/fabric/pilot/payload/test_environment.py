@@ -17,7 +17,7 @@ def made(
 ) -> dict[str, str]:
     preparer = Preparer(
         service=cast(Sandboxes, None),
-        care=PayloadOptions(work_dir=Path("/work"), passed_on=passed_on),
+        payload_options=PayloadOptions(work_dir=Path("/work"), passed_on=passed_on),
         place=QueuePlace("LCG.CERN.ch", "ce01", "long"),
         whole=Allotment(processors=8, gpus=gpus),
         environment=own or {},

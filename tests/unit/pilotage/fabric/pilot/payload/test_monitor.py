@@ -50,8 +50,8 @@ def watched(end: PayloadEnd, stop: Stop) -> MonitoredEnd:
     unlimited, account = Limits(wall_time=None, memory=None), SlotMemory(None).account(None)
     area = WorkArea(top=Path(), home=Path(), scratch=Path())
     watch = PayloadMonitor(cast(Payload, Ended(end)), unlimited, account, area, {})
-    heart = Heartbeat(Silent(), "lease", every=1.0, news=dict)
-    return watch.until_end(heart, stop, grace=1.0)
+    heartbeat = Heartbeat(Silent(), "lease", every=1.0, news=dict)
+    return watch.until_end(heartbeat, stop, grace=1.0)
 
 
 FAILURES = [PayloadEnd(143, 15), PayloadEnd(137, 9), PayloadEnd(143, None), PayloadEnd(1, None)]

@@ -47,42 +47,42 @@ def service(clock: Clock) -> SlowService:
 
 
 @pytest.fixture
-def heart(clock: Clock, service: SlowService) -> Heartbeat:
-    heart = Heartbeat(service, "lease", every=20.0, news=dict, started=clock.now, clock=clock)
-    heart.obey(SIX_HOURS)
-    return heart
+def heartbeat(clock: Clock, service: SlowService) -> Heartbeat:
+    heartbeat = Heartbeat(service, "lease", every=20.0, news=dict, started=clock.now, clock=clock)
+    heartbeat.obey(SIX_HOURS)
+    return heartbeat
 
 
-def test_the_time_counts_from_the_last_report_that_was_answered(clock: Clock, heart: Heartbeat) -> None:
+def test_the_time_counts_from_the_last_report_that_was_answered(clock: Clock, heartbeat: Heartbeat) -> None:
     clock.now += 21_599
-    assert heart.silence is None
-    heart._beat()
+    assert heartbeat.silence is None
+    heartbeat._beat()
     clock.now += 21_599
-    assert heart.silence is None
+    assert heartbeat.silence is None
     clock.now += 1
-    assert heart.silence == 21_600
+    assert heartbeat.silence == 21_600
 
 
 def test_an_answer_counts_from_when_it_was_asked_for(
-    clock: Clock, service: SlowService, heart: Heartbeat
+    clock: Clock, service: SlowService, heartbeat: Heartbeat
 ) -> None:
     service.seconds = 10
-    heart._beat()
+    heartbeat._beat()
     clock.now += 21_590
-    assert heart.silence == 21_600
+    assert heartbeat.silence == 21_600
 
 
 @pytest.mark.parametrize("error", [Away("away"), Refused(403, "not_allowed", "no"), OSError()])
 def test_an_answer_that_stored_nothing_is_none(
-    clock: Clock, service: SlowService, heart: Heartbeat, error: Exception
+    clock: Clock, service: SlowService, heartbeat: Heartbeat, error: Exception
 ) -> None:
     service.error = error
     clock.now += 21_600
-    heart._beat()
-    assert heart.silence == 21_600
+    heartbeat._beat()
+    assert heartbeat.silence == 21_600
 
 
-def test_without_a_limit_of_the_service_the_payload_runs_on(clock: Clock, heart: Heartbeat) -> None:
-    heart.obey(LeaseAnswer(commands=(), heartbeat_seconds=None))
+def test_without_a_limit_of_the_service_the_payload_runs_on(clock: Clock, heartbeat: Heartbeat) -> None:
+    heartbeat.obey(LeaseAnswer(commands=(), heartbeat_seconds=None))
     clock.now += 1e9
-    assert heart.silence is None
+    assert heartbeat.silence is None
