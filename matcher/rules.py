@@ -272,6 +272,8 @@ NAMES: Final[Mapping[str, Values[RequirementClass]]] = {
     "cpu_features": lambda asked: list_features(asked.cpu_level, asked.cpu_features),
     "gpu_ranges": _find_gpu_range,
     "gpu_vendors": lambda asked: _list_name(asked.gpu_vendor),
-    "tag_expressions": lambda asked: (asked.tag_expression,) if asked.tag_expression else (),
+    "tag_expressions": lambda asked: (
+        (tag_expression.parse(asked.tag_expression),) if asked.tag_expression else ()
+    ),
     "submit_pool": lambda asked: () if asked.submit_pool is None else (asked.submit_pool,),
 }

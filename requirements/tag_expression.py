@@ -13,9 +13,9 @@ from typing import Final
 #: A tag, or an operator with its operands.
 Term = str | tuple[str, frozenset["Term"]]
 
-#: Characters of an expression, and parentheses and negations around one tag.
+#: Characters of an expression, as it is written and in its normal form.
 MOST_TEXT: Final = 4_000
-_DEEPEST: Final = 50
+_DEEPEST: Final = 50  #: parentheses and negations around one tag
 _TOKEN: Final = re.compile(r"\s*(?:([A-Za-z0-9_][A-Za-z0-9_.:/-]*)|([~&|()])|(\S))")
 _RANK: Final = {"|": 1, "&": 2}
 
@@ -95,17 +95,26 @@ def _negate(term: Term) -> Term:
     return next(iter(term[1])) if not isinstance(term, str) and term[0] == "~" else ("~", frozenset({term}))
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=512)
 def parse(text: str) -> Term:
-    """The expression in a text; raises `TagExpressionError`."""
-    if len(text) > MOST_TEXT:
-        raise TagExpressionError(f"has {len(text)} characters, allowed are {MOST_TEXT}")
+    """The expression in a text; raises `TagExpressionError`. Cached: jobs of one production have the same."""
+    _check_length(text)
     return _Parser(text).read()
 
 
+def _check_length(text: str) -> None:
+    if len(text) > MOST_TEXT:
+        raise TagExpressionError(f"has {len(text)} characters, allowed are {MOST_TEXT}")
+
+
 def normalise(text: str) -> str:
-    """One text for expressions that differ in blanks, order, repetitions and needless parentheses."""
-    return _format(parse(text))
+    """One text for expressions that differ in blanks, order, repetitions and needless parentheses.
+
+    It has blanks around operators, and is bounded as well, because it is parsed again.
+    """
+    normal = _format(parse(text))
+    _check_length(normal)
+    return normal
 
 
 def _format(term: Term, outer: int = 0) -> str:
@@ -120,16 +129,12 @@ def _format(term: Term, outer: int = 0) -> str:
     return f"({text})" if rank < outer else text
 
 
-def holds(text: str, tags: Collection[str]) -> bool:
+def holds(term: Term, tags: Collection[str]) -> bool:
     """Whether an expression is true of a resource with these tags."""
-    return _holds(parse(text), tags)
-
-
-def _holds(term: Term, tags: Collection[str]) -> bool:
     if isinstance(term, str):
         return term in tags
     sign, operands = term
-    results = (_holds(each, tags) for each in operands)
+    results = (holds(each, tags) for each in operands)
     if sign == "~":
         return not next(results)
     return all(results) if sign == "&" else any(results)

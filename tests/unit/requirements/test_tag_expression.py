@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements import tag_expression
-from requirements.tag_expression import MOST_TEXT, TagExpressionError, holds, normalise
+from requirements.tag_expression import MOST_TEXT, TagExpressionError, holds, normalise, parse
 
 TAGS = st.sampled_from(["a", "b", "os:el9"])
 expressions = st.recursive(
@@ -21,7 +21,7 @@ expressions = st.recursive(
 
 @given(expressions, st.frozensets(TAGS))
 def test_the_normal_form_is_true_of_the_same_tags(text: str, tags: frozenset[str]) -> None:
-    assert holds(normalise(text), tags) == holds(text, tags)
+    assert holds(parse(normalise(text)), tags) == holds(parse(text), tags)
     assert normalise(normalise(text)) == normalise(text)
     assert tag_expression.list_tags(normalise(text)) == tag_expression.list_tags(text)
 
@@ -58,3 +58,15 @@ def test_anything_else_is_refused_at_its_place(text: str, message: str) -> None:
     with pytest.raises(TagExpressionError) as refused:
         normalise(text)
     assert str(refused.value) == message
+
+
+def test_a_normal_form_is_never_too_long_to_be_read_again() -> None:
+    pairs = [
+        first + second for first in "abcdefghijklmnop" for second in "0123456789abcdefghijklmnopqrstuvwxyz"
+    ]
+    fitting = "|".join(pairs)
+    assert len(fitting) < len(normalise(fitting)) < MOST_TEXT
+    assert normalise(normalise(fitting)) == normalise(fitting)
+    longer = "|".join(f"{first}{second}" for first in pairs for second in "01")
+    with pytest.raises(TagExpressionError, match=f"has [0-9]+ characters, allowed are {MOST_TEXT}"):
+        normalise(longer[: MOST_TEXT - 1])
