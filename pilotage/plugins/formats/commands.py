@@ -20,7 +20,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless, one_line
 from pilotage.client.api import ApiError, ServiceClient
 from pilotage.plugins.formats import ce_ads, dirac_server
-from pilotage.plugins.formats.ce_ads_import import AdProposal, ParameterChange
+from pilotage.plugins.formats.ce_ads_import import AdProposal
 from requirements.errors import format_count
 
 _FORBIDDEN = 403
@@ -272,12 +272,8 @@ def _proposal_lines(proposal: AdProposal) -> Iterator[str]:
         if change.queue != queue:
             queue = change.queue
             yield f"{queue}{' (new)' if queue in proposal.new else ''}"
-        yield f"  {_line(change)}"
-
-
-def _line(change: ParameterChange) -> str:
-    before, after = (ABSENT if each is None else each for each in (change.before, change.after))
-    return show.change_line(change.name, before, after)
+        before, after = (ABSENT if each is None else each for each in (change.before, change.after))
+        yield f"  {show.change_line(change.name, before, after)}"
 
 
 def _counts(proposal: AdProposal) -> dict[str, int]:

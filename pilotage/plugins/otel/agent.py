@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Final
 
 from sqlalchemy import Engine
@@ -66,7 +67,7 @@ def cycle(
             return None
         oldest = EndedJob(at=now - _OLDEST, job_id=0)
         last = oldest if leadership.last is None else EndedJob(at=leadership.last - _DELAY, job_id=0)
-        seen = max(memory.seen or last, oldest, key=_at)
+        seen = max(memory.seen or last, oldest, key=attrgetter("at"))
         if seen.at > now:  # the clock was set back
             seen = oldest
         sent = 0
@@ -81,10 +82,6 @@ def cycle(
             if len(ended) < _MOST:
                 break
         return TracesResult(sent=sent)
-
-
-def _at(ended: EndedJob) -> datetime:
-    return ended.at
 
 
 @contextmanager

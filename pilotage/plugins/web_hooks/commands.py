@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.output import Column, Entry
+from pilotage.cli.output import Column
 
 #: Of the routes.
 _PATH: Final = "/web-hooks"
@@ -86,7 +86,10 @@ def show(
     with service.connect() as client:
         deliveries = client.call("GET", f"{_PATH}/{hook}/deliveries", params={"limit": limit})
         found = {**client.call("GET", f"{_PATH}/{hook}"), **deliveries}
-    service.emit(found, lambda: _details(found))
+    facts = {name: value for name, value in found.items() if name not in ("deliveries", "events")}
+    facts["events"] = ", ".join(found["events"])
+    table = output.list_table(_DELIVERIES, found["deliveries"])
+    service.emit(found, lambda: Group(output.facts(facts, title="Web hook"), table))
 
 
 def send_test(hook: _Hook, *, service: ServiceOptions) -> None:
@@ -101,9 +104,3 @@ def remove(hook: _Hook, *, service: ServiceOptions) -> None:
     with service.connect() as client:
         client.call("DELETE", f"{_PATH}/{hook}")
     service.emit({"hook_id": hook}, lambda: f"web hook {hook} is removed")
-
-
-def _details(found: Entry) -> RenderableType:
-    facts = {name: value for name, value in found.items() if name not in ("deliveries", "events")}
-    facts["events"] = ", ".join(found["events"])
-    return Group(output.facts(facts, title="Web hook"), output.list_table(_DELIVERIES, found["deliveries"]))

@@ -54,7 +54,14 @@ class MailSender:
 @contextmanager
 def _connecting(server: str) -> Iterator[smtplib.SMTP]:
     """A connection that is closed after `TRY_SECONDS`; how it ends is no error of the message."""
-    connection = _connect(server)
+    parts = urlsplit(server)
+    host, port = parts.hostname or "", parts.port or 0
+    connection: smtplib.SMTP
+    if parts.scheme == "smtps":
+        tls = ssl.create_default_context()
+        connection = smtplib.SMTP_SSL(host, port, timeout=TRY_SECONDS, context=tls)
+    else:
+        connection = smtplib.SMTP(host, port, timeout=TRY_SECONDS)
     timer = threading.Timer(TRY_SECONDS, _shut_down, [connection])
     timer.daemon = True
     timer.start()
@@ -65,14 +72,6 @@ def _connecting(server: str) -> Iterator[smtplib.SMTP]:
     finally:
         timer.cancel()
         connection.close()
-
-
-def _connect(server: str) -> smtplib.SMTP:
-    parts = urlsplit(server)
-    host, port = parts.hostname or "", parts.port or 0
-    if parts.scheme == "smtps":
-        return smtplib.SMTP_SSL(host, port, timeout=TRY_SECONDS, context=ssl.create_default_context())
-    return smtplib.SMTP(host, port, timeout=TRY_SECONDS)
 
 
 def _shut_down(connection: smtplib.SMTP) -> None:
