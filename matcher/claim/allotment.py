@@ -27,7 +27,8 @@ JobSize = tuple[int | None, ...]
 
 #: The size of the jobs of a class. Read for each claim.
 read_size: Final[Callable[[RequirementClass], JobSize]] = attrgetter(
-    *("processors_min", "processors_max", "min_ram", "max_ram", "min_ram_per_core", "whole_node"),
+    *("processors_min", "processors_max", "cpu_work_db12", "min_ram", "max_ram", "min_ram_per_core"),
+    "whole_node",
     *(each.name for each in QUANTITIES),
 )
 

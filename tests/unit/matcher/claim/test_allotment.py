@@ -52,6 +52,24 @@ _resources = st.builds(
 )
 
 
+def test_jobs_of_one_size_get_the_same() -> None:
+    """The claim computes the allotment of a size once: all that an allotment depends on is part of it."""
+    others = [
+        replace(ANY, cpu_work_db12=4000),
+        replace(ANY, min_ram=1),
+        replace(ANY, max_ram=5),
+        replace(ANY, gpus=1),
+        replace(ANY, processors_min=2),
+        replace(ANY, processors_max=None, min_ram_per_core=1),
+        replace(ANY, whole_node=True),
+    ]
+    for resource in (NODE, Resource(cpu_time=1000)):
+        by_size = {read_size(each): _filled(resource, each) for each in (ANY, *others)}
+        assert [by_size[read_size(each)] for each in (ANY, *others)] == [
+            _filled(resource, each) for each in (ANY, *others)
+        ]
+
+
 @settings(deadline=None)
 @given(_resources, st.lists(st.tuples(_classes(), st.integers(1, 4)), max_size=8))
 def test_what_is_given_together_is_never_more_than_there_is(
