@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
-from cs_config.options.place_limits import ALL_SITES
+from cs_config.options.place_limits import ALL_SITES, RunningLimit
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
@@ -19,12 +19,15 @@ from matcher import rules
 from matcher.explain import pilot_supply
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
+from matcher.explain.queue_views import QueueView
 from matcher.limits import place_policy, running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
+from matcher.limits.running_limits import PlaceRule
 from matcher.request import node_checks
 from matcher.request.node_checks import NodeStanding
 from requirements import evaluator
 from requirements.errors import MOST_HINTS, did_you_mean, format_count
+from requirements.requirement_class import RequirementClass
 from requirements.states import PREPARING, JobStatus
 from requirements.values import fold
 from taskqueue.jobs.jobs import Job
@@ -388,6 +391,33 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
         yield _format_closures(closed.bit_count(), eligible.bit_count())
 
 
+def _narrow_limits(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Limits on cores with room for the job, but not for all the cores that a free pilot there gives it."""
+    survey, config, job = situation.survey, situation.config, situation.job_view
+    queues = {
+        scope: here
+        for scope, these in running_limits.rules_by_scope(config).items()
+        if (here := survey.within(scope) & situation.eligible)
+        and any(_may_be_narrow(rule, job) for rule in these)
+    }
+    for scope, conditions in running_limits.read_conditions(conn, config, queues, situation.now).items():
+        cores = max(_count_given(situation.demand.asked, each) for each in survey.members(queues[scope]))
+        for each in conditions:
+            if each.excludes(cores) and not each.excludes(job.cores) and each.rule.concerns(job):
+                yield f"{scope} {each.why}: not enough for the {cores} cores that a free pilot there gives it"
+
+
+def _may_be_narrow(rule: PlaceRule, job: JobView) -> bool:
+    return isinstance(rule.limit, RunningLimit) and rule.limit.cores is not None and rule.concerns(job)
+
+
+def _count_given(asked: RequirementClass, queue: QueueView) -> int:
+    """The cores that a job is given of a free slot of a queue."""
+    slot = int(queue.offered.processors or asked.processors_min)
+    most = None if asked.whole_node else asked.processors_max
+    return slot if most is None else min(slot, most)
+
+
 def _format_closures(closed: int, eligible: int) -> str:
     if closed < eligible:
         verb = "takes" if closed == 1 else "take"
@@ -406,5 +436,5 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _advertised, _nodes, _directors, _pilot_supply, _pilots, _queue_position),
+    *(_closures, _narrow_limits, _advertised, _nodes, _directors, _pilot_supply, _pilots, _queue_position),
 )

@@ -382,6 +382,22 @@ def test_a_running_limit_is_named_with_what_is_there(service: Service, osg: Conf
     assert not any("RunningLimit" in each for each in other["now"])
 
 
+def test_a_limit_on_cores_is_named_where_only_a_smaller_slot_would_pass_it(
+    service: Service, osg: Configuration
+):
+    service.configure(
+        limited(osg, "JobScheduling: {RunningLimit: {OSG.CERN.ch: {JobType: {Merge: {cores: 4}}}}}")
+    )
+    user = service.user()
+    sizes = {"MinNumberOfProcessors": 1, "MaxNumberOfProcessors": 6}
+    job = {**JOB, "JobType": "Merge", "Site": "OSG.CERN.ch"}
+    found = user.post("/api/v1/explain", json={"jobs": [{**job, **sizes}]}).json()
+    assert held(found, "has 0 jobs and 0 cores with JobType Merge", "not enough for the 6 cores")
+    for other in (job, {**job, **sizes, "MaxNumberOfProcessors": 4}, {**job, **sizes, "JobType": "Other"}):
+        found = user.post("/api/v1/explain", json={"jobs": [other]}).json()
+        assert not any("RunningLimit" in each for each in found["now"])
+
+
 def test_a_limit_of_the_whole_grid_is_named_at_every_queue(service: Service, osg: Configuration):
     service.configure(
         limited(osg, "JobScheduling: {RunningLimit: {AllSites: {JobType: {Merge: 0}, JobGroup: {x: 0}}}}")
