@@ -117,7 +117,8 @@ def read_limits_at(scope: str, raw: Mapping[str, object]) -> Iterator[RunningLim
 def _read_bounds(limit: RunningLimit, stated: Mapping[str, object], path: str) -> RunningLimit:
     for name in stated:
         if name not in _BOUNDS:
-            _refuse(f"{path}/{name}: allowed are {' and '.join(_BOUNDS)}")
+            and_ramp = ", a limit with a ramp has neither" if name in _RAMP else ""
+            _refuse(f"{path}/{name}: allowed are {' and '.join(_BOUNDS)}{and_ramp}")
     most = _read_number(stated["count"], f"{path}/count", "jobs", bounds.JOBS) if "count" in stated else None
     cores = (
         _read_number(stated["cores"], f"{path}/cores", "cores", bounds.CORES) if "cores" in stated else None
@@ -127,6 +128,8 @@ def _read_bounds(limit: RunningLimit, stated: Mapping[str, object], path: str) -
 
 def _read_ramp(stated: Mapping[str, object], path: str) -> tuple[int, int, float]:
     """Maximum, curb and interval in seconds."""
+    if not stated:
+        _refuse(f"{path}: empty, allowed are {' and '.join(_BOUNDS)}, or {', '.join(_RAMP)}")
     for name in stated:
         if name not in _RAMP:
             meant = did_you_mean(name, (*_RAMP, *_BOUNDS))

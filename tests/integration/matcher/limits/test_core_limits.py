@@ -244,7 +244,8 @@ def test_the_state_of_a_limit_tells_its_jobs_and_cores(engine: Engine, now: date
     [
         ("{count: -1}", "-1 is not a number of jobs"),
         ("{cores: many}", "'many' is not a number of cores"),
-        ("{cores: 1, Max: 2}", "MC/Max: allowed are count and cores"),
+        ("{cores: 1, Max: 2}", "MC/Max: allowed are count and cores, a limit with a ramp has neither"),
+        ("{}", "MC: empty, allowed are count and cores, or Curb, Max, Interval"),
         ("{Cores: 1}", "did you mean cores?"),
     ],
 )
