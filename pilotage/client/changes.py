@@ -95,9 +95,8 @@ def _resubmit(service: ServiceClient, verb: JobVerb, ids: Sequence[int]) -> Json
     try:
         return _send_all(verb, [{"ids": batch} for batch in _split(ids, _IDS)], ids, _IDS, send)
     except ApiError as error:
-        if error.status not in _NOT_THERE or error.details.get(
-            "job_ids"
-        ):  # of these there would be two copies
+        # After the first copies another release answers: of their jobs there would be two.
+        if error.status not in _NOT_THERE or error.details.get("job_ids"):
             raise
         return _send_all(verb, [{"ids": [job_id]} for job_id in ids], ids, 1, send_one)
 
