@@ -128,7 +128,19 @@ class LocalPilots:
         self._log(summary)
         return summary
 
+    def end_pilots_of_former_address(self) -> None:
+        """End pilots that a killed process has left, if this one listens elsewhere: they would not find it.
+
+        They would hold their places as long as they try to report.
+        """
+        noted = Path(self.host.directory, "url")
+        if noted.exists() and noted.read_text(encoding="utf-8") != self.url:
+            self.host.end_all()
+        noted.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        noted.write_text(self.url, encoding="utf-8")
+
     def _run(self) -> None:
+        site_process.isolate_errors("the end of former local pilots", self.end_pilots_of_former_address)
         while not self._stop.wait(_EVERY):
             site_process.isolate_errors("the cycle of local pilots", self.look)
 

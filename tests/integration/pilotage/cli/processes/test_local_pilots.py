@@ -1,6 +1,7 @@
 """Local pilots of `pilotage up`: a director of one site, whose pilots run on this host."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,20 @@ def test_at_the_end_pilots_return_their_jobs_and_nobody_misses_the_director(
     assert statuses(service).keys() <= {"Checking", "Received", "Waiting"}
     [process] = service.operator().get("/api/v1/site-processes").json()["processes"]
     assert (process["kind"], process["name"], process["every"]) == ("director", "local", 7 * 86_400)
+
+
+@pytest.mark.parametrize(("address", "left"), [("http://127.0.0.1:9", 0), (None, 1)])
+def test_pilots_of_a_killed_process_hold_no_places_if_the_next_one_listens_elsewhere(
+    service: Service, pilots: LocalPilots, seconds: list[float], address: str | None, left: int
+) -> None:
+    pilots.end_pilots_of_former_address()
+    submit(service)
+    cycle(pilots, seconds)
+    wait_until(lambda: statuses(service) == {"Running": 1})
+
+    replace(pilots, url=address or pilots.url).end_pilots_of_former_address()
+
+    assert len(pilots.host.survey((), "local.").stamps) == left
 
 
 def test_a_cycle_is_due_when_something_has_changed_and_after_a_while(
