@@ -16,7 +16,7 @@ from optimizers.description import jdl, parametric
 from optimizers.submit import submission
 from optimizers.submit.checking import CheckJob, Source
 from optimizers.submit.submission import Accepted
-from optimizers.submit.submitter import Submitter
+from optimizers.submit.submitter import Submitter, resolve_ownership
 from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import TooManyRequests
@@ -24,7 +24,7 @@ from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, Ref
 from pilotage.service.queries import archives, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, PilotageError, Problem
+from requirements.errors import InvalidJob, InvalidRequest, NotAllowed, PilotageError, Problem
 from requirements.job_fields import JOB_ID, STATUS
 from requirements.states import FINAL, JobStatus
 from requirements.values import fold
@@ -328,10 +328,9 @@ def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: 
     jobs' copies. Raises the first error if no job could be copied that exists.
     """
     wanted = list(dict.fromkeys(job_ids))
-    by_sandbox = _read_copies(parts, caller, wanted)
+    by_sandbox, refused = _read_copies(parts, caller, wanted)
     done: dict[int, int] = {}
     stored: list[Accepted] = []
-    refused: dict[int, PilotageError] = {}
     for sandbox, sources in by_sandbox.items():
         named = key and f"resubmit {next(iter(sources))} {key}"
         try:
@@ -355,20 +354,30 @@ def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: 
 
 def _read_copies(
     parts: Services, caller: Caller, job_ids: Sequence[int]
-) -> Mapping[str | None, Mapping[int, Source]]:
-    """The descriptions of copies of the jobs that the caller controls, by input sandbox and job."""
+) -> tuple[Mapping[str | None, Mapping[int, Source]], dict[int, PilotageError]]:
+    """The descriptions of copies of the jobs that the caller controls, by input sandbox and job.
+
+    With the errors of those that the caller may not submit: these must not stop others.
+    """
     selector = visibility.visible_jobs(caller, JobFilter.model_validate({"ids": job_ids}), now=parts.clock())
     with database.reading(parts.engine) as conn:
         found = {job.job_id: job for job in search.list_jobs(conn, selector, limit=len(job_ids))}
         described = descriptions.list_submitted(conn, found)
     by_sandbox: defaultdict[str | None, dict[int, Source]] = defaultdict(dict)
+    refused: dict[int, PilotageError] = {}
     for job_id in filter(described.__contains__, job_ids):
         description = described[job_id]
-        by_sandbox[name_sandbox(description)][job_id] = _describe_copy(found[job_id], description)
-    return by_sandbox
+        copy = _describe_copy(found[job_id], description)
+        try:
+            resolve_ownership(copy, submitter_of(caller), parts.live.current)
+        except (NotAllowed, InvalidJob) as error:
+            refused[job_id] = error
+        else:
+            by_sandbox[name_sandbox(description)][job_id] = copy
+    return by_sandbox, refused
 
 
-def _describe_copy(job: Job, description: Description) -> Source:
+def _describe_copy(job: Job, description: Description) -> Mapping[str, object]:
     """The description of a job as an object that names whose job it is."""
     whose = {"VO": job.vo, "Owner": job.owner, "OwnerGroup": job.owner_group}
     named = {fold(name) for name in whose}

@@ -526,6 +526,20 @@ def test_many_jobs_are_copied_by_one_request_each_with_its_sandbox(service: Serv
     assert user.post("/api/v1/jobs/resubmit", json={"ids": [4711]}).json()["job_ids"] == []
 
 
+def test_jobs_of_others_are_refused_each_and_do_not_keep_own_ones_from_being_copied(service: Service):
+    admin = service.as_role("vo_admin", vo="cms", user="eve")
+    [own], [theirs] = submit(admin), submit(service.user("bob"))
+
+    told = admin.post("/api/v1/jobs/resubmit", json={"ids": [theirs, own]})
+
+    assert told.status_code == 201, told.text
+    assert len(told.json()["job_ids"]) == 1
+    [refused] = told.json()["refused"]
+    reason = "you may not submit for others, only an operator may (Owner: 'bob', yours is 'eve')"
+    assert refused == {"job_id": theirs, "reason": reason}
+    assert admin.post("/api/v1/jobs/resubmit", json={"ids": [theirs]}).status_code == 403
+
+
 def test_jobs_are_filtered_by_the_time_of_submission(service: Service):
     user = service.user("tim")
     [job_id] = submit(user)
