@@ -12,7 +12,6 @@ from typing import Any
 from cs_config.options import bounds
 from cs_config.tree.address import QueueAddress
 from matcher.request import node_document, node_keywords
-from matcher.request.node_keywords import NodeKeywords
 from requirements.errors import (
     MOST_HINTS,
     MOST_PROBLEMS,
@@ -256,9 +255,8 @@ class RequestKeywords:
 
     def node(self, facts: Facts, *, has_gpus: bool) -> dict[str, Any]:
         """The attributes of the resource that describe its node."""
-        known = NodeKeywords(self._stated, facts)
-        found = known.read(has_gpus=has_gpus)
-        self.warnings += known.warnings
+        found, warnings = node_keywords.read_node(self._stated, facts, has_gpus=has_gpus)
+        self.warnings += warnings
         return found
 
     def node_facts(self) -> Facts:

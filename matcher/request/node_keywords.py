@@ -5,15 +5,13 @@ for these names before. Measurements of the node (`NodeFacts`) count where a key
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 from cs_config.options import bounds
 from requirements.cpu_levels import normalise_features
 from requirements.nodes.node_facts import Facts
 from requirements.specification import architecture_number, is_version, version_number
 from requirements.values import fold
-
-Read = TypeVar("Read")
 
 #: Keyword to attribute of a resource.
 KEYWORDS: Final[Mapping[str, str]] = {
@@ -29,57 +27,39 @@ KEYWORDS: Final[Mapping[str, str]] = {
     "GPUMemory": "gpu_memory_mb",
     "GPURuntime": "gpu_runtime",
 }
-#: Facts that have another name than the keyword has.
-_FACTS: Final = {"cpu_features": "CPUFlags"}
+#: Measurement, folded, to the same attributes.
+_MEASURED: Final[Mapping[str, str]] = {
+    "architecture": "architecture",
+    "cpuflags": "cpu_features",
+    "gpumemory": "gpu_memory_mb",
+}
 
 
-class NodeKeywords:
-    """The stated values by attribute, with their spelling; and the warnings."""
+def read_node(
+    stated: Mapping[str, tuple[str, object]], facts: Facts, *, has_gpus: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """The attributes of a resource, those of GPUs only where there are some; and the warnings.
 
-    def __init__(self, stated: Mapping[str, tuple[str, object]], facts: Facts) -> None:
-        self._facts = {fold(name): (f"NodeFacts/{name}", value) for name, value in facts.items()}
-        self._stated = stated
-        self.warnings: list[str] = []
-
-    def read(self, *, has_gpus: bool) -> dict[str, Any]:
-        """The attributes of the resource; those of GPUs only where there are some."""
-        return {
-            "wall_time": self._find("WallTime", _read_amount, None),
-            "cpu_power_db12": self._find("CPUPowerDB12", _read_power, None),
-            "scratch_mb": self._find("MaxScratch", _read_amount, None),
-            "system": self._find("System", _read_name, "linux"),
-            "architecture": self._find("Architecture", _read_name, "", is_measured=True),
-            "cpu_features": self._find("CPUFeature", _read_features, frozenset[str](), is_measured=True),
-            **(self._read_gpus() if has_gpus else {}),
-        }
-
-    def _read_gpus(self) -> dict[str, Any]:
-        return {
-            "gpu_vendor": self._find("GPUVendor", _read_name, ""),
-            "gpu_architecture": self._find("GPUArchitecture", _read_architecture, 0),
-            "gpu_memory_mb": self._find("GPUMemory", _read_amount, 0.0, is_measured=True),
-            "gpu_runtime": self._find("GPURuntime", _read_version, 0),
-        }
-
-    def _find(
-        self,
-        keyword: str,
-        read: Callable[[object], Read | None],
-        otherwise: Read,
-        *,
-        is_measured: bool = False,
-    ) -> Read:
-        attribute = KEYWORDS[keyword]
-        found = self._stated.get(attribute)
-        if found is None and is_measured:
-            found = self._facts.get(fold(_FACTS.get(attribute, keyword)))
-        if found is None or found[1] is None:
-            return otherwise
-        name, value = found
-        if (known := read(value)) is not None:
-            return known
-        self.warnings.append(f"{name}: {str(value)[:40]} is left out, {_ALLOWED[read]} is needed")
-        return otherwise
+    Args:
+        stated: Keywords of the request by attribute, each as it is spelled, and its value.
+        facts: Measurements of the node.
+        has_gpus: Whether the resource has GPUs.
+    """
+    values = dict(stated)
+    for fact, measured in facts.items():
+        attribute = _MEASURED.get(fold(fact))
+        if attribute and measured is not None:
+            values.setdefault(attribute, (f"NodeFacts/{fact}", measured))
+    found = dict(_UNSTATED if has_gpus else _UNSTATED_WITHOUT_GPUS)
+    warnings = []
+    for attribute in [each for each in found if each in values]:
+        (name, value), kind = values[attribute], _KINDS[attribute]
+        known = kind.read(value)
+        if known is None:
+            warnings.append(f"{name}: {str(value)[:40]} is left out, {kind.allowed} is needed")
+        else:
+            found[attribute] = known
+    return found, warnings
 
 
 def _read_amount(value: object) -> float | None:
@@ -111,11 +91,27 @@ def _read_version(value: object) -> int | None:
     return version_number(value) if isinstance(value, str) and is_version(value) else None
 
 
-_ALLOWED: Final[Mapping[Callable[[object], object], str]] = {
-    _read_amount: "a number from 0",
-    _read_power: f"a number from 0 to {bounds.POWER}",
-    _read_name: "a text",
-    _read_features: "a list of texts",
-    _read_architecture: "a text such as sm_89",
-    _read_version: "a version such as 12.4, as a text,",
+class _Kind(NamedTuple):
+    """What an attribute is read from."""
+
+    read: Callable[[object], object]  #: None: not usable
+    allowed: str
+    unstated: object  #: where it is not stated
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "wall_time": _Kind(_read_amount, "a number from 0", None),
+    "cpu_power_db12": _Kind(_read_power, f"a number from 0 to {bounds.POWER}", None),
+    "scratch_mb": _Kind(_read_amount, "a number from 0", None),
+    "system": _Kind(_read_name, "a text", "linux"),
+    "architecture": _Kind(_read_name, "a text", ""),
+    "cpu_features": _Kind(_read_features, "a list of texts", frozenset[str]()),
+    "gpu_vendor": _Kind(_read_name, "a text", ""),
+    "gpu_architecture": _Kind(_read_architecture, "a text such as sm_89", 0),
+    "gpu_memory_mb": _Kind(_read_amount, "a number from 0", 0.0),
+    "gpu_runtime": _Kind(_read_version, "a version such as 12.4, as a text,", 0),
+}
+_UNSTATED: Final = {name: kind.unstated for name, kind in _KINDS.items()}
+_UNSTATED_WITHOUT_GPUS: Final = {
+    name: value for name, value in _UNSTATED.items() if not name.startswith("gpu_")
 }
