@@ -36,6 +36,11 @@ def list_tests() -> list[str]:
     return [pattern for name in absent for pattern in (f"plugins/{name}", *USERS[name])]
 
 
+def needs(plugin: str) -> pytest.MarkDecorator:
+    """Mark a test of something that a plug-in brings."""
+    return pytest.mark.skipif(not is_there(plugin), reason=f"{plugin} was left out")
+
+
 #: For tests that compare lists of the whole program, such as pages of the reference.
 needs_every_plugin = pytest.mark.skipif(
     not all(map(is_there, USERS)), reason="a plug-in was left out, which has some of these names"

@@ -20,6 +20,7 @@ from cs_config import validate
 from pilotage.cli.application import application
 from pilotage.cli.settings import PREFIX, model_with_plugins
 from pilotage.service.metrics import Metrics, StateMetrics
+from tests.support.left_out import needs_every_plugin
 from tests.support.servers import http_servers
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -44,6 +45,7 @@ STARTED = [
 ]
 
 
+@needs_every_plugin
 @pytest.mark.parametrize(
     ("arguments"), [command for _, command in STARTED], ids=[name for name, _ in STARTED]
 )

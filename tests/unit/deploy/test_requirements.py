@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pilotage.cli.errors import BEYOND_CLIENT, EXTRAS
+from tests.support.left_out import needs
 
 ROOT = Path(__file__).parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -128,6 +129,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     assert done.stderr.count("\n") == 1
 
 
+@needs("otel")
 def test_an_agent_names_the_missing_package_for_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

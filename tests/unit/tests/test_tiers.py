@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import debian, tiers
+from tests.support.left_out import needs_every_plugin
 
 ALL = [group.name for group in tiers.GROUPS]
 
@@ -108,6 +109,7 @@ def test_a_test_of_both_databases_runs_on_postgresql_at_night_but_for_claims_lim
         assert tiers.group_of(f"{folder}test_one.py", (), "postgresql") is None
 
 
+@needs_every_plugin
 def test_groups_name_what_exists() -> None:
     for beginning in tiers.ON_BOTH_DATABASES:
         assert (tiers.ROOT / beginning).exists(), beginning

@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 from pilotage.cli import application, man_pages
+from tests.support.left_out import needs_every_plugin
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {file.stem: file for file in written}
 
 
+@needs_every_plugin
 def test_each_command_has_a_page(pages: dict[str, Path]) -> None:
     assert {f"pilotage-{name}" for name in application.list_commands()} < pages.keys()
     assert {"pilotage", "pilotage-job-list", "pilotage-config-import-dirac"} < pages.keys()

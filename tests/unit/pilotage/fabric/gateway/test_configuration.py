@@ -8,6 +8,7 @@ import yaml
 from pilotage.fabric.batch.settings import load_kind
 from pilotage.fabric.gateway import configuration
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
+from tests.support.left_out import needs
 
 PAGE = Path(__file__).parents[5] / "docs" / "site-admin" / "job-managers.md"
 
@@ -95,11 +96,13 @@ def test_the_example_of_the_page_is_taken() -> None:
     assert told.job_types["montecarlo"].cpu_per_event == 120
 
 
+@needs("arc")
 def test_a_ce_that_carries_files_needs_no_shared_directory() -> None:
     arc = {"farm": {"kind": "arc", "ce": {"url": "https://ce/arex", "token_file": "/t"}}}
     assert configuration.read_file(said(systems=arc), "g.yaml").systems["farm"].job_directory is None
 
 
+@needs("arc")
 def test_a_kind_of_others_that_has_neither_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     without = replace(load_kind("arc"), carries_files=False)
     monkeypatch.setattr(configuration, "load_kind", lambda _: without)

@@ -10,6 +10,7 @@ from pilotage.fabric.batch.settings import CommandSettings
 from pilotage.fabric.director import configuration as director_configuration
 from pilotage.fabric.gateway import configuration as gateway_configuration
 from requirements.nodes import lrms_vocabulary
+from tests.support.left_out import needs
 
 DIRECTOR = """
 url: https://pilotage.example.org
@@ -76,6 +77,7 @@ job_types:
 """
 
 
+@needs("arc")
 def test_a_director_of_the_earlier_release_has_what_its_file_states() -> None:
     told = director_configuration.read_file(yaml.safe_load(DIRECTOR), "director.yaml")
 
@@ -108,6 +110,7 @@ def test_a_director_of_the_earlier_release_has_what_its_file_states() -> None:
     ]
 
 
+@needs("arc")
 def test_a_gateway_of_the_earlier_release_has_what_its_file_states() -> None:
     told = gateway_configuration.read_file(yaml.safe_load(GATEWAY), "gateway.yaml")
 

@@ -15,7 +15,7 @@ from tests.support.service import Service, running
 
 __all__ = ["run"]
 
-SEED = Path(__file__).parents[3] / "data" / "glue_ce.ad"
+SEED = Path(__file__).parents[2] / "data" / "glue_ce.ad"
 QUEUE = "EGEE.Milano.it/atlfarm006.mi.infn.it:2119/blah-pbs-long"
 TREE = "Resources: {Sites: {LCG.A.org: {CEs: {ce1: {Queues: {long: {CPUTime: 100000}}}}}}}\n"
 
