@@ -299,7 +299,7 @@ class JobDescriptionOptions(Options):
 
     def list_defaults(self, body: Mapping[str, object]) -> Mapping[str, object]:
         """The default values that a stored description gets, by keyword."""
-        is_specified = not _NAMES_OF_SPECIFICATION.isdisjoint(body)
+        is_specified = not self._names_of_specification.isdisjoint(body)
         return {name: value for name, (value, _) in self._find_defaults(is_specified=is_specified).items()}
 
     def list_defaults_json(self, text: str) -> Mapping[str, str]:
@@ -307,7 +307,7 @@ class JobDescriptionOptions(Options):
 
         Parsing takes longer than a claim, so it is avoided where no name of the specification is in the text.
         """
-        is_specified = _NAMED.search(text) is not None and not _NAMES_OF_SPECIFICATION.isdisjoint(
+        is_specified = _NAMED.search(text) is not None and not self._names_of_specification.isdisjoint(
             json.loads(text)
         )
         return {
@@ -318,6 +318,12 @@ class JobDescriptionOptions(Options):
         if is_specified or self.specification is SpecificationRule.REQUIRED:
             return self._filled_in_of_specified
         return self._filled_in_of_others
+
+    @cached_property
+    def _names_of_specification(self) -> frozenset[str]:
+        """Without keywords that the VO had before under these names."""
+        own = frozenset(map(fold, self.extra))
+        return frozenset(name for name in _NAMES_OF_SPECIFICATION if fold(name) not in own)
 
     @cached_property
     def _filled_in_of_others(self) -> Mapping[str, tuple[object, str]]:

@@ -320,3 +320,13 @@ def test_a_document_has_a_bounded_depth() -> None:
         deep = {"name": deep}
     [(_, message, _)] = refuse({"cpu": X86, "wall_time": 9, "io": deep})[:1]
     assert message == "is nested too deeply, allowed are 20 levels"
+
+
+def test_a_keyword_of_the_vo_with_a_name_of_the_specification_changes_no_default() -> None:
+    vo = options("Extra: [Architecture], CPUTime: {default: 500}")
+    read = parse_description({"Executable": "x", "Architecture": "old"}, vo)
+    body = stored_body(read)
+    assert body["Architecture"] == "old"
+    assert vo.job_description.list_defaults(body)["CPUTime"] == 500
+    assert "CPUTime" in vo.job_description.list_defaults_json(json.dumps(body))
+    assert derive(read, vo) == derive(parse_description({"Executable": "x"}, vo), vo)
