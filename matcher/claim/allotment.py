@@ -134,12 +134,23 @@ class SlotAllotment:
         return found
 
 
-def count_cores(resource: Resource, asked: RequirementClass, *, is_only: bool) -> int:
-    """The processors that a job of a class is given of a resource, alone or beside others (`fix_cores`)."""
-    filling = SlotAllotment(resource)
-    filling.take(asked if is_only else fix_cores(asked), 1)
-    [given] = filling.allotments()
-    return 1 if given.processors is None else given.processors
+def build_core_counter(resource: Resource, *, is_only: bool) -> Callable[[RequirementClass], int]:
+    """Build what counts the processors that a job of a class is given, alone or beside others (`fix_cores`).
+
+    A limit on cores asks for each task queue and job, of which thousands have the same size.
+    """
+    known: dict[JobSize, int] = {}
+
+    def count(asked: RequirementClass) -> int:
+        size = read_size(asked)
+        if size not in known:
+            filling = SlotAllotment(resource)
+            filling.take(asked if is_only else fix_cores(asked), 1)
+            [given] = filling.allotments()
+            known[size] = 1 if given.processors is None else given.processors
+        return known[size]
+
+    return count
 
 
 def fix_cores(asked: RequirementClass) -> RequirementClass:

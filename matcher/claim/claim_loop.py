@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from operator import attrgetter
 
@@ -222,7 +221,7 @@ def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | Non
         processors = room.processors if stated is None else min(stated, room.processors)
         resource = replace(resource, processors=processors)
     wanted = request.count if room is None else min(request.count, room.jobs)
-    cores = partial(allotment.count_cores, resource, is_only=wanted == 1)
+    cores = allotment.build_core_counter(resource, is_only=wanted == 1)
     gate = policies.policy_at(prepared.place, prepared.admission, vos=vos, count_cores=cores)
     is_busy = policies.is_busy(prepared.place, vos)
     job_id = request.presented.job_id

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from random import Random
 
 from sqlalchemy import Connection
@@ -17,7 +16,7 @@ from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.storage import list_near
-from matcher.claim.allotment import JobSize, count_cores
+from matcher.claim.allotment import JobSize, build_core_counter
 from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
@@ -290,7 +289,7 @@ class Snapshot:
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
-        cores = partial(count_cores, resource, is_only=is_only)
+        cores = build_core_counter(resource, is_only=is_only)
         return policies.policy_at(place, policy, vos=resource.named_vos, count_cores=cores)
 
 

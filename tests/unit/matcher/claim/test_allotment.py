@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from matcher import conditions, rules
-from matcher.claim.allotment import SlotAllotment, read_size
+from matcher.claim.allotment import SlotAllotment, build_core_counter, fix_cores, read_size
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Allotment, Resource
 
@@ -68,6 +68,23 @@ def test_jobs_of_one_size_get_the_same() -> None:
         assert [by_size[read_size(each)] for each in (ANY, *others)] == [
             _filled(resource, each) for each in (ANY, *others)
         ]
+
+
+@settings(deadline=None)
+@given(_resources, st.lists(_classes(), min_size=1, max_size=4), st.integers(0, 2))
+def test_the_cores_that_a_limit_counts_are_those_that_jobs_are_given(
+    resource: Resource, classes: list[RequirementClass], work: int
+) -> None:
+    sizes = [replace(each, cpu_work_db12=work * 1500 * number) for number, each in enumerate(classes)]
+    alone = build_core_counter(resource, is_only=True)
+    beside = build_core_counter(resource, is_only=False)
+    for asked in [*sizes, *sizes]:
+        if conditions.refusals(asked, resource, ()):
+            continue
+        assert [alone(asked)] == [each or 1 for each in _cores(_filled(resource, asked))]
+        filling, fewest = SlotAllotment(resource), fix_cores(asked)
+        filling.take(fewest, min(2, filling.most(fewest, 2)))
+        assert {each.processors or 1 for each in filling.allotments()} == {beside(asked)}
 
 
 @settings(deadline=None)
