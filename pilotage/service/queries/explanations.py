@@ -1,6 +1,6 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -222,6 +222,16 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
     ]
 
 
+def take_warnings(texts: Iterable[str]) -> list[str]:
+    """The first few different warnings; no more are computed, for there may be very many."""
+    found: dict[str, None] = {}
+    for text in texts:
+        found[text] = None
+        if len(found) == _MOST_WARNINGS:
+            break
+    return list(found)
+
+
 def _warn_of_unknown_tags(parts: Services, expressions: Sequence[tuple[str, str]]) -> list[str]:
     """Warnings of tags with a reserved prefix and another word, which pilots hardly offer."""
     config = parts.live.current
@@ -234,7 +244,7 @@ def _warn_of_unknown_tags(parts: Services, expressions: Sequence[tuple[str, str]
                 expression, options_for(config, vo).job_description.known_tags
             )
         )
-        return list(islice(dict.fromkeys(wrong), _MOST_WARNINGS))
+        return take_warnings(wrong)
 
     return parts.advisor.find("warn of unknown tags of submitted jobs", warn) if expressions else []
 
@@ -252,7 +262,7 @@ def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requi
             for vo, (name, real) in found
             if parameters.is_version(fold(name)) or fold(name) in own | _list_versions(parts, vo)
         )
-        return list(islice(dict.fromkeys(wrong), _MOST_WARNINGS))
+        return take_warnings(wrong)
 
     return parts.advisor.find("warn of unquoted versions in submitted jobs", warn)
 

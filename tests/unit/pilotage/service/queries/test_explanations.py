@@ -1,5 +1,6 @@
 """A suggestion that is followed makes the queues eligible that it promises."""
 
+import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -174,3 +175,8 @@ STEPS = validate.parse(
 )
 def test_what_is_stated_is_changed(config: Configuration, stated: Description, told: list[str]) -> None:
     assert check(config, {"Executable": "a", **stated}) == told
+
+
+def test_no_more_warnings_are_computed_than_are_shown() -> None:
+    endless = (f"os:{number // 2}" for number in itertools.count())
+    assert explanations.take_warnings(endless) == ["os:0", "os:1", "os:2"]
