@@ -62,7 +62,7 @@ def _plain_console(**settings: Any) -> Console:
 
 
 def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -> None:
-    """Print `data` as JSON, or what `render` makes of it."""
+    """Print `data` as JSON, or what `render` makes of it: of an empty text not even a line."""
     if as_json:
         is_utf8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
         sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
@@ -70,7 +70,7 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
     rendered, shown = render(), console()
     if isinstance(rendered, Table) and shown.width == _UNLIMITED:
         sys.stdout.writelines(_separate_by_tabs(rendered))
-    else:
+    elif rendered != "":
         _fit_tables(rendered, shown.width)
         shown.print(harmless(rendered) if isinstance(rendered, str) else rendered)
 

@@ -193,3 +193,8 @@ def test_a_time_has_the_offset_of_its_zone(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_vos_are_written_as_people_write_them() -> None:
     assert [output.heading(name) for name in ("vo", "vos", "submit_pool")] == ["VO", "VOs", "Submit pool"]
+
+
+def test_an_empty_text_is_no_line_for_programs_that_read_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit({"job_ids": []}, as_json=False, render=lambda: "")
+    assert capsys.readouterr().out == ""
