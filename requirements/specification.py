@@ -135,7 +135,7 @@ def _check_gpus(asked: Mapping[str, Any]) -> Iterator[Conflict]:
     least, most = asked.get("gpus") or 0, asked.get("gpus_max")
     details = ("gpu_vendor", "gpu_architecture", "gpu_memory_mb", "gpu_runtime")
     if most is not None and least > most:
-        yield "gpus_max", f"{most} is less than the {least} GPUs that it requires"
+        yield "gpus_max", f"{most} is less than {least}, which it requires"
     known = (asked.get("gpu_vendor") or GPU_VENDORS[0]) in GPU_VENDORS
     if least and known:
         for name in details[:2]:

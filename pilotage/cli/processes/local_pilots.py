@@ -196,7 +196,7 @@ class LocalPilots:
             log.warning("local pilots: %s", problem)
         self._problems = problems
         if failed := summary.ended[Status.FAILED] + summary.ended[Status.ABORTED]:
-            log.warning("%d local pilots failed: see `pilotage pilots list --status Failed,Aborted`", failed)
+            log.warning("failed local pilots: %d; see `pilotage pilots list --status Failed,Aborted`", failed)
 
 
 #: Suffixes of the files of an SQLite database.
