@@ -40,5 +40,5 @@ def server() -> Iterator[LeaseServer]:
 def service(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Iterator[Service]:
     """A service, with the configuration that a mark `config` has."""
     mark = request.node.get_closest_marker("config")
-    with running(engine, tmp_path / "service", mark.args[0] if mark else CONFIG) as service:
+    with running(engine, tmp_path, mark.args[0] if mark else CONFIG) as service:
         yield service

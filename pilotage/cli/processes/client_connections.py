@@ -142,6 +142,22 @@ def _cut(body: bytes) -> Iterator[bytes]:
         yield body[begin : begin + bounds.ANSWER_PIECE]
 
 
+class _ServerTransport:
+    """The transport as the server sees it: the connection decides what is read from the network."""
+
+    def __init__(self, connection: "ClientConnection") -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection.transport, name)
+
+    def pause_reading(self) -> None:
+        self._connection.fill_server(is_full=True)
+
+    def resume_reading(self) -> None:
+        self._connection.fill_server(is_full=False)
+
+
 class ClientConnection(asyncio.Protocol):
     """A connection with limits, around the protocol of the server.
 
@@ -157,6 +173,7 @@ class ClientConnection(asyncio.Protocol):
     _received = 0  # bytes since the latest answer, while no request has begun
     _unread = 0  # bytes of these that belong to a body which was not read before its answer
     _is_paused = False  # whether reading is, as too much is kept back
+    _server_is_full = False  # whether it has more of a body than the application has read
     _is_gone = False
     is_last = False  #: whether nothing more is read
     _written = 0  # bytes of answers that were passed to the server
@@ -195,7 +212,7 @@ class ClientConnection(asyncio.Protocol):
         self._connections.open.add(self)
         self._received_at = self.head_since = self._loop.time()
         self._connections.add(self, now=self.head_since)
-        self._protocol.connection_made(transport)
+        self._protocol.connection_made(cast("asyncio.Transport", _ServerTransport(self)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all waits."""
@@ -233,16 +250,31 @@ class ClientConnection(asyncio.Protocol):
         if self.is_last:
             return
         self._received_at = self._loop.time()
-        if not self._kept_back and not self._is_answering:
+        if self._kept_back or self._is_answering or self._server_is_full:
+            self._kept_back += data
+        else:
             self._deliver(data)
+        self._read_as_room_allows()
+
+    def fill_server(self, *, is_full: bool) -> None:
+        """Note whether the server takes no more of a body for now."""
+        self._server_is_full = is_full
+        if not is_full and self._kept_back:
+            self._loop.call_soon(self.go_on)
+
+    def _read_as_room_allows(self) -> None:
+        """Read nothing from the network while much is kept back: its client has to wait."""
+        is_full = len(self._kept_back) > _LONGEST
+        if is_full is self._is_paused or self.transport.is_closing():
             return
-        self._kept_back += data
-        if self._is_answering and len(self._kept_back) > _LONGEST:
-            self._is_paused = True
+        self._is_paused = is_full
+        if is_full:
             self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
 
     def _deliver(self, data: bytes) -> None:
-        """Give it to the server in pieces, as long as it reads; in a head the next when all requests began.
+        """Give it to the server in pieces, until it is full; in a head the next when all requests began.
 
         After a request for another protocol its parser would take a body for the next request, which a proxy
         that has checked the first one has never seen.
@@ -257,21 +289,20 @@ class ClientConnection(asyncio.Protocol):
                 if self.head_since is None and self._received > self._unread:
                     self.head_since = self._received_at  # counted at the next look for silent ones
             self._protocol.data_received(piece)
-            if len(data) > begin + _PIECE and (is_head or not self.transport.is_reading()):
+            if len(data) > begin + _PIECE and (is_head or self._server_is_full):
                 self._kept_back += data[begin + _PIECE :]
                 if is_head:
                     self._loop.call_soon(self.go_on)
                 return
 
     def go_on(self) -> None:
-        """Give the server what was kept back, unless a request is being answered."""
-        if not self._kept_back or self._is_answering or self.is_last or self.transport.is_closing():
+        """Give the server what was kept back, unless it is full or answers a request."""
+        is_held = self._is_answering or self._server_is_full or self.is_last
+        if not self._kept_back or is_held or self.transport.is_closing():
             return
         data, self._kept_back = bytes(self._kept_back), bytearray()
-        if self._is_paused:
-            self._is_paused = False
-            self.transport.resume_reading()
         self._deliver(data)
+        self._read_as_room_allows()
 
     def begin(self, request: "LimitedRequest") -> None:
         """Note that a request has begun: its head is whole."""

@@ -62,6 +62,10 @@ async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return head.partition(b"\r\n")[0], await reader.readexactly(length)
 
 
+async def two_answers(reader: asyncio.StreamReader) -> list[tuple[bytes, bytes]]:
+    return [await answer(reader), await answer(reader)]
+
+
 async def heard(connections: ClientConnections) -> None:
     """Wait until a request is being read."""
     while not any(each._request and each._request.is_awaited for each in connections.open):
@@ -365,6 +369,31 @@ def test_more_than_a_head_that_comes_behind_a_request_waits_in_the_network():
         app.goes_on.set()
         for _ in range(2):
             assert (await answer(reader))[0] == b"HTTP/1.1 200 OK"
+
+    talk(said, app=app)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_of_a_long_body_little_waits_in_memory(reads: bool):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and reads:
+            await _app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send(_ANSWER_EMPTY)
+            await send({"type": "http.response.body", "body": b""})
+
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
+    ) -> None:
+        connection = await accepted(connections)
+        writer.write(_POST.replace(b"10", b"20000000") + bytes(20_000_000) + _REQUEST + b"\r\n")
+        answers = asyncio.create_task(two_answers(reader))
+        most = 0
+        while not answers.done():
+            most = max(most, len(connection._kept_back))
+            await asyncio.sleep(0)
+        assert {status for status, _ in await answers} == {b"HTTP/1.1 200 OK"}
+        assert most < 1_000_000
 
     talk(said, app=app)
 

@@ -145,7 +145,7 @@ def test_the_command_shows_the_same(
         ("from=yesterday", "is not a time"),
         ("from=1d&to=2d", "is not before the end"),
         ("to=0001-01-01T00:00:00%2B14:00", "is not before the end"),
-        ("bucket=week", "none of hour, day, month, year"),
+        ("bucket=week", "allowed is 'hour', 'day', 'month' or 'year'"),
         ("group=vo", "group"),
     ],
 )

@@ -81,7 +81,8 @@ def test_an_archive_beyond_the_limit_is_413_and_leaves_nothing(service: Service,
     assert said.json()["error"]["code"] == "body_too_large"
     unsaid = user.post("/api/v1/sandboxes", content=iter([b"x" * 600, b"x" * 600]))
     assert unsaid.status_code == 413
-    assert not [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    assert not list((tmp_path / "blobs" / "incoming").iterdir())
+    assert not list((tmp_path / "blobs").glob("??/*"))
 
 
 def test_a_vo_beyond_its_quota_is_429(service: Service, config_text: str, tmp_path):
