@@ -43,7 +43,7 @@ CONFIGURATION = {
 def _run(directory: Path, command: str, given: list[str]) -> Any:
     (directory / "dirac.cfg").write_text("\n".join(write_cfg(CONFIGURATION)))
     done = subprocess.run(
-        [str(install()), "-c", "import genuine_descriptions; genuine_descriptions.main()", command],
+        [str(install()), "-c", "import descriptions; descriptions.main()", command],
         input=json.dumps(given),
         capture_output=True,
         text=True,
@@ -53,7 +53,7 @@ def _run(directory: Path, command: str, given: list[str]) -> Any:
             "PATH": os.environ["PATH"],
             "HOME": str(directory),
             "DIRACSYSCONFIG": str(directory / "dirac.cfg"),
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(Path(__file__).parents[1] / "support" / "dirac"),
         },
     )
     _, found, text = done.stdout.rpartition("ANSWER")

@@ -192,7 +192,7 @@ def former_services(
     server = f"dips://localhost:{ports['Server']}/Configuration/Server"
     over_https = free_port()
     services = {
-        name: {"Port": port, "Protocol": "dips", "HandlerPath": "former_dirac.py"}
+        name: {"Port": port, "Protocol": "dips", "HandlerPath": "services.py"}
         for name, port in ports.items()
         if name in NAMES
     }
@@ -228,11 +228,11 @@ def former_services(
         "HOME": str(home),
         "DIRACSYSCONFIG": str(home / "dirac.cfg"),
         "DIRAC_ROOT_PATH": str(home),
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(Path(__file__).parents[1] / "support" / "dirac"),
         "X509_CERT_DIR": "",
     }
     command = [
-        *(str(install()), "-c", "import former_dirac; former_dirac.main()"),
+        *(str(install()), "-c", "import services; services.main()"),
         *(str(over_https), str(directory)),
     ]
     with (home / "log").open("wb") as log:

@@ -135,7 +135,7 @@ def _make_handler() -> type:
     members: dict[str, Any] = {}
     for name in _METHODS:
         members |= {f"export_{name}": method(name), f"types_{name}": [], f"auth_{name}": _rights(name)}
-    return type("former_dirac", (RequestHandler,), members)
+    return type("services", (RequestHandler,), members)
 
 
 def _rights(name: str) -> list[str]:
@@ -191,4 +191,4 @@ def main() -> None:
 
 
 #: The handler of all four services, named as the module.
-former_dirac = _make_handler()
+services = _make_handler()
