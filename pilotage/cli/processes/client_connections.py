@@ -316,11 +316,6 @@ class ClientConnection(asyncio.Protocol):
         if self._kept_back:
             self._loop.call_soon(self.go_on)
 
-    def read_on(self) -> None:
-        """Note that an application waits for more of a body."""
-        if self._kept_back:
-            self._loop.call_soon(self.go_on)
-
     def note_written(self, size: int) -> None:
         """Count bytes of an answer."""
         self._written += size
@@ -431,7 +426,6 @@ class LimitedRequest:
         if self._is_taken:
             await self._connection.wait_until_gone()
             return {"type": "http.disconnect"}
-        self._connection.read_on()
         self.is_awaited = True
         message = await self._receive()
         self.is_awaited = False
