@@ -44,3 +44,12 @@ def test_every_job_ends_once_and_limits_hold_behind_a_pooler_and_beside_the_next
     (directory := short_directory / "pooler").mkdir()
     kinds = frozenset({"process killed", "matcher killed", "rolling upgrade"})
     _check(replace(_plan(directory, 15), pooler=True, minimal=True, kinds=kinds))
+
+
+@pytest.mark.timeout(1200)
+def test_every_job_ends_once_and_limits_hold_beside_a_service_of_the_last_release(
+    short_directory: Path,
+) -> None:
+    (directory := short_directory / "earlier").mkdir()
+    kinds = frozenset({"process killed", "all services killed", "network"})
+    _check(replace(_plan(directory, 20), earlier=True, minimal=True, kinds=kinds))

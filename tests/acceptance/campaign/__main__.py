@@ -35,6 +35,9 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=40, metavar="N", help="jobs of each user that wait")
     parser.add_argument("--lost", type=float, default=0.1, metavar="PART", help="of the answers")
     parser.add_argument("--pooler", action="store_true", help="pgbouncer before the database")
+    parser.add_argument(
+        "--earlier", action="store_true", help="the second host's service is of the last release"
+    )
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -52,6 +55,7 @@ def main() -> int:
         kinds=frozenset(options.only) if options.only else None,
         backlog=options.backlog,
         pooler=options.pooler,
+        earlier=options.earlier,
         lost=options.lost,
     )
     report = run(plan)

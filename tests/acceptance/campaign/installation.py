@@ -23,6 +23,7 @@ from pilotage.service.services import utc_now
 from tests.acceptance.campaign import next_release, site
 from tests.acceptance.campaign.network import Link, Network
 from tests.debian import FAKETIME
+from tests.support import earlier_release
 from tests.support.processes import PILOTAGE, Supervised
 from tests.support.servers.pgbouncer import Pgbouncer
 from tests.support.service import NO_AUTHORITIES
@@ -106,6 +107,7 @@ class Installation:
     sqlite: bool = False
     pooler: bool = False  #: pgbouncer before PostgreSQL
     minimal: bool = False  #: without director, gateway and pilots
+    earlier: bool = False  #: the service of the second host is of the last release
     hosts: list[Host] = field(default_factory=list)
     processes: dict[str, Supervised] = field(default_factory=dict)
     services: dict[str, str] = field(default_factory=dict)  #: their own URLs, past all links
@@ -196,7 +198,25 @@ class Installation:
         resources = str(self.directory / "resources.yaml")
         # The first host has two matcher processes.
         several = ("--workers", "2") if not self.sqlite and host is self.hosts[0] else ()
-        self._add_process(name, command, "--port", str(port), "--resources", resources, *several, host=host)
+        self._add_process(
+            name,
+            command,
+            "--port",
+            str(port),
+            "--resources",
+            resources,
+            *several,
+            host=host,
+            environment=self._release(host),
+        )
+
+    def _release(self, host: Host) -> dict[str, str]:
+        """The environment in which the service of a host is of the release that it is to be of."""
+        if not self.earlier or host is self.hosts[0]:
+            return {}
+        directory = self.directory / "earlier-release"
+        directory.mkdir()
+        return {"PYTHONPATH": str(earlier_release.unpack(directory))}
 
     def _add_process(
         self, name: str, *arguments: str, host: Host | None = None, environment: Mapping[str, str] = {}

@@ -45,6 +45,7 @@ class Plan:
     sqlite: bool = False
     pooler: bool = False  #: pgbouncer before PostgreSQL
     minimal: bool = False  #: simulated pilots only
+    earlier: bool = False  #: a service of the last release beside
     faults_every: float = 5.0  #: seconds
     changes_every: float = 3.0  #: seconds between two changes of the configuration
     kinds: frozenset[str] | None = None  #: of faults, each at least once; None: all
@@ -411,7 +412,12 @@ def run(plan: Plan) -> Report:
         network = stack.enter_context(Network(plan.seed))
         installation = stack.enter_context(
             Installation(
-                plan.directory, network, sqlite=plan.sqlite, pooler=plan.pooler, minimal=plan.minimal
+                plan.directory,
+                network,
+                sqlite=plan.sqlite,
+                pooler=plan.pooler,
+                minimal=plan.minimal,
+                earlier=plan.earlier,
             )
         )
         context = Context(
