@@ -10,7 +10,7 @@ from cs_config.options.place_limits import ATTRIBUTES
 from taskqueue.leases import batched_claim
 from taskqueue.schema.tables import jobs
 
-_TRIGGERS = import_module("taskqueue.migrations.versions.0005_returns_by_value")
+_TRIGGERS = import_module("taskqueue.migrations.versions.0006_returns_by_value")
 _STATED = re.compile(r"WHEN '(\w+)' THEN (?:coalesce\()?\w+\.(\w+)(, '')?")
 
 

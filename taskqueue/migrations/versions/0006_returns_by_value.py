@@ -1,4 +1,7 @@
-"""A running limit counts the cores of its jobs beside their number.
+"""An attempt that ends is returned to every rule that counts it, with its cores.
+
+It is returned also to a rule that is newer than its claim. So a new rule is counted by one statement, and
+marks no attempts but those with a value beyond ASCII, which triggers cannot compare.
 
 Triggers keep the cores, so that they are right whichever release claims, ends or applies returns. A rule that
 stands already is counted by the next matcher or agent of this release: until then, as after its id has
@@ -38,6 +41,7 @@ _LEAVES = """NEW.closed_at IS NOT NULL
             OR NEW.started_at IS NULL AND NEW.closed_as <> 'rescheduled')"""
 _STATEMENTS = {
     "postgresql": (
+        *(f"DROP TRIGGER {name} ON attempts" for name in _NAMES),
         """
 CREATE OR REPLACE FUNCTION return_to_scopes() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -69,6 +73,14 @@ BEGIN
     RETURN NULL;
 END
 $$""",
+        """
+CREATE TRIGGER attempts_return_to_scopes AFTER UPDATE OF closed_at ON attempts FOR EACH ROW
+WHEN ((OLD.closed_at IS NULL) <> (NEW.closed_at IS NULL))
+EXECUTE FUNCTION return_to_scopes()""",
+        """
+CREATE TRIGGER attempts_deleted_return_to_scopes AFTER DELETE ON attempts FOR EACH ROW
+WHEN (OLD.closed_at IS NULL)
+EXECUTE FUNCTION return_to_scopes()""",
         # A claim has the locks of the scopes, and so has a transaction that deletes returns.
         """
 CREATE FUNCTION add_claimed_cores() RETURNS trigger LANGUAGE plpgsql AS $$
