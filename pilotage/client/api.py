@@ -543,12 +543,19 @@ class ServiceClient:
         return dict(self._http.call(method, _with_query(path, params or {}), json, headers=headers).body)
 
     def _call_keyed(self, path: str, key: str, **request: Any) -> Json:
-        """Repeat a request once if its answer is lost: with the same key nothing is stored twice."""
+        """Repeat a request once if its answer is lost: with the same key nothing is stored twice.
+
+        `ServiceAway` also if the second one is refused: another process, of another release or in another
+        state, may have stored the first one.
+        """
         headers = {"Idempotency-Key": key}
         try:
             return self._call("POST", path, headers=headers, **request)
-        except ServiceAway:
-            return self._call("POST", path, headers=headers, **request)
+        except ServiceAway as lost:
+            try:
+                return self._call("POST", path, headers=headers, **request)
+            except ApiError as refused:
+                raise ServiceAway(f"{lost}; sent again, the request was refused: {refused}") from refused
 
     def _rows(self, method: str, path: str, key: str, **request: Any) -> list[Json]:
         rows: list[Json] = self._call(method, path, **request)[key]

@@ -244,6 +244,27 @@ def test_nothing_is_copied_twice_where_services_of_two_releases_answer(
     assert asked == ["/jobs/resubmit"] * 2
 
 
+@pytest.mark.parametrize(("status", "message"), [(405, "no such route"), (401, "expired"), (429, "too many")])
+def test_a_refusal_after_a_lost_answer_proves_nothing_about_the_first_request(
+    monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    """During an upgrade the process that stored the copies may be another one than that which refuses."""
+    asked: list[str] = []
+
+    def answer(_: object, _method: str, path: str, **_more: object) -> dict[str, Any]:
+        asked.append(path)
+        if len(asked) == 1:
+            raise ServiceAway("no answer in time")
+        raise ApiError(message, status=status, code="refused", details={})
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    told = rf"^no answer in time; sent again, the request was refused: {message}"
+    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(ServiceAway, match=told) as broken:
+        client.resubmit(*range(1, 1501))
+    assert asked == ["/jobs/resubmit"] * 2
+    assert "may be copied or not: 1-1000; not tried: 1001-1500" in str(broken.value)
+
+
 @pytest.mark.usefixtures("planned")
 def test_a_submission_returns_its_warnings_and_prints_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
