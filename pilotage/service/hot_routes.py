@@ -5,7 +5,6 @@ a request states is checked with the types of the route's function, as the frame
 """
 
 import asyncio
-import email.message
 import inspect
 import logging
 import re
@@ -152,18 +151,18 @@ class HotRoutes:
         caller = await routing.authorize(request, parts, route.rules)
         routing.check_texts(request)
         content = await request.read(routing.limit_body(parts, route.rules, caller))
-        is_json = _is_json(access.read_header(request, b"content-type"))
-        known = self._known_jobs.find(content) if route.is_for_jobs and is_json else None
+        known = self._known_jobs.find(content) if route.is_for_jobs else None
         if known is None:
             await request.parse()
         access.require_room(request.scope, parts)
-        value = request.content if is_json else content
-        found = route.check(request, known or value, is_known=known is not None)
+        if content:
+            routing.require_json(request)
+        found = route.check(request, known or request.content, is_known=known is not None)
         if not route.is_for_jobs:
             report: BaseModel = await route.endpoint(parts=parts, caller=caller, **found)
             return report.model_dump_json().encode()
         asked = known or RequestedJobs.from_body(found["body"])
-        if known is None and is_json:
+        if known is None:
             self._known_jobs.store(content, asked)
         timeout = found.get("request_timeout")
         return await matcher.find_jobs(parts, caller, find_client(request), asked, timeout)
@@ -176,18 +175,6 @@ class HotRoutes:
             _log.error("Exception in ASGI application\n", exc_info=error)
         headers = [*response.raw_headers, *middleware.headers(scope)]
         return response.status_code, headers, bytes(response.body)
-
-
-def _is_json(stated: str | None) -> bool:
-    """Whether a body of this type is JSON; without one it is."""
-    if not stated or stated.startswith("application/json"):
-        return True
-    message = email.message.Message()
-    message["content-type"] = stated
-    subtype = message.get_content_subtype()
-    return message.get_content_maintype() == "application" and (
-        subtype == "json" or subtype.endswith("+json")
-    )
 
 
 class JobRequestCache:

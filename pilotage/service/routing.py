@@ -3,6 +3,7 @@
 JSON is parsed so strictly that every accepted value can be stored and compared by the packages below.
 """
 
+import email.message
 import inspect
 import json
 import math
@@ -259,6 +260,8 @@ class GuardedRoute(APIRoute):
         async def handle_if_room(request: Request) -> Response:
             # With the places that it needs: of those that wait for places all would pass.
             access.require_room(request.scope, request.app.state.parts, is_alone=self.is_alone)
+            if self.body_field is not None and await request.body():
+                require_json(request)
             return await handle(request)
 
         async def guarded(request: Request) -> Response:
@@ -354,6 +357,26 @@ def refuse_by_length(request: Request, limit: int) -> None:
     length = access.read_header(request, b"content-length") or ""
     if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise BodyTooLarge(limit)
+
+
+def is_json(stated: str | None) -> bool:
+    """Whether a body with this `Content-Type` is JSON; without one it is."""
+    if not stated or stated.startswith("application/json"):
+        return True
+    message = email.message.Message()
+    message["content-type"] = stated
+    subtype = message.get_content_subtype()
+    return message.get_content_maintype() == "application" and (
+        subtype == "json" or subtype.endswith("+json")
+    )
+
+
+def require_json(request: Request) -> None:
+    """Reject a body that is of another type by its header."""
+    if not is_json(stated := access.read_header(request, b"content-type")):
+        raise _invalid(
+            f"is of the type {stated!r:.100}, allowed is JSON: send Content-Type: application/json"
+        )
 
 
 def check_texts(request: Request) -> None:

@@ -1,11 +1,13 @@
 """Submit, show, change and delete jobs, and send their output."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Final
 
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
@@ -14,7 +16,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.description import jdl, parametric
 from optimizers.submit import submission
-from optimizers.submit.checking import CheckJob, Source
+from optimizers.submit.checking import CheckJob, Source, check_sources
 from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter, resolve_ownership
 from pilotage.service.auth import access, audit, visibility
@@ -30,7 +32,13 @@ from requirements.states import FINAL, JobStatus
 from requirements.values import fold
 from taskqueue.accounting import wait_times
 from taskqueue.db import database
-from taskqueue.errors import BlobNotFound, IllegalTransition, JobNotFound, RescheduleLimit
+from taskqueue.errors import (
+    BlobNotFound,
+    IdempotencyConflict,
+    IllegalTransition,
+    JobNotFound,
+    RescheduleLimit,
+)
 from taskqueue.jobs import control, descriptions, jobs, log, search
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
@@ -43,6 +51,8 @@ _SOURCE = "JobManager"
 #: Jobs changed in one transaction, and pages of such jobs that one request looks through.
 _BATCH = 1000
 _BATCHES = 10
+#: The place of a job in a submission, as problems name it.
+_PLACE: Final = re.compile(r"^jobs\[\d+\]/")
 
 
 def change_many(
@@ -324,24 +334,26 @@ class Copies:
 def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: str | None) -> Copies:
     """Submit copies of jobs for their owners; NotAllowed if that is another, except for operators.
 
-    Jobs with the same input sandbox are copied as a whole or not at all. `key`: idempotency key of these
-    jobs' copies. Raises the first error if no job could be copied that exists.
+    Of jobs with the same input sandbox those that are valid are copied as a whole or not at all. `key`:
+    idempotency key of these jobs' copies. Raises the first error if no job could be copied that exists.
     """
     wanted = list(dict.fromkeys(job_ids))
-    by_sandbox, refused = _read_copies(parts, caller, wanted)
+    groups, refused = _read_copies(parts, caller, wanted)
     done: dict[int, int] = {}
     stored: list[Accepted] = []
-    for sandbox, sources in by_sandbox.items():
+    for (_, sandbox), sources in groups.items():
         named = key and f"resubmit {next(iter(sources))} {key}"
-        try:
-            accepted = submit(parts, caller, [*sources.values()], key=named, sandbox=sandbox)
-        except PilotageError as error:
-            refused |= dict.fromkeys(sources, error)
-        else:
-            done |= zip(sources, accepted.job_ids, strict=True)
+        accepted, invalid = _submit_valid(parts, caller, sources, key=named, sandbox=sandbox)
+        refused |= invalid
+        if accepted is not None:
+            copied = [job_id for job_id in sources if job_id not in invalid]
+            done |= zip(copied, accepted.job_ids, strict=True)
             stored.append(accepted)
     if refused and not done:
-        raise next(iter(refused.values()))
+        job_id, error = next(iter(refused.items()))
+        if len(wanted) > 1:
+            error.args = (f"job {job_id}: {error}",)
+        raise error
     missing = {job_id: JobNotFound(job_id) for job_id in wanted if job_id not in done.keys() | refused}
     together = Accepted(
         job_ids=[done[job_id] for job_id in wanted if job_id in done],
@@ -352,10 +364,51 @@ def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: 
     return Copies(accepted=together, refused=missing | refused)
 
 
+def _submit_valid(
+    parts: Services, caller: Caller, sources: Mapping[int, Source], *, key: str | None, sandbox: str | None
+) -> tuple[Accepted | None, dict[int, PilotageError]]:
+    """Submit the copies of jobs that are valid each by itself; with the reasons for the others, by job.
+
+    Also after a conflict: without those that are invalid this may be a request that was answered before.
+    """
+    try:
+        return submit(parts, caller, [*sources.values()], key=key, sandbox=sandbox), {}
+    except (InvalidJob, IdempotencyConflict) as error:
+        refused = _find_invalid(parts, caller, sources)
+        if not refused:
+            return None, dict.fromkeys(sources, _without_places(error))
+    except PilotageError as error:
+        return None, dict.fromkeys(sources, error)
+    valid = {job_id: source for job_id, source in sources.items() if job_id not in refused}
+    if not valid:
+        return None, refused
+    accepted, others = _submit_valid(parts, caller, valid, key=key, sandbox=sandbox)
+    return accepted, {**refused, **others}
+
+
+def _find_invalid(parts: Services, caller: Caller, sources: Mapping[int, Source]) -> dict[int, PilotageError]:
+    """What is wrong with each description that is invalid by itself."""
+    config, submitter = parts.live.current, submitter_of(caller)
+    found: dict[int, PilotageError] = {}
+    for job_id, source in sources.items():
+        try:
+            check_sources(config, submitter, [source])
+        except InvalidJob as error:
+            found[job_id] = error
+    return found
+
+
+def _without_places(error: PilotageError) -> PilotageError:
+    """The error without the places in a submission, which the caller has not made."""
+    if not isinstance(error, InvalidJob):
+        return error
+    return InvalidJob([replace(each, path=_PLACE.sub("", each.path)) for each in error.problems])
+
+
 def _read_copies(
     parts: Services, caller: Caller, job_ids: Sequence[int]
-) -> tuple[Mapping[str | None, Mapping[int, Source]], dict[int, PilotageError]]:
-    """The descriptions of copies of the jobs that the caller controls, by input sandbox and job.
+) -> tuple[Mapping[tuple[str, str | None], Mapping[int, Source]], dict[int, PilotageError]]:
+    """The descriptions of copies of the jobs that the caller controls, by VO, input sandbox and job.
 
     With the errors of those that the caller may not submit: these must not stop others.
     """
@@ -363,7 +416,7 @@ def _read_copies(
     with database.reading(parts.engine) as conn:
         found = {job.job_id: job for job in search.list_jobs(conn, selector, limit=len(job_ids))}
         described = descriptions.list_submitted(conn, found)
-    by_sandbox: defaultdict[str | None, dict[int, Source]] = defaultdict(dict)
+    groups: defaultdict[tuple[str, str | None], dict[int, Source]] = defaultdict(dict)
     refused: dict[int, PilotageError] = {}
     for job_id in filter(described.__contains__, job_ids):
         description = described[job_id]
@@ -373,8 +426,8 @@ def _read_copies(
         except (NotAllowed, InvalidJob) as error:
             refused[job_id] = error
         else:
-            by_sandbox[name_sandbox(description)][job_id] = copy
-    return by_sandbox, refused
+            groups[found[job_id].vo, name_sandbox(description)][job_id] = copy
+    return groups, refused
 
 
 def _describe_copy(job: Job, description: Description) -> Mapping[str, object]:

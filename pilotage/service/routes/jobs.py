@@ -284,8 +284,8 @@ def resubmit_many(
 ) -> CopiedJobs:
     """Submit copies of jobs, with their input sandboxes, as new jobs; the old ones are left as they are.
 
-    Repeating a request with the same `Idempotency-Key` returns the same ids. Jobs with the same input sandbox
-    are copied as a whole or not at all.
+    Repeating a request with the same `Idempotency-Key` returns the same ids. Of jobs with the same input
+    sandbox those whose descriptions are valid are copied as a whole or not at all.
     """
     copies = jobs.resubmit(parts, caller, which.ids, key=_check_key(idempotency_key))
     return CopiedJobs(

@@ -4,13 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, select, update
 
 from cs_config.cache import CountCache
 from pilotage.service.queries import jobs as queries_jobs
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.schema.tables import jobs
+from taskqueue.schema.tables import blobs, descriptions, jobs
 from tests.support.service import Service
 
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
@@ -540,6 +540,55 @@ def test_jobs_of_others_are_refused_each_and_do_not_keep_own_ones_from_being_cop
     assert admin.post("/api/v1/jobs/resubmit", json={"ids": [theirs]}).status_code == 403
 
 
+def test_an_invalid_description_keeps_no_others_from_being_copied_and_reasons_name_their_jobs(
+    service: Service,
+):
+    user = service.user()
+    first, invalid, third = (submit(user)[0] for _ in range(3))
+    with database.writing(service.engine) as conn:
+        written = select(jobs.c.description_id).where(jobs.c.job_id == invalid).scalar_subquery()
+        broken = {**JOB, "Requirements": {"Memory": "much"}}
+        conn.execute(
+            update(descriptions)
+            .where(descriptions.c.description_id == written)
+            .values(body=json.dumps(broken))
+        )
+    body, key = {"ids": [invalid, first, third]}, {"Idempotency-Key": "k"}
+
+    told = user.post("/api/v1/jobs/resubmit", json=body, headers=key)
+
+    assert told.status_code == 201, told.text
+    copies = told.json()["job_ids"]
+    assert len(copies) == 2
+    [refused] = told.json()["refused"]
+    assert refused["job_id"] == invalid
+    assert refused["reason"].startswith("Requirements/Memory: ")
+    again = user.post("/api/v1/jobs/resubmit", json=body, headers=key)
+    assert again.json() == told.json(), "also without the invalid one it is the same request"
+    other = user.post("/api/v1/jobs/resubmit", json={"ids": [first]}, headers={"Idempotency-Key": "l"})
+    assert other.json()["job_ids"] not in ([each] for each in copies)
+    alone = user.post("/api/v1/jobs/resubmit", json={"ids": [invalid, 4711]})
+    assert alone.status_code == 400
+    assert error(alone)["message"].startswith(f"job {invalid}: Requirements/Memory: ")
+
+
+def test_copies_whose_input_sandbox_is_gone_are_refused_each_without_places_in_a_submission(
+    service: Service,
+):
+    user = service.user()
+    sandbox = user.post("/api/v1/sandboxes", content=b"files").json()["sandbox"]
+    ids = user.post("/api/v1/jobs", json={"jobs": [JOB, JOB], "sandbox": sandbox}).json()["job_ids"]
+    [other] = submit(user)
+    with database.writing(service.engine) as conn:
+        conn.execute(delete(blobs))
+
+    told = user.post("/api/v1/jobs/resubmit", json={"ids": [*ids, other]})
+
+    assert told.status_code == 201, told.text
+    reason = f"InputSandbox: {sandbox} is not stored for cms; send it to /sandboxes"
+    assert told.json()["refused"] == [{"job_id": job_id, "reason": reason} for job_id in ids]
+
+
 def test_jobs_are_filtered_by_the_time_of_submission(service: Service):
     user = service.user("tim")
     [job_id] = submit(user)
@@ -570,6 +619,17 @@ def test_the_bearer_of_a_token_is_shown(service: Service):
         ["cms"],
         "cms_user",
     )
+
+
+@pytest.mark.parametrize("path", ["jobs/kill", "matcher/requestJob"])
+def test_a_body_that_is_no_json_by_its_type_is_refused_with_the_header_that_would_be_right(
+    service: Service, path: str
+):
+    caller = service.user() if path.startswith("jobs") else service.pilot()
+    answer = caller.post(f"/api/v1/{path}", content=b'{"ids": [5]}', headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 400
+    wanted = "body: is of the type 'text/plain', allowed is JSON: send Content-Type: application/json"
+    assert error(answer)["message"] == wanted
 
 
 def test_a_misspelt_status_is_answered_with_the_one_that_was_meant(service: Service):
