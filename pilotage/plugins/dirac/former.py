@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+import anyio.to_thread
 import httpx
 
 from cs_config.options import bounds
@@ -109,6 +110,7 @@ class FormerServices:
             self._urls[url.path].append(url)
         self._make_context = make_context
         self._context: tuple[float, ssl.SSLContext] | None = None
+        self._renewing = asyncio.Lock()  # of many calls one reads the files
         self._open: Counter[str] = Counter()  # calls by whom they count for
         self._dead: dict[DiracUrl, float] = {}  # when there was no connection
 
@@ -172,13 +174,14 @@ class FormerServices:
         return sorted(self._urls.get(path, ()), key=lambda url: self._dead.get(url, -math.inf) > since)
 
     async def _current_context(self) -> ssl.SSLContext:
-        if self._context is None or time.monotonic() - self._context[0] > _RENEWED_EVERY:
-            try:
-                made = await asyncio.to_thread(self._make_context)
-            except (OSError, ValueError) as fault:  # also of TLS
-                raise FormerAway(f"the certificate of the door cannot be read: {fault}") from None
-            self._context = (time.monotonic(), made)
-        return self._context[1]
+        async with self._renewing:
+            if self._context is None or time.monotonic() - self._context[0] > _RENEWED_EVERY:
+                try:
+                    made = await anyio.to_thread.run_sync(self._make_context)
+                except (OSError, ValueError) as fault:  # also of TLS
+                    raise FormerAway(f"the certificate of the door cannot be read: {fault}") from None
+                self._context = (time.monotonic(), made)
+            return self._context[1]
 
 
 class NotReached(Exception):
@@ -188,7 +191,7 @@ class NotReached(Exception):
 async def _read(content: bytes) -> Result:
     if len(content) < _AT_ONCE:
         return jencode.decode_result(content.decode())
-    return await asyncio.to_thread(lambda: jencode.decode_result(content.decode()))
+    return await anyio.to_thread.run_sync(lambda: jencode.decode_result(content.decode()))
 
 
 async def _call_https(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from sqlalchemy.exc import OperationalError
 
@@ -383,6 +384,24 @@ def test_the_result_of_a_server_that_does_not_end_tls_comes_at_once(
         return found
 
     assert asyncio.run(call()) == jencode.ok(5)
+
+
+def test_of_many_calls_one_reads_the_certificate_in_a_thread_of_the_bounded_pool():
+    held: list[int] = []
+
+    async def call() -> None:
+        limiter = anyio.to_thread.current_default_thread_limiter()
+
+        def make_context() -> ssl.SSLContext:
+            held.append(int(limiter.borrowed_tokens))
+            return ssl.create_default_context()
+
+        services = FormerServices([], first_job_id=FIRST, make_context=make_context)
+        found = await asyncio.gather(*(services._current_context() for _ in range(20)))
+        assert len(set(map(id, found))) == 1
+
+    asyncio.run(call())
+    assert held == [1]
 
 
 def test_answers_may_be_larger_than_forms():
