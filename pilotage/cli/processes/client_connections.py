@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from cs_config.options import bounds
 from pilotage.cli import process_setup
@@ -45,7 +44,6 @@ _COMPLAIN_EVERY = 60.0
 _ONCE = (b"host", b"authorization")
 _TOO_LONG = f"A head has {_LONGEST} bytes at most."
 _TWICE = "A header is there twice that may be there once."
-_make_protocol: Callable[..., asyncio.Protocol] = AutoHTTPProtocol
 _NO_UPGRADE = "A request with a body cannot change the protocol: send it without the header Upgrade."
 
 
@@ -66,8 +64,18 @@ class ClientConnections:
     A well-behaved client sends its head at once and is never among the oldest.
     """
 
-    def __init__(self, *, by_address: bool, files: int | None = None) -> None:
-        """Share `files` (None: the limit of this process); `by_address` False: they come from a proxy."""
+    def __init__(
+        self,
+        make_protocol: Callable[..., asyncio.Protocol],
+        *,
+        by_address: bool,
+        files: int | None = None,
+    ) -> None:
+        """Share `files` (None: the limit of this process); `by_address` False: they come from a proxy.
+
+        `make_protocol` makes the protocol of the server in a connection.
+        """
+        self.make_protocol = make_protocol
         files = process_setup.read_file_limit() if files is None else files
         self._most = max(1, files // _PENDING_SHARE)
         self._most_of_address = max(1, files // _ADDRESS_SHARE) if by_address else self._most
@@ -184,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, connections: ClientConnections, *, app_state: Mapping[str, Any], **named: Any) -> None:
         """The rest is for the protocol of the server, whose requests have this connection in their state."""
         self._connections = connections
-        self._protocol = _make_protocol(app_state={**app_state, STATE: self}, **named)
+        self._protocol = connections.make_protocol(app_state={**app_state, STATE: self}, **named)
         self._loop = asyncio.get_running_loop()
         self._kept_back = bytearray()
 

@@ -104,6 +104,9 @@ def configuration(
     files: int | None = None,
 ) -> uvicorn.Config:
     """The settings of uvicorn; `debug` also logs each request. `files` as for `ClientConnections`."""
+    own = uvicorn.Config(app, log_config=None)  # whose protocol is the one that fits the installed packages
+    own.load()
+    connections = ClientConnections(own.http_protocol_class, by_address=not trusted_proxies, files=files)
     return uvicorn.Config(
         LimitedRequests(app),
         log_config=None,
@@ -111,7 +114,7 @@ def configuration(
         access_log=log_level == "debug",
         timeout_graceful_shutdown=_GRACE,
         server_header=False,
-        http=ClientConnections(by_address=not trusted_proxies, files=files),  # type: ignore[arg-type]
+        http=connections,  # type: ignore[arg-type]
         ws="none",
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),

@@ -232,7 +232,9 @@ class _Peer:
 def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
     caplog: pytest.LogCaptureFixture,
 ):
-    pending = ClientConnections(by_address=True, files=160)  # 40 in all, 10 from one address
+    pending = ClientConnections(
+        asyncio.Protocol, by_address=True, files=160
+    )  # 40 in all, 10 from one address
     flood = [_Peer("192.0.2.1") for _ in range(30)]
     honest = _Peer("192.0.2.2")
     for number, each in enumerate([*flood[:15], honest, *flood[15:]]):
@@ -252,7 +254,7 @@ def test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed(
 
 
 def test_behind_a_proxy_all_come_from_one_address():
-    pending = ClientConnections(by_address=False, files=160)
+    pending = ClientConnections(asyncio.Protocol, by_address=False, files=160)
     peers = [_Peer("192.0.2.1") for _ in range(40)]
     for each in peers:
         pending.add(each, now=0)  # type: ignore[arg-type]
