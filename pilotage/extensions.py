@@ -89,6 +89,13 @@ def list_plugins() -> Mapping[str, Plugin]:
     return {name: entry_points.load(point, Plugin) for name, point in present.items()}
 
 
+def hint_at_absent() -> str:
+    """What to add where a name is unknown: the plug-ins that are left out may have it."""
+    absent = [point.name for point in entry_points.list_all(GROUP) if entry_points.is_absent(point)]
+    names = ", ".join(absent)
+    return f"; plug-ins that are left out of this installation may have it: {names}" if names else ""
+
+
 def list_agents() -> Mapping[str, PluginAgent]:
     """The agents of plug-ins by name."""
     return {name: agent for plugin in list_plugins().values() for name, agent in plugin.agents.items()}

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from typer.exceptions import TyperException
 
+from pilotage import extensions
 from pilotage.client.errors import CommandRefused as CommandRefused
 from pilotage.client.errors import WrongUsage as WrongUsage
 from requirements.errors import InvalidInput, PilotageError, format_count
@@ -124,6 +125,8 @@ def _name_allowed(error: TyperException) -> TyperException:
 
     if isinstance(error.__cause__, ValidationError):
         error.message = "; ".join(each.message for each in list_faults(error.__cause__.errors()))
+    elif error.message.startswith("No such command") and (hint := extensions.hint_at_absent()):
+        error.message = f"{error.message.removesuffix('.')}{hint}"
     return error
 
 

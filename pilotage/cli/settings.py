@@ -443,14 +443,12 @@ def _read_yaml(text: str, file: str, invalid: type[InvalidInput]) -> object:
 
 def _check_names(content: Iterable[object], model: type[Settings], file: Path) -> None:
     known = sorted(set(model.model_fields) - {"home"})
-    wrong = Problem(path="", message="unknown setting", file=str(file))
-    problems = [
-        replace(wrong, path=str(name), suggestion=did_you_mean(str(name), known))
-        for name in content
-        if name not in known
-    ]
-    if problems:
-        raise InvalidSettings(problems)
+    unknown = [str(name) for name in content if name not in known]
+    if not unknown:
+        return
+    wrong = Problem(path="", message=f"unknown setting{extensions.hint_at_absent()}", file=str(file))
+    problems = [replace(wrong, path=name, suggestion=did_you_mean(name, known)) for name in unknown]
+    raise InvalidSettings(problems)
 
 
 def _problem(fault: InputFault, origin: Mapping[str, str]) -> Problem:

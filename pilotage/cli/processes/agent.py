@@ -163,7 +163,7 @@ def _check_names(names: list[str]) -> list[str]:
         if name not in known:
             meant = did_you_mean(name, known)
             hint = f", did you mean {meant}?" if meant else f"; there are {', '.join(known)}"
-            raise WrongUsage(f"no agent {name}{hint}")
+            raise WrongUsage(f"no agent {name}{hint}{extensions.hint_at_absent()}")
     return list(dict.fromkeys(names))
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pilotage import entry_points, extensions
 from pilotage.cli import application, doctor, settings
 from pilotage.cli.doctor import Finding, Health
+from pilotage.cli.errors import WrongUsage
 from pilotage.cli.processes import agent
 from pilotage.cli.settings import InvalidSettings
 from pilotage.entry_points import BrokenPlugin
@@ -155,10 +156,24 @@ def test_a_plugin_that_cannot_be_loaded_is_an_error_with_its_name(
     assert (finding.health, message in finding.message) == (Health.BAD, True)
 
 
-def test_settings_of_an_absent_plugin_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_an_absent_plugin_are_unknown_and_the_message_names_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(tmp_path, monkeypatch, ["gone = sea.away:PLUGIN"])
     (tmp_path / "pilotage.yaml").write_text("tides: [spring, neap]\n")
-    with pytest.raises(InvalidSettings, match="tides: unknown setting"):
+    hint = "; plug-ins that are left out of this installation may have it: gone"
+    with pytest.raises(InvalidSettings, match=f"tides: unknown setting{hint}"):
+        settings.load({"home": tmp_path}, {})
+    with pytest.raises(WrongUsage, match=f"no agent tides; there are .*{hint}$"):
+        agent._check_names(["tides"])
+    with pytest.raises(SystemExit):
+        application.main(["tide"])
+    assert f"No such command 'tide'{hint}" in capsys.readouterr().err
+
+
+def test_without_absent_plugins_the_message_for_an_unknown_name_ends_there(tmp_path: Path) -> None:
+    (tmp_path / "pilotage.yaml").write_text("tides: [spring, neap]\n")
+    with pytest.raises(InvalidSettings, match=r"tides: unknown setting \("):
         settings.load({"home": tmp_path}, {})
 
 

@@ -124,9 +124,12 @@ def _parse_edit(word: str) -> BulkEdit:
     if not path or not equals:
         raise WrongUsage(f"{word!r}: write PATH=VALUE, as Resources/Sites/LCG.CERN.ch/MaxRAM=8000")
     try:
-        return BulkEdit(pattern=path, value=yaml_writer.read_value(written, path), operator=f"{sign}=")
+        value = yaml_writer.read_value(written, path)
     except InvalidRequest as error:
         raise WrongUsage(str(error)) from error
+    if sign and isinstance(value, str) and "," in value and value == written.strip():
+        output.warn(f"{path}: {value!r} is one item; several are written as '{path}{sign}=[{value}]'")
+    return BulkEdit(pattern=path, value=value, operator=f"{sign}=")
 
 
 def configuration_from(file: Path | None, service: ServiceOptions) -> Configuration:

@@ -227,6 +227,17 @@ def test_one_command_changes_many_places_after_a_preview(service: Service, run: 
     assert "[v7, v8]" in run("config", "set", everywhere.replace("=v7", "=v8"), "--yes")[1]
 
 
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize(("written", "is_one"), [("v7,v8", True), ("[v7, v8]", False), ("'v7,v8'", False)])
+def test_a_text_with_commas_is_added_as_one_item_with_a_warning_unless_it_is_quoted(
+    run: Run, written: str, is_one: bool
+) -> None:
+    path = f"{CE}/Queues/long/VOs/cms/SoftwareTag"
+    _, _, err = run("config", "preview", "--set", f"{path}+={written}")
+    warned = f"warning: {path}: 'v7,v8' is one item; several are written as '{path}+=[v7,v8]'"
+    assert (warned in err) == is_one
+
+
 @pytest.mark.usefixtures("as_cms")
 def test_a_bulk_edit_has_the_rights_of_its_author(run: Run) -> None:
     status, _, err = run("config", "set", "Resources/Sites/*/MaxRAM=1", "--yes")
