@@ -170,5 +170,8 @@ def list_unknown_tags(expression: str, known: Collection[str]) -> Iterator[tuple
 
 def _has_own_architecture(expression: str) -> bool:
     """Whether the tags require an architecture that has no field."""
-    tags = tag_expression.list_tags(expression) if expression else ()
-    return any(tag.startswith(_OTHER_ARCHITECTURE) for tag in tags)
+    return bool(expression) and tag_expression.requires_one(expression, _is_architecture)
+
+
+def _is_architecture(tag: str) -> bool:
+    return tag.startswith(_OTHER_ARCHITECTURE)

@@ -140,6 +140,25 @@ def holds(term: Term, tags: Collection[str]) -> bool:
     return all(results) if sign == "&" else any(results)
 
 
+def requires_one(text: str, is_meant: Callable[[str], bool]) -> bool:
+    """Whether an expression is true only of resources with one of the tags that are meant.
+
+    A tag that occurs twice counts as two: an operand that is never true may hide that one is required.
+    """
+    return not _may_be(parse(text), True, is_meant)
+
+
+def _may_be(term: Term, wanted: bool, is_meant: Callable[[str], bool]) -> bool:
+    """Whether a term may have this value of a resource without the tags that are meant."""
+    if isinstance(term, str):
+        return not wanted or not is_meant(term)
+    sign, operands = term
+    if sign == "~":
+        wanted = not wanted
+    results = (_may_be(each, wanted, is_meant) for each in operands)
+    return all(results) if (sign == "&") is wanted else any(results)
+
+
 def list_tags(text: str) -> frozenset[str]:
     """The tags in an expression."""
     return frozenset(_list_tags(parse(text)))

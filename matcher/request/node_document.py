@@ -6,6 +6,7 @@ Source: the match-making specification of DiracX, v0.2, section 6.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from cs_config.options import bounds
 from requirements.errors import InvalidResource, Problem, did_you_mean
 
 #: The keyword of each field. Keywords that are no field, such as `GridCE` or `VO`, may stand beside them.
@@ -36,6 +37,14 @@ _NEEDED: Final = (
     *("site", "system/name", "wall_time", "cpu_power_db12", "cpu/num_nodes", "cpu/num_cores"),
     *("cpu/architecture/name", "cpu/architecture/features", "gpu/count"),
 )
+#: The largest numbers of fields that are read here.
+_LARGEST: Final = {
+    "wall_time": bounds.MEGABYTES,
+    "cpu_power_db12": bounds.POWER,
+    "gpu/count": bounds.MEGABYTES,
+}
+#: Normalised seconds that a request may state: the largest integer that is exact as a float.
+_LONGEST: Final = 2**53
 _NEEDED_OF_GPUS: Final = ("gpu/vendor", "gpu/arch", "gpu/vram_mb_per_gpu")
 
 
@@ -55,18 +64,17 @@ def read_keywords(raw: Mapping[str, Any]) -> dict[str, object]:
     count = found.get("gpu/count")
     needed = (*_NEEDED, *(_NEEDED_OF_GPUS if count else ()))
     problems += [Problem(path=path, message="is missing") for path in needed if path not in found]
-    numbers = {path: found.get(path) for path in ("wall_time", "cpu_power_db12", "gpu/count")}
     problems += [
-        Problem(path=path, message=f"is {value!r:.40}, allowed is a number from 0")
-        for path, value in numbers.items()
-        if value is not None and not _is_amount(value)
+        Problem(path=path, message=f"is {found[path]!r:.40}, allowed is a number from 0 to {most}")
+        for path, most in _LARGEST.items()
+        if path in found and not _is_amount(found[path], most)
     ]
     if problems:
         raise InvalidResource(problems)
     keywords = {FIELDS[path]: value for path, value in found.items() if path in FIELDS}
     others = {name: value for name, value in raw.items() if name not in _SECTIONS and name not in FIELDS}
     # CPU time is normalised by DB12. What is left of it limits jobs that do not follow the specification.
-    time = int(found["wall_time"] * found["cpu_power_db12"])
+    time = min(int(found["wall_time"] * found["cpu_power_db12"]), _LONGEST)
     return {"CPUTime": time, **others, **keywords}
 
 
@@ -88,5 +96,5 @@ def _walk(section: Mapping[str, Any], path: str, problems: list[Problem]) -> Ite
             problems.append(Problem(path=here, message="is unknown", suggestion=did_you_mean(name, known)))
 
 
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53
+def _is_amount(value: object, most: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most

@@ -225,8 +225,10 @@ def parse_description(
     )
     for name, message in _contradictions(description, operations, is_accepted=is_accepted):
         reader.problem(reader.place(name), message)
-    for name, message in () if is_accepted else _find_unspecified(description, operations):
-        reader.problem(reader.place(name), message, code=documents.INVALID)
+    # They are judged together: one that cannot be read would count as missing.
+    if not is_accepted and not reader.unread.intersection(SPECIFIC):
+        for name, message in _find_unspecified(description, operations):
+            reader.problem(reader.place(name), message, code=documents.INVALID)
     if reader.problems:
         if isinstance(raw, Attributes):
             raise InvalidJob(list(map(raw.placed, reader.problems)))
@@ -323,6 +325,7 @@ class _Reader:
     spelled: dict[str, str]  #: attribute to its spelling in the description
     is_accepted: bool  #: the options judged it before
     found: Document | None = None
+    unread: set[str] = field(default_factory=set)  #: attributes with a value of the wrong kind
     evaluated: dict[str, object] = field(default_factory=dict)  #: name to expression
     unknown: dict[str, object] = field(default_factory=dict)  #: name to value, of what we do not define
 
@@ -343,6 +346,7 @@ class _Reader:
         values: dict[str, object] = {}
         fields = reader.read(written)
         self.problems += [] if self.is_accepted else reader.problems
+        self.unread.update(keywords.BY_NAME[each].attribute for each in reader.misplaced)
         for path, (keyword, value) in fields.items():
             attribute = keywords.BY_NAME[keyword].attribute
             if attribute in self.spelled:
@@ -385,6 +389,7 @@ class _Reader:
             read, faults = self.operations.job_description.read(keyword, value)
         except UnfitValueError as unfit:
             self.problem(name, str(unfit), code=code)
+            self.unread.add(keyword.attribute)
             return {}
         for message in faults:
             self.problem(name, message, code=code)

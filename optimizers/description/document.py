@@ -6,7 +6,7 @@ class. The document is stored as it is written.
 Source: the match-making specification of DiracX, v0.2, section 5.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -77,7 +77,12 @@ def is_document(name: str, value: object, *, is_required: bool, is_stored: bool)
         return False
     if any(isinstance(each, Mapping) for each in value.values()):
         return True
-    return (is_stored and name == REQUIREMENTS) or (is_required and bool(value) and value.keys() <= _TOP)
+    return (is_stored and name == REQUIREMENTS) or (is_required and bool(value) and is_like_document(value))
+
+
+def is_like_document(names: Iterable[str]) -> bool:
+    """Whether all names are those of fields or sections of a document."""
+    return _TOP.issuperset(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,7 @@ class DocumentReader:
 
     problems: list[Problem] = field(default_factory=list)
     plain: dict[str, object] = field(default_factory=dict)  #: the document as plain JSON
+    misplaced: set[str] = field(default_factory=set)  #: keywords whose field is not for the architecture
 
     def read(self, written: Mapping[str, object]) -> Mapping[str, tuple[str, object]]:
         """The keyword and the value of each stated field, by its path."""
@@ -166,12 +172,15 @@ class DocumentReader:
             elif most is not None and most < least:
                 self.report(f"{_LIMIT}/{part}", f"{most} is less than the request, {least}")
 
-    def _check_level(self, found: Mapping[str, Any]) -> None:
+    def _check_level(self, found: dict[str, Any]) -> None:
         name = found.get("cpu/architecture/name")
         wanted = _LEVELS.get(fold(name.strip())) if isinstance(name, str) else None
         for other in _LEVELS.values():
-            if wanted and other != wanted and f"cpu/architecture/{other}" in found:
-                self.report(f"cpu/architecture/{other}", f"is not for {name}, which has {wanted}")
+            path = f"cpu/architecture/{other}"
+            if wanted and other != wanted and path in found:
+                self.report(path, f"is not for {name}, which has {wanted}")
+                self.misplaced.add(FIELDS[path])
+                del found[path]
 
 
 def _is_amount(value: object) -> bool:

@@ -33,6 +33,7 @@ from matcher.explain.work_budget import WorkBudget
 from matcher.limits import job_groups
 from matcher.limits.job_groups import JobView
 from optimizers.description import description
+from optimizers.description.document import is_like_document
 from optimizers.submit import checking
 from optimizers.submit.checking import DryRun
 from optimizers.submit.submission import Accepted
@@ -51,6 +52,7 @@ from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput, format_count
+from requirements.record import Record
 from requirements.requirement_class import RequirementClass
 from requirements.values import fold
 from taskqueue.db import database
@@ -217,6 +219,7 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
     """Warnings of the jobs of a submission, which are stored."""
     return [
         *_warn_of_unquoted_versions(parts, accepted.asked),
+        *_warn_of_records_like_documents(accepted.asked),
         *_warn_of_unknown_tags(parts, accepted.tags),
         *_warn_of_stuck_jobs(parts, accepted.stuck),
     ]
@@ -230,6 +233,18 @@ def take_warnings(texts: Iterable[str]) -> list[str]:
         if len(found) == _MOST_WARNINGS:
             break
     return list(found)
+
+
+def _warn_of_records_like_documents(asked: Sequence[tuple[str, Requirements]]) -> list[str]:
+    """Warnings of `requirements` with names of a document alone: without a section they are none."""
+    return take_warnings(
+        f"Requirements: {', '.join(names)} without a section such as cpu: read as values that a queue has to"
+        " state, not as a document of DiracX's match-making specification"
+        for _, each in asked
+        if isinstance(each, Record)
+        and (names := [name for name, _ in each.values])
+        and is_like_document(names)
+    )
 
 
 def _warn_of_unknown_tags(parts: Services, expressions: Sequence[tuple[str, str]]) -> list[str]:

@@ -306,6 +306,15 @@ def test_a_node_document_names_each_missing_and_unknown_field() -> None:
     assert "cpu/architektur: is unknown, did you mean architecture?" in messages
 
 
+@pytest.mark.parametrize(("field", "most"), [("wall_time", 10**12), ("cpu_power_db12", 10**6)])
+def test_numbers_of_a_node_document_have_an_upper_bound_that_is_named(field: str, most: int) -> None:
+    [scenario, *_] = read_scenarios()
+    offer({**scenario.node, field: most})
+    with pytest.raises(match_request.InvalidResource) as refused:
+        offer({**scenario.node, field: 2 * most})
+    assert str(refused.value).endswith(f"{field}: is {2 * most}, allowed is a number from 0 to {most}")
+
+
 @pytest.mark.parametrize("scenario", read_scenarios(), ids=lambda each: each.name)
 def test_an_explanation_has_a_condition_for_each_refusal(scenario: SpecificationScenario) -> None:
     asked, resource = ask(scenario.job), offer(scenario.node)

@@ -70,3 +70,20 @@ def test_a_normal_form_is_never_too_long_to_be_read_again() -> None:
     longer = "|".join(f"{first}{second}" for first in pairs for second in "01")
     with pytest.raises(TagExpressionError, match=f"has [0-9]+ characters, allowed are {MOST_TEXT}"):
         normalise(longer[: MOST_TEXT - 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "requires"),
+    [
+        ("arch:ppc64le", True),
+        ("~arch:ppc64le", False),
+        ("~~arch:ppc64le", True),
+        ("os:el9 & (arch:riscv64 | arch:ppc64le)", True),
+        ("os:el9 | arch:ppc64le", False),
+        ("~(os:el9 | ~arch:ppc64le)", True),
+        ("~(arch:ppc64le & os:el9)", False),
+        ("os:el9", False),
+    ],
+)
+def test_a_tag_is_required_where_nothing_else_makes_the_expression_true(text: str, requires: bool) -> None:
+    assert tag_expression.requires_one(text, lambda tag: tag.startswith("arch:")) is requires

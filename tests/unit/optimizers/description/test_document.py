@@ -130,6 +130,29 @@ def test_without_a_section_it_is_a_record_of_requirements_as_ever() -> None:
     assert parse_description(stored_body(read), OPTIONS, is_accepted=True).document == read.document
 
 
+@pytest.mark.parametrize(
+    ("architecture", "field"),
+    [
+        ({"name": "aarch64", "level": "x86-64-v3"}, "level"),
+        ({"name": "x86_64", "profile": "armv8.0-a"}, "profile"),
+        ({"name": "x86_64", "level": "x86-64-v9"}, "level"),
+        ({"name": "x86_64", "level": 3}, "level"),
+    ],
+)
+def test_a_wrong_level_is_one_problem(architecture: Mapping[str, Any], field: str) -> None:
+    [(path, _, code)] = refuse({"wall_time": 9, "cpu": {"architecture": architecture}})
+    assert (path, code) == (f"requirements/cpu/architecture/{field}", "invalid_spec")
+
+
+def test_a_tag_that_excludes_an_architecture_states_none() -> None:
+    tags = "~arch:ppc64le"
+    assert refuse({"wall_time": 9, "cpu": {}, "tags": tags})[0][0] == "requirements/cpu/architecture/name"
+    read = parse_description(
+        {"executable": "x", "requirements": {"wall_time": 9, "cpu": X86, "tags": tags}}, OPTIONS
+    )
+    assert derive(read).architecture == "x86_64"
+
+
 def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
     requirements = {
         "wall_time": 5,

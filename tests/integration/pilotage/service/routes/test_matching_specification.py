@@ -54,6 +54,17 @@ def test_a_misspelt_word_of_a_reserved_prefix_is_a_warning(configured: Service) 
     assert answer["warnings"] == ["os:debain12: unknown word of a reserved prefix, did you mean os:debian12?"]
 
 
+def test_a_document_without_sections_is_a_warning(configured: Service) -> None:
+    def submit(requirements: dict[str, object]) -> list[str]:
+        job = {"executable": "x", "requirements": requirements}
+        return list(configured.user().post("/api/v1/jobs", json={"jobs": [job]}).json()["warnings"])
+
+    assert any(
+        "without a section such as cpu" in text for text in submit({"wall_time": 60, "tags": "os:el9"})
+    )
+    assert not any("section" in text for text in submit({"wall_time": 60, "OS": "el9"}))
+
+
 def test_directors_send_pilots_where_only_the_nodes_know_whether_a_job_fits(configured: Service) -> None:
     cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v3"}}
     job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu}}
