@@ -29,6 +29,7 @@ JobSize = tuple[int | None, ...]
 read_size: Final[Callable[[RequirementClass], JobSize]] = attrgetter(
     *("processors_min", "processors_max", "cpu_work_db12", "min_ram", "max_ram", "min_ram_per_core"),
     "whole_node",
+    "gpus_max",
     *(each.name for each in QUANTITIES),
 )
 
@@ -96,8 +97,8 @@ class SlotAllotment:
         cores = self._cores()
         memory = self._memory(cores)
         return [
-            replace(_allot(_list_needs(asked)), processors=number, ram_mb=ram)
-            for asked, number, ram in zip(self._jobs, cores, memory, strict=True)
+            replace(_allot(_list_needs(asked)), processors=number, ram_mb=ram, gpus=gpus)
+            for asked, number, ram, gpus in zip(self._jobs, cores, memory, self._gpus(), strict=True)
         ]
 
     @property
@@ -119,6 +120,16 @@ class SlotAllotment:
                 ram = None if ram is None else ram - asked.min_ram_per_core
                 heappush(growing, (number + 1, job))
         return cores
+
+    def _gpus(self) -> list[int]:
+        """GPUs by job: the minimum, then up to its upper bound while any are left."""
+        spare = int(self._left["gpus"] or 0)
+        found = []
+        for asked in self._jobs:
+            more = min(spare, (asked.gpus_max or 0) - asked.gpus) if asked.gpus else 0
+            spare -= max(0, more)
+            found.append(asked.gpus + max(0, more))
+        return found
 
     def _memory(self, cores: list[int]) -> list[int | None]:
         """MB by job: the need of its processors, then up to its limit while memory is left."""

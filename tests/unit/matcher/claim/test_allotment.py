@@ -38,6 +38,7 @@ def _classes(draw: st.DrawFn) -> RequirementClass:
         min_ram_per_core=draw(st.sampled_from([0, 0, 500, 2000])),
         max_ram=draw(st.none() | st.just(20000)),
         gpus=draw(st.sampled_from([0, 0, 1])),
+        gpus_max=draw(st.sampled_from([None, None, 1, 2])),
         whole_node=draw(st.sampled_from([False, False, False, True])),
     )
 
@@ -59,6 +60,7 @@ def test_jobs_of_one_size_get_the_same() -> None:
         replace(ANY, min_ram=1),
         replace(ANY, max_ram=5),
         replace(ANY, gpus=1),
+        replace(ANY, gpus=1, gpus_max=2),
         replace(ANY, processors_min=2),
         replace(ANY, processors_max=None, min_ram_per_core=1),
         replace(ANY, whole_node=True),
@@ -68,6 +70,19 @@ def test_jobs_of_one_size_get_the_same() -> None:
         assert [by_size[read_size(each)] for each in (ANY, *others)] == [
             _filled(resource, each) for each in (ANY, *others)
         ]
+
+
+def test_a_job_with_a_range_of_gpus_gets_as_many_as_are_left() -> None:
+    ranged = replace(ANY, gpus=1, gpus_max=4)
+
+    def give(gpus: int, *asked: RequirementClass) -> list[int | None]:
+        return [each.gpus for each in _filled(replace(NODE, gpus=gpus, whole_node=False), *asked)]
+
+    assert give(3, ranged) == [3]
+    assert give(8, ranged) == [4], "no more than its upper bound"
+    assert give(4, ranged, replace(ANY, gpus=2)) == [2, 2], "others get what they need first"
+    assert give(4, replace(ANY, gpus=1)) == [1]
+    assert give(4, replace(ANY, gpus_max=4)) == [0], "it leaves them idle"
 
 
 @settings(deadline=None)
@@ -116,7 +131,8 @@ def test_what_is_given_together_is_never_more_than_there_is(
         assert each.processors is not None
         assert asked.processors_min <= each.processors <= (asked.processors_max or 8)
         assert (each.ram_mb or 0) >= rules.needed_ram(asked, each.processors)
-        assert each.gpus == asked.gpus
+        assert each.gpus is not None
+        assert asked.gpus <= each.gpus <= max(asked.gpus, asked.gpus_max or 0)
 
 
 def test_a_range_gets_what_there_is_up_to_its_most() -> None:
@@ -188,6 +204,7 @@ def test_what_a_single_job_gets_depends_on_its_size_alone(
         "max_ram",
         "min_ram_per_core",
         "gpus",
+        "gpus_max",
         "whole_node",
     )
     stated: dict[str, Any] = {name: getattr(asked, name) for name in size}
