@@ -145,18 +145,18 @@ def requires_one(text: str, is_meant: Callable[[str], bool]) -> bool:
 
     A tag that occurs twice counts as two: an operand that is never true may hide that one is required.
     """
-    return not _may_be(parse(text), True, is_meant)
+    return not _may_be(parse(text), is_meant, value=True)
 
 
-def _may_be(term: Term, wanted: bool, is_meant: Callable[[str], bool]) -> bool:
+def _may_be(term: Term, is_meant: Callable[[str], bool], *, value: bool) -> bool:
     """Whether a term may have this value of a resource without the tags that are meant."""
     if isinstance(term, str):
-        return not wanted or not is_meant(term)
+        return not value or not is_meant(term)
     sign, operands = term
     if sign == "~":
-        wanted = not wanted
-    results = (_may_be(each, wanted, is_meant) for each in operands)
-    return all(results) if (sign == "&") is wanted else any(results)
+        value = not value
+    results = (_may_be(each, is_meant, value=value) for each in operands)
+    return all(results) if (sign == "&") is value else any(results)
 
 
 def list_tags(text: str) -> frozenset[str]:

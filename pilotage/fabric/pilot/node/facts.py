@@ -88,8 +88,8 @@ def measure_os(os_release: Path = _OS_RELEASE) -> dict[str, object]:
     return {key: value for key, value in found.items() if value}
 
 
-#: A long fact, reported only if the queue has a parameter for it: pilots repeat their requests often.
-LONG = "CPUFlags"
+#: A long fact, a hundred words and more.
+FLAGS = "CPUFlags"
 _CPUINFO = Path("/proc/cpuinfo")
 #: Maximum number of processor flags and length of one; beyond them the file has another meaning.
 _MOST_FLAGS = 500
@@ -118,9 +118,17 @@ def merge_facts(*layers: Mapping[str, object]) -> dict[str, object]:
 
 
 def reportable_facts(facts: Mapping[str, object], parameters: Mapping[str, object]) -> dict[str, object]:
-    """Leave out long facts that the queue has no parameter for (their names are in lower case)."""
-    asked = f"nodeattributes/{LONG.lower()}" in parameters
-    return {name: value for name, value in facts.items() if value is not None and (asked or name != LONG)}
+    """The facts as they are sent; names of the queue's parameters are in lower case.
+
+    The processor's flags are a list only where the queue has a parameter for them, with which expressions
+    compare it. Elsewhere they are one text: a service, which reads them with each request, takes 1 us for it
+    instead of 13.
+    """
+    found = {name: value for name, value in facts.items() if value is not None}
+    flags = found.get(FLAGS)
+    if isinstance(flags, list) and f"nodeattributes/{FLAGS.lower()}" not in parameters:
+        found[FLAGS] = " ".join(map(str, flags))
+    return found
 
 
 def machine_memory() -> int | None:
@@ -157,7 +165,7 @@ def _processor_facts(cpuinfo: Path) -> dict[str, object]:
             seen.add(value)
     flags = sorted(set(seen.pop().split())) if len(seen) == 1 else []
     is_sane = flags and len(flags) <= _MOST_FLAGS and all(len(flag) <= _LONGEST_FLAG for flag in flags)
-    return {"CPUModel": models.pop() if len(models) == 1 else None, LONG: flags if is_sane else None}
+    return {"CPUModel": models.pop() if len(models) == 1 else None, FLAGS: flags if is_sane else None}
 
 
 _REFERENCE = 250.0

@@ -51,13 +51,16 @@ def test_without_a_list_of_processors_the_rest_is_told(tmp_path: Path) -> None:
     assert "Memory" in facts.measure_facts(tmp_path / "none")
 
 
-def test_flags_are_told_where_the_queue_asks_for_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parameters", [{}, {"NodeAttributes/CPUFlags": "unknown"}])
+def test_flags_are_reported_for_levels_and_as_a_list_where_the_queue_declares_them(
+    tmp_path: Path, parameters: dict[str, str]
+) -> None:
     found = measured(tmp_path, CPUINFO)
-    for parameters, told in (({}, False), ({"NodeAttributes/CPUFlags": "unknown"}, True)):
-        said = offer.make_offer(PLACE, Slot(), JobFilters(), parameters, found).at(0)["NodeFacts"]
-        assert isinstance(said, dict)
-        assert ("CPUFlags" in said) is told
-        assert "CPUModel" in said
+    request = offer.make_offer(PLACE, Slot(), JobFilters(), parameters, found).at(0)
+    read = match_request.read_resource(request)
+    assert read.resource.cpu_features == {"avx", "fma", "sse4_2"}
+    assert read.node_facts["CPUFlags"] == (("avx", "fma", "sse4_2") if parameters else "avx fma sse4_2")
+    assert not read.warnings
 
 
 def test_a_file_of_the_site_says_more(tmp_path: Path) -> None:
