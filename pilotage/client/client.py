@@ -60,6 +60,9 @@ class JobRecord:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exit_code: int | None = None  #: of the latest attempt; None: it has not ended
+    #: `memory_mb`, `scratch_mb` and `cpu_seconds` of the latest attempt; empty: in a list, or never matched.
+    asked: Mapping[str, float | None] = field(default_factory=dict)
+    used: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def has_ended(self) -> bool:
@@ -444,6 +447,7 @@ def _collect(send: Callable[..., Iterator[list[int]]]) -> SubmittedIds:
 
 
 def _read_job(fields: Mapping[str, Any]) -> JobRecord:
+    attempt = fields.get("attempt") or {}
     return JobRecord(
         id=int(fields["job_id"]),
         vo=str(fields["vo"]),
@@ -461,7 +465,9 @@ def _read_job(fields: Mapping[str, Any]) -> JobRecord:
         started_at=_read_time(fields.get("started_at")),
         ended_at=_read_time(fields.get("ended_at")),
         # A service of 1.0.0 has it in the attempt alone, and only for one job.
-        exit_code=fields.get("exit_code", (fields.get("attempt") or {}).get("exit_code")),
+        exit_code=fields.get("exit_code", attempt.get("exit_code")),
+        asked=attempt.get("asked", {}),
+        used=attempt.get("used", {}),
     )
 
 

@@ -30,6 +30,9 @@ LOST: Final = "lost"
 #: `closed_as` of an attempt whose job the pilot gave back.
 RELEASED: Final = "released"
 
+#: The largest use that reports have told.
+PEAKS: Final = ("peak_ram_mb", "peak_scratch_mb", "cpu_seconds")
+
 _OPEN = attempts.c.closed_at.is_(None)
 
 CLOSE_OF_JOBS = (
@@ -69,6 +72,7 @@ _REPORTED = (
     *("started_at", "heartbeat_at", "lease_expires_at"),
     *("progress", "output_tail", "phases", "local_jobs", "output"),
     *("closed_at", "closed_as", "request", "answer", "exit_code"),
+    *PEAKS,
 )
 STORE_REPORTED = sql.bulk_update(attempts, *_REPORTED, key="lease")
 
@@ -143,6 +147,11 @@ class Attempt:
     counted_by: str | None  #: the scope rules that count it, see `scope_rules.Counting`
     claim_number: int | None  #: of the pilot's claims; None: not claimed with a pilot's token
     times: str | None  #: `AttemptTimes` as stored; None: those of its VO
+    processors: int | None  #: allotted to the job; None: not recorded
+    ram_mb: int | None
+    peak_ram_mb: int | None  #: largest use that the pilot reported; None: not reported
+    peak_scratch_mb: int | None
+    cpu_seconds: float | None
 
 
 _SELECT = select(*(attempts.c[each.name] for each in fields(Attempt)))

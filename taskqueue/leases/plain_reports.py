@@ -17,6 +17,7 @@ from typing import Any, Final
 from sqlalchemy import (
     CTE,
     JSON,
+    BigInteger,
     Boolean,
     ColumnElement,
     DateTime,
@@ -44,7 +45,7 @@ from requirements.states import FINAL, JobStatus
 from taskqueue.db import compiled_sql
 from taskqueue.db.compiled_sql import AutocommitRunner, CompiledStatement
 from taskqueue.leases import lifecycle, reports
-from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.attempts import PEAKS, Attempt
 from taskqueue.leases.reports import (
     Decision,
     FinishReport,
@@ -69,6 +70,8 @@ _COLUMNS: Mapping[str, Any] = {
     "begins": Boolean,
     "closes": Boolean,
     "exit_code": Integer,
+    **dict.fromkeys(PEAKS, BigInteger),
+    "cpu_seconds": Float,
     **dict.fromkeys(("lease", "holder", "output", "status", "minor_status", "application_status"), Text),
     **dict.fromkeys(_STORED, Text),
 }
@@ -176,6 +179,7 @@ def _update_attempts(held: CTE, moved: CTE) -> Update:
             closed_at=case((held.c.closes, _NOW)),
             closed_as=case((held.c.closes, literal(reports.FINISHED))),
             **{name: func.coalesce(held.c[name], attempts.c[name]) for name in (*_STORED, "exit_code")},
+            **{name: func.greatest(held.c[name], attempts.c[name]) for name in PEAKS},
         )
     )
 
@@ -260,7 +264,7 @@ def _bind_report(number: int, report: LeaseReport, decision: Decision) -> dict[s
         values["status"] = move.status
         values["minor_status"] = move.minor
         values["application_status"] = move.application
-    for name in (*_STORED, "exit_code"):
+    for name in (*_STORED, "exit_code", *PEAKS):
         if name in decision.changes:
             values[name] = decision.changes[name]
     return values

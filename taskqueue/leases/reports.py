@@ -68,6 +68,23 @@ NO_PROGRESS = Progress()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeakUse:
+    """The largest use of a payload until a report; None: not reported. Fields are columns of `attempts`."""
+
+    peak_ram_mb: int | None = None
+    peak_scratch_mb: int | None = None
+    cpu_seconds: float | None = None
+
+    def raise_columns(self, attempt: Attempt) -> dict[str, float]:
+        """The new values of the columns: reports may arrive in any order, and twice."""
+        reported = {name: value for name in attempts.PEAKS if (value := getattr(self, name)) is not None}
+        return {name: max(value, getattr(attempt, name) or 0) for name, value in reported.items()}
+
+
+NO_USE = PeakUse()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadResult:
     """How a payload ended."""
 
@@ -231,6 +248,7 @@ class HeartbeatReport(LeaseReport):
     """A payload runs."""
 
     progress: Progress = NO_PROGRESS
+    used: PeakUse = NO_USE
 
     kind = "heartbeat"
 
@@ -245,9 +263,8 @@ class HeartbeatReport(LeaseReport):
             # Our pilots start a job at once: only that extends the time allowed for starting.
             own = {} if attempt.times is None else {"lease_expires_at": rules.extend(attempt, now)}
             changes = {"heartbeat_at": now, **own}
-        return Decision(
-            answer=_answer(attempt), changes={**changes, **self.progress.to_columns()}, moves=moves
-        )
+        changes |= {**self.progress.to_columns(), **self.used.raise_columns(attempt)}
+        return Decision(answer=_answer(attempt), changes=changes, moves=moves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +306,7 @@ class FinishReport(LeaseReport):
 
     result: PayloadResult
     output: str | None = None  #: digest of the archive that was sent before; None: not named
+    used: PeakUse = NO_USE
 
     kind = "finish"
 
@@ -312,7 +330,7 @@ class FinishReport(LeaseReport):
             reached = replace(job, status=moves[-1].status) if moves else job
             moves += _move(attempt, reached, wanted, result.stored_minor_status, result.application_status)
         closed = _close(attempt, FINISHED, request, JobStatus.KILLED if attempt.ending else wanted, now)
-        changes = {**closed.changes, "exit_code": result.exit_code}
+        changes = {**closed.changes, "exit_code": result.exit_code, **self.used.raise_columns(attempt)}
         if attempt.quarantined and attempt.started_at is None:
             changes["started_at"] = now
         return replace(closed, changes=changes, moves=moves)

@@ -438,6 +438,10 @@ attempts = _table(
     Column("claim_number", Integer),
     # JSON list of its own lease, stalled and grace times in seconds; null: those of its VO.
     Column("times", Text),
+    # The largest use of the payload that its pilot reported; null: not reported.
+    Column("peak_ram_mb", BigInteger),
+    Column("peak_scratch_mb", BigInteger),
+    Column("cpu_seconds", Float),
     PrimaryKeyConstraint("job_id", "epoch"),
     CheckConstraint("(closed_at IS NULL) = (closed_as IS NULL)", name="closed_for_a_reason"),
     # At most one open attempt for each job, whatever the code above does.

@@ -117,6 +117,8 @@ _CHANGES_OF_QUEUE: Mapping[str, Column] = {
 }
 
 _FORBIDDEN = 403
+#: What an attempt asked for and used, by its name in answers.
+_AMOUNTS = {"memory_mb": "Memory, MB", "scratch_mb": "Scratch, MB", "cpu_seconds": "CPU time, s"}
 #: Characters of the progress bar of a phase.
 _BAR = 24
 
@@ -191,7 +193,7 @@ def show(
             found |= {"local_jobs": page["local_jobs"], "more_local_jobs": page["next"] is not None}
         return found
 
-    service.show(read, _details)
+    service.show(read, render_job)
 
 
 def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
@@ -334,7 +336,8 @@ _JOBS: Mapping[str, Column] = {
 }
 
 
-def _details(job: Entry) -> RenderableType:
+def render_job(job: Entry) -> RenderableType:
+    """A table of the response of `GET /jobs/{id}`."""
     inner = {"attempt", "description", "job_id", "parameters", "waited", "local_jobs", "more_local_jobs"}
     facts = {name: value for name, value in job.items() if name not in inner}
     attempt = _attempt(job["attempt"]) if job.get("attempt") else []
@@ -356,12 +359,24 @@ def _local_jobs(job: Entry) -> Iterator[RenderableType]:
 
 def _attempt(attempt: Entry) -> list[RenderableType]:
     """The latest attempt, for a grid job with the progress of its phases."""
-    facts = {name: value for name, value in attempt.items() if name != "phases"}
-    phases = attempt.get("phases") or []
-    if not phases:
-        return [output.facts(facts, title="Latest attempt")]
-    bars = output.table(("Phase", "", ""), ((each["name"], *_bar(each)) for each in phases))
-    return [output.facts(facts, title="Latest attempt"), bars]
+    facts = {name: value for name, value in attempt.items() if name not in {"phases", "asked", "used"}}
+    shown: list[RenderableType] = [output.facts(facts, title="Latest attempt")]
+    if "used" in attempt:  # not of a service of 1.0.0
+        shown.append(output.table(("Resource", "#Asked", "#Used"), _list_amounts(attempt)))
+    if phases := attempt.get("phases"):
+        bars = ((each["name"], *_bar(each)) for each in phases)
+        shown.append(output.table(("Phase", "", ""), bars))
+    return shown
+
+
+def _list_amounts(attempt: Entry) -> Iterator[tuple[str, str, str]]:
+    for name, title in _AMOUNTS.items():
+        asked, used = (_format_amount(attempt[which][name]) for which in ("asked", "used"))
+        yield title, asked, used
+
+
+def _format_amount(amount: float | None) -> str:
+    return "" if amount is None else f"{amount:,.0f}"
 
 
 def _bar(phase: Entry) -> tuple[str, str]:

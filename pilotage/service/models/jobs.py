@@ -117,6 +117,16 @@ class PhaseBody(AnswerModel):
         return self
 
 
+class AmountsAnswer(AnswerModel):
+    """Amounts of resources; null: not stated, or not reported."""
+
+    memory_mb: int | None = Field(description="Asked: what the match reserved. Used: the peak.")
+    scratch_mb: int | None = Field(description="Disk space of the job's directories. Used: the peak.")
+    cpu_seconds: float | None = Field(
+        description="Asked: `CPUWorkDB12`, else `CPUTime`, both normalised. Used: seconds of the node."
+    )
+
+
 class AttemptAnswer(AnswerModel):
     """The latest attempt of a job, as reported by its pilot; its lease is the pilot's secret."""
 
@@ -131,6 +141,9 @@ class AttemptAnswer(AnswerModel):
     closed_at: datetime | None
     closed_as: str | None
     exit_code: int | None
+    processors: int | None = Field(description="Cores that the job was given; null: not recorded.")
+    asked: AmountsAnswer
+    used: AmountsAnswer = Field(description="As last reported, also of a job that was killed.")
     progress: str
     output_tail: str
     phases: list[PhaseBody] = Field(description="Phases of a grid job, in their order.")

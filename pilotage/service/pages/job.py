@@ -22,7 +22,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models.explain import JobExplanation
-from pilotage.service.models.jobs import LOCAL_STATE, AttemptAnswer, JobFilter, JobIdPath
+from pilotage.service.models.jobs import LOCAL_STATE, JobFilter, JobIdPath
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, jobs
 from requirements.errors import format_count
@@ -107,7 +107,7 @@ def show(
     with database.reading(page.parts.engine) as conn:
         story = jobs.read(conn, page.parts.live.current, page.caller, job_id, now=now)
         job, latest = story.job, story.latest
-        epoch = latest.epoch if latest and latest.local_jobs else 0
+        epoch = latest.attempt.epoch if latest and latest.attempt.local_jobs else 0
         local_jobs = grid_jobs.list_local_jobs(conn, job_id, epoch, limit=_LOCAL_JOBS, state=local)
     return page.render(
         "jobs/live.html" if page.is_fragment else "jobs/job.html",
@@ -115,7 +115,7 @@ def show(
         story=story,
         most_spans=_SPANS,
         spans=spans(story.log, now=now),
-        latest=AttemptAnswer.model_validate(latest) if latest else None,
+        latest=latest.to_answer() if latest else None,
         local_jobs=local_jobs,
         local_state=local,
         most_local_jobs=_LOCAL_JOBS,
@@ -124,7 +124,7 @@ def show(
             (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             for name, value in story.description.body.items()
         ],
-        has_output=latest is not None and latest.output is not None,
+        has_output=latest is not None and latest.attempt.output is not None,
         is_over=job.status in FINAL,
         has_failed=job.status is JobStatus.FAILED,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},

@@ -23,8 +23,9 @@ from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import TooManyRequests
 from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob, UnknownValue
-from pilotage.service.queries import archives, unknown_values
+from pilotage.service.queries import archives, resource_use, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
+from pilotage.service.queries.resource_use import AttemptUse
 from pilotage.service.services import Services
 from requirements.errors import InvalidJob, InvalidRequest, NotAllowed, PilotageError, Problem
 from requirements.job_fields import JOB_ID, STATUS
@@ -45,7 +46,6 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
-from taskqueue.leases.attempts import Attempt
 
 _SOURCE = "JobManager"
 #: Jobs changed in one transaction, and pages of such jobs that one request looks through.
@@ -225,11 +225,11 @@ class JobStory:
     description: Description
     log: Sequence[LogEntry]  #: in order
     parameters: Mapping[str, str]  #: by name, as pilots reported them
-    attempts: Sequence[Attempt]  #: the latest first
+    attempts: Sequence[AttemptUse]  #: the latest first
     waited: Mapping[str, float]  #: seconds by cause, the longest first
 
     @property
-    def latest(self) -> Attempt | None:
+    def latest(self) -> AttemptUse | None:
         """The latest attempt; None: never matched."""
         return self.attempts[0] if self.attempts else None
 
@@ -242,15 +242,17 @@ def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *
     job = visibility.require_job(caller, jobs.get_job(conn, job_id))
     entries = log.read_log(conn, job_id)
     description = descriptions.read_description(conn, job_id)
+    operations = options_for(config, job.vo)
+    stated = resource_use.read_stated(description, operations)
     if job.status not in FINAL:
-        defaults = options_for(config, job.vo).job_description.list_defaults(description.body)
+        defaults = operations.job_description.list_defaults(description.body)
         description = replace(description, body={**defaults, **description.body})
     return JobStory(
         job=job,
         description=description,
         log=entries,
         parameters=descriptions.read_parameters(conn, [job_id]).get(job_id, {}),
-        attempts=attempts.list_newest(conn, job_id),
+        attempts=[AttemptUse.from_attempt(each, stated) for each in attempts.list_newest(conn, job_id)],
         waited=wait_times.sum_until_now(conn, job, entries, now=now),
     )
 

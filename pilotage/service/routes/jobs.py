@@ -19,7 +19,6 @@ from pilotage.service.auth.callers import Capability, Role
 from pilotage.service.job_events import EventStream
 from pilotage.service.models.explain import JobExplanation, QueueExplanation, RankedQueues
 from pilotage.service.models.jobs import (
-    AttemptAnswer,
     BulkChange,
     ChangedJob,
     ChangedJobs,
@@ -157,7 +156,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         **JobAnswer.model_validate(story.job).model_dump(),
         description=dict(story.description.body),
         parameters=dict(story.parameters),
-        attempt=AttemptAnswer.model_validate(story.latest) if story.latest else None,
+        attempt=story.latest.to_answer() if story.latest else None,
         waited=dict(story.waited),
     )
 

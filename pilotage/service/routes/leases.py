@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from cs_config.options import bounds
 from pilotage.service import lease_reports
@@ -23,13 +23,13 @@ from taskqueue.jobs import grid_jobs
 from taskqueue.jobs.grid_jobs import ReportedLocalJob
 from taskqueue.leases import attempts
 from taskqueue.leases.reports import (
-    NO_PROGRESS,
     FinishReport,
     GridJobPhase,
     HeartbeatReport,
     Note,
     NoteReport,
     PayloadResult,
+    PeakUse,
     Progress,
     ReleaseReport,
     ReportAnswer,
@@ -56,11 +56,37 @@ class LeaseMessage(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+def _read_measured(value: object) -> float | None:
+    """A measured amount; any other value of a pilot is ignored, as by releases without these fields."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value <= _MOST_CPU else None
+
+
+Measured = Annotated[float | None, BeforeValidator(_read_measured)]
+
+
+class UseMessage(LeaseMessage):
+    """A message with what a payload uses; the largest value of all messages is kept."""
+
+    memory_mb: Measured = Field(default=None, description="Memory of all processes of the payload.")
+    scratch_mb: Measured = Field(default=None, description="Disk space of the payload's directories.")
+    cpu_seconds: Measured = Field(default=None, description="CPU time of the payload with all its processes.")
+
+    def to_use(self) -> PeakUse:
+        """The part that is stored."""
+        return PeakUse(
+            peak_ram_mb=None if self.memory_mb is None else int(self.memory_mb),
+            peak_scratch_mb=None if self.scratch_mb is None else int(self.scratch_mb),
+            cpu_seconds=self.cpu_seconds,
+        )
+
+
 class StartBody(LeaseMessage):
     """Report that the payload is about to run."""
 
 
-class HeartbeatBody(LeaseMessage):
+class HeartbeatBody(UseMessage):
     """Report that the payload runs."""
 
     progress: str | None = Field(
@@ -113,7 +139,7 @@ class LocalJobsBody(LeaseMessage):
         return listed
 
 
-class FinishBody(LeaseMessage):
+class FinishBody(UseMessage):
     """Report that the payload has ended."""
 
     status: Literal["Done", "Failed", "Completed"] = Field(
@@ -174,9 +200,11 @@ async def heartbeat(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, body: HeartbeatBody | None = None
 ) -> LeaseAnswer:
     """Report that the payload runs; the answer may command the pilot to end it."""
-    progress = body.to_progress() if body else NO_PROGRESS
+    body = body or HeartbeatBody()
     answer = await parts.reports.record(
-        HeartbeatReport(lease=lease, progress=progress, sender=identify_sender(caller))
+        HeartbeatReport(
+            lease=lease, progress=body.to_progress(), used=body.to_use(), sender=identify_sender(caller)
+        )
     )
     return LeaseAnswer(commands=_list_commands(answer), **_intervals(parts, answer))
 
@@ -225,8 +253,9 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
         cpu_power=body.cpu_power,
     )
     output = body.output.removeprefix("sha256:") if body.output else None
+    sender = identify_sender(caller)
     answer = await parts.reports.record(
-        FinishReport(lease=lease, result=result, output=output, sender=identify_sender(caller))
+        FinishReport(lease=lease, result=result, output=output, used=body.to_use(), sender=sender)
     )
     return _build_answer(answer, status=answer.status)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -18,7 +19,9 @@ from taskqueue.leases.reports import (
     NO_PROGRESS,
     FinishReport,
     HeartbeatReport,
+    LeaseReport,
     PayloadResult,
+    PeakUse,
     Progress,
     ReportAnswer,
     Sender,
@@ -51,7 +54,7 @@ def _again(engine: Engine, before: list[Attempt]) -> list[Attempt]:
     return _attempts(engine, [each.job_id for each in before])
 
 
-def _beat(engine: Engine, now: datetime, *beats: HeartbeatReport) -> set[str]:
+def _beat(engine: Engine, now: datetime, *beats: LeaseReport) -> set[str]:
     """Leases of the recorded ones: on PostgreSQL only plain ones, on SQLite all that are not refused."""
     rules = pilot_reports.rules(LEASE)
     outcomes: Sequence[object]
@@ -90,6 +93,33 @@ def test_what_was_said_before_stays_until_something_else_is_said(engine: Engine,
     _beat(engine, now, _of(attempt, said=Progress(text="more")))
     [attempt] = _again(engine, running)
     assert (attempt.progress, attempt.output_tail) == ("more", "so far")
+
+
+def _used(attempt: Attempt) -> tuple[float | None, ...]:
+    return tuple(getattr(attempt, name) for name in attempts.PEAKS)
+
+
+def test_the_largest_use_of_all_reports_is_kept(engine: Engine, now: datetime) -> None:
+    first, second, silent = running = _running(engine, now, 3)
+    large = PeakUse(peak_ram_mb=1130, peak_scratch_mb=20, cpu_seconds=7.5)
+    _beat(engine, now, replace(_of(first), used=large), replace(_of(second), used=PeakUse(cpu_seconds=1.5)))
+    late = PeakUse(peak_ram_mb=900, peak_scratch_mb=21)
+    _beat(engine, now, replace(_of(first), used=late), _of(second))
+    assert [_used(each) for each in _again(engine, running)] == [
+        (1130, 21, 7.5),
+        (None, None, 1.5),
+        (None, None, None),
+    ]
+    end = FinishReport(
+        lease=first.lease,
+        sender=pilot_reports.ANYBODY,
+        result=PayloadResult(status="Failed"),
+        used=PeakUse(peak_ram_mb=1200, peak_scratch_mb=3, cpu_seconds=9.0),
+    )
+    assert _beat(engine, now, end) == {first.lease}
+    [first, *_] = _again(engine, running)
+    assert (first.closed_as, *_used(first)) == ("finished", 1200, 21, 9.0)
+    assert silent.peak_ram_mb is None
 
 
 def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgres_url: str, now: datetime) -> None:

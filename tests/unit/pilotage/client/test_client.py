@@ -83,6 +83,10 @@ def test_a_job_has_its_name_times_and_exit_code() -> None:
     shown = _read_job(ended)
     assert (shown.ended_at, shown.exit_code) == (datetime(2026, 1, 2, tzinfo=UTC), 3)
     assert (shown.reschedules, shown.fields) == (2, ended)
+    assert (shown.asked, shown.used) == ({}, {}), "as of a service of 1.0.0"
+    attempt = {"asked": {"memory_mb": 8000}, "used": {"memory_mb": 1130}}
+    shown = _read_job({**ROW, "attempt": attempt})
+    assert (shown.asked["memory_mb"], shown.used["memory_mb"]) == (8000, 1130)
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -246,7 +246,7 @@ def test_ticks_stay_when_the_list_is_loaded_anew(service: Service, signed_in: Si
 
 def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, signed_in: SignedIn) -> None:
     owner = {"user": "fay"}
-    [job_id] = _submit(service, {"JobName": HOSTILE, "JobGroup": "way"}, **owner)
+    [job_id] = _submit(service, {"JobName": HOSTILE, "JobGroup": "way", "MinRAM": 2000}, **owner)
     with database.writing(service.engine) as conn:
         stored_rows.force(conn, job_id, priority=10.0)
     for others in (
@@ -270,6 +270,8 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
         "output_tail": f"step 3\n{HOSTILE}",
         "phases": [{"name": "simulate", "done": 30, "of": 100, "unit": "events"}],
         "local_jobs": {"running": 3, "done": 7},
+        "memory_mb": 1130,
+        "cpu_seconds": 12.5,
     }
     _run(service, job_id, output=gzip.compress(archives.tar(files)), **progress)
     page.evaluate("htmx.ajax('GET', location.href, {target: '#job', swap: 'outerHTML'})")
@@ -279,6 +281,10 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     assert [each.split()[0] for each in line.split(", ")][-3:] == ["Matched", "Running", "Done"]
     place = page.get_by_role("region", name="Attempts").get_by_role("link").first
     expect(place).to_have_text("LCG.A.org/ce1/long")
+    used = page.get_by_role("region", name="Attempts").get_by_role("row").last.get_by_role("cell")
+    expect(used.nth(-3)).to_have_text(re.compile(r"^1.130 of 2.000$"))
+    expect(used.nth(-2)).to_have_text("–")
+    expect(used.nth(-1)).to_have_text(re.compile(r"^12 of "))
     expect(page.get_by_text("30 / 100 events")).to_be_visible()
     expect(page.get_by_label("Parameters")).to_contain_text(f"Local batch id{HOSTILE}")
     expect(page.get_by_role("region", name="Log")).to_contain_text("Event 7")

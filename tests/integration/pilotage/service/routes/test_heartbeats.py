@@ -88,6 +88,52 @@ def test_a_heartbeat_for_anothers_lease_is_404_and_changes_nothing(service: Serv
     assert _progress(service, match) == f"of {match['job_id']}"
 
 
+def _attempt(service: Service, match: dict) -> dict:
+    return service.user().get(f"/api/v1/jobs/{match['job_id']}").json()["attempt"]
+
+
+def test_the_largest_use_is_shown_beside_what_was_asked(service: Service):
+    memory = {"request": {"overhead": 1000, "per_core": 500}, "limit": {"overhead": 1000, "per_core": 800}}
+    asked = {
+        "cpu_work_db12": 3600,
+        "cpu": {"num_cores": {"min": 2, "max": 2}, "ram_mb": memory},
+        "io": {"scratch_mb": 100},
+        "tags": "arch:riscv64",
+    }
+    service.user().post("/api/v1/jobs", json={"jobs": [{"executable": "true", "requirements": asked}]})
+    pilot = service.pilot(QUEUE, processors=2)
+    offer = {**ASKED, "MaxRAM": 4000, "MaxScratch": 200, "NumberOfProcessors": 2, "Tag": ["arch:riscv64"]}
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=offer).json()["matches"]
+    assert match["description"]["requirements"]["cpu"]["ram_mb"] == memory, (
+        "the pilot takes the limit from it"
+    )
+    lease = f"/api/v1/leases/{match['lease']}"
+    assert pilot.post(f"{lease}/start").is_success
+    assert _attempt(service, match)["used"] == {"memory_mb": None, "scratch_mb": None, "cpu_seconds": None}
+    for memory, scratch in ((1130, 7), (900, 20)):
+        # The first two are what pilots of 1.0.0 send as well.
+        said = {"memory_mb": memory, "cpu_seconds": 12.5, "scratch_mb": scratch}
+        assert pilot.post(f"{lease}/heartbeat", json=said).is_success
+    attempt = _attempt(service, match)
+    assert attempt["asked"] == {"memory_mb": 2000, "scratch_mb": 100, "cpu_seconds": 3600}
+    assert attempt["used"] == {"memory_mb": 1130, "scratch_mb": 20, "cpu_seconds": 12.5}
+    assert service.operator().post(f"/api/v1/jobs/{match['job_id']}/kill").is_success
+    ended = {"status": "Failed", "exit_code": 137, "memory_mb": 1200, "cpu_seconds": 13}
+    assert pilot.post(f"{lease}/finish", json=ended).is_success
+    attempt = _attempt(service, match)
+    assert (attempt["closed_as"], attempt["processors"]) == ("finished", 2)
+    assert attempt["used"] == {"memory_mb": 1200, "scratch_mb": 20, "cpu_seconds": 13}
+
+
+@pytest.mark.parametrize("value", ["12 MB", True, -1, 1e300, [3]])
+def test_a_measurement_that_is_no_amount_is_ignored(service: Service, value: object):
+    pilot, [match] = _run(service, 1)
+    said = {"progress": "x", "memory_mb": value, "scratch_mb": value, "cpu_seconds": value}
+    assert pilot.post(f"/api/v1/leases/{match['lease']}/heartbeat", json=said).is_success
+    assert _progress(service, match) == "x"
+    assert set(_attempt(service, match)["used"].values()) == {None}
+
+
 def test_a_poisoned_heartbeat_fails_alone(service: Service, monkeypatch: pytest.MonkeyPatch):
     pilot, matches = _run(service, 6)
     module, name = _recorder(service)

@@ -56,6 +56,19 @@ def test_a_queue_is_told_with_what_it_loses_and_could_do():
     assert "offer MaxRAM 4000 MB" in text
 
 
+def test_what_an_attempt_used_stands_beside_what_was_asked():
+    attempt = {
+        "asked": {"memory_mb": 8000, "scratch_mb": None, "cpu_seconds": 3600.0},
+        "used": {"memory_mb": 1130, "scratch_mb": 20, "cpu_seconds": None},
+    }
+    lines = [
+        line.split() for line in told(job_show.render_job({"job_id": 7, "attempt": attempt})).splitlines()
+    ]
+    assert ["Memory,", "MB", "8,000", "1,130"] in lines
+    assert ["Scratch,", "MB", "–", "20"] in lines
+    assert ["CPU", "time,", "s", "3,600", "–"] in lines
+
+
 def test_long_expressions_are_cut_so_that_a_table_stays_readable():
     long = "other.A == 1 || " * 1_000 + "other.Z == 2"
     reason = {"requirement": "Requirements", "wanted": long, "excluded": 3, "only_this": 3, "example": None}
