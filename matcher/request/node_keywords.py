@@ -31,7 +31,11 @@ KEYWORDS: Final[Mapping[str, str]] = {
 _MEASURED: Final[Mapping[str, str]] = {
     "architecture": "architecture",
     "cpuflags": "cpu_features",
+    "cpupowerdb12": "cpu_power_db12",
+    "gpuvendor": "gpu_vendor",
+    "gpuarchitecture": "gpu_architecture",
     "gpumemory": "gpu_memory_mb",
+    "gpuruntime": "gpu_runtime",
 }
 
 

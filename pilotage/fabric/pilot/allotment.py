@@ -22,6 +22,7 @@ class Allotment:
     gpus: tuple[str, ...] = ()  #: the devices, as in CUDA_VISIBLE_DEVICES
     whole_node: bool = False  #: no other job is on the node
     cpus: tuple[int, ...] = ()  #: of the kernel, to which it is bound; none: the slot itself is bound to none
+    scratch_mb: int | None = None  #: None: the slot's local disk is unknown
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class JobNeed:
     ram_mb: int | None = None  #: None: not stated
     gpus: int = 0
     whole_node: bool = False
+    scratch_mb: int = 0  #: 0: not stated
 
 
 class SlotRoom:
@@ -78,6 +80,7 @@ class SlotRoom:
                 ram_mb=None if free.ram_mb is None else free.ram_mb + (share.ram_mb or 0),
                 gpus=(*free.gpus, *share.gpus),
                 cpus=(*free.cpus, *share.cpus),
+                scratch_mb=None if free.scratch_mb is None else free.scratch_mb + (share.scratch_mb or 0),
             )
 
     def _take(self, need: JobNeed) -> Allotment:
@@ -91,12 +94,14 @@ class SlotRoom:
                 _memory(need, free, processors),
                 free.gpus[: need.gpus],
                 cpus=free.cpus[: processors * len(self.whole.cpus) // self.whole.processors],
+                scratch_mb=None if free.scratch_mb is None else min(need.scratch_mb, free.scratch_mb),
             )
         self._free = Allotment(
             processors=free.processors - taken.processors,
             ram_mb=None if free.ram_mb is None else free.ram_mb - (taken.ram_mb or 0),
             gpus=free.gpus[len(taken.gpus) :],
             cpus=free.cpus[len(taken.cpus) :],
+            scratch_mb=None if free.scratch_mb is None else free.scratch_mb - (taken.scratch_mb or 0),
         )
         return taken
 
@@ -119,7 +124,16 @@ def job_need(
         ram_mb=ram_mb,
         gpus=gpus or 0,
         whole_node=said.get("wholenode") is True,
+        scratch_mb=find_scratch(description) or 0,
     )
+
+
+def find_scratch(description: Mapping[str, Any]) -> int | None:
+    """MB of local disk that a job requires, by its document or its keyword; None: it states none."""
+    document = description.get("requirements")
+    section = document.get("io") if isinstance(document, Mapping) else None
+    stated = _number(section.get("scratch_mb")) if isinstance(section, Mapping) else None
+    return stated or _number({name.lower(): value for name, value in description.items()}.get("minscratch"))
 
 
 def _number(value: object) -> int | None:

@@ -170,7 +170,12 @@ class Pilot:
             self._introduce()
             self._report_node()
             self._isolate()
-            self._slot = discovery.complete_slot(self._settings.slot, self._environment, now=time.time())
+            self._slot = discovery.complete_slot(
+                self._settings.slot,
+                self._environment,
+                now=time.time(),
+                work_dir=self._settings.payload_options.work_dir,
+            )
             offered = self._patiently(self._offer)
         except HostTrouble as error:
             ending = Ending(HOST, f"trouble with this host: {error}", host_trouble=True)

@@ -41,7 +41,7 @@ class Offer:
     whole_node: bool | None  #: whether a job may have the node for itself; None: unknown
     tags: tuple[object, ...]
     rest: Mapping[str, object]  #: further fields of the request
-    scratch: int | None = None  #: MB of local disk, as the queue states it
+    scratch: int | None = None  #: MB of local disk; None: unknown
     cpu_power: float = _UNSTATED  #: normalised seconds per second of this host
 
     def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
@@ -65,10 +65,12 @@ class Offer:
         named = [name for name in environment.get(DEVICES, "").split(",") if name]
         known = named if len(named) >= self.gpus else [str(number) for number in range(self.gpus)]
         cpus = slot_limits.list_bound_cpus(self.processors)
-        return Allotment(self.processors, self.max_ram, tuple(known[: self.gpus]), cpus=cpus)
+        return Allotment(
+            self.processors, self.max_ram, tuple(known[: self.gpus]), cpus=cpus, scratch_mb=self.scratch
+        )
 
     def _room(self, free: Allotment | None) -> dict[str, object]:
-        """The free resources; a whole node is offered only while it is all free, and so is local disk."""
+        """The free resources; a whole node is offered only while it is all free."""
         if free is None or free.processors == self.processors:
             return {
                 "NumberOfProcessors": self.processors,
@@ -81,7 +83,7 @@ class Offer:
         return {
             "NumberOfProcessors": free.processors,
             "MaxRAM": free.ram_mb,
-            "MaxScratch": None if self.scratch is None else 0,
+            "MaxScratch": free.scratch_mb,
             "GPUs": len(free.gpus) or None,
             "Tag": [tag for tag in self.tags if str(tag).lower() != WHOLE_NODE],
         }
@@ -124,7 +126,7 @@ def make_offer(
     processors = _least(slot.processors or _number(known, "numberofprocessors") or 1, slot.limits.processors)
     max_ram = slot.max_ram or read_ram(known, processors) or _share_of_memory(slot, processors)
     max_ram = _least(max_ram, slot.limits.max_ram)
-    gpus = _number(known, "gpus") or _number(known, "numberofgpus")
+    gpus = (_number(known, "gpus") or _number(known, "numberofgpus") or 0) if slot.gpus is None else slot.gpus
     reported = facts.reportable_facts(
         facts.merge_facts({"MaxRAM": max_ram}, measured or {}, slot.facts), known
     )
@@ -145,9 +147,9 @@ def make_offer(
         lifetime=lifetime,
         max_ram=max_ram,
         processors=processors,
-        gpus=(gpus or 0) if slot.gpus is None else slot.gpus,
+        gpus=_least(gpus, slot.limits.gpus),
         whole_node=slot.whole_node or _is_whole_by_queue(slot, known),
-        scratch=_number(known, "maxscratch"),
+        scratch=_scratch(slot, known, processors),
         cpu_power=slot.cpu_power or _power(known),
         tags=(*slot.tags, *_list(known.get("tag"))),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
@@ -168,6 +170,22 @@ def _share_of_memory(slot: Slot, processors: int) -> int | None:
     if machine is None or slot.whole_node or slot.limits.max_ram is not None:
         return machine
     return machine * min(processors, cores) // cores
+
+
+def _scratch(slot: Slot, known: Mapping[str, Any], processors: int) -> int | None:
+    """Local disk: what the batch system and the queue state, else the part of the free disk.
+
+    A part is in steps, because equal offers share one cached result in the matcher.
+    """
+    stated, limit = _number(known, "maxscratch"), slot.limits.scratch
+    if stated is not None or limit is not None:
+        return limit if stated is None else _least(stated, limit)
+    if slot.free_disk is None:
+        return None
+    cores = os.cpu_count() or 1
+    part = slot.free_disk if slot.whole_node else slot.free_disk * min(processors, cores) // cores
+    step: int = 10 ** max(0, len(str(part)) - 2)
+    return part // step * step
 
 
 def _is_whole_by_queue(slot: Slot, known: Mapping[str, Any]) -> bool | None:

@@ -27,6 +27,8 @@ class SlotLimits:
 
     processors: int | None = None
     max_ram: int | None = None  #: MB
+    scratch: int | None = None  #: MB of local disk
+    gpus: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Slot:
     measures_cpu: bool = False  #: measure the power instead
     whole_node: bool = False  #: the slot is a whole node
     limits: SlotLimits = SlotLimits()  #: no more is offered, whatever is stated
+    free_disk: int | None = None  #: MB that are free for the jobs of all slots of the node
 
 
 @dataclass(frozen=True)

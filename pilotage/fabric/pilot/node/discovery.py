@@ -6,21 +6,21 @@ output of one that fails, takes too long or prints anything else is ignored; the
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import re
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from pilotage.fabric.pilot.node import facts as node_facts
 from pilotage.fabric.pilot.node import slot_limits
+from pilotage.fabric.pilot.node.batch_job import BatchResources, read_resources
+from pilotage.fabric.pilot.node.commands import read_output, run_command
+from pilotage.fabric.pilot.node.gpus import are_allotted
 from pilotage.fabric.pilot.settings import Slot
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,10 @@ def _executables(directory: Path) -> list[Path]:
 
 def _output(probe: Path, environment: Mapping[str, str], patience: float) -> str:
     with tempfile.TemporaryFile() as output:
-        status = _status(probe, environment, patience, output)
+        try:
+            status = run_command([str(probe)], environment, patience, output)
+        except subprocess.TimeoutExpired:
+            raise _Failure(f"did not end within {patience:g} s") from None
         if status != 0:
             raise _Failure(f"ended with status {status}")
         size = output.seek(0, os.SEEK_END)
@@ -94,27 +97,6 @@ def _output(probe: Path, environment: Mapping[str, str], patience: float) -> str
             return output.read().decode("utf-8")
         except UnicodeDecodeError:
             raise _Failure("printed bytes that are no text") from None
-
-
-def _status(probe: Path, environment: Mapping[str, str], patience: float, output: BinaryIO) -> int:
-    """Exit status of the probe; all processes that it started are killed."""
-    process = subprocess.Popen(
-        [str(probe)],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.DEVNULL,
-        env=dict(environment),
-        cwd="/",
-        start_new_session=True,
-    )
-    try:
-        return process.wait(patience)
-    except subprocess.TimeoutExpired:
-        raise _Failure(f"did not end within {patience:g} s") from None
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _read(text: str) -> ProbedFacts:
@@ -172,10 +154,15 @@ _COMMAND_SECONDS = 15
 _FOREVER = 3 * 365 * 86_400
 
 
-def slot_seconds_left(environment: Mapping[str, str], now: float) -> int | None:
+def slot_seconds_left(
+    environment: Mapping[str, str], now: float, batch: BatchResources | None = None
+) -> int | None:
     """Seconds until the slot ends; None: unlimited, or unknown from the batch system."""
+    batch = read_resources(environment) if batch is None else batch
     ends = [number - now for name in _ENDS if (number := _variable_number(environment, name))]
+    ends += [end - now for end in batch.ends]
     lengths = [number for name in _LENGTHS if (number := _variable_number(environment, name))]
+    lengths += batch.seconds
     features = list(_features_left(environment, now))
     known = [
         int(left) for left in (*ends, *lengths) or _ask_slurm(environment) or features if left < _FOREVER
@@ -203,19 +190,7 @@ def _ask_slurm(environment: Mapping[str, str]) -> list[int]:
     job = environment.get("SLURM_JOB_ID")
     if not job:
         return []
-    try:
-        done = subprocess.run(
-            (*_SQUEUE, job),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return []
-    found = _LEFT.fullmatch(done.stdout.strip())
+    found = _LEFT.fullmatch(read_output((*_SQUEUE, job), environment, _COMMAND_SECONDS).strip())
     if found is None:
         return []
     days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
@@ -223,26 +198,35 @@ def _ask_slurm(environment: Mapping[str, str]) -> list[int]:
 
 
 def complete_slot(
-    slot: Slot, environment: Mapping[str, str], *, now: float, measured: Mapping[str, object] | None = None
+    slot: Slot,
+    environment: Mapping[str, str],
+    *,
+    now: float,
+    measured: Mapping[str, object] | None = None,
+    work_dir: Path | None = None,
 ) -> Slot:
     """Add to the slot what can be found out here; the pilot's own settings take precedence."""
-    known = node_facts.measure_facts() if measured is None else measured
+    known = node_facts.measure_facts(environment=environment) if measured is None else measured
     found = run_probes(slot.probes, environment) if slot.probes else ProbedFacts()
     power = node_facts.measure_cpu_power() if slot.measures_cpu else slot.cpu_power
     if slot.measures_cpu:
         log.info("a processor of this node has the power %g", power)
+    gpus = _fact_number(known, "GPUs")
     if slot.whole_node:
         slot = replace(
             slot,
             processors=slot.processors or _fact_number(known, "Cores"),
             max_ram=slot.max_ram or _fact_number(known, "Memory"),
-            gpus=_fact_number(known, "GPUs") if slot.gpus is None else slot.gpus,
         )
+    if slot.gpus is None and (slot.whole_node or are_allotted(environment)):
+        slot = replace(slot, gpus=gpus)
+    batch = read_resources(environment)
     return replace(
         slot,
-        lifetime=slot.lifetime or slot_seconds_left(environment, now),
+        lifetime=slot.lifetime or slot_seconds_left(environment, now, batch),
         cpu_power=power,
-        limits=slot_limits.measure_limits(environment),
+        limits=replace(slot_limits.measure_limits(environment, batch=batch), gpus=gpus),
+        free_disk=None if work_dir is None else slot_limits.free_disk(work_dir),
         tags=(*slot.tags, *found.tags),
         facts=node_facts.merge_facts(known, found.facts, slot.facts),
     )

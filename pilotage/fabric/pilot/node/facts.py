@@ -11,62 +11,18 @@ core. It depends on the version of Python: newer ones are faster.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import random
 import shlex
-import shutil
 import statistics
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Callable
 
-_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
-#: Timeout in seconds: a broken driver may hang.
-_PATIENCE = 20
-#: Contains a directory for each GPU where the driver is installed without nvidia-smi.
-_OF_DRIVER = Path("/proc/driver/nvidia/gpus")
-
-
-def measure_gpus(of_driver: Path = _OF_DRIVER) -> dict[str, object]:
-    """`GPUs`, and if all are equal `GPUModel` and `GPUMemory` (MB); empty if there are none."""
-    found = _query_driver() or _listed(of_driver)
-    if not found:
-        return {}
-    models, memories = ({each[part] for each in found} for part in (0, 1))
-    said = {
-        "GPUs": len(found),
-        "GPUModel": models.pop() if len(models) == 1 else None,
-        "GPUMemory": memories.pop() if len(memories) == 1 else None,
-    }
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _query_driver() -> list[tuple[str, int | None]]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    try:
-        done = subprocess.run([tool, *_QUERY], capture_output=True, text=True, timeout=_PATIENCE, check=True)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return []
-    lines = [line.rpartition(",") for line in done.stdout.splitlines() if "," in line]
-    return [(name.strip(), int(memory) if memory.strip().isdigit() else None) for name, _, memory in lines]
-
-
-def _listed(directory: Path) -> list[tuple[str, int | None]]:
-    found: list[tuple[str, int | None]] = []
-    for file in sorted(directory.glob("*/information")):
-        with contextlib.suppress(OSError):
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            models = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-            found += [(model, None) for model in models]
-    return found
-
+from pilotage.fabric.pilot.node.gpus import measure_gpus
 
 _OS_RELEASE = Path("/etc/os-release")
 #: Prefix of the common name of compatible Red Hat systems: `platform:el9`.
@@ -96,7 +52,7 @@ _MOST_FLAGS = 500
 _LONGEST_FLAG = 40
 
 
-def measure_facts(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
+def measure_facts(cpuinfo: Path = _CPUINFO, environment: Mapping[str, str] = os.environ) -> dict[str, object]:
     """Facts by name; unknown ones are left out. A broken GPU driver may take 20 seconds."""
     found: dict[str, object] = {
         "Memory": machine_memory(),
@@ -104,7 +60,7 @@ def measure_facts(cpuinfo: Path = _CPUINFO) -> dict[str, object]:
         "Architecture": platform.machine() or None,
         **_processor_facts(cpuinfo),
         **measure_os(),
-        **measure_gpus(),
+        **measure_gpus(environment),
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""Limits of the batch slot as its batch system and kernel enforce them: cores and memory.
+"""Limits of the batch slot as its batch system and kernel enforce them: cores, memory and local disk.
 
 A pilot offers no more, whatever it was told or its queue states: what exceeds the slot is shared by force, or
 killed by the kernel. Only restrictions count: a slot that may use the whole machine shows nothing about what
@@ -9,33 +9,49 @@ from __future__ import annotations
 
 import math
 import os
-import re
+import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.node.batch_job import BatchResources, read_resources
 from pilotage.fabric.pilot.settings import SlotLimits
 
 #: Variables with the cores of a job on its node: Slurm, Grid Engine, PBS, LSF.
 _CORES = ("SLURM_CPUS_ON_NODE", "NSLOTS", "PBS_NP", "NCPUS", "LSB_DJOB_NUMPROC")
-#: File with the ClassAd of the slot. Source: HTCondor, environment of jobs.
-_MACHINE_AD = "_CONDOR_MACHINE_AD"
-_AD_LINE = re.compile(r"^\s*(Cpus|Memory)\s*=\s*([0-9]+)\s*$", re.MULTILINE | re.IGNORECASE)
 #: Files with microseconds of processor time, and in how many. Source: kernel, scheduler/sched-bwc.
 _QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 _ROOT = Path("/")
 
 
-def measure_limits(environment: Mapping[str, str], root: Path = _ROOT) -> SlotLimits:
+def measure_limits(
+    environment: Mapping[str, str], root: Path = _ROOT, batch: BatchResources | None = None
+) -> SlotLimits:
     """The smallest limits of the slot; `root` is the directory of /proc and /sys."""
-    ad = _read_machine_ad(environment)
-    cores = [*_cores_of_variables(environment), *_cores_of_kernel(root), *ad.get("cpus", ())]
+    batch = read_resources(environment) if batch is None else batch
+    cores = [*_cores_of_variables(environment), *_cores_of_kernel(root), *batch.cores]
     cores += read_feature(environment, "JOBFEATURES", "allocated_cpu")
-    memory = [*_memory_of_variables(environment, cores), *_memory_of_kernel(root), *ad.get("memory", ())]
-    memory += [
-        each >> 20 for each in read_feature(environment, "JOBFEATURES", "mem_limit_bytes") if each >> 20
-    ]
-    return SlotLimits(processors=min(cores, default=None), max_ram=min(memory, default=None))
+    memory = [*_memory_of_variables(environment, cores), *_memory_of_kernel(root), *batch.ram_mb]
+    memory += _megabytes_of_feature(environment, "mem_limit_bytes")
+    scratch = [*batch.scratch_mb, *_megabytes_of_feature(environment, "scratch_limit_bytes")]
+    return SlotLimits(
+        processors=min(cores, default=None),
+        max_ram=min(memory, default=None),
+        scratch=min(scratch, default=None),
+    )
+
+
+def free_disk(directory: Path) -> int | None:
+    """MB that this user can still write into a file system, which also shows the quotas of many."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize >> 20
+
+
+def _megabytes_of_feature(environment: Mapping[str, str], name: str) -> list[int]:
+    return [each >> 20 for each in read_feature(environment, "JOBFEATURES", name) if each >> 20]
 
 
 def read_feature(environment: Mapping[str, str], variable: str, name: str) -> list[int]:
@@ -73,13 +89,6 @@ def _memory_of_variables(environment: Mapping[str, str], cores: list[int]) -> It
             yield each * min(cores)
 
 
-def _read_machine_ad(environment: Mapping[str, str]) -> Mapping[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for name, text in _AD_LINE.findall(_read(Path(environment.get(_MACHINE_AD) or "/nonexistent"))):
-        found.setdefault(name.lower(), []).extend(_positive(text))
-    return found
-
-
 def _cores_of_kernel(root: Path) -> Iterator[int]:
     """The cores that processes may run on if they are not all, and the share of time in the cgroups."""
     try:
@@ -96,13 +105,18 @@ def _cores_of_kernel(root: Path) -> Iterator[int]:
 
 
 def _memory_of_kernel(root: Path) -> Iterator[int]:
-    """Memory limits in MB of the cgroups that the slot is in, without those beyond the machine's memory."""
+    """Memory limits in MB of the slot's cgroups and of a process, without those beyond the machine's memory.
+
+    Grid Engine and PBS limit the address space of each process to the memory of the job.
+    """
     machine = facts.machine_memory() or math.inf
+    limits = [resource.getrlimit(resource.RLIMIT_AS)[0]]
     for cgroup in _cgroups(root):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            for limit in _positive(_read(cgroup / name).strip()):
-                if limit >> 20 < machine:
-                    yield max(1, limit >> 20)
+            limits += _positive(_read(cgroup / name).strip())
+    for limit in limits:
+        if limit != resource.RLIM_INFINITY and limit >> 20 < machine:
+            yield max(1, limit >> 20)
 
 
 def _cgroups(root: Path) -> Iterator[Path]:

@@ -65,7 +65,9 @@ def test_what_the_batch_system_says_goes_over_the_queue_and_under_what_was_told(
 
 
 def test_a_whole_node_is_offered_with_all_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_limits, "measure_limits", lambda _: SlotLimits())  # not those of the tests
+    monkeypatch.setattr(
+        slot_limits, "measure_limits", lambda *_, **__: SlotLimits()
+    )  # not those of the tests
     found = discovery.complete_slot(told("--whole-node", "--max-ram", "1000"), {}, now=0, measured=NODE)
     request = said(found, {"NumberOfProcessors": 1, "MaxRAM": 2000})
     assert request["WholeNode"] is True
@@ -116,30 +118,3 @@ def test_a_system_says_what_it_is(tmp_path: Path, text: str, expected: tuple[str
     (tmp_path / "os-release").write_text(text)
     found = facts.measure_os(tmp_path / "os-release")
     assert tuple(found.get(name) for name in ("OS", "OSName", "OSVersion")) == expected
-
-
-def tool(directory: Path, script: str) -> None:
-    (directory / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-    (directory / "nvidia-smi").chmod(0o755)
-
-
-def test_gpus_are_told_with_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    tool(tmp_path, "printf 'NVIDIA A100-SXM4-40GB, 40960\\n%.0s' 1 2")
-    assert facts.measure_gpus(tmp_path) == {
-        "GPUs": 2,
-        "GPUModel": "NVIDIA A100-SXM4-40GB",
-        "GPUMemory": 40960,
-    }
-    tool(tmp_path, "echo 'A100, 40960'; echo 'V100, [N/A]'")
-    assert facts.measure_gpus(tmp_path) == {"GPUs": 2}
-    tool(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9")
-    assert facts.measure_gpus(tmp_path) == {}
-
-
-def test_without_the_tool_the_driver_tells_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    (tmp_path / "0000:01:00.0").mkdir()
-    (tmp_path / "0000:01:00.0/information").write_text("Model: \t Tesla V100\nIRQ:\t 42\n")
-    assert facts.measure_gpus(tmp_path) == {"GPUs": 1, "GPUModel": "Tesla V100"}
-    assert facts.measure_gpus(tmp_path / "none") == {}
