@@ -19,7 +19,8 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import leader
+from agents import leader, waiting_ttl
+from agents.waiting_ttl import WaitingTtlState
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import ownership
@@ -48,6 +49,7 @@ class LostResult:
     stalled: int = 0
     rescheduled: int = 0
     failed: int = 0
+    unmatched: int = 0  #: failed, for they waited longer for a match than they may
     pilots: int = 0  #: that nobody has reported on for days
     broken: tuple[str, ...] = ()  #: VOs whose work failed
 
@@ -71,8 +73,18 @@ class SilenceRules:
 _Rules = Mapping[str, SilenceRules]
 
 
-def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) -> LostResult | None:
-    """Handle every job whose pilot is overdue; None while another process is the leader."""
+def cycle(
+    engine: Engine,
+    config: Configuration,
+    *,
+    now: datetime,
+    holder: str,
+    memory: WaitingTtlState | None = None,
+) -> LostResult | None:
+    """Handle every job whose pilot is overdue; None while another process is the leader.
+
+    `memory` is the same object in each cycle of a process; None: all waiting jobs are looked at.
+    """
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
@@ -94,6 +106,11 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         changed["pilots"] += leadership.repeat(
             partial(_abort_lost_pilots, up=up, now=now), most=_MOST, rounds=_ROUNDS
         )
+        with leadership.isolating("jobs that nothing matches are looked at in the next cycle"):
+            changed["unmatched"] += waiting_ttl.fail_unmatched(
+                *(leadership, config, vos, up),
+                WaitingTtlState() if memory is None else memory,
+            )
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))
 
 

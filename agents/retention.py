@@ -207,9 +207,10 @@ def _remove_config_texts(leadership: Leadership, config: Configuration) -> int:
 
 
 def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[str]) -> int:
-    """Delete uptime records that are older than any silence still to be measured."""
+    """Delete uptime records that are older than any silence or wait still to be measured."""
     leases = [options_for(config, vo).leases for vo in vos]
     longest = [max(each.time, each.stalled_time, each.stalled_grace) for each in leases]
+    longest += [options_for(config, vo).job_scheduling.waiting_ttl for vo in vos]
     silence = max([pilots.LOST_AFTER.total_seconds(), *longest])
     with leadership.writing() as conn:
         before = min(uptime.read(conn).go_back(leadership.now, seconds=silence), leadership.now - _UPTIME)

@@ -316,6 +316,13 @@ KEYWORDS = (
         "UserPriority",
         read=number,
     ),
+    _number(
+        "WaitingTTL",
+        "waiting_ttl",
+        1,
+        bounds.SECONDS,
+        "seconds that it may wait for a match before it fails, where the VO has set such a time",
+    ),
     _plain("JobPath", "job_path", names, "steps of the optimizer chain, in place of the VO's"),
     # Input and output.
     _plain(
@@ -430,7 +437,10 @@ OPEN = PARTICULAR | {"InputData"}
 
 #: Keywords that identify a job, its owner, its data or its way to be prepared: a default has no meaning.
 INDIVIDUAL = frozenset(
-    {"JobName", "JobGroup", "JobPath", "Owner", "OwnerGroup", "VO", "InputData", "InputSandbox"}
+    {
+        *("JobName", "JobGroup", "JobPath", "Owner", "OwnerGroup", "VO", "InputData", "InputSandbox"),
+        "WaitingTTL",
+    }
 )
 #: Values of keywords that neither a description nor the configuration states.
 DEFAULTS: Mapping[str, object] = {"CPUTime": 86_400, "Priority": 1}

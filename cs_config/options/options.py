@@ -415,6 +415,9 @@ class JobSchedulingOptions(Options):
         600,
     )
     """Seconds before the n-th try; the last holds for all further ones."""
+    waiting_ttl: Annotated[Seconds, Field(alias="WaitingTTL")] = 0
+    """Seconds that a job may wait for a match before it fails, `no_match_within_ttl`; 0: without an end.
+    Time counts while the service was up and the job could be matched; a job may state less (`WaitingTTL`)."""
     hold_time: SomeSeconds = 300
     """Seconds before a held job is checked again."""
     input_data_catalogue: str | None = None

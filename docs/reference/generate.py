@@ -331,6 +331,7 @@ def write_metrics() -> str:
         living={},
         ended={},
         unmatchable={},
+        unmatched={},
         cycles={},
         broken={},
         mended=0,

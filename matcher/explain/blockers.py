@@ -16,7 +16,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
 from matcher import rules
-from matcher.explain import pilot_supply
+from matcher.explain import pilot_supply, waiting_reason
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.queue_views import QueueView
@@ -30,8 +30,9 @@ from requirements.errors import MOST_HINTS, did_you_mean, format_count
 from requirements.requirement_class import RequirementClass
 from requirements.states import PREPARING, JobStatus
 from requirements.values import fold
+from taskqueue.jobs import waiting_ttl
 from taskqueue.jobs.jobs import Job
-from taskqueue.leases import expiry
+from taskqueue.leases import expiry, uptime
 from taskqueue.pilots import pilots
 from taskqueue.sites import processes, scopes
 from taskqueue.sites.scopes import Ban
@@ -433,8 +434,25 @@ def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
         yield f"{place.before} of the {place.waiting} jobs of its task queue {verb} handed out before it"
 
 
+def _waiting_ttl(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """When a waiting job fails if nothing matches it until then, or why it does not."""
+    job, now = situation.job, situation.now
+    of_vo = options_for(situation.config, situation.demand.asked.vo).job_scheduling.waiting_ttl
+    if job is None or job.task_queue_id is None or job.status is not JobStatus.WAITING or not of_vo:
+        return
+    ttl = waiting_ttl.read_ttl(conn, job.job_id, of_vo)
+    times = waiting_ttl.measure(conn, {job.job_id: job.task_queue_id}, uptime.read(conn), now=now)
+    left = ttl - times[job.job_id].seconds
+    if left <= 0 and (fault := waiting_reason.find_fault(conn, situation.survey, situation.demand, now)):
+        yield f"its time to wait (WaitingTTL, {ttl:g} s) is over, but it does not fail for this: {fault}"
+        return
+    at = (now + timedelta(seconds=max(0.0, left))).isoformat(timespec="seconds")
+    yield f"fails at {at} if nothing fits until then (WaitingTTL, {ttl:g} s)"
+
+
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
     *(_closures, _narrow_limits, _advertised, _nodes, _directors, _pilot_supply, _pilots, _queue_position),
+    _waiting_ttl,
 )

@@ -110,6 +110,7 @@ class JobDescription:
     owner_group: str = ""  #: empty: the submitter's
     vo: str = ""  #: empty: the submitter's
     priority: float = 1.0
+    waiting_ttl: int = 0  #: seconds that it may wait for a match; 0: as long as its VO allows
     job_path: tuple[str, ...] = ()  #: names of optimizers; empty: the configured ones
     input_data: tuple[str, ...] = ()  #: logical file names without `LFN:`
     input_data_policy: tuple[str, ...] = ()

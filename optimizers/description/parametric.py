@@ -474,8 +474,12 @@ def expand_description(
             body=body, sandbox=sandbox, whose=whose, members=list(alike), is_own=len(bundles) > 1
         )
         for body, members in bundles
-        for (sandbox, _), alike in groupby(
-            members, key=lambda each: (archives[id(each.description)], each.description.rank)
+        for (sandbox, *_), alike in groupby(
+            members,
+            key=lambda each: (
+                *(archives[id(each.description)], each.description.rank),
+                each.description.waiting_ttl,
+            ),
         )
     ]
 

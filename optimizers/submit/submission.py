@@ -244,9 +244,13 @@ def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> De
     source = shared.source if shared else checked.source
     if submitted.is_own:  # not the text of all jobs once more for each
         source = record_as_text({"VO": submitted.whose.vo, **body})
-    rank = submitted.members[0].description.rank
+    first = submitted.members[0].description
     return Description(
-        source=source, body=body, sandbox=submitted.sandbox, rank=None if rank is None else rank.text
+        source=source,
+        body=body,
+        sandbox=submitted.sandbox,
+        rank=None if first.rank is None else first.rank.text,
+        waiting_ttl=first.waiting_ttl or None,
     )
 
 

@@ -29,6 +29,7 @@ class StateMetrics(Collector):
     living: Numbers  #: jobs that have not ended
     ended: Numbers  #: jobs that ever ended, by final status
     unmatchable: Mapping[str, int]  #: pools without an eligible queue, by VO
+    unmatched: Mapping[tuple[str, ...], int]  #: jobs that ever failed so, by VO and reason
     cycles: Mapping[str, float]  #: time of the last cycle by agent, in seconds since 1970
     broken: Mapping[str, Sequence[str]]  #: VOs whose work failed in the last cycle, by agent
     mended: int  #: counters of limits that had to be set right
@@ -58,6 +59,14 @@ class StateMetrics(Collector):
             ("vo",),
             {(vo,): pools for vo, pools in self.unmatchable.items()},
         )
+        unmatched = CounterMetricFamily(
+            "pilotage_jobs_unmatched",
+            "Jobs that failed with no_match_within_ttl, by what kept them longest.",
+            labels=("vo", "reason"),
+        )
+        for labels, jobs in self.unmatched.items():
+            unmatched.add_metric(labels, jobs)
+        yield unmatched
         yield _build_gauge(
             "pilotage_site_runnable_jobs",
             "Waiting jobs that a site could run, counted at each such site; the largest of the last sample.",

@@ -4,8 +4,8 @@ The log gives the status at each time; the causes while a job was Waiting (limit
 stored for each task queue once a minute, outside of claims. Stored wait times outlive the log.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -22,10 +22,7 @@ from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.schema.tables import job_waits as job_waits_table
 from taskqueue.schema.tables import jobs
 from taskqueue.task_queues import wait_causes
-from taskqueue.task_queues.wait_causes import CAUSE_ORDER, WaitCause
-
-#: Cause of a waiting job while no other is known.
-_PILOT = "a pilot"
+from taskqueue.task_queues.wait_causes import PILOT_CAUSE, WaitCause
 
 #: Cause by status, except Waiting, which has several.
 _CAUSES: Mapping[JobStatus, str] = {
@@ -51,44 +48,19 @@ def sum_by_cause(
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]
     for entry, end in zip(log, ends, strict=True):
         cause = _get_cause(entry)
-        if cause == _PILOT:
-            for hindered_by, seconds in split_wait(entry.at, end, causes).items():
+        if cause == PILOT_CAUSE:
+            for hindered_by, seconds in wait_causes.split_wait(entry.at, end, causes).items():
                 spent[hindered_by] += seconds
         elif cause is not None:
             spent[cause] += max(0.0, (end - entry.at).total_seconds())
     return {cause: round(seconds, 3) for cause, seconds in sorted(spent.items(), key=lambda each: -each[1])}
 
 
-def split_wait(since: datetime, until: datetime, causes: Iterable[WaitCause]) -> dict[str, float]:
-    """Split a wait into seconds by cause; the rest is waiting for a pilot.
-
-    Of several causes at once the first in `CAUSE_ORDER` counts, so the parts sum to the whole.
-    """
-    changes: list[tuple[datetime, str, int]] = []
-    for each in causes:
-        begins, ends = max(each.since, since), min(each.until, until)
-        if begins < ends:
-            changes += [(begins, each.cause, 1), (ends, each.cause, -1)]
-    spent: defaultdict[str, float] = defaultdict(float)
-    holding: Counter[str] = Counter()
-    last = since
-    for at, cause, step in [*sorted(changes), (max(since, until), _PILOT, 0)]:
-        if at > last or not changes:
-            spent[_find_first(holding)] += (at - last).total_seconds()
-        holding[cause] += step
-        last = at
-    return dict(spent)
-
-
-def _find_first(holding: Mapping[str, int]) -> str:
-    return next((cause for cause in CAUSE_ORDER if holding[cause] > 0), _PILOT)
-
-
 def _get_cause(entry: LogEntry) -> str | None:
     if entry.to_status in FINAL:
         return None
     if entry.to_status is JobStatus.WAITING:
-        return "no eligible queue" if entry.minor_status == NO_ELIGIBLE_QUEUE else _PILOT
+        return "no eligible queue" if entry.minor_status == NO_ELIGIBLE_QUEUE else PILOT_CAUSE
     return _CAUSES.get(entry.to_status)
 
 

@@ -23,7 +23,9 @@ from taskqueue.errors import JobNotFound
 from taskqueue.jobs.placeholders import fill_job_id, fill_placeholders, fill_source
 from taskqueue.schema.tables import descriptions, job_parameters, jobs
 
-STORE_DESCRIPTIONS = sql.bulk_insert(descriptions, "description_id", "source", "body", "sandbox", "rank")
+STORE_DESCRIPTIONS = sql.bulk_insert(
+    descriptions, "description_id", "source", "body", "sandbox", "rank", "waiting_ttl"
+)
 
 #: Read once for all jobs that share a description.
 DESCRIPTIONS = select(descriptions.c.description_id, descriptions.c.body, descriptions.c.sandbox).where(
@@ -45,6 +47,7 @@ class Description:
     body: Mapping[str, object]  #: validated, with canonical key names
     sandbox: str | None = None  #: blob of the input sandbox
     rank: str | None = None  #: expression over queues, written only; with the own values of the first job
+    waiting_ttl: int | None = None  #: seconds, written only; None: that of the VO
 
 
 def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence[int]:
@@ -56,6 +59,7 @@ def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence
         "body": [json.dumps(each.body) for each in new],
         "sandbox": [each.sandbox for each in new],
         "rank": [each.rank for each in new],
+        "waiting_ttl": [each.waiting_ttl for each in new],
     }
     STORE_DESCRIPTIONS.execute(conn, columns)
     return ids

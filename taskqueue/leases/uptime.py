@@ -71,6 +71,15 @@ class Uptime:
                 left -= until - each.since
         return NEVER
 
+    def measure(self, since: datetime, until: datetime) -> float:
+        """Seconds between two times for which the service was up."""
+        total = timedelta()
+        for each in self._intervals:
+            if each.until <= since:
+                break  # latest first
+            total += max(timedelta(), min(each.until, until) - max(each.since, since))
+        return total.total_seconds()
+
 
 def _merge(intervals: Iterable[Interval]) -> Sequence[Interval]:
     """The same times in intervals that do not overlap, latest first."""

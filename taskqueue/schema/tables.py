@@ -78,6 +78,7 @@ descriptions = _table(
     Column("body", Text, nullable=False),  # JSON object: the validated description, canonical key names
     Column("sandbox", String(64)),  # blob of the input sandbox
     Column("rank", Text),  # expression that orders queues, for directors; NULL: all are equal
+    Column("waiting_ttl", BigInteger),  # seconds that its jobs may wait for a match; NULL: as the VO has it
     sqlite_autoincrement=True,
 )
 
@@ -252,6 +253,15 @@ queue_depths = _table(
     Column("vo", Text, nullable=False),
     Column("jobs", BigInteger, nullable=False),
     PrimaryKeyConstraint("at", "site", "queue", "vo"),
+)
+
+#: Numbers of jobs that ever failed because nothing matched them within their time, by the main reason.
+unmatched_jobs = _table(
+    "unmatched_jobs",
+    Column("vo", Text, nullable=False),
+    Column("reason", String(40), nullable=False),  # a word of waiting_reason.WORDS
+    Column("jobs", BigInteger, nullable=False),
+    PrimaryKeyConstraint("vo", "reason"),
 )
 
 #: Resource usage of ended attempts and numbers of ended jobs, by hour; older ones by day.

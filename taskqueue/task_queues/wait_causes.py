@@ -1,7 +1,7 @@
 """Wait causes: intervals in which a cause kept the jobs of a task queue from pilots."""
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -13,9 +13,14 @@ from taskqueue.schema.tables import wait_causes as table
 
 #: A pilot that could run the job got other jobs first.
 TURN_CAUSE: Final = "its turn"
+#: The sites where pilots asked were banned.
+BAN_CAUSE: Final = "banned"
 #: All causes; of several at once the first counts. Where pilots that fit get jobs, the job only waits its
 #: turn, whatever is closed elsewhere. The others are the words in the answers to pilots.
-CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", "banned", "node")
+CAUSE_ORDER: Final = (TURN_CAUSE, "limits", "throttled", BAN_CAUSE, "node")
+
+#: Cause of a waiting job while no other is known.
+PILOT_CAUSE: Final = "a pilot"
 
 CAUSES_SINCE = select(table).where(
     sql.is_listed(table.c.task_queue_id), table.c.until >= bindparam("the_time", type_=table.c.until.type)
@@ -82,3 +87,28 @@ def read_causes(
     for row in sql.read_batches(conn, CAUSES_SINCE, task_queue_ids, the_time=since):
         found[row.task_queue_id].append(WaitCause(**row._asdict()))
     return found
+
+
+def split_wait(since: datetime, until: datetime, causes: Iterable[WaitCause]) -> dict[str, float]:
+    """Split a wait into seconds by cause; the rest is waiting for a pilot.
+
+    Of several causes at once the first in `CAUSE_ORDER` counts, so the parts sum to the whole.
+    """
+    changes: list[tuple[datetime, str, int]] = []
+    for each in causes:
+        begins, ends = max(each.since, since), min(each.until, until)
+        if begins < ends:
+            changes += [(begins, each.cause, 1), (ends, each.cause, -1)]
+    spent: defaultdict[str, float] = defaultdict(float)
+    holding: Counter[str] = Counter()
+    last = since
+    for at, cause, step in [*sorted(changes), (max(since, until), PILOT_CAUSE, 0)]:
+        if at > last or not changes:
+            spent[_find_first(holding)] += (at - last).total_seconds()
+        holding[cause] += step
+        last = at
+    return dict(spent)
+
+
+def _find_first(holding: Mapping[str, int]) -> str:
+    return next((cause for cause in CAUSE_ORDER if holding[cause] > 0), PILOT_CAUSE)

@@ -98,6 +98,7 @@ def _metrics() -> Iterator[str]:
         living={},
         ended={},
         unmatchable={},
+        unmatched={},
         mended=0,
         place_lookups={},
         runnable={},

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from requirements.states import JobStatus
-from taskqueue.accounting.wait_times import split_wait, sum_by_cause
+from taskqueue.accounting.wait_times import sum_by_cause
 from taskqueue.jobs.log import LogEntry
-from taskqueue.task_queues.wait_causes import CAUSE_ORDER, WaitCause
+from taskqueue.task_queues.wait_causes import CAUSE_ORDER, WaitCause, split_wait
 
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 

@@ -1,0 +1,99 @@
+"""What kept the jobs of a task queue from pilots until their time to wait was over."""
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from cs_config.tree.configuration import Configuration
+from matcher.explain import queue_set
+from matcher.explain.explanation import explain
+from matcher.explain.job_conditions import JobDemand
+from matcher.explain.queue_set import QueueSet
+from matcher.limits import job_groups, place_policy
+from requirements import canonical
+from requirements.errors import format_count
+from taskqueue.jobs.waiting_ttl import QUEUE_CAUSE, WaitingReason
+from taskqueue.pools import mapping
+from taskqueue.sites import scopes
+from taskqueue.task_queues import listing
+from taskqueue.task_queues.wait_causes import TURN_CAUSE
+
+#: The word and the text of each cause that needs no look at the queues.
+_BY_CAUSE: Final = {
+    TURN_CAUSE: WaitingReason(word="turn", text="pilots that fit it got other jobs"),
+    "limits": WaitingReason(word="limits", text="limits of running jobs were reached where it fits"),
+    "throttled": WaitingReason(word="throttled", text="the sites where it fits took no further jobs"),
+    "node": WaitingReason(
+        word="node", text="the nodes of the pilots that asked do not fulfil what it requires"
+    ),
+}
+NO_PILOT: Final = "no_pilot"
+NO_QUEUE: Final = "no_eligible_queue"
+#: The word of every reason.
+WORDS: Final = (*(each.word for each in _BY_CAUSE.values()), NO_PILOT, NO_QUEUE)
+
+
+def find_reason(
+    conn: Connection, config: Configuration, job_id: int, task_queue_id: int, cause: str, now: datetime
+) -> WaitingReason | None:
+    """The reason by the cause that kept the jobs of a task queue longest; `job_id` is one of them.
+
+    None while the configuration, a ban or a fault of ours keeps them: they do not fail for it.
+    """
+    demand = _read_demand(conn, config, job_id, task_queue_id)
+    if demand is None:
+        return None
+    survey = queue_set.all_queues(config, demand.asked.vo)
+    is_outdated = cause == QUEUE_CAUSE and survey.eligible(demand)  # its pool is not refreshed yet
+    if is_outdated or find_fault(conn, survey, demand, now):
+        return None
+    return _BY_CAUSE.get(cause) or _describe_queues(survey, demand)
+
+
+def _read_demand(
+    conn: Connection, config: Configuration, job_id: int, task_queue_id: int
+) -> JobDemand | None:
+    """None: the task queue is gone, or only a later release can read its class."""
+    asked = listing.read_requirement_class(conn, task_queue_id)
+    if asked is None:
+        return None
+    pool = asked.submit_pool
+    original = mapping.read_originals(conn, [pool]).get(pool) if pool else None
+    if pool and original is None:
+        return None
+    rows = listing.read_jobs(conn, [job_id]) if config.has_admission else ()
+    return JobDemand(
+        asked=asked,
+        requirements=None if original is None else canonical.from_json(original),
+        job=job_groups.job_ad(rows[0], config) if rows else None,
+    )
+
+
+def find_fault(conn: Connection, survey: QueueSet, demand: JobDemand, now: datetime) -> str | None:
+    """What of the configuration, or which ban, keeps jobs from all queues now; None: nothing does."""
+    eligible = survey.eligible(demand)
+    if not survey.candidates:
+        return "its VO may use no queue now"
+    if not eligible:
+        fits = survey.admitted
+        for failure in survey.failures(demand):
+            fits &= ~failure.queues
+        return "queues that fit are switched off, or their parameters contradict each other" if fits else None
+    if any(map(place_policy.is_test, demand.asked.job_types)):
+        return None
+    sites = [site for site, queues in survey.sites.items() if queues & eligible]
+    is_banned = len(scopes.read_bans(conn, sites, now=now)) == len(sites)
+    return "all sites with queues that fit are banned" if is_banned else None
+
+
+def _describe_queues(survey: QueueSet, demand: JobDemand) -> WaitingReason:
+    found = explain(survey, demand.asked.vo, demand)
+    if found.eligible_queues:
+        queues = format_count(found.eligible_queues, "eligible queue")
+        return WaitingReason(word=NO_PILOT, text=f"no pilot of {queues} came that fits it")
+    worst = next(iter(found.exclusions), None)
+    why = ""
+    if worst is not None:
+        why = f": {worst.excluded} of {found.candidate_queues} fail {worst.requirement}, {worst.wanted}"
+    return WaitingReason(word=NO_QUEUE, text=f"no queue is eligible{why}")

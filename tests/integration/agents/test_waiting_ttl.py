@@ -1,0 +1,279 @@
+"""Jobs that wait longer for a match than they may fail, with the reason; outages and bans do not count."""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, event, select
+
+from agents import lost_jobs, waiting_ttl
+from agents.waiting_ttl import WaitingTtlState
+from cs_config.tree.configuration import Configuration
+from matcher.explain.waiting_reason import WORDS
+from optimizers.chain import batch
+from requirements.resource import Location
+from requirements.states import JobStatus
+from taskqueue.db import database
+from taskqueue.jobs import control
+from taskqueue.jobs import waiting_ttl as ttls
+from taskqueue.leases import assignment, opening
+from taskqueue.leases.opening import LeaseHolder
+from taskqueue.schema.tables import task_queues
+from taskqueue.sites import scopes
+from taskqueue.sites.scopes import Ban
+from taskqueue.task_queues import wait_causes
+from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
+from tests.support import concurrency, crashes
+from tests.support.factories import stored_rows
+from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, submit, waiting, way
+
+JOB = {"Executable": "a.sh"}
+NOWHERE = {"Executable": "a.sh", "GPUs": 4}
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+OFF = grid()
+TTL = "Operations: {lhcb: {JobScheduling: {WaitingTTL: 7200, RescheduleDelays: [0]}}}\n"
+SET = grid(f"{GRID}\n{TTL}")
+PLACE = Location(site="A.B.ch", ce="ce", queue="big")
+
+
+@pytest.fixture
+def _up(engine: Engine, now: datetime) -> None:
+    stored_rows.service_up(engine, now - DAY, now + 100 * DAY)
+
+
+def wait_in_queue(
+    engine: Engine, now: datetime, *sources: Mapping[str, object], config: Configuration = SET
+) -> list[int]:
+    ids = submit(engine, config, now, *sources)
+    batch.optimize(engine, config, ids, now=now)
+    return ids
+
+
+def run_agent(engine: Engine, now: datetime, *, config: Configuration = SET, holder: str = "me") -> int:
+    result = lost_jobs.cycle(engine, config, now=now, holder=holder)
+    assert result is not None
+    return result.unmatched
+
+
+def count(engine: Engine) -> Mapping[tuple[str, ...], int]:
+    with database.reading(engine) as conn:
+        return ttls.count_unmatched(conn)
+
+
+def take(engine: Engine, now: datetime, most: int = 1) -> list[int]:
+    """Ids of jobs that a pilot claims."""
+    with database.writing(engine) as conn:
+        ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
+        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
+        taken = assignment.take_jobs(conn, ids, most, place=PLACE, now=now)
+        assigned = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
+        return [each.job_id for each in opening.open_attempts(conn, assigned, now=now)]
+
+
+@pytest.mark.usefixtures("_up")
+def test_a_job_that_nothing_can_run_fails_after_its_time_with_the_reason(
+    engine: Engine, now: datetime
+) -> None:
+    [job_id] = wait_in_queue(engine, now, NOWHERE)
+    assert run_agent(engine, now + 1.9 * HOUR) == 0
+    assert run_agent(engine, now + 2 * HOUR) == 1
+    found = job(engine, job_id)
+    assert (found.status, found.minor_status) == (JobStatus.FAILED, ttls.NO_MATCH)
+    assert found.application_status == "no queue is eligible: 3 of 3 fail GPUs, at least 4"
+    assert waiting(engine) == []
+    assert log_of(engine, job_id)[-1].source == ttls.SOURCE
+    assert count(engine) == {("lhcb", "no_eligible_queue"): 1}
+    assert {reason for _, reason in count(engine)} <= {*WORDS}
+
+
+@pytest.mark.usefixtures("_up")
+def test_without_the_option_nothing_ends_and_nothing_is_read(engine: Engine, now: datetime) -> None:
+    [job_id] = wait_in_queue(engine, now, NOWHERE | {"WaitingTTL": 60}, config=OFF)
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    assert run_agent(engine, now + 50 * DAY, config=OFF) == 0
+    assert job(engine, job_id).status is JobStatus.WAITING
+    assert not [each for each in seen if "waiting_jobs" in each and "descriptions" in each]
+
+
+@pytest.mark.usefixtures("_up")
+def test_a_job_may_state_less_than_its_vo_not_more(engine: Engine, now: datetime) -> None:
+    short, long_, plain = wait_in_queue(
+        engine, now, NOWHERE | {"WaitingTTL": 600}, NOWHERE | {"WaitingTTL": 10**6}, NOWHERE
+    )
+    run_agent(engine, now + timedelta(minutes=11))
+    assert waiting(engine) == [long_, plain]
+    assert job(engine, short).minor_status == ttls.NO_MATCH
+    run_agent(engine, now + 2 * HOUR)
+    assert waiting(engine) == []
+
+
+@pytest.mark.usefixtures("_up")
+def test_members_of_a_parametric_job_may_have_times_of_their_own(engine: Engine, now: datetime) -> None:
+    source = NOWHERE | {"WaitingTTL": "%(t)s", "Parameters.t": [600, 1200]}
+    ids = wait_in_queue(engine, now, source)
+    run_agent(engine, now + timedelta(minutes=11))
+    assert waiting(engine) == ids[1:]
+
+
+def test_an_outage_does_not_count(engine: Engine, now: datetime) -> None:
+    stored_rows.service_up(engine, now, now + HOUR, process="before")
+    stored_rows.service_up(engine, now + 5 * DAY, now + 9 * DAY, process="after")
+    wait_in_queue(engine, now, JOB)
+    assert run_agent(engine, now + 5 * DAY + 0.9 * HOUR) == 0
+    assert run_agent(engine, now + 5 * DAY + HOUR) == 1
+
+
+@pytest.mark.usefixtures("_up")
+def test_time_before_a_match_and_before_a_rescheduling_does_not_count(engine: Engine, now: datetime) -> None:
+    [job_id] = wait_in_queue(engine, now, JOB)
+    assert take(engine, now + 1.5 * HOUR) == [job_id]
+    back = now + 1.6 * HOUR
+    run_agent(engine, back)  # its lease ends
+    assert waiting(engine) == [job_id]
+    assert run_agent(engine, back + 1.9 * HOUR) == 0
+    with database.writing(engine) as conn:
+        control.reschedule_jobs(conn, [job_id], source="ann", now=back + 1.9 * HOUR, maximum=3)
+    batch.optimize(engine, SET, [job_id], now=back + 1.9 * HOUR)
+    assert run_agent(engine, back + 3.8 * HOUR) == 0
+    assert run_agent(engine, back + 3.9 * HOUR) == 1
+    with database.writing(engine) as conn:
+        assert control.reschedule_jobs(conn, [job_id], source="ann", now=back + 4 * HOUR, maximum=3)
+    batch.optimize(engine, SET, [job_id], now=back + 4 * HOUR)
+    assert run_agent(engine, back + 5.9 * HOUR) == 0
+
+
+@pytest.mark.usefixtures("_up")
+def test_time_in_which_its_sites_were_banned_does_not_count(engine: Engine, now: datetime) -> None:
+    [job_id] = wait_in_queue(engine, now, JOB)
+    task_queue_id = job(engine, job_id).task_queue_id
+    assert task_queue_id is not None
+    banned = WaitCause(task_queue_id=task_queue_id, cause=BAN_CAUSE, since=now, until=now + HOUR)
+    with database.writing(engine) as conn:
+        wait_causes.record_causes(conn, [banned])
+    assert run_agent(engine, now + 2.9 * HOUR) == 0
+    assert run_agent(engine, now + 3 * HOUR) == 1
+
+
+@pytest.mark.usefixtures("_up")
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(GRID.replace("A.B.ch:", "A.B.ch:\n      Enabled: false"), id="a queue is switched off"),
+        pytest.param(GRID.replace("ch:\n", "ch:\n      VO: [cms]\n"), id="the VO may use no queue"),
+    ],
+)
+def test_what_the_configuration_keeps_does_not_fail(engine: Engine, now: datetime, text: str) -> None:
+    asked = JOB | {"Site": ["A.B.ch"], "GridCE": ["ce"]}
+    [job_id] = wait_in_queue(engine, now, asked)
+    assert run_agent(engine, now + DAY, config=grid(f"{text}\n{TTL}")) == 0
+    assert job(engine, job_id).status is JobStatus.WAITING
+    assert run_agent(engine, now + DAY, config=SET) == 1
+
+
+@pytest.mark.usefixtures("_up")
+def test_a_job_whose_sites_are_all_banned_waits(engine: Engine, now: datetime) -> None:
+    wait_in_queue(engine, now, JOB | {"Site": ["A.B.ch"]})
+    with database.writing(engine) as conn:
+        scopes.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 2 * DAY))
+    assert run_agent(engine, now + DAY) == 0
+    assert run_agent(engine, now + 2 * DAY + HOUR) == 1
+
+
+@pytest.mark.usefixtures("_up")
+def test_a_job_that_is_claimed_in_the_same_moment_is_not_failed(engine: Engine, now: datetime) -> None:
+    """The agent has read that its time is over, then a claim takes it, and gives it back."""
+    [job_id] = wait_in_queue(engine, now, JOB)
+    later = now + 3 * HOUR
+    with database.reading(engine) as conn:
+        up = lost_jobs.uptime.read(conn)
+        page = ttls.read_page(conn, {"lhcb": 7200}, after=0, most=10, now=later)
+    reasons = {page.jobs[0].task_queue_id: ttls.WaitingReason(word="turn", text="others were first")}
+
+    def fail(moment: datetime) -> list[int]:
+        with database.writing(engine) as conn:
+            return ttls.fail_unmatched(conn, page.jobs, reasons, up, now=moment)
+
+    assert take(engine, later) == [job_id]
+    assert fail(later) == []
+    assert job(engine, job_id).status is JobStatus.MATCHED
+    run_agent(engine, later + HOUR)
+    assert waiting(engine) == [job_id]
+    assert fail(later + HOUR) == []
+    assert fail(later + 4 * HOUR) == [job_id]
+
+
+@pytest.mark.usefixtures("_up")
+def test_each_of_many_jobs_ends_once_beside_claims_and_other_agents(engine: Engine, now: datetime) -> None:
+    ids = wait_in_queue(engine, now, *([JOB] * 60))
+    later = now + 3 * HOUR
+    taken: list[list[int]] = []
+
+    def act(number: int) -> None:
+        if number % 2:
+            lost_jobs.cycle(engine, SET, now=later, holder=str(number))
+        else:
+            taken.append(take(engine, later, most=20))
+
+    concurrency.at_once(4, act)
+    for number in (1, 3):  # one of them leads
+        lost_jobs.cycle(engine, SET, now=later, holder=str(number))
+    matched = {each for some in taken for each in some}
+    ends = {job_id: way(engine, job_id) for job_id in ids}
+    assert waiting(engine) == []
+    assert {job_id for job_id, statuses in ends.items() if statuses[-1] == "Matched"} == matched
+    assert all(Counter(each)["Failed"] + Counter(each)["Matched"] == 1 for each in ends.values())
+    assert sum(count(engine).values()) == 60 - len(matched)
+
+
+@pytest.mark.usefixtures("_up")
+def test_an_agent_that_is_killed_leaves_no_half_end(engine: Engine, now: datetime) -> None:
+    ids = wait_in_queue(engine, now, *([NOWHERE] * 5))
+    later = now + 3 * HOUR
+    for statement in (*range(9, 40, 3), 1000):
+        with crashes.killed_at(engine, statement), suppress(crashes.KilledError):
+            run_agent(engine, later)
+        left = waiting(engine)
+        assert [job(engine, each).status for each in ids] == [
+            JobStatus.WAITING if each in left else JobStatus.FAILED for each in ids
+        ]
+        assert sum(count(engine).values()) == 5 - len(left)
+    assert waiting(engine) == []
+
+
+@pytest.mark.usefixtures("_up")
+def test_a_pass_goes_on_where_it_was_and_begins_again_after_a_while(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_ttl, "_PAGE", 2)
+    monkeypatch.setattr(waiting_ttl, "_PAGES", 1)
+    ids = wait_in_queue(engine, now, *([NOWHERE] * 5))
+    memory, later = WaitingTtlState(), now + 3 * HOUR
+
+    def cycle(moment: datetime) -> int:
+        result = lost_jobs.cycle(engine, SET, now=moment, holder="me", memory=memory)
+        assert result is not None
+        return result.unmatched
+
+    assert [cycle(later) for _ in range(4)] == [2, 2, 1, 0]
+    assert waiting(engine) == []
+    [new] = wait_in_queue(engine, now, NOWHERE)
+    assert new > ids[-1]
+    assert cycle(later + timedelta(seconds=10)) == 0
+    assert cycle(later + timedelta(seconds=30)) == 1
+
+
+@pytest.mark.usefixtures("_up")
+def test_the_cause_that_kept_it_longest_is_the_reason(engine: Engine, now: datetime) -> None:
+    [job_id] = wait_in_queue(engine, now, JOB)
+    task_queue_id = job(engine, job_id).task_queue_id
+    assert task_queue_id is not None
+    kept = WaitCause(task_queue_id=task_queue_id, cause="limits", since=now, until=now + 1.5 * HOUR)
+    with database.writing(engine) as conn:
+        wait_causes.record_causes(conn, [kept])
+    run_agent(engine, now + 2 * HOUR)
+    assert job(engine, job_id).application_status == "limits of running jobs were reached where it fits"
+    assert count(engine) == {("lhcb", "limits"): 1}
