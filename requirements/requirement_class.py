@@ -176,8 +176,17 @@ def round_to_segment(cpu_time: int, segments: Sequence[int]) -> int:
     return segments[min(bisect_left(segments, cpu_time), len(segments) - 1)]
 
 
+#: Seconds.
+_HOUR: Final = 3_600
+
+
 def round_up(number: int) -> int:
-    """Return the next number with three digits that count, so that nearly equal jobs share a task queue."""
+    """Return the next number with three digits that count, so that nearly equal jobs share a task queue.
+
+    Whole hours stay: a job of three days fits a queue of three days.
+    """
+    if number % _HOUR == 0:
+        return number
     unit = int(10 ** max(0, len(str(number)) - 3))
     return -(-number // unit) * unit
 

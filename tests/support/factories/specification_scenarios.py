@@ -1,7 +1,10 @@
-"""The scenarios of DiracX's match-making specification: `tests/data/specification_scenarios.yaml`."""
+"""The scenarios of DiracX's match-making specification, with the examples of its first version.
+
+They are in `tests/data/specification_scenarios.yaml` and `specification_examples.yaml`.
+"""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import Any
 
 import yaml
 
-FILE = Path(__file__).parents[2] / "data" / "specification_scenarios.yaml"
+_DATA = Path(__file__).parents[2] / "data"
 _ABSENT = "-"
 
 
@@ -21,6 +24,12 @@ class SpecificationScenario:
     job: Mapping[str, Any]
     node: Mapping[str, Any]
     fits: bool
+    sites: Sequence[str] = ()  #: of the job; any, if there is none
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The whole job."""
+        return {"executable": "x", "requirements": self.job} | ({"sites": self.sites} if self.sites else {})
 
 
 def _change(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,8 +53,8 @@ def _with_section(job: Mapping[str, Any]) -> Mapping[str, Any]:
     return filled if has_section else filled | {"system": {"name": "Linux"}}
 
 
-def _list() -> Iterator[SpecificationScenario]:
-    stored = yaml.safe_load(FILE.read_text())
+def _list_rules() -> Iterator[SpecificationScenario]:
+    stored = yaml.safe_load((_DATA / "specification_scenarios.yaml").read_text())
     for rule in stored["rules"]:
         job, node = (_change(stored[each], rule.get(each, {})) for each in ("job", "node"))
         for number, (of_job, wanted, of_node, has, fits) in enumerate(rule["cases"], 1):
@@ -57,7 +66,21 @@ def _list() -> Iterator[SpecificationScenario]:
             )
 
 
+def _list_examples() -> Iterator[SpecificationScenario]:
+    stored = yaml.safe_load((_DATA / "specification_examples.yaml").read_text())
+    for name, job in stored["jobs"].items():
+        assert stored["nodes"].keys() >= set(job["fits"])
+        for node, offered in stored["nodes"].items():
+            yield SpecificationScenario(
+                name=f"example {name}, {node}",
+                job=job["requirements"],
+                node=offered,
+                fits=node in job["fits"],
+                sites=job.get("sites", ()),
+            )
+
+
 @cache
 def read_scenarios() -> tuple[SpecificationScenario, ...]:
     """All scenarios."""
-    return tuple(_list())
+    return (*_list_rules(), *_list_examples())

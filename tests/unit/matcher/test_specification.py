@@ -28,8 +28,12 @@ NO_POOLS = frozenset[str]()
 
 
 def ask(requirements: Mapping[str, Any]) -> RequirementClass:
+    return ask_whole({"executable": "x", "requirements": requirements})
+
+
+def ask_whole(description: Mapping[str, Any]) -> RequirementClass:
     """The class of a document's job, as it is stored and read."""
-    read = parse_description({"executable": "x", "requirements": requirements}, OPTIONS)
+    read = parse_description(description, OPTIONS)
     stated = {name: getattr(read, name) for name in CLASSIFIED if read.states(name)}
     found = RequirementClass.from_json(derive_class("cms", stated, OPTIONS).to_json())
     assert found is not None
@@ -42,12 +46,12 @@ def offer(node: Mapping[str, Any]) -> Resource:
 
 @pytest.mark.parametrize("scenario", read_scenarios(), ids=lambda each: each.name)
 def test_a_job_and_a_node_fit_as_the_specification_has_it(scenario: SpecificationScenario) -> None:
-    refused = conditions.refusals(ask(scenario.job), offer(scenario.node), ())
+    refused = conditions.refusals(ask_whole(scenario.description), offer(scenario.node), ())
     assert (not refused) == scenario.fits, refused
 
 
 def test_the_index_finds_the_jobs_of_all_scenarios_that_fit_a_node() -> None:
-    index, asked = ClassIndex(), [ask(each.job) for each in read_scenarios()]
+    index, asked = ClassIndex(), [ask_whole(each.description) for each in read_scenarios()]
     for class_id, each in enumerate(asked):
         index.add(class_id, each)
     for scenario in read_scenarios():
@@ -317,7 +321,7 @@ def test_numbers_of_a_node_document_have_an_upper_bound_that_is_named(field: str
 
 @pytest.mark.parametrize("scenario", read_scenarios(), ids=lambda each: each.name)
 def test_an_explanation_has_a_condition_for_each_refusal(scenario: SpecificationScenario) -> None:
-    asked, resource = ask(scenario.job), offer(scenario.node)
+    asked, resource = ask_whole(scenario.description), offer(scenario.node)
     unmet = {
         part.condition.name
         for part in list_conditions(JobDemand(asked=asked))

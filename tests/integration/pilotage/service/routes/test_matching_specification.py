@@ -10,10 +10,12 @@ from tests.support.service import Service
 
 pytestmark = databases.BOTH
 
-CONFIG = """
-Resources: {Sites: {SiteA: {VO: [cms], CEs: {ce: {Queues: {q: {Architecture: x86_64}}}}}}}
-Registry: {VO: {cms: {}}}
-Operations: {Defaults: {Limits: {RequestsPerSecond: 100000}}}
+SITES = {"SiteA"}.union(*({*each.sites, each.node["site"]} for each in read_scenarios()))
+SITE = "{VO: [cms], CEs: {ce: {Queues: {q: {Architecture: x86_64}}}}}"
+CONFIG = f"""
+Resources: {{Sites: {{{", ".join(f"{site}: {SITE}" for site in sorted(SITES))}}}}}
+Registry: {{VO: {{cms: {{}}}}}}
+Operations: {{Defaults: {{Limits: {{RequestsPerSecond: 100000}}}}}}
 """
 
 
@@ -27,8 +29,7 @@ def test_jobs_of_all_scenarios_go_to_the_nodes_that_they_fit(configured: Service
     user = configured.user()
     wrong: list[str] = []
     for scenario in read_scenarios():
-        job = {"executable": "x", "requirements": scenario.job}
-        answer = user.post("/api/v1/jobs", json={"jobs": [job]})
+        answer = user.post("/api/v1/jobs", json={"jobs": [scenario.description]})
         assert answer.status_code == 201, (scenario.name, answer.text)
         [job_id] = answer.json()["job_ids"]
         assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["requirements"] == scenario.job
