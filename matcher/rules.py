@@ -4,6 +4,7 @@ They select among requirement classes (`Items`), of which there may be one or th
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -146,11 +147,13 @@ def select_by_site(classes: Items, has: Resource) -> int:
 def select_by_work(classes: Items, has: Resource) -> int:
     """The cores that the class is given do its CPU work in the time left."""
     found = classes.free("core_ranges")
+    by_cores = defaultdict[int, list[CoreRange]](list)
     for size in classes.names("core_ranges"):
-        cores = most_cores(size, has)
-        if cores >= size.processors_min:
-            done = classes.needing("cpu_work", cores * has.work_per_core)
-            found |= done & classes.naming("core_ranges", (size,))
+        by_cores[most_cores(size, has)].append(size)
+    for cores, sizes in by_cores.items():
+        enough = [size for size in sizes if cores >= size.processors_min]
+        done = classes.needing("cpu_work", cores * has.work_per_core)
+        found |= done & classes.naming("core_ranges", enough)
     return found
 
 

@@ -209,12 +209,15 @@ class RequestKeywords:
 
     def values(self, known: str) -> Values:
         """The folded values; None if there is no condition: absent, empty or `any`."""
-        return frozenset(map(fold, self._texts(known))) or None
+        return frozenset(map(fold, self.texts(known) or ())) or None
 
-    def _texts(self, known: str) -> list[str]:
-        if known not in self._stated or self.is_any(known):
-            return []
-        return [text.strip() for text in self._list_texts(*self._stated[known]) if text.strip()]
+    def texts(self, known: str) -> frozenset[str] | None:
+        """The values as written, none if absent; None: `any`."""
+        if known not in self._stated:
+            return frozenset()
+        if self._is_any(known):
+            return None
+        return frozenset(text.strip() for text in self._list_texts(*self._stated[known]) if text.strip())
 
     def _list_texts(self, name: str, value: object) -> list[str]:
         if isinstance(value, str):
@@ -225,15 +228,15 @@ class RequestKeywords:
         self.add_problem(name, f"is {_format_value(value)}, allowed is text or a list of texts")
         return []
 
-    def is_any(self, known: str) -> bool:
+    def _is_any(self, known: str) -> bool:
         """Whether the value is `any`; in a list one element is enough."""
-        _, value = self._stated.get(known, ("", None))
+        _, value = self._stated[known]
         words = value if isinstance(value, list) else [value]
         return any(isinstance(word, str) and _is_any(word) for word in words)
 
     def single(self, known: str) -> str:
         """The single value of `values`, as written; empty if there is none or several."""
-        found = {fold(text): text for text in self._texts(known)}
+        found = {fold(text): text for text in self.texts(known) or ()}
         return found.popitem()[1] if len(found) == 1 else ""
 
     def pools(self) -> frozenset[str]:
@@ -248,10 +251,6 @@ class RequestKeywords:
             f"SubmitPool: {text} is not a pool id" for text in texts if text and not _is_pool(text)
         ]
         return frozenset(filter(_is_pool, texts))
-
-    def literal_tags(self) -> frozenset[str]:
-        """The offered tags as they are written."""
-        return frozenset(self._texts("tags"))
 
     def node(self, facts: Facts, *, has_gpus: bool) -> dict[str, Any]:
         """The attributes of the resource that describe its node."""
@@ -353,9 +352,9 @@ def _build_resource(keywords: RequestKeywords, facts: Facts) -> Resource:
     whole_node = keywords.flag("whole_node")
     required = keywords.values("required_tags") or frozenset()
     offered: Values = None  # any tag
-    if not keywords.is_any("tags"):
-        named = keywords.values("tags") or frozenset()
-        offered = named | core_tags(processors or 0, whole_node=whole_node)
+    literal_tags = keywords.texts("tags")
+    if literal_tags is not None:
+        offered = frozenset(map(fold, literal_tags)) | core_tags(processors or 0, whole_node=whole_node)
     if (offered is None and required) or (offered is not None and not required <= offered):
         keywords.add_problem(
             keywords.spelling("required_tags"),
@@ -372,7 +371,7 @@ def _build_resource(keywords: RequestKeywords, facts: Facts) -> Resource:
         max_ram=keywords.whole_number("max_ram", 0, LARGEST),
         processors=processors,
         whole_node=whole_node,
-        literal_tags=None if offered is None else keywords.literal_tags(),
+        literal_tags=literal_tags,
         **keywords.node(facts, has_gpus=names["gpus"] > 0),
         **names,
     )
