@@ -1,10 +1,12 @@
-"""`./dev bench [NAME…] [--quick] [--against COMMIT] [--page]`."""
+"""`./dev bench [NAME…] [--quick] [--prototype DIRECTORY] [--against COMMIT] [--page]`."""
 
 import argparse
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
@@ -24,6 +26,7 @@ from benchmarks import (
     plots,
     pools,
     results,
+    spec,
     submit,
     targets,
     walks,
@@ -31,9 +34,11 @@ from benchmarks import (
 )
 from benchmarks.results import Result
 
-BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
+Run = Callable[..., Iterator[Result]]
+BENCHMARKS: Mapping[str, Run] = {
     "match": match.run,
     "growth": growth.run,
+    "spec": spec.run,
     "nothing": nothing.run,
     "submit": submit.run,
     "pools": pools.run,
@@ -47,7 +52,7 @@ BENCHMARKS: Mapping[str, Callable[..., Iterator[Result]]] = {
     "worst": worst.run,
 }
 #: What is counted, not measured, and is for developers alone: it has no section on the page of operators.
-COUNTS: Mapping[str, Callable[..., Iterator[Result]]] = {"walks": walks.run}
+COUNTS: Mapping[str, Run] = {"walks": walks.run}
 _ALL = {**BENCHMARKS, **COUNTS}
 
 
@@ -60,7 +65,8 @@ def main() -> int:
     if options.against:
         against.run(names, options.against, quick=options.quick, turns=options.turns)
     elif not options.page:
-        measured = {name: _measured(console, name, quick=options.quick) for name in names}
+        runs: Mapping[str, Run] = {**_ALL, "spec": partial(spec.run, prototype_tree=options.prototype)}
+        measured = {name: _measured(console, name, runs[name], quick=options.quick) for name in names}
         flaws = sum(_told(console, name, found) for name, found in measured.items())
         _judge([result for found in measured.values() for result in found], names)
     else:
@@ -73,6 +79,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_ALL)}; else all")
     parser.add_argument("--quick", action="store_true", help="smaller populations, fewer rounds")
+    parser.add_argument(
+        "--prototype",
+        metavar="DIRECTORY",
+        type=Path,
+        help="spec: a tree of poc-dirac-job-matchmaking, whose matcher is measured as well",
+    )
     parser.add_argument(
         "--against", metavar="COMMIT", help="measure the tree of a commit as well, in turns; print the ratios"
     )
@@ -88,12 +100,12 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _measured(console: Console, name: str, *, quick: bool) -> list[Result]:
+def _measured(console: Console, name: str, run: Run, *, quick: bool) -> list[Result]:
     """Run one, say what comes as it comes, and keep it."""
     found: list[Result] = []
     began = time.monotonic()
     with console.status(f"{name}…") as status:
-        for result in _ALL[name](quick=quick):
+        for result in run(quick=quick):
             found.append(result)
             console.print(" · ".join(f"{key} {value}" for key, value in result.values.items()))
             status.update(f"{name}: {len(found)} measured in {time.monotonic() - began:.0f} s…")

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import psycopg
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Engine, Table, text
 
+from taskqueue.db import database
 from taskqueue.schema.tables import attempts, job_log, jobs, waiting_jobs
 
 #: Copies that lie together, as jobs that were submitted together do.
@@ -49,6 +50,13 @@ def make(conn: Connection, wanted: Sequence[Wanted], *, running: bool = False, s
     _copy(conn, job_log, without="log_id")
     _copy(conn, attempts if running else waiting_jobs)
     conn.execute(text(_RENUMBER))
+
+
+def store(engine: Engine, wanted: Sequence[Wanted], *, running: bool = False) -> None:
+    """Copy jobs, however long it takes."""
+    with database.writing(engine) as conn:
+        conn.execute(text("SET LOCAL statement_timeout = 0"))
+        make(conn, wanted, running=running)
 
 
 def _bulks(wanted: Wanted) -> Iterator[_Bulk]:

@@ -62,9 +62,7 @@ def lead(engine: Engine, service: Service, *, finished: int, running: int) -> No
 
 def _copy(engine: Engine, originals: Sequence[int], each: int, *, has_attempts: bool = False) -> None:
     wanted = [Wanted(original=one, copies=each) for one in originals]
-    with database.writing(engine) as conn:
-        conn.execute(text("SET LOCAL statement_timeout = 0"))
-        copies.make(conn, wanted, running=has_attempts)
+    copies.store(engine, wanted, running=has_attempts)
 
 
 def _take(client: httpx.Client, pilot: mixed.Pilot) -> tuple[str, Mapping[str, Any]]:

@@ -4,11 +4,13 @@
 LHCb uses no tags; DiracX wants several hundred of them, so some classes here ask for one or two of 512.
 """
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
+from typing import Any
 
 from requirements.requirement_class import RequirementClass
 
@@ -156,31 +158,42 @@ def tree(*, limited: int = 0) -> str:
     Args:
         limited: Sites at which the jobs of a type are counted in every claim; the limit is never reached.
     """
-    lines = ["Resources:", "  Sites:"]
-    for site in SITES:
-        lines += [f"    {site}:", "      CEs:"]
-        mine = [queue for queue in queues() if queue["Site"] == site]
-        for ce in dict.fromkeys(str(queue["GridCE"]) for queue in mine):
-            lines += [f"        {ce}:", "          Queues:"]
-            lines += [
-                f"            {queue['Queue']}: {{CPUTime: {queue['CPUTime']}, MaxRAM: {queue['MaxRAM']}}}"
-                for queue in mine
-                if queue["GridCE"] == ce
-            ]
-    lines += [
-        "Operations:",
-        "  Defaults:",
-        "    Limits:",
-        "      {RequestsPerSecond: 1000000, PilotClaimsPerHour: 1000000,",
-        "       WaitingJobsPerOwner: 100000000, WaitingJobsPerVO: 100000000}",
-        f"    JobDescription: {{CPUTime: {{max: {max(CPU_TIMES)}}}}}",
-    ]
-    if limited:
-        lines += ["    JobScheduling:", "      RunningLimit:"]
-        lines += [f"        {site}: {{JobType: {{MCSimulation: 1000000}}}}" for site in SITES[:limited]]
-    lines += ["Registry:", f"  VO: {{{VO}: {{}}}}", "  Groups:"]
-    lines += [
-        f"    {group}: {{VO: {VO}, Properties: [NormalUser], JobShare: {share}}}"
+    stated = {
+        (str(queue["Site"]), str(queue["GridCE"]), str(queue["Queue"])): {
+            name: queue[name] for name in ("CPUTime", "MaxRAM")
+        }
+        for queue in queues()
+    }
+    limits = {site: {"JobType": {"MCSimulation": 1_000_000}} for site in SITES[:limited]}
+    return configuration(stated, limits)
+
+
+def configuration(
+    stated: Mapping[tuple[str, str, str], Mapping[str, object]], limits: Mapping[str, object]
+) -> str:
+    """The configuration of queues, by site, CE and name, and of the VO with its shares."""
+    sites: dict[str, Any] = {}
+    for (site, ce, queue), parameters in stated.items():
+        ces = sites.setdefault(site, {"CEs": {}})["CEs"]
+        ces.setdefault(ce, {"Queues": {}})["Queues"][queue] = parameters
+    groups = {
+        group: {"VO": VO, "Properties": ["NormalUser"], "JobShare": share}
         for (_, group), share in zip(OWNERS, SHARES, strict=True)
-    ]
-    return "\n".join(lines)
+    }
+    operations = {
+        "Limits": {
+            "RequestsPerSecond": 1_000_000,
+            "PilotClaimsPerHour": 1_000_000,
+            "WaitingJobsPerOwner": 100_000_000,
+            "WaitingJobsPerVO": 100_000_000,
+        },
+        "JobDescription": {"CPUTime": {"max": max(CPU_TIMES)}},
+        "JobScheduling": {"RunningLimit": limits},
+    }
+    return json.dumps(
+        {
+            "Resources": {"Sites": sites},
+            "Operations": {"Defaults": operations},
+            "Registry": {"VO": {VO: {}}, "Groups": groups},
+        }
+    )
