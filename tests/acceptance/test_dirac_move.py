@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from examples.servers.dirac_package import install
 from examples.servers.starting import free_port
 from tests.acceptance.test_dirac_door import JDL, PATIENCE, RESOURCE, RESOURCES, is_open
 from tests.support.dirac.clients import GenuineClients
-from tests.support.processes import PILOTAGE, Supervised
+from tests.support.installation import Installation
+from tests.support.processes import Supervised
 
 pytestmark = [pytest.mark.debian("dirac"), pytest.mark.timeout(1800)]
 
@@ -56,33 +57,18 @@ SITES = {
 
 
 @dataclass(frozen=True)
-class Installation:
-    """A door with its database."""
+class Door:
+    """A door of an installation."""
 
     url: str
     process: Supervised
-    environment: Mapping[str, str]
-
-    def command(self, *arguments: str) -> str:
-        """What a command of an operator prints."""
-        done = subprocess.run(
-            [str(PILOTAGE), *arguments],
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    installation: Installation
 
 
 @contextmanager
-def started(
-    name: str, directory: Path, arguments: Sequence[str], environment: Mapping[str, str], port: int
-) -> Iterator[Supervised]:
+def started(installation: Installation, name: str, *arguments: str, port: int) -> Iterator[Supervised]:
     """A process that answers at a port; its log has no unexpected errors in the end."""
-    process = Supervised(name, arguments, env=environment, log=directory / f"{name}.log")
-    process.start()
+    process = installation.start(name, *arguments)
     try:
         deadline = time.monotonic() + PATIENCE
         while not is_open(port):
@@ -98,7 +84,7 @@ def started(
 @contextmanager
 def opened(
     directory: Path, top: Path, resources: str, *more: str, database_url: str, **settings: str
-) -> Iterator[Installation]:
+) -> Iterator[Door]:
     """A door with certificates of `top`."""
     directory.mkdir()
     (directory / "resources.yaml").write_text(resources)
@@ -113,10 +99,11 @@ def opened(
         "PILOTAGE_DATABASE_URL": database_url,
         **settings,
     }
-    upgrade = [str(PILOTAGE), "db", "upgrade", *(more[:2] if "--first-job-id" in more else ())]
-    subprocess.run(upgrade, env={**os.environ, **environment}, check=True, capture_output=True)
-    with started("door", directory, arguments, environment, port) as process:
-        yield Installation(f"https://localhost:{port}", process, environment)
+    with ExitStack() as stack:
+        installation = Installation(directory, environment, stack)
+        installation.run("db", "upgrade", *(more[:2] if "--first-job-id" in more else ()))
+        process = stack.enter_context(started(installation, "door", *arguments, port=port))
+        yield Door(f"https://localhost:{port}", process, installation)
 
 
 @dataclass(frozen=True)
@@ -125,7 +112,7 @@ class Moving:
 
     authority: Authority
     directory: Path
-    here: Installation
+    here: Door
     there: subprocess.Popen[bytes]
     configuration_server: str  #: of the former installation
     clients: GenuineClients  #: of the door
@@ -270,14 +257,15 @@ def moving(database_url: str, tmp_path: Path) -> Iterator[Moving]:
 
 
 @pytest.fixture
-def operator(moving: Moving, tmp_path: Path) -> Iterator[Callable[..., str]]:
+def operator(moving: Moving) -> Iterator[Callable[..., str]]:
     """Commands of an operator, with a service."""
-    port = free_port()
-    environment = dict(moving.here.environment)
-    with started("serve", tmp_path, ["serve", "--port", str(port)], environment, port):
-        token = json.loads(moving.here.command("token", "--role", "operator", "--json"))["token"]
-        more = {"PILOTAGE_URL": f"http://127.0.0.1:{port}", "PILOTAGE_TOKEN": token}
-        yield Installation("", moving.here.process, {**environment, **more}).command
+    port, installation = free_port(), moving.here.installation
+    with started(installation, "serve", "serve", "--port", str(port), port=port):
+        access = {
+            "PILOTAGE_URL": f"http://127.0.0.1:{port}",
+            "PILOTAGE_TOKEN": installation.token("operator"),
+        }
+        yield lambda *arguments: installation.run(*arguments, **access)
 
 
 def test_one_vo_moves_jobs_of_both_run_and_it_goes_back(moving: Moving, operator: Callable[..., str]) -> None:

@@ -1,6 +1,5 @@
 """An upgrade without a stop: services of the last release and of this one share a database."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,36 +12,27 @@ import httpx
 import pytest
 
 from examples.servers.postgres import Postgres
-from examples.servers.starting import free_port, wait_until
+from examples.servers.starting import wait_until
 from taskqueue.db import database
 from tests.acceptance.campaign import site
 from tests.support import earlier_release, scope_counters
-from tests.support.processes import PILOTAGE, Supervised
-from tests.support.service import NO_AUTHORITIES
+from tests.support.installation import Installation
 
 EARLIER, THIS = "earlier", "this"
 OFFER = {"GridCE": "ce", "Queue": "q", "CPUTime": 100_000}
 
 
-@dataclass
-class Installation:
+@dataclass(frozen=True)
+class BothReleases:
     """A service of each release, on one home directory and one database, whose schema was upgraded."""
 
-    home: Path
-    environments: Mapping[str, Mapping[str, str]]  #: of the processes, by release
-    clients: dict[str, dict[str, httpx.Client]]  #: by release of the service, and role or site of a gateway
+    installation: Installation
+    programs: Mapping[str, Mapping[str, str]]  #: what the environment of the processes has more, by release
+    clients: Mapping[str, Mapping[str, httpx.Client]]  #: by release of the service, and user or site
 
     def run(self, release: str, *arguments: str) -> str:
         """A command of a release."""
-        done = subprocess.run(
-            [str(PILOTAGE), *arguments],
-            env={**os.environ, **self.environments[release]},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return self.installation.run(*arguments, **self.programs[release])
 
     def submit(self, release: str, number: int = 1, **description: object) -> list[int]:
         jobs = [{"Executable": "/bin/true", **description}] * number
@@ -74,50 +64,45 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def installation(
+def both(
     request: pytest.FixtureRequest,
     postgres: Postgres,
     program: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Installation]:
+) -> Iterator[BothReleases]:
     """One for all tests, which leave no job behind."""
     with ExitStack() as stack:
-        directory = tmp_path_factory.mktemp("installation")
-        yield _install(stack, directory, program, postgres if request.param == "postgresql" else None)
+        home = tmp_path_factory.mktemp("home")
+        url = _restore(stack, home, postgres if request.param == "postgresql" else None)
+        environment = {"PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": url}
+        yield _install(Installation(home, environment, stack), program)
 
 
-def _install(stack: ExitStack, tmp_path: Path, program: Path, postgres: Postgres | None) -> Installation:
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "resources.yaml").write_text(site.RESOURCES)
+def _restore(stack: ExitStack, home: Path, postgres: Postgres | None) -> str:
+    """A database with the schema of the earlier release."""
     if postgres is None:
-        url = f"sqlite:///{home / 'pilotage.db'}"
         earlier_release.restore_sqlite(home / "pilotage.db")
-    else:
-        url = postgres.url("earlier")
-        postgres.execute("CREATE DATABASE earlier")
-        stack.callback(postgres.execute, "DROP DATABASE earlier WITH (FORCE)")
-        earlier_release.restore_postgresql(postgres, "earlier")
-    both = {"PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": url}
-    environments = {THIS: both, EARLIER: {**both, "PYTHONPATH": str(program)}}
-    found = Installation(home=home, environments=environments, clients={})
-    found.run(THIS, "db", "upgrade")
+        return f"sqlite:///{home / 'pilotage.db'}"
+    postgres.execute("CREATE DATABASE earlier")
+    stack.callback(postgres.execute, "DROP DATABASE earlier WITH (FORCE)")
+    earlier_release.restore_postgresql(postgres, "earlier")
+    return postgres.url("earlier")
+
+
+def _install(installation: Installation, program: Path) -> BothReleases:
+    resources = installation.home / "resources.yaml"
+    resources.write_text(site.RESOURCES)
+    programs = {EARLIER: {"PYTHONPATH": str(program)}, THIS: {}}
+    clients: dict[str, dict[str, httpx.Client]] = {}
+    installation.run("db", "upgrade")
     # The configuration is stored by the earlier one, as it was there first.
-    for release in (EARLIER, THIS):
-        address = _start(stack, found, release)
-        found.clients[release] = {
-            who: stack.enter_context(
-                httpx.Client(
-                    base_url=f"{address}/api/v1",
-                    headers={"Authorization": f"Bearer {_mint(found, release, who)}"},
-                    trust_env=False,
-                    verify=NO_AUTHORITIES,
-                    timeout=300,
-                )
-            )
+    for release, own in programs.items():
+        url = installation.serve(release, "--resources", str(resources), **own)
+        clients[release] = {
+            who: installation.client(url, _mint(installation, who, own))
             for who in ("user", site.PLAIN, site.LIMITED)
         }
-    return found
+    return BothReleases(installation, programs, clients)
 
 
 def _locate_program(environment: Mapping[str, str]) -> Path:
@@ -126,81 +111,55 @@ def _locate_program(environment: Mapping[str, str]) -> Path:
     return Path(subprocess.check_output(where, env={**os.environ, **environment}, text=True).strip())
 
 
-def _start(stack: ExitStack, installation: Installation, release: str) -> str:
-    port = free_port()
-    resources = installation.home / "resources.yaml"
-    service = Supervised(
-        release,
-        ["serve", "--port", str(port), "--resources", str(resources)],
-        env=installation.environments[release],
-        log=installation.home / f"{release}.log",
-    )
-    service.start()
-    stack.callback(service.stop)
-    address = f"http://127.0.0.1:{port}"
-
-    def is_ready() -> bool:
-        assert service.is_running, service.log.read_text()
-        try:
-            answer = httpx.get(f"{address}/readyz", trust_env=False, timeout=5, verify=NO_AUTHORITIES)
-        except httpx.TransportError:
-            return False
-        return answer.status_code == 200
-
-    wait_until(is_ready)
-    return address
-
-
-def _mint(installation: Installation, release: str, who: str) -> str:
+def _mint(installation: Installation, who: str, program: Mapping[str, str]) -> str:
     rights = ["user"] if who == "user" else ["gateway", "--site", who]
-    made = installation.run(release, "token", "--vo", site.VO, "--json", "--role", *rights)
-    return str(json.loads(made)["token"])
+    return installation.token(*rights, "--vo", site.VO, **program)
 
 
-def test_jobs_go_through_services_of_both_releases(installation: Installation) -> None:
+def test_jobs_go_through_services_of_both_releases(both: BothReleases) -> None:
     """Each step of a job's life at the other release than the step before it."""
     for first, second in ((EARLIER, THIS), (THIS, EARLIER)):
-        [submitted] = installation.submit(first)
-        given, lease = _expect(installation.request_job(second))
+        [submitted] = both.submit(first)
+        given, lease = _expect(both.request_job(second))
         assert given == submitted
-        installation.report(first, lease, "start")
-        installation.report(second, lease, "heartbeat", progress="half")
-        installation.run(first, "agent", "all", "--once")
-        installation.report(first, lease, "finish", exit_code=0, status="Done", minor_status="")
-        installation.run(second, "agent", "all", "--once")
-        assert [installation.status(each, submitted) for each in (EARLIER, THIS)] == ["Done", "Done"]
+        both.report(first, lease, "start")
+        both.report(second, lease, "heartbeat", progress="half")
+        both.run(first, "agent", "all", "--once")
+        both.report(first, lease, "finish", exit_code=0, status="Done", minor_status="")
+        both.run(second, "agent", "all", "--once")
+        assert [both.status(each, submitted) for each in (EARLIER, THIS)] == ["Done", "Done"]
 
 
 def test_a_job_that_an_earlier_service_handed_out_is_given_back_to_this_one(
-    installation: Installation,
+    both: BothReleases,
 ) -> None:
-    [submitted] = installation.submit(EARLIER)
-    _, lease = _expect(installation.request_job(EARLIER))
-    installation.report(THIS, lease, "release", reason="the pilot ends")
-    assert installation.status(EARLIER, submitted) == "Waiting"
-    again, lease = _expect(installation.request_job(THIS))
+    [submitted] = both.submit(EARLIER)
+    _, lease = _expect(both.request_job(EARLIER))
+    both.report(THIS, lease, "release", reason="the pilot ends")
+    assert both.status(EARLIER, submitted) == "Waiting"
+    again, lease = _expect(both.request_job(THIS))
     assert again == submitted
-    installation.report(EARLIER, lease, "start")
-    installation.report(EARLIER, lease, "finish", exit_code=3, status="Failed", minor_status="exit 3")
-    assert installation.status(THIS, submitted) == "Failed"
+    both.report(EARLIER, lease, "start")
+    both.report(EARLIER, lease, "finish", exit_code=3, status="Failed", minor_status="exit 3")
+    assert both.status(THIS, submitted) == "Failed"
 
 
-def test_services_of_both_releases_hold_one_limit_together(installation: Installation) -> None:
-    installation.submit(THIS, site.MOST + 2, JobType=site.KIND, Site=site.LIMITED)
+def test_services_of_both_releases_hold_one_limit_together(both: BothReleases) -> None:
+    both.submit(THIS, site.MOST + 2, JobType=site.KIND, Site=site.LIMITED)
     leases: list[str] = []
     for release in ((EARLIER, THIS) * site.MOST)[: site.MOST]:
-        _, lease = wait_until(lambda at=release: installation.request_job(at, site.LIMITED))  # type: ignore[misc]
+        _, lease = wait_until(lambda at=release: both.request_job(at, site.LIMITED))  # type: ignore[misc]
         leases.append(lease)
-    assert [installation.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
+    assert [both.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
     for first, second in ((EARLIER, THIS), (THIS, EARLIER)):  # what ends at one makes room at the other
-        _end(installation, first, leases.pop())
-        _, lease = wait_until(lambda at=second: installation.request_job(at, site.LIMITED))  # type: ignore[misc]
+        _end(both, first, leases.pop())
+        _, lease = wait_until(lambda at=second: both.request_job(at, site.LIMITED))  # type: ignore[misc]
         leases.append(lease)
-        assert [installation.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
-    engine = database.connect(installation.environments[THIS]["PILOTAGE_DATABASE_URL"])
+        assert [both.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
+    engine = database.connect(both.installation.environment["PILOTAGE_DATABASE_URL"])
     assert scope_counters.agree(engine)
     for lease in leases:
-        _end(installation, EARLIER, lease)
+        _end(both, EARLIER, lease)
     assert scope_counters.agree(engine)
     engine.dispose()
 
@@ -210,8 +169,6 @@ def _expect(match: tuple[int, str] | None) -> tuple[int, str]:
     return match
 
 
-def _end(installation: Installation, release: str, lease: str) -> None:
-    installation.report(release, lease, "start", at=site.LIMITED)
-    installation.report(
-        release, lease, "finish", at=site.LIMITED, exit_code=0, status="Done", minor_status=""
-    )
+def _end(both: BothReleases, release: str, lease: str) -> None:
+    both.report(release, lease, "start", at=site.LIMITED)
+    both.report(release, lease, "finish", at=site.LIMITED, exit_code=0, status="Done", minor_status="")

@@ -1,9 +1,8 @@
 """No log, no answer and no message of a command shows a secret, at the level that says most."""
 
-import contextlib
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,8 +17,7 @@ from pilotage.service.auth import keys
 from pilotage.service.auth.callers import grant
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.services import utc_now
-from tests.support import wait
-from tests.support.processes import PILOTAGE
+from tests.support.installation import Installation
 from tests.support.routes_by_role import QUEUE, TOKENS
 
 DATABASE_PASSWORD = "db-horse-battery-staple"
@@ -32,13 +30,16 @@ Registry: {VO: {cms: {}}, Groups: {cms_user: {VO: cms}}}
 
 
 @dataclass
-class Installation:
-    """A service with a PostgreSQL and a Redis that have passwords; all that was said is in `said`."""
+class Conversation:
+    """With a service whose PostgreSQL and Redis have passwords; all that was said is in `said`."""
 
     home: Path
-    environment: dict[str, str]
     url: str
-    said: list[str]
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def log(self) -> str:
+        return (self.home / "service.log").read_text()
 
     def token(self, role: str, **wishes: Any) -> str:
         tokens = Tokens(keys.load(self.home / "signing-key.pem"))
@@ -52,11 +53,12 @@ class Installation:
 
 
 @pytest.fixture(scope="module")
-def installation(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def conversation(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversation]:
     home = tmp_path_factory.mktemp("home")
     (home / "grid.yaml").write_text(GRID)
-    with postgres.fresh() as plain:
-        url = make_url(plain).set(password=DATABASE_PASSWORD).render_as_string(hide_password=False)
+    with ExitStack() as stack:
+        plain = make_url(stack.enter_context(postgres.fresh()))
+        url = plain.set(password=DATABASE_PASSWORD).render_as_string(hide_password=False)
         environment = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(home),
@@ -66,61 +68,40 @@ def installation(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -
             "PILOTAGE_REDIS_URL": f"redis://worker:{REDIS_PASSWORD}@127.0.0.1:9/0",
             "PILOTAGE_LOG_LEVEL": "debug",
         }
-        made = Installation(home, environment, "", [])
         engine.upgrade_schema(url)
-        log = home / "service.log"
-        with log.open("wb") as stream:
-            words = ["serve", "--port", "0", "--resources", str(home / "grid.yaml"), "--json"]
-            process = subprocess.Popen([PILOTAGE, *words], env=environment, stdout=stream, stderr=stream)
-        with process:
-            try:
-                made.url = _ready(log, process)
-                yield made
-            finally:
-                process.terminate()
+        installation = Installation(home, environment, stack)
+        yield Conversation(
+            home, installation.serve("service", "--resources", str(home / "grid.yaml"), "--json")
+        )
 
 
-def _ready(log: Path, process: "subprocess.Popen[bytes]") -> str:
-    """The service's address, once it answers."""
-
-    def is_ready() -> bool:
-        assert process.poll() is None, log.read_text()
-        said = log.read_text().partition("pilotage serves ")[2].split()
-        with contextlib.suppress(httpx.TransportError):
-            return bool(said) and httpx.get(f"{said[0]}/readyz", trust_env=False, timeout=300).is_success
-        return False
-
-    wait.until(is_ready)
-    return log.read_text().partition("pilotage serves ")[2].split()[0]
-
-
-def test_nothing_that_is_said_shows_a_secret(installation: Installation):
+def test_nothing_that_is_said_shows_a_secret(conversation: Conversation):
     secrets = [DATABASE_PASSWORD, REDIS_PASSWORD, LINK]
     for role, wishes in TOKENS.items():
-        token = installation.token(role, **wishes)
+        token = conversation.token(role, **wishes)
         secrets.append(token)
         for path in ("/api/v1/jobs", "/api/v1/nowhere", "/metrics", "/api/v1/config"):
-            installation.ask("GET", path, token)
-        installation.ask("GET", "/api/v1/jobs", token + "x")
-        installation.ask("POST", "/api/v1/tokens/revoke", token, json={"token": "nonsense"})
-    secrets += _of_a_pilot(installation)
-    _strangers(installation)
-    said = [*installation.said, (installation.home / "service.log").read_text()]
+            conversation.ask("GET", path, token)
+        conversation.ask("GET", "/api/v1/jobs", token + "x")
+        conversation.ask("POST", "/api/v1/tokens/revoke", token, json={"token": "nonsense"})
+    secrets += _of_a_pilot(conversation)
+    _strangers(conversation)
+    said = [*conversation.said, conversation.log]
     assert '"GET' in said[-1], "the log says nothing of requests: the test would see nothing"
     shown = {secret for secret in secrets for text in said if secret in text}
     assert not shown
 
 
-def _of_a_pilot(installation: Installation) -> list[str]:
+def _of_a_pilot(conversation: Conversation) -> list[str]:
     """A pilot's secret, exchanged, shown a second time, and wrong ones."""
-    director = installation.token("director", vo="cms", site="LCG.A.org")
+    director = conversation.token("director", vo="cms", site="LCG.A.org")
     body = {"stamp": "s1", "queue": QUEUE, "secret": True}
     headers = {"Authorization": f"Bearer {director}"}
     registered = httpx.post(
-        f"{installation.url}/api/v1/pilots", json=body, headers=headers, trust_env=False, timeout=300
+        f"{conversation.url}/api/v1/pilots", json=body, headers=headers, trust_env=False, timeout=300
     )
     secret = registered.json()["secret"]
-    exchange = f"{installation.url}/api/v1/pilots/s1/token"
+    exchange = f"{conversation.url}/api/v1/pilots/s1/token"
     for shown in (secret, secret, "wrong" + secret):
         answer = httpx.post(
             exchange,
@@ -132,9 +113,9 @@ def _of_a_pilot(installation: Installation) -> list[str]:
         if answer.is_success:
             token = answer.json()["token"]
         else:
-            installation.said.append(answer.text)
+            conversation.said.append(answer.text)
     renewed = httpx.post(
-        f"{installation.url}/api/v1/tokens/renew",
+        f"{conversation.url}/api/v1/tokens/renew",
         headers={"Authorization": f"Bearer {token}"},
         trust_env=False,
         timeout=300,
@@ -142,11 +123,11 @@ def _of_a_pilot(installation: Installation) -> list[str]:
     return [director, secret, token, renewed]
 
 
-def _strangers(installation: Installation) -> None:
+def _strangers(conversation: Conversation) -> None:
     """What browsers bring in the query of a page: links and codes that are good once."""
     for path in (f"/login/link?secret={LINK}", f"/login/callback?code={LINK}&state={LINK}", f"/?a={LINK}"):
-        answer = httpx.get(installation.url + path, trust_env=False, timeout=300)
-        installation.said.append(answer.text)
+        answer = httpx.get(conversation.url + path, trust_env=False, timeout=300)
+        conversation.said.append(answer.text)
 
 
 WRONG = [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.nightly.model import configuration, jobs, writing
-from tests.nightly.model.harness import OPERATIONS, PATIENCE, REGISTRY, VOS, Answer, Installation
+from tests.nightly.model.harness import OPERATIONS, PATIENCE, REGISTRY, VOS, Answer, Requests
 from tests.nightly.model.jobs import Attempt, Job, Resource
 from tests.nightly.model.world import World
 
@@ -33,7 +33,7 @@ class Difference(AssertionError):
 class Machine:
     """One run of commands against an installation, from a configuration of its own."""
 
-    def __init__(self, installed: Installation, pools: dict[Any, str], *, patience: float = PATIENCE) -> None:
+    def __init__(self, installed: Requests, pools: dict[Any, str], *, patience: float = PATIENCE) -> None:
         """Begin with sites of new names.
 
         Args:

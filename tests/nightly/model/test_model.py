@@ -20,7 +20,7 @@ import pytest
 from examples.servers.postgres import Postgres
 from tests.nightly.model import harness
 from tests.nightly.model.commands import Drawing
-from tests.nightly.model.harness import Installation
+from tests.nightly.model.harness import Requests
 from tests.nightly.model.machine import Command, Difference, Machine
 
 #: Runs on each database, and commands of each: about a minute on an idle machine. Their number is
@@ -34,13 +34,13 @@ _SHORT_PATIENCE = 10
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def installed(request: pytest.FixtureRequest, short_directory: Path) -> Iterator[Installation]:
+def installed(request: pytest.FixtureRequest, short_directory: Path) -> Iterator[Requests]:
     postgres: Postgres | None = None
     if request.param == "postgresql":
         postgres = request.getfixturevalue("postgres")
     directory = Path(tempfile.mkdtemp(prefix="model-", dir=short_directory))
-    with harness.installation(directory, postgres) as services:
-        yield services
+    with harness.services(directory, postgres) as requests:
+        yield requests
 
 
 def _minutes() -> float:
@@ -49,7 +49,7 @@ def _minutes() -> float:
 
 
 @pytest.mark.timeout(max(1800, 120 * _minutes() + 1800))
-def test_the_service_does_what_the_model_says(installed: Installation) -> None:
+def test_the_service_does_what_the_model_says(installed: Requests) -> None:
     seed = os.environ.get("PILOTAGE_MODEL_SEED", "1")
     repeated = os.environ.get("PILOTAGE_MODEL_REPEAT")
     if repeated:
@@ -72,7 +72,7 @@ def test_the_service_does_what_the_model_says(installed: Installation) -> None:
 
 
 def _difference(
-    installed: Installation,
+    installed: Requests,
     commands: list[Command],
     pools: dict[Any, str],
     done: Counter[str],
@@ -94,7 +94,7 @@ def _difference(
 
 
 def _shrink(
-    installed: Installation, commands: list[Command], pools: dict[Any, str], difference: str
+    installed: Requests, commands: list[Command], pools: dict[Any, str], difference: str
 ) -> tuple[list[Command], str]:
     """Leave out commands, fewer at a time, as long as something differs: the shortest list found."""
     deadline = time.monotonic() + _SHRINKING
