@@ -104,17 +104,6 @@ ALL_FILLED: Final = 50_000_000
 
 #: Bytes of one sandbox that a client of DIRAC sends in a form, as DIRAC's own store has it.
 DIRAC_SANDBOX: Final = 10 << 20
-#: Requests with such sandboxes that one process has in memory at once, of all, of one VO and of one DN.
-DIRAC_SANDBOXES: Final = 8
-DIRAC_SANDBOXES_OF_VO: Final = 6
-DIRAC_SANDBOXES_OF_ONE: Final = 4
-#: Calls of clients of DIRAC of one VO that one process has in its threads at once, of four times as many.
-DIRAC_CALLS_OF_VO: Final = 10
-#: Bytes of forms that one process has in memory at once, of all, of one VO and of one DN: more than the
-#: sandboxes above.
-DIRAC_FORMS: Final = 256 << 20
-DIRAC_FORMS_OF_VO: Final = 128 << 20
-DIRAC_FORMS_OF_ONE: Final = 80 << 20
 #: Pilots that a client of DIRAC registers, and reads, in one call.
 DIRAC_PILOTS: Final = 100
 DIRAC_PILOTS_READ: Final = 10_000
@@ -143,29 +132,10 @@ DIRAC_RECORDS: Final = 100_000
 #: Changes of the minor or application status in one report of a DIRAC client that count: the last ones.
 DIRAC_NOTES: Final = 50
 
-#: Requests that one process of the service works on in threads at once, of all and of one VO: fewer than its
-#: connections to the database, and few for the one interpreter that they share.
-REQUESTS_AT_WORK: Final = 8
-REQUESTS_AT_WORK_OF_VO: Final = 5
-#: The same of requests that may take up to a second of processor time, such as explanations and previews.
-EXPENSIVE_AT_WORK: Final = 3
-EXPENSIVE_AT_WORK_OF_VO: Final = 2
-
-#: Uploads of one kind, sandboxes or outputs, that one process receives at once: of all, of one VO, of outputs
-#: of one site, and of one subject, of which some more wait.
-UPLOADS: Final = 64
-UPLOADS_OF_VO: Final = 32
-UPLOADS_OF_SITE: Final = 16
-UPLOADS_OF_ONE: Final = 4
-UPLOADS_WAITING: Final = 100
 #: Pools in one page of the pools of queues, by default and at most.
 QUEUE_POOLS: Final = 20_000
-#: Bytes of answers that one process has in memory until they are sent, of all, of one VO and of one caller,
-#: above which further requests are refused; bytes that are passed to a connection at a time, and those of a
-#: short answer, which may wait in a connection uncounted.
-ANSWERS: Final = 256 << 20
-ANSWERS_OF_VO: Final = 128 << 20
-ANSWERS_OF_ONE: Final = 32 << 20
+#: Bytes of answers that are passed to a connection at a time, and those of a short one, which may wait in a
+#: connection uncounted.
 ANSWER_PIECE: Final = 64 << 10
 SHORT_ANSWER: Final = 16 << 10
 #: Bytes a second at which bodies have to come, and answers to be read, and the seconds that a client may let
@@ -214,7 +184,3 @@ FORMER_VALUES: Final = 3_000_000
 #: Seconds for a connection to one of their URLs, and those in which the others are tried before it.
 FORMER_CONNECT_SECONDS: Final = 5.0
 FORMER_DEAD_SECONDS: Final = 60.0
-#: Such calls at once in one process: of all, of one VO, and of one DN at one address.
-FORMER_CALLS: Final = 200
-FORMER_CALLS_OF_VO: Final = 50
-FORMER_CALLS_OF_ONE: Final = 8

@@ -151,12 +151,11 @@ class HotRoutes:
         caller = await routing.authorize(request, parts, route.rules)
         routing.check_texts(request)
         content = await request.read(routing.limit_body(parts, route.rules, caller))
-        known = self._known_jobs.find(content) if route.is_for_jobs else None
+        access.require_room(request.scope, parts)
+        is_json = routing.is_json(access.read_header(request, b"content-type"))
+        known = self._known_jobs.find(content) if route.is_for_jobs and is_json else None
         if known is None:
             await request.parse()
-        access.require_room(request.scope, parts)
-        if content:
-            routing.require_json(request)
         found = route.check(request, known or request.content, is_known=known is not None)
         if not route.is_for_jobs:
             report: BaseModel = await route.endpoint(parts=parts, caller=caller, **found)

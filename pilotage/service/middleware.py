@@ -5,7 +5,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pilotage.service.auth import access
-from pilotage.service.auth.rate_limits import ByteLimiter
+from pilotage.service.auth.rate_limits import Limiter
 from pilotage.service.metrics import Metrics
 
 _UNKNOWN = "unknown"
@@ -103,7 +103,7 @@ def sending(scope: Scope, send: Send) -> Send:
 class CountedAnswers:
     """Count the bytes of each answer for its caller until the server has sent them."""
 
-    def __init__(self, app: ASGIApp, answers: ByteLimiter) -> None:
+    def __init__(self, app: ASGIApp, answers: Limiter) -> None:
         self._app = app
         self._answers = answers
 

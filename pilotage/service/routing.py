@@ -184,20 +184,19 @@ class StrictRequest(Request):
         self._body = b"".join(chunks) if len(chunks) > 1 else chunks[0]
         return self._body
 
-    async def load(self, limit: int) -> None:
-        """Read the whole body and parse it; errors as for `read` and `parse`."""
-        await self.read(limit)
-        await self.parse()
-
     async def parse(self) -> None:
-        """Parse the body that was read."""
+        """Parse the body that was read; `InvalidRequest` also if it is of another type by its header."""
+        if self._body and not is_json(stated := access.read_header(self, b"content-type")):
+            raise _invalid(
+                f"is of the type {stated!r:.100}, allowed is JSON: send Content-Type: application/json"
+            )
         if len(self._body) > AT_ONCE:
             self.content = await anyio.to_thread.run_sync(parse, self._body)
         elif self._body:
             self.content = parse(self._body)
 
     async def json(self) -> Any:
-        """The value parsed by `load`."""
+        """The value parsed by `parse`."""
         return self.content
 
     @property
@@ -207,7 +206,7 @@ class StrictRequest(Request):
 
     @property
     def whole(self) -> bytes:
-        """The bytes read by `load`."""
+        """The bytes read by `read`."""
         return self._body
 
 
@@ -242,11 +241,13 @@ def limit_text(parts: Services, caller: Caller) -> int:
 class GuardedRoute(APIRoute):
     """A route with checks before its handler, which is repeated after a conflict with another transaction.
 
-    Only handlers that run in a thread are: those of the event loop read the body themselves, or wait for the
-    claimer, which retries by itself.
+    A class of routes states in `admit` who may send requests, and in `read` what is read of their bodies.
+    Only handlers that run in a thread are repeated, and need places: those of the event loop read the body
+    themselves, or wait for the claimer, which retries by itself.
     """
 
     is_alone = False  #: whether unread answers of others are no reason to refuse a request
+    takes_json = True  #: whether a body is JSON; else it is a form
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
         again = endpoint if inspect.iscoroutinefunction(endpoint) else database.retry_on_conflict(endpoint)
@@ -257,26 +258,45 @@ class GuardedRoute(APIRoute):
         """The handler with `guard` around it."""
         handle = super().get_route_handler()
 
-        async def handle_if_room(request: Request) -> Response:
-            # With the places that it needs: of those that wait for places all would pass.
-            access.require_room(request.scope, request.app.state.parts, is_alone=self.is_alone)
-            if self.body_field is not None and await request.body():
-                require_json(request)
-            return await handle(request)
-
         async def guarded(request: Request) -> Response:
             strict = StrictRequest(request.scope, request.receive)
-            return await self.guard(strict, request.app.state.parts, handle_if_room)
+            return await self.guard(strict, request.app.state.parts, handle)
 
         return guarded
 
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
-        """Check a request, read what is allowed of its body, and handle it."""
+        """Check a request, read what is allowed of its body, and handle it in the places that it needs."""
+        caller = await self.admit(request, parts)
+        check_texts(request)
+        # Before the body is read: bodies of waiting requests would fill the memory.
+        async with self._take_place(parts, request, caller):
+            await self.read(request, parts)
+            # After that: slow senders must not take the places of others.
+            async with self.take_turn(parts, caller):
+                # With the places that it needs: of those that wait for places all would pass.
+                access.require_room(request.scope, parts, is_alone=self.is_alone)
+                if self.takes_json and self.body_field is not None:
+                    await request.parse()
+                return await handle(request)
+
+    async def admit(self, request: StrictRequest, parts: Services) -> Caller | None:
+        """Check and count who sends a request; None: a stranger, who counts by the address."""
         raise NotImplementedError
 
-    def take_place(self, parts: Services, subject: str) -> AbstractAsyncContextManager[None]:
-        """Hold one of the subject's places at work while a thread is used."""
-        return parts.work.place(subject) if self._uses_thread else nullcontext()
+    async def read(self, request: StrictRequest, parts: Services) -> None:
+        """Read what is allowed of the body of an admitted request."""
+
+    def _take_place(
+        self, parts: Services, request: Request, caller: Caller | None
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold one of the caller's places at work while a thread is used."""
+        if not self._uses_thread or (caller is not None and caller.is_operator):
+            return nullcontext()
+        return parts.work.place(*access.find_holder(request.scope))
+
+    def take_turn(self, parts: Services, caller: Caller | None) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        """Hold one of the places of all callers, if the route has such."""
+        return nullcontext()
 
 
 class RoleRoute(GuardedRoute):
@@ -286,9 +306,9 @@ class RoleRoute(GuardedRoute):
         self.rules = access.rules_of(endpoint)
         super().__init__(path, endpoint, **about)
 
-    def take_turn(self, parts: Services, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Hold one of the places of all callers while a thread is used; not while a body comes in."""
-        if not self._uses_thread or caller.is_operator:
+    def take_turn(self, parts: Services, caller: Caller | None) -> AbstractAsyncContextManager[None]:
+        """Hold one of the places of all callers while a thread is used."""
+        if not self._uses_thread or caller is None or caller.is_operator:
             return nullcontext()
         turns = parts.expensive_turns if self.rules.is_expensive else parts.turns
         return turns.place(caller.tenant, caller.subject)
@@ -297,19 +317,14 @@ class RoleRoute(GuardedRoute):
 class ApiRoute(RoleRoute):
     """A route of `/api/v1`: authenticates and authorizes before the body is read."""
 
-    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
-        """Check token, role, rate and texts."""
-        caller = await authorize(request, parts, self.rules)
-        # Before the body is read: bodies of waiting requests would fill the memory.
-        place = nullcontext() if caller.is_operator else self.take_place(parts, caller.subject)
-        async with place:
-            check_texts(request)
-            if self.body_field is not None:
-                await request.read(limit_body(parts, self.rules, caller))
-            async with self.take_turn(parts, caller):
-                if self.body_field is not None:
-                    await request.parse()
-                return await handle(request)
+    async def admit(self, request: StrictRequest, parts: Services) -> Caller:
+        """Check token, role and rate."""
+        return await authorize(request, parts, self.rules)
+
+    async def read(self, request: StrictRequest, parts: Services) -> None:
+        """Read the body, if the handler has one."""
+        if self.body_field is not None:
+            await request.read(limit_body(parts, self.rules, request.state.token.caller))
 
 
 class SecretRoute(GuardedRoute):
@@ -321,35 +336,35 @@ class SecretRoute(GuardedRoute):
     is_alone = True
 
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
-        """Check rate and texts, and count a wrong secret."""
-        request.state.secret = access.bearer(request)
-        check_texts(request)
-        # Without a stamp by the secret itself: a wrong one of another command line refuses no others.
-        stamp = str(request.path_params.get("stamp") or _digest(request.state.secret))[:_LONGEST_STAMP]
-        access.admit_secret(request, parts, stamp)
-        await request.load(_STRANGERS_JSON)
+        """Count a wrong secret."""
         try:
-            async with self.take_place(parts, access.name_anonymous(request)):
-                return await handle(request)
+            return await super().guard(request, parts, handle)
         except NotAuthenticated:
-            access.count_wrong_secret(request, parts, stamp)
+            if (stamp := getattr(request.state, "stamp", None)) is not None:
+                access.count_wrong_secret(request, parts, stamp)
             raise
 
-
-def _digest(secret: str) -> str:
-    return sha256(secret.encode()).hexdigest()
+    async def admit(self, request: StrictRequest, parts: Services) -> None:
+        """Check the rate, and read the body."""
+        secret = request.state.secret = access.bearer(request)
+        # Without a stamp by the secret itself: a wrong one of another command line refuses no others.
+        stamp = str(request.path_params.get("stamp") or _digest(secret))[:_LONGEST_STAMP]
+        access.admit_secret(request, parts, stamp)
+        request.state.stamp = stamp
+        await request.read(_STRANGERS_JSON)
 
 
 class AnonymousRoute(GuardedRoute):
     """A route of `/api/v1` without any authentication; requests are limited by address."""
 
-    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
-        """Check rate and texts."""
+    async def admit(self, request: StrictRequest, parts: Services) -> None:
+        """Check the rate, and read the body, which is small."""
         access.limit_anonymous(request, parts)
-        check_texts(request)
-        await request.load(_STRANGERS_JSON)
-        async with self.take_place(parts, access.name_anonymous(request)):
-            return await handle(request)
+        await request.read(_STRANGERS_JSON)
+
+
+def _digest(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
 
 
 def refuse_by_length(request: Request, limit: int) -> None:
@@ -369,14 +384,6 @@ def is_json(stated: str | None) -> bool:
     return message.get_content_maintype() == "application" and (
         subtype == "json" or subtype.endswith("+json")
     )
-
-
-def require_json(request: Request) -> None:
-    """Reject a body that is of another type by its header."""
-    if not is_json(stated := access.read_header(request, b"content-type")):
-        raise _invalid(
-            f"is of the type {stated!r:.100}, allowed is JSON: send Content-Type: application/json"
-        )
 
 
 def check_texts(request: Request) -> None:

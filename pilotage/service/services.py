@@ -9,16 +9,16 @@ from typing import Final
 from sqlalchemy import Engine
 
 from cs_config.cache import Cache, CountCache
-from cs_config.options import bounds
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from matcher.wait_cause_recorder import WaitCauseRecorder
 from pilotage.service.advice import Advisor
+from pilotage.service.auth import rate_limits
 from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.pilot_binding import PilotPlaces
-from pilotage.service.auth.rate_limits import ByteLimiter, RateLimiter, SharedPlaces, WorkLimiter
+from pilotage.service.auth.rate_limits import Limiter, RateLimiter
 from pilotage.service.auth.tokens import RevokedTokens, Tokens
 from pilotage.service.job_events import JobEvents
 from pilotage.service.lease_reports import LeaseReports
@@ -65,9 +65,6 @@ class ServiceLimits:
     longest_request_timeout: float = 60.0  #: seconds
     burst_seconds: float = 10.0  #: a caller may use this many seconds of its rate at once, after a pause
     strangers_per_second: float = 10.0  #: requests without a token from one address, at most
-    requests_at_work: int = 8  #: of one caller, in threads
-    requests_waiting: int = 100  #: of one caller, for these
-    sign_ins_at_work: int = 4  #: that wait for one issuer, in threads
     streams: int = 1_000  #: of events, of all callers; of one VO as many as are left free
     streams_of_caller: int = 20
     stream_seconds: float = 300.0  #: after which a client continues in a new one, with its token checked anew
@@ -92,6 +89,12 @@ class Services:
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted
     rates: RateLimiter = field(default_factory=RateLimiter)
+    #: Requests in threads, of each caller and of all; those that wait for an issuer; answers until sent.
+    work: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.AT_WORK))
+    turns: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.TURNS))
+    expensive_turns: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.EXPENSIVE_TURNS))
+    sign_ins: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.SIGN_INS))
+    answers: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.ANSWERS))
     waiting: CountCache[Sequence[WaitingClass]] = field(default_factory=lambda: CountCache(_waiting))
     summaries: CountCache[JobSummary] = field(default_factory=lambda: CountCache(_count_jobs))
     advisor: Advisor = field(default_factory=Advisor)
@@ -104,11 +107,6 @@ class Services:
     wait_causes: WaitCauseRecorder = field(init=False)
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
-    work: WorkLimiter = field(init=False)
-    sign_ins: WorkLimiter = field(init=False)
-    turns: SharedPlaces = field(init=False)  #: of requests in threads
-    expensive_turns: SharedPlaces = field(init=False)  #: of expensive ones
-    answers: ByteLimiter = field(init=False)  #: that are not sent yet
     job_events: JobEvents = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,21 +116,6 @@ class Services:
         object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))
-        work = WorkLimiter(at_work=self.limits.requests_at_work, waiting=self.limits.requests_waiting)
-        object.__setattr__(self, "work", work)
-        sign_ins = WorkLimiter(at_work=self.limits.sign_ins_at_work, waiting=self.limits.requests_waiting)
-        object.__setattr__(self, "sign_ins", sign_ins)
-        turns = SharedPlaces(at_work=bounds.REQUESTS_AT_WORK, of_vo=bounds.REQUESTS_AT_WORK_OF_VO)
-        object.__setattr__(self, "turns", turns)
-        expensive = SharedPlaces(at_work=bounds.EXPENSIVE_AT_WORK, of_vo=bounds.EXPENSIVE_AT_WORK_OF_VO)
-        object.__setattr__(self, "expensive_turns", expensive)
-        answers = ByteLimiter(
-            "unread answers",
-            of_all=bounds.ANSWERS,
-            of_vo=bounds.ANSWERS_OF_VO,
-            of_one=bounds.ANSWERS_OF_ONE,
-        )
-        object.__setattr__(self, "answers", answers)
         events = JobEvents(
             self.engine,
             most=self.limits.streams,

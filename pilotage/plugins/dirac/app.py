@@ -4,11 +4,10 @@ A call that is refused is answered 200 with a result that is not OK. Clients tak
 for an unknown method; after any other status they try the next URL of the service.
 """
 
-import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -16,7 +15,6 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
-from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.plugins.dirac import (
     configuration_server,
@@ -35,12 +33,12 @@ from pilotage.plugins.dirac import (
     sandbox_store,
 )
 from pilotage.plugins.dirac.configuration_server import ConfigurationFile
+from pilotage.plugins.dirac.door_guard import DoorGuard
 from pilotage.plugins.dirac.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
 from pilotage.plugins.dirac.jencode import Form, Result
 from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall, Identity, Method
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
-from pilotage.service.auth.rate_limits import ByteLimiter, WorkLimiter
 from pilotage.service.error_statuses import status_of
 from pilotage.service.http_errors import NotAuthenticated
 from pilotage.service.middleware import CountedAnswers
@@ -94,23 +92,6 @@ _LONGEST: Final[Mapping[str, int]] = {
 #: Statuses of refusals that are not answered as a result: no access, busy, away.
 _STATUSES: Final = frozenset({401, 408, 413, 429, 503})
 _NOT_IMPLEMENTED: Final = 501
-#: Requests of one VO that wait for a place, and of one DN that wait until fewer of its sandboxes are at work.
-_MOST_WAITING: Final = 1_000
-
-
-class _SandboxPlaces:
-    """Places for requests with a sandbox, which take several times its size in memory."""
-
-    def __init__(self) -> None:
-        self._subjects = WorkLimiter(at_work=bounds.DIRAC_SANDBOXES_OF_ONE, waiting=_MOST_WAITING)
-        self._vos = WorkLimiter(at_work=bounds.DIRAC_SANDBOXES_OF_VO, waiting=_MOST_WAITING)
-        self._all = asyncio.Semaphore(bounds.DIRAC_SANDBOXES)
-
-    @asynccontextmanager
-    async def place(self, subject: str, vo: str) -> AsyncIterator[None]:
-        """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
-        async with self._subjects.place(subject), self._vos.place(vo), self._all:
-            yield
 
 
 def create_door(
@@ -147,14 +128,7 @@ def create_door(
     door.add_middleware(CountedAnswers, answers=parts.answers)
     door.state.parts = parts
     door.state.configuration = configuration
-    door.state.sandboxes = _SandboxPlaces()
-    door.state.forms = ByteLimiter(
-        "large requests",
-        of_all=bounds.DIRAC_FORMS,
-        of_vo=bounds.DIRAC_FORMS_OF_VO,
-        of_one=bounds.DIRAC_FORMS_OF_ONE,
-    )
-    door.state.vos = WorkLimiter(at_work=bounds.DIRAC_CALLS_OF_VO, waiting=_MOST_WAITING)
+    door.state.guard = DoorGuard(parts)
     for path in SERVICES.keys() - ({_CONFIGURATION} if configuration is None else set()):
         door.add_route(path, answer, methods=["POST"])
     for path, report in diracx.ROUTES.items():
@@ -166,32 +140,22 @@ async def _answer(
     parts: Services, former_services: FormerServices | None, request: StrictRequest
 ) -> Response:
     identity = _identify(request)
-    registry, address = parts.live.current.registry, access.address(request)
+    registry = parts.live.current.registry
     if identity is None or not (identity.dn in registry.users_by_dn or identity.dn in registry.hosts_by_dn):
         access.limit_anonymous(request, parts)
         if identity is None:
             raise NotAuthenticated("this needs a certificate or a proxy")
         raise NotAuthenticated(f"{identity.dn!r:.300} is no DN of Registry/Users or Registry/Hosts")
-    access.count(parts, f"dirac:{identity.dn}@{address}")
-    vo = peers.find_vo(identity, registry)
-    access.note_peer(request, vo, identity.dn)
-    forms: ByteLimiter = request.app.state.forms
-    with forms.hold(vo, identity.dn) as count:
-        async with AsyncExitStack() as place:
-            # Before the body is read: bodies of waiting requests would fill the memory.
-            await place.enter_async_context(parts.work.place(f"{identity.dn}@{address}"))
-            if request.url.path == _SANDBOXES:
-                await place.enter_async_context(request.app.state.sandboxes.place(identity.dn, vo))
-            await request.read(_LONGEST.get(request.url.path, SMALL), count)
-            # One DN at many addresses, or many DNs, must not take the threads of other VOs.
-            await place.enter_async_context(request.app.state.vos.place(vo))
-            # Forms and results may be large: neither is read or written in the event loop.
-            call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
-            access.require_room(request.scope, parts)
-            method = SERVICES[request.url.path].get(form.method)
-            if method is not None and method.is_async:
-                await place.aclose()
-            return await _encode(await _route(former_services, call, form, method, give_back=place.aclose))
+    guard: DoorGuard = request.app.state.guard
+    path, vo = request.url.path, peers.find_vo(identity, registry)
+    most, has_sandbox = _LONGEST.get(path, SMALL), path == _SANDBOXES
+    async with guard.admit(request, vo, identity.dn, most=most, has_sandbox=has_sandbox) as give_back:
+        # Forms and results may be large: neither is read or written in the event loop.
+        call, form = await anyio.to_thread.run_sync(_read_call, parts, identity, request)
+        method = SERVICES[path].get(form.method)
+        if method is not None and method.is_async:
+            await give_back()
+        return await _encode(await _route(former_services, call, form, method, give_back=give_back))
 
 
 def _read_call(parts: Services, identity: Identity, request: StrictRequest) -> tuple[DiracCall, Form]:

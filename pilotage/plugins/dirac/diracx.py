@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect
 
 from cs_config.options import bounds
 from pilotage.plugins.dirac import jencode, job_state_update, peers
+from pilotage.plugins.dirac.door_guard import DoorGuard
 from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall
 from pilotage.service.auth import access, audit
-from pilotage.service.auth.rate_limits import ByteLimiter
 from pilotage.service.error_statuses import status_of
 from pilotage.service.http_errors import NotAuthenticated, TokenRevoked
 from pilotage.service.routing import StrictRequest
@@ -101,17 +101,12 @@ async def _answer(parts: Services, report: Report, request: StrictRequest) -> Re
     except NotAuthenticated:
         access.limit_anonymous(request, parts)
         raise
-    access.count(parts, f"dirac:{peer.user}@{address}")
-    access.note_peer(request, peer.vo, peer.dn or peer.user)
-    forms: ByteLimiter = request.app.state.forms
-    with forms.hold(peer.vo, peer.dn or peer.user) as count:
-        async with parts.work.place(f"{peer.user}@{address}"):
-            await request.read(_LONGEST, count)
-            access.require_room(request.scope, parts)
-            call = DiracCall(parts=parts, peer=peer, request=request)
-            body = await anyio.to_thread.run_sync(_read_body, request.whole)
-            run = partial(database.retry_on_conflict(_report), call, report, body)
-            commands, failed = await anyio.to_thread.run_sync(run)
+    guard: DoorGuard = request.app.state.guard
+    async with guard.admit(request, peer.vo, peer.dn or peer.user, most=_LONGEST):
+        call = DiracCall(parts=parts, peer=peer, request=request)
+        body = await anyio.to_thread.run_sync(_read_body, request.whole)
+        run = partial(database.retry_on_conflict(_report), call, report, body)
+        commands, failed = await anyio.to_thread.run_sync(run)
     if failed and len(failed) == len(body):
         return _refuse(404, {"success": {}, "failed": failed})
     if report is _send_heartbeat:

@@ -12,7 +12,7 @@ import logging
 import math
 import ssl
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,11 +26,14 @@ from cs_config.options import bounds
 from pilotage.plugins.dirac import jencode
 from pilotage.plugins.dirac.jencode import Result
 from pilotage.plugins.dirac.peers import Peer
+from pilotage.service.auth.rate_limits import Bounds, Limiter
 from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import InvalidRequest, PilotageError, Problem
 
 _log = logging.getLogger(__name__)
 
+#: Calls that wait for the former services at once; the subject is a DN at one address.
+CALLS: Final = Bounds(of_all=200, of_vo=50, of_one=8)
 #: In the header `Via` of calls that are passed on: they are not passed on again.
 VIA: Final = "pilotage-dirac-door"
 #: Seconds after which changed certificates, authorities and revocation lists are read again.
@@ -111,7 +114,7 @@ class FormerServices:
         self._make_context = make_context
         self._context: tuple[float, ssl.SSLContext] | None = None
         self._renewing = asyncio.Lock()  # of many calls one reads the files
-        self._open: Counter[str] = Counter()  # calls by whom they count for
+        self._open = Limiter(CALLS)
         self._dead: dict[DiracUrl, float] = {}  # when there was no connection
 
     @property
@@ -136,19 +139,12 @@ class FormerServices:
     @contextmanager
     def _count(self, peer: Peer) -> Iterator[None]:
         """Count a call; `FormerAway` if too many of all, of its VO or of its sender are open."""
-        most = {
-            "all": bounds.FORMER_CALLS,
-            f"the VO {peer.vo}" if peer.vo else "hosts": bounds.FORMER_CALLS_OF_VO,
-            f"{peer.dn} at {peer.address}": bounds.FORMER_CALLS_OF_ONE,
-        }
-        for name, allowed in most.items():
-            if self._open[name] >= allowed:
-                raise FormerAway(f"{allowed} calls of {name:.300} wait for the former services: try later")
-        self._open.update(most.keys())
-        try:
+        vo, subject = peer.vo, f"{peer.dn} at {peer.address}"
+        if (full := self._open.find_full(vo, subject)) is not None:
+            whose = {"all": "all", "VO": f"the VO {vo}" if vo else "hosts"}.get(full.kind, subject)
+            raise FormerAway(f"{full.most} calls of {whose:.300} wait for the former services: try later")
+        with self._open.keep(vo, subject, 1):
             yield
-        finally:
-            self._open -= Counter(most.keys())  # also forgets those that are zero
 
     async def _try_urls(self, path: str, method: str, arguments: Sequence[object], peer: Peer) -> Result:
         away: Exception = FormerAway(f"no former service {path} is configured")

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from typing import Final
 
 from cs_config.options import bounds
 from pilotage.service.http_errors import TooManyRequests
@@ -109,140 +110,81 @@ class RateLimiter:
                     bucket.tokens = max(-float(bucket.burst), bucket.tokens - number)
 
 
-@dataclass(slots=True)
-class _Places:
-    free: asyncio.Semaphore
-    requests: int = 0  # at work and waiting
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How many requests, or bytes, one process has under way at most: of all, of a VO, and of a subject."""
+
+    what: str = "requests"  #: in refusals
+    of_all: float = math.inf
+    of_vo: float = math.inf
+    of_one: float = math.inf
+    waiting: int = 1_000  #: requests of a subject that wait for places, beyond which they are refused
 
 
-class WorkLimiter:
-    """Places for requests that work in threads, which all callers share; of one event loop.
+#: Requests in threads of each caller; strangers count by their address.
+AT_WORK: Final = Bounds(of_one=8, waiting=100)
+#: The same of all callers but operators: fewer than the connections to the database, and few for the one
+#: interpreter that they share.
+TURNS: Final = Bounds(of_all=8, of_vo=5)
+#: Those that may take up to a second of processor time, such as explanations and previews.
+EXPENSIVE_TURNS: Final = Bounds(of_all=3, of_vo=2)
+#: Requests that wait for an issuer, which is their subject.
+SIGN_INS: Final = Bounds(of_one=4, waiting=100)
+#: Answers until they are sent.
+ANSWERS: Final = Bounds(what="unread answers", of_all=256 << 20, of_vo=128 << 20, of_one=32 << 20)
+#: Uploads of one kind, sandboxes or outputs, of each caller; and of all, where the subject of an output is
+#: its site.
+UPLOADS_OF_CALLER: Final = Bounds(of_one=4, waiting=100)
+UPLOADS: Final = Bounds(of_all=64, of_vo=32, of_one=16)
 
-    Each subject has a few. Its further requests wait, up to a number, so that none can take all threads.
+#: What counts together: a subject, whatever its VO; a VO; or all.
+_Holder = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullHolder:
+    """What has as much under way as it may."""
+
+    kind: str  #: subject, VO or all
+    most: float
+
+
+class Limiter:
+    """What is under way, within bounds; of one event loop.
+
+    Requests wait for a place: VOs, and the callers of each, get places in turn. Bytes are refused instead: a
+    request that waited for room would hold its own.
     """
 
-    def __init__(self, *, at_work: int, waiting: int) -> None:
-        self._at_work = at_work
-        self._most = at_work + waiting
-        self._subjects: dict[str, _Places] = {}
-
-    @asynccontextmanager
-    async def place(self, subject: str) -> AsyncIterator[None]:
-        """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
-        places = self._subjects.setdefault(subject, _Places(asyncio.Semaphore(self._at_work)))
-        if places.requests >= self._most:
-            raise TooManyRequests(1)
-        places.requests += 1
-        try:
-            async with places.free:
-                yield
-        finally:
-            places.requests -= 1
-            if not places.requests:
-                del self._subjects[subject]
-
-
-class ByteLimiter:
-    """Bytes of requests or answers in memory: of all, of a VO and of a subject; of one event loop."""
-
-    def __init__(self, what: str, *, of_all: int, of_vo: int, of_one: int) -> None:
-        """`what` names them in refusals, such as `large requests`."""
-        self._what = what
-        self._most = (of_all, of_vo, of_one)
-        self._held: Counter[tuple[str, ...]] = Counter()
-
-    def require_room(self, vo: str, subject: str, *, is_alone: bool = False) -> None:
-        """Raise `TooManyRequests` if the subject, its VO, or all hold as much as they may.
-
-        `is_alone`: whatever others hold is no reason.
-        """
-        holders = _list_holders(vo, subject)
-        if is_alone:
-            if self._held[holders[-1]] >= self._most[-1]:
-                raise TooManyRequests(1, self._what)
-        else:
-            self._require(holders, 1)
-
-    @contextmanager
-    def keep(self, vo: str, subject: str, size: int) -> Iterator[None]:
-        """Count so many bytes until the end of the block, whatever is held: they are in memory already."""
-        holders = _list_holders(vo, subject)
-        self._held.update(dict.fromkeys(holders, size))
-        try:
-            yield
-        finally:
-            self._release(holders, size)
-
-    @contextmanager
-    def hold(self, vo: str, subject: str) -> Iterator[Callable[[int], None]]:
-        """Hold a body until the end of the block: the function counts its bytes as they come.
-
-        `TooManyRequests` if others hold too many: a request that waited for them would hold its own.
-        """
-        holders, held = _list_holders(vo, subject), 0
-
-        def count(size: int) -> None:
-            nonlocal held
-            self._require(holders, size)
-            held += size
-            self._held.update(dict.fromkeys(holders, size))
-
-        try:
-            yield count
-        finally:
-            self._release(holders, held)
-
-    def _require(self, holders: Sequence[tuple[str, ...]], size: int) -> None:
-        if any(self._held[who] + size > most for who, most in zip(holders, self._most, strict=True)):
-            raise TooManyRequests(1, self._what)
-
-    def _release(self, holders: Sequence[tuple[str, ...]], size: int) -> None:
-        for who in holders:
-            self._held[who] -= size
-            if not self._held[who]:
-                del self._held[who]
-
-
-def _list_holders(vo: str, subject: str) -> Sequence[tuple[str, ...]]:
-    """The keys of what all, a VO and a subject hold."""
-    return (), (vo,), (vo, subject)
-
-
-class SharedPlaces:
-    """Places for requests at work, which VOs, and the callers of one VO, get in turn; of one event loop.
-
-    A VO has only some of them, and so may a subject, for all VOs together: a caller, or its site. How many
-    requests wait is bounded by those that each caller may have.
-    """
-
-    def __init__(self, *, at_work: int, of_vo: int, of_subject: int | None = None) -> None:
-        self._free = at_work
-        self._of_vo = of_vo
-        self._of_subject = at_work if of_subject is None else of_subject
-        self._at_work: Counter[str] = Counter()  # by VO
-        self._of_subjects: Counter[str] = Counter()  # at work, by subject
+    def __init__(self, bounds: Bounds) -> None:
+        self._what, self._most_waiting = bounds.what, bounds.waiting
+        self._most = (bounds.of_one, bounds.of_vo, bounds.of_all)
+        self.under_way: Counter[_Holder] = Counter()
         #: By VO and subject; those first whose turn comes next.
         self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
 
     @asynccontextmanager
     async def place(self, vo: str, subject: str) -> AsyncIterator[None]:
-        """Hold a place, for which the request may have to wait."""
+        """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
+        turns = self._waiting.setdefault(vo, {}).setdefault(subject, deque())
+        if len(turns) >= self._most_waiting:
+            raise TooManyRequests(1, self._what)
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(vo, {}).setdefault(subject, deque()).append(turn)
+        turns.append(turn)
         self._admit()
         try:
             await turn
             yield
         finally:
-            if not turn.cancelled():
-                self._free += 1
-                self._at_work -= Counter((vo,))  # which drops those at zero
-                self._of_subjects -= Counter((subject,))
+            if turn.cancelled():
+                self._withdraw(vo, subject, turn)
+            else:
+                self._add(vo, subject, -1)
                 self._admit()
 
     def _admit(self) -> None:
         """Give free places to the next requests."""
-        while self._free and (following := self._find_next()) is not None:
+        while (following := self._find_next()) is not None:
             vo, subject = following
             subjects = self._waiting.pop(vo)
             turns = subjects.pop(subject)
@@ -252,20 +194,89 @@ class SharedPlaces:
             if subjects:
                 self._waiting[vo] = subjects
             if not turn.done():  # its request was not given up
-                self._free -= 1
-                self._at_work[vo] += 1
-                self._of_subjects[subject] += 1
+                self._add(vo, subject, 1)
                 turn.set_result(None)
 
     def _find_next(self) -> tuple[str, str] | None:
         """The VO that has the fewest places, and its next subject; None: none waits that may have more."""
-        for vo in sorted(self._waiting, key=self._at_work.__getitem__):
-            if self._at_work[vo] >= self._of_vo:
+        of_one, of_vo, of_all = self._most
+        if self.under_way[_ALL] >= of_all:
+            return None
+        for vo in sorted(self._waiting, key=lambda vo: self.under_way["VO", vo]):
+            if self.under_way["VO", vo] >= of_vo:
                 return None
             for subject in self._waiting[vo]:
-                if self._of_subjects[subject] < self._of_subject:
+                if self.under_way["subject", subject] < of_one:
                     return vo, subject
         return None
+
+    def _withdraw(self, vo: str, subject: str, turn: asyncio.Future[None]) -> None:
+        """Forget a request that was given up while it waited."""
+        subjects = self._waiting.get(vo, {})
+        turns = subjects.get(subject, deque())
+        if turn in turns:
+            turns.remove(turn)
+            if not turns:
+                del subjects[subject]
+            if not subjects:
+                del self._waiting[vo]
+
+    def require_room(self, vo: str, subject: str, *, size: int = 1, is_alone: bool = False) -> None:
+        """Raise `TooManyRequests` unless so much more of the subject, its VO, and all may be under way.
+
+        `is_alone`: whatever others hold is no reason.
+        """
+        full = self.find_full(vo, subject, size)
+        if full is not None and (full.kind == "subject" or not is_alone):
+            raise TooManyRequests(1, self._what)
+
+    def find_full(self, vo: str, subject: str, size: int = 1) -> "FullHolder | None":
+        """What has no room for so much more: the subject, its VO, or all."""
+        for who, most in zip(_list_holders(vo, subject), self._most, strict=True):
+            if self.under_way[who] + size > most:
+                return FullHolder(kind=who[0], most=most)
+        return None
+
+    @contextmanager
+    def keep(self, vo: str, subject: str, size: int) -> Iterator[None]:
+        """Count so many bytes until the end of the block, whatever is held: they are in memory already."""
+        self._add(vo, subject, size)
+        try:
+            yield
+        finally:
+            self._add(vo, subject, -size)
+
+    @contextmanager
+    def hold(self, vo: str, subject: str) -> Iterator[Callable[[int], None]]:
+        """Hold a body until the end of the block: the function counts its bytes as they come.
+
+        `TooManyRequests` where they are too many.
+        """
+        held = 0
+
+        def count(size: int) -> None:
+            nonlocal held
+            self.require_room(vo, subject, size=size)
+            held += size
+            self._add(vo, subject, size)
+
+        try:
+            yield count
+        finally:
+            self._add(vo, subject, -held)
+
+    def _add(self, vo: str, subject: str, size: int) -> None:
+        for who in _list_holders(vo, subject):
+            self.under_way[who] += size
+            if not self.under_way[who]:
+                del self.under_way[who]
+
+
+_ALL: Final = ("all", "")
+
+
+def _list_holders(vo: str, subject: str) -> Sequence[_Holder]:
+    return ("subject", subject), ("VO", vo), _ALL
 
 
 class Patience:

@@ -158,23 +158,28 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 class PageRoute(routing.RoleRoute):
     """A page that needs a session; without one the browser is sent to the login page."""
 
+    takes_json = False
     takes_form: ClassVar[bool] = True  #: its body is a form, which is read before the handler is called
 
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
-        """Check session, role, texts and the form's token."""
+        """Send the browser to the login without a session."""
         page = request.state.page = signed_in(request)
-        if page is None:
-            return _to_login(request)
-        access.require(request.scope, page.caller, self.rules)
-        routing.check_texts(request)
-        async with self.take_place(parts, page.caller.subject):
-            if request.method not in _READING:
-                _require_own_page(request)
-                if self.takes_form:
-                    await _read_form(request, routing.limit_text(parts, page.caller))
-                await _require_token(request, page.csrf)
-            async with self.take_turn(parts, page.caller):
-                return await handle(request)
+        return _to_login(request) if page is None else await super().guard(request, parts, handle)
+
+    async def admit(self, request: StrictRequest, parts: Services) -> Caller:  # noqa: ARG002
+        """Check the role."""
+        caller: Caller = request.state.page.caller
+        access.require(request.scope, caller, self.rules)
+        return caller
+
+    async def read(self, request: StrictRequest, parts: Services) -> None:
+        """Read the form, and check its token."""
+        if request.method in _READING:
+            return
+        _require_own_page(request)
+        if self.takes_form:
+            await _read_form(request, routing.limit_text(parts, request.state.page.caller))
+        await _require_token(request, request.state.page.csrf)
 
 
 class UploadRoute(PageRoute):
@@ -186,15 +191,14 @@ class UploadRoute(PageRoute):
 class OpenRoute(routing.GuardedRoute):
     """A page that needs no session, such as the login; requests are limited by address."""
 
-    async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
-        """Check rate, texts and origin."""
+    takes_json = False
+
+    async def admit(self, request: StrictRequest, parts: Services) -> None:
+        """Check rate and origin, and read the form, which is small."""
         access.limit_anonymous(request, parts)
-        routing.check_texts(request)
         if request.method not in _READING:
             _require_own_page(request)
             await _read_form(request, _STRANGERS_FORM)
-        async with self.take_place(parts, access.name_anonymous(request)):
-            return await handle(request)
 
 
 def signed_in(request: Request) -> PageContext | None:

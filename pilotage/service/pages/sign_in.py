@@ -135,7 +135,7 @@ IssuerName = Annotated[str, Path(max_length=255)]
 
 async def _wait_for_issuer(parts: Services, name: str, work: Callable[[], Response]) -> Response:
     """Run what waits for an issuer: strangers, and an issuer that hangs, take few of the shared threads."""
-    async with parts.sign_ins.place(name):
+    async with parts.sign_ins.place("", name):
         return await anyio.to_thread.run_sync(work)
 
 

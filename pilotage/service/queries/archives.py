@@ -26,7 +26,8 @@ from starlette.types import Receive, Scope, Send
 from cs_config.cache import Cache
 from cs_config.options import bounds
 from pilotage.service import lease_reports
-from pilotage.service.auth.rate_limits import Patience, SharedPlaces, WorkLimiter
+from pilotage.service.auth import rate_limits
+from pilotage.service.auth.rate_limits import Limiter, Patience
 from pilotage.service.http_errors import BodyTooLarge, SenderSilent
 from pilotage.service.routing import refuse_by_length
 from pilotage.service.services import Services
@@ -67,11 +68,9 @@ class Uploads:
         """`leave` is the part of the space kept free that they may not use."""
         self._store = store
         self._leave = leave
-        self._threads = anyio.CapacityLimiter(bounds.UPLOADS)
-        self._subjects = WorkLimiter(at_work=bounds.UPLOADS_OF_ONE, waiting=bounds.UPLOADS_WAITING)
-        self._places = SharedPlaces(
-            at_work=bounds.UPLOADS, of_vo=bounds.UPLOADS_OF_VO, of_subject=bounds.UPLOADS_OF_SITE
-        )
+        self._threads = anyio.CapacityLimiter(rate_limits.UPLOADS.of_all)
+        self._of_callers = Limiter(rate_limits.UPLOADS_OF_CALLER)
+        self._places = Limiter(rate_limits.UPLOADS)
         #: Of subjects whose last upload was ended: the patience that was left, and when.
         self._left: Cache[str, tuple[float, float]] = Cache(_REMEMBERED)
 
@@ -90,7 +89,7 @@ class Uploads:
             TooManyRequests: Too many uploads of the subject wait.
         """
         refuse_by_length(request, limit)
-        async with self._subjects.place(subject), self._places.place(vo, site or subject):
+        async with self._of_callers.place(vo, subject), self._places.place(vo, site or subject):
             patience = self._patience_with(subject)
             chunks = _chunks(request.stream(), patience)
             stage = partial(self._store.stage, chunks, limit=limit, leave=self._leave)

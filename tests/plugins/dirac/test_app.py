@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,12 +21,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from cs_config.options import bounds
 from examples.servers.certificates import Authority, make_proxy
-from pilotage.plugins.dirac import jencode
+from pilotage.plugins.dirac import door_guard, jencode
 from pilotage.plugins.dirac.app import SERVICES, create_door
 from pilotage.plugins.dirac.configuration_server import ConfigurationFile
 from pilotage.plugins.dirac.former import FormerServices
 from pilotage.plugins.dirac.jencode import Result
 from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall
+from pilotage.service.auth import rate_limits
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests.support import wait
@@ -582,7 +584,7 @@ def test_the_portal_gets_the_values_of_the_most_jobs(ask: Ask, monkeypatch: pyte
 def test_calls_of_one_vo_from_many_addresses_leave_threads_to_others(
     engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bounds, "DIRAC_CALLS_OF_VO", 1)
+    monkeypatch.setattr(door_guard, "CALLS", replace(door_guard.CALLS, of_vo=1))
     begun, may_end = list[str](), threading.Event()
 
     def work(call: DiracCall) -> Result:
@@ -614,8 +616,7 @@ def test_calls_of_one_vo_from_many_addresses_leave_threads_to_others(
 def test_answers_that_are_not_read_count_for_the_peer_and_its_vo(
     engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bounds, "ANSWERS_OF_ONE", 1_000)
-    monkeypatch.setattr(bounds, "ANSWERS_OF_VO", 3_000)
+    monkeypatch.setattr(rate_limits, "ANSWERS", replace(rate_limits.ANSWERS, of_one=1_000, of_vo=3_000))
     result = jencode.encode(jencode.ok("x" * 2_000))
     monkeypatch.setitem(
         SERVICES[MONITORING],
@@ -624,7 +625,7 @@ def test_answers_that_are_not_read_count_for_the_peer_and_its_vo(
     )
 
     async def call() -> None:
-        held, sending, may_end = door.state.parts.answers._held, list[Scope](), asyncio.Event()
+        held, sending, may_end = door.state.parts.answers.under_way, list[Scope](), asyncio.Event()
 
         async def unread(scope: Scope, receive: Receive, send: Send) -> None:
             async def wait(message: Message) -> None:
@@ -639,7 +640,7 @@ def test_answers_that_are_not_read_count_for_the_peer_and_its_vo(
         unread_answers = [asyncio.create_task(leave_unread("ada", MONITORING, "long"))]
         while not sending:
             await asyncio.sleep(0.01)
-        assert held["lhcb", "/DC=test/CN=ada"] == held["lhcb",] == len(result)
+        assert held["subject", "/DC=test/CN=ada"] == held["VO", "lhcb"] == len(result)
         assert (await ask("ada", MONITORING, "ping")).status_code == 429
         value(await ask("bob", MONITORING, "ping"))
         unread_answers.append(asyncio.create_task(leave_unread("bob", MONITORING, "long")))

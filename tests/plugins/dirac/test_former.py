@@ -296,9 +296,7 @@ def test_without_a_connection_in_time_the_next_url_is_tried(scheme: str, monkeyp
 
 
 def test_neither_one_sender_nor_one_vo_takes_all_calls(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bounds, "FORMER_CALLS_OF_ONE", 2)
-    monkeypatch.setattr(bounds, "FORMER_CALLS_OF_VO", 3)
-    monkeypatch.setattr(bounds, "FORMER_CALLS", 4)
+    monkeypatch.setattr(former, "CALLS", replace(former.CALLS, of_one=2, of_vo=3, of_all=4))
 
     async def call() -> None:
         ended = asyncio.Event()
@@ -329,7 +327,7 @@ def test_neither_one_sender_nor_one_vo_takes_all_calls(monkeypatch: pytest.Monke
             await services.call("/x", "ping", [], elsewhere)
         ended.set()
         assert await asyncio.gather(*calls) == [jencode.ok()] * 4
-        assert not services._open
+        assert not services._open.under_way
 
     asyncio.run(call())
 

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from cs_config.options import bounds
-from pilotage.plugins.dirac import former, jencode, routing
+from pilotage.plugins.dirac import door_guard, former, jencode, routing
 from pilotage.plugins.dirac.former import FormerServices
 from pilotage.plugins.dirac.jencode import Form, Result
 from pilotage.service.auth import access
@@ -72,7 +72,7 @@ def test_while_former_services_hang_calls_about_jobs_here_are_answered(
         monkeypatch.setattr(former, "_call_https", hang)
         calls = [
             asyncio.create_task(door("ada", UPDATE, "sendHeartBeat", 1, {}, {}))
-            for _ in range(bounds.FORMER_CALLS_OF_ONE + 1)
+            for _ in range(former.CALLS.of_one + 1)
         ]
         [refused], _ = await asyncio.wait(calls, timeout=300, return_when=asyncio.FIRST_COMPLETED)
         assert refused.result().status_code == 503
@@ -81,7 +81,7 @@ def test_while_former_services_hang_calls_about_jobs_here_are_answered(
         assert list(value(answer)) == [str(job_id)]
         ended.set()
         answers = await asyncio.gather(*calls)
-        assert sorted(each.status_code for each in answers) == [200] * bounds.FORMER_CALLS_OF_ONE + [503]
+        assert sorted(each.status_code for each in answers) == [200] * former.CALLS.of_one + [503]
 
     asyncio.run(check())
 
@@ -103,10 +103,10 @@ def test_so_many_sandboxes_are_in_memory_at_once(door: AskDoor, monkeypatch: pyt
             for number in range(6)
         ]
         async with asyncio.timeout(300):
-            while len(begun) < bounds.DIRAC_SANDBOXES:
+            while len(begun) < door_guard.SANDBOXES.of_all:
                 await asyncio.sleep(0.01)
         await asyncio.wait(calls, timeout=0.1)
-        assert len(begun) == bounds.DIRAC_SANDBOXES
+        assert len(begun) == door_guard.SANDBOXES.of_all
         ended.set()
         assert {each.status_code for each in await asyncio.gather(*calls)} == {408}
 
@@ -133,7 +133,7 @@ def test_slow_sandboxes_of_one_vo_keep_none_of_another_waiting(
             for number in range(6)
         ]
         async with asyncio.timeout(300):
-            while len(begun) < bounds.DIRAC_SANDBOXES_OF_VO:
+            while len(begun) < door_guard.SANDBOXES.of_vo:
                 await asyncio.sleep(0.01)
             await asyncio.wait(slow, timeout=0.1)
             assert (await door("bea", path, "ping", address="10.1.1.1")).status_code == 408
@@ -149,7 +149,7 @@ def test_forms_that_wait_are_bounded_by_their_bytes_and_cost_other_vos_nothing(
     chains: dict[str, tuple[str, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(bounds, "DIRAC_FORMS_OF_VO", 5 << 20)
+    monkeypatch.setattr(door_guard, "FORMS", replace(door_guard.FORMS, of_vo=5 << 20))
     at_work, ended, read_form = list[int](), threading.Event(), jencode.read_form
 
     def wait(content: bytes) -> Form:

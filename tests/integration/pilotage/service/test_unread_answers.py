@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from cs_config.options import bounds
 from pilotage.service.app import create_app
+from pilotage.service.auth import rate_limits
 from tests.support import service as running_service
 from tests.support.factories import archives
 from tests.support.service import Service
@@ -24,9 +24,8 @@ _BODY = b'{"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100
 @pytest.fixture
 def small(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A service where one caller may leave some hundred kilobytes unread, and its VO twice as many."""
-    monkeypatch.setattr(bounds, "ANSWERS_OF_ONE", 300_000)
-    monkeypatch.setattr(bounds, "ANSWERS_OF_VO", 2_000_000)
-    monkeypatch.setattr(bounds, "ANSWERS", 4_000_000)
+    few = replace(rate_limits.ANSWERS, of_one=300_000, of_vo=2_000_000, of_all=4_000_000)
+    monkeypatch.setattr(rate_limits, "ANSWERS", few)
     parts = replace(service.parts)
     with running_service.served(create_app(parts)) as url:
         found = Service(parts, url)
@@ -35,7 +34,7 @@ def small(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 
 def held(service: Service, vo: str = "cms") -> int:
-    return service.parts.answers._held[vo,]
+    return service.parts.answers.under_way["VO", vo]
 
 
 def _connect(service: Service) -> socket.socket:
@@ -128,11 +127,11 @@ def test_an_answer_that_was_read_holds_nothing(small: Service) -> None:
     ada = small.user()
     for _ in range(5):
         assert len(ada.get(f"/api/v1/jobs/{job_id}").content) > _LONG
-    until(lambda: not small.parts.answers._held)
+    until(lambda: not small.parts.answers.under_way)
 
 
 def test_a_quiet_stream_of_events_holds_nothing(small: Service) -> None:
     headers = small.user().headers
     with httpx.stream("GET", f"{small.url}/api/v1/jobs/events", headers=headers, trust_env=False) as answer:
         assert next(answer.iter_lines()) == "retry: 1000"
-        until(lambda: not small.parts.answers._held)
+        until(lambda: not small.parts.answers.under_way)

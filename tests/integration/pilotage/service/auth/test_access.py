@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from cs_config.options import bounds
+from pilotage.service.auth import rate_limits
 from pilotage.service.auth.access import allow, allowed_roles
 from pilotage.service.auth.callers import Role, grant
 from pilotage.service.queries import explanations
@@ -187,7 +187,7 @@ def test_no_submission_pilot_or_report_waits_for_expensive_requests_of_others(
     with ThreadPoolExecutor(48) as threads:
         answers = [threads.submit(explain, number) for number in range(48)]
         try:
-            while len(at_work) < bounds.EXPENSIVE_AT_WORK_OF_VO:
+            while len(at_work) < rate_limits.EXPENSIVE_TURNS.of_vo:
                 time.sleep(0.01)
             job_ids = ann.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
             pilots = {"stamp": "s", "queue": QUEUE}
@@ -204,7 +204,7 @@ def test_no_submission_pilot_or_report_waits_for_expensive_requests_of_others(
         finally:
             end.set()
         assert {each.result() for each in answers} == {404}
-    assert max(most) == bounds.EXPENSIVE_AT_WORK_OF_VO
+    assert max(most) == rate_limits.EXPENSIVE_TURNS.of_vo
 
 
 def test_a_submission_that_is_repeated_counts_once_and_a_single_job_that_is_reset_counts(

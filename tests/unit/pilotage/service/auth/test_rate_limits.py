@@ -6,12 +6,11 @@ import pytest
 from cs_config.options import bounds
 from pilotage.service.auth import rate_limits
 from pilotage.service.auth.rate_limits import (
-    ByteLimiter,
+    Bounds,
+    Limiter,
     Patience,
     RateLimiter,
     RequestRate,
-    SharedPlaces,
-    WorkLimiter,
 )
 from pilotage.service.http_errors import TooManyRequests
 
@@ -84,14 +83,14 @@ def test_a_check_takes_nothing():
 
 
 def test_few_requests_of_a_subject_work_at_a_time_some_wait_and_more_are_refused():
-    limiter = WorkLimiter(at_work=2, waiting=3)
+    limiter = Limiter(Bounds(of_one=2, waiting=3))
     working: list[str] = []
     most: list[int] = []
     refused: list[str] = []
 
     async def request(subject: str, end: asyncio.Event) -> None:
         try:
-            async with limiter.place(subject):
+            async with limiter.place("", subject):
                 working.append(subject)
                 most.append(working.count("ada"))
                 await end.wait()
@@ -108,17 +107,18 @@ def test_few_requests_of_a_subject_work_at_a_time_some_wait_and_more_are_refused
         tasks[0].cancel()  # a client that goes away makes room
         end.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with limiter.place("ada"):
-            assert list(limiter._subjects) == ["ada"]
+        async with limiter.place("", "ada"):
+            assert limiter.under_way["subject", "ada"] == 1
 
     asyncio.run(run())
     assert max(most) == 2
     assert refused == ["ada", "ada"]
-    assert not limiter._subjects
+    assert not limiter.under_way
+    assert not limiter._waiting
 
 
 def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some() -> None:
-    places = SharedPlaces(at_work=3, of_vo=2)
+    places = Limiter(Bounds(of_all=3, of_vo=2))
     order: list[str] = []
 
     async def work(name: str, end: asyncio.Event) -> None:
@@ -147,12 +147,11 @@ def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some()
     asyncio.run(go())
     assert len(order) == 7
     assert not places._waiting
-    assert not places._at_work
-    assert places._free == 3
+    assert not places.under_way
 
 
 def test_a_subject_has_only_some_places_of_all_vos_together() -> None:
-    places = SharedPlaces(at_work=8, of_vo=4, of_subject=2)
+    places = Limiter(Bounds(of_all=8, of_vo=4, of_one=2))
     order: list[str] = []
 
     async def work(vo: str, site: str, end: asyncio.Event) -> None:
@@ -182,12 +181,11 @@ def test_a_subject_has_only_some_places_of_all_vos_together() -> None:
     asyncio.run(go())
     assert len(order) == 8
     assert not places._waiting
-    assert not places._of_subjects
-    assert places._free == 8
+    assert not places.under_way
 
 
 def test_bodies_are_held_up_to_a_number_of_bytes_of_one_of_a_vo_and_of_all() -> None:
-    limiter = ByteLimiter("large requests", of_all=10, of_vo=6, of_one=4)
+    limiter = Limiter(Bounds(what="large requests", of_all=10, of_vo=6, of_one=4))
     with ExitStack() as held:
         ada = held.enter_context(limiter.hold("a", "ada"))
         ada(1)
@@ -203,11 +201,11 @@ def test_bodies_are_held_up_to_a_number_of_bytes_of_one_of_a_vo_and_of_all() -> 
         dan(2)
         with pytest.raises(TooManyRequests):
             dan(1)
-    assert not limiter._held
+    assert not limiter.under_way
 
 
 def test_answers_count_whole_and_are_refused_when_one_a_vo_or_all_hold_enough() -> None:
-    limiter = ByteLimiter("unread answers", of_all=10, of_vo=6, of_one=4)
+    limiter = Limiter(Bounds(what="unread answers", of_all=10, of_vo=6, of_one=4))
     with ExitStack() as held:
         limiter.require_room("a", "ada")
         held.enter_context(limiter.keep("a", "ada", 3))
@@ -223,7 +221,7 @@ def test_answers_count_whole_and_are_refused_when_one_a_vo_or_all_hold_enough() 
         held.enter_context(limiter.keep("b", "bea", 4))
         with pytest.raises(TooManyRequests):
             limiter.require_room("d", "dan")
-    assert not limiter._held
+    assert not limiter.under_way
 
 
 def test_a_client_may_pause_and_has_to_reach_the_least_rate_over_a_time() -> None:
@@ -242,7 +240,7 @@ def test_a_client_may_pause_and_has_to_reach_the_least_rate_over_a_time() -> Non
 
 
 def test_who_is_judged_alone_is_refused_for_its_own_unread_answers_only() -> None:
-    limiter = ByteLimiter("unread answers", of_all=10, of_vo=6, of_one=4)
+    limiter = Limiter(Bounds(what="unread answers", of_all=10, of_vo=6, of_one=4))
     with limiter.keep("a", "ada", 100):
         limiter.require_room("a", "pilot", is_alone=True)
         with limiter.keep("a", "pilot", 4), pytest.raises(TooManyRequests):
