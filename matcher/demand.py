@@ -239,5 +239,6 @@ def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller)
         # Without a node, no pool can be excluded by its facts.
         pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
     candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
-    gate = view.gate(place, admission, resource=resource)
+    # As pilots ask, which fill their slots.
+    gate = view.gate(place, admission, resource=resource, count=resource.processors or 1)
     return MatchedPlace(candidates=candidates, place=place, gate=gate)

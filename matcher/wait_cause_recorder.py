@@ -124,7 +124,7 @@ def find_causes(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) ->
         except PilotageError:  # the configuration has changed meanwhile
             continue
         if served is not None:
-            for each, task_queues in _list_held(view, cause, served, resource):
+            for each, task_queues in _list_held(view, cause, served, resource, request.count):
                 found[each].add(task_queues)
     return {cause: held.ids for cause, held in found.items()}
 
@@ -149,7 +149,7 @@ class _HeldTaskQueues:
 
 
 def _list_held(
-    view: Snapshot, cause: str, served: PlacePools, resource: Resource
+    view: Snapshot, cause: str, served: PlacePools, resource: Resource, count: int
 ) -> Iterator[tuple[str, Sequence[TaskQueue]]]:
     """Task queues that fit a place which gave such an answer, by what keeps them waiting there."""
     if served.kept_back:
@@ -158,7 +158,7 @@ def _list_held(
     if cause == NODE:
         return
     candidates, _ = view.admitted(served.place, resource, view.candidates(served.pools, resource))
-    gate = view.gate(served.place, resource=resource) if cause == TURN_CAUSE else None
+    gate = view.gate(served.place, resource=resource, count=count) if cause == TURN_CAUSE else None
     if gate is None or gate.admits_all:
         yield cause, candidates
         return

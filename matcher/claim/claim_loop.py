@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from operator import attrgetter
@@ -10,8 +10,8 @@ from operator import attrgetter
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
-from matcher.claim import allotment
-from matcher.claim.allotment import SlotAllotment, fix_cores
+from matcher import allotment
+from matcher.allotment import SlotAllotment, fix_cores
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.in_doubt_claims import InDoubtClaims
 from matcher.index.waiting import split_into_pieces
@@ -27,7 +27,6 @@ from taskqueue.leases.assignment import TakenRow
 from taskqueue.leases.attempts import RequestKey
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow
 from taskqueue.leases.opening import AssignedJob, ClaimedJob
-from taskqueue.pilots import slots
 from taskqueue.pilots.slots import SlotRoom
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -184,10 +183,8 @@ def claim_all(
     new = attempts.reserve_keys(conn, keys.values(), now=now) if keys else frozenset()
     repeated = [requests[number].request for number, key in keys.items() if key not in new]
     held = read_earlier_answers(conn, repeated, lock=True) if repeated else {}
-    claims = [
-        _begin(policies, prepared, room)
-        for prepared, room in zip(requests, _read_rooms(conn, requests, now), strict=True)
-    ]
+    rooms = leases_claim.read_rooms(conn, [each.holder for each in requests], now=now)
+    claims = [_begin(policies, prepared, room) for prepared, room in zip(requests, rooms, strict=True)]
     new_claims = [each for number, each in enumerate(claims) if keys.get(number) not in held]
     # The most restricted requests first.
     for each in sorted(new_claims, key=attrgetter("is_plain")):
@@ -200,31 +197,14 @@ def claim_all(
     return results
 
 
-def _read_rooms(conn: Connection, requests: Sequence[ClaimRequest], now: datetime) -> list[SlotRoom | None]:
-    """How much room the pilot of each request has; of several requests of one pilot the first one gets it."""
-    holders = [each.holder for each in requests]
-    limits = {each.stamp: each.slot for each in holders if each.stamp is not None and each.slot is not None}
-    rooms = slots.read_rooms(conn, limits, now=now) if limits else {}
-    found: list[SlotRoom | None] = []
-    for each in holders:
-        found.append(rooms.get(each.stamp) if each.stamp in limits else None)
-        if each.stamp in limits:
-            rooms[each.stamp] = slots.NO_ROOM
-    return found
-
-
 def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | None) -> _Claim:
-    """The claim of a request; jobs of its pilot leave only so much `room`, and have their processors."""
-    request, resource, vos = prepared.request, prepared.resource, prepared.resource.named_vos
-    if room is not None and not (room.is_empty and request.count == 1):
-        stated = resource.processors
-        processors = room.processors if stated is None else min(stated, room.processors)
-        resource = replace(resource, processors=processors)
-    wanted = request.count if room is None else min(request.count, room.jobs)
-    cores = allotment.build_core_counter(resource, is_only=wanted == 1)
-    gate = policies.policy_at(prepared.place, prepared.admission, vos=vos, count_cores=cores)
+    """The claim of a request; `room`: what the jobs of its pilot leave."""
+    vos, job_id = prepared.resource.named_vos, prepared.request.presented.job_id
+    resource, wanted = allotment.bound_by_room(prepared.resource, prepared.request.count, room)
+    gate = policies.policy_at(prepared.place, prepared.admission, vos=vos)
+    if gate is not None:
+        gate.count_cores = allotment.build_core_counter(resource, is_only=wanted == 1)
     is_busy = policies.is_busy(prepared.place, vos)
-    job_id = request.presented.job_id
     return _Claim(
         prepared=prepared,
         filling=SlotAllotment(resource),

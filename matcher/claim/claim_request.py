@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from cs_config.cache import evict
 from cs_config.tree.configuration import Configuration
-from matcher.claim.allotment import JobSize, SlotAllotment, read_size
+from matcher.allotment import JobSize, SlotAllotment, read_size
 from matcher.index.sampling import CandidateOrder
 from matcher.limits.admission import AdmissionPolicy
 from matcher.request.match_request import MatchRequest

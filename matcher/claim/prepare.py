@@ -61,10 +61,9 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         raise NeedsDatabase
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
-    is_only = request.count == 1
-    gate = (
-        view.gate(served.place, resource=resource, is_only=is_only) if is_restricted and not is_open else None
-    )
+    gate = None
+    if is_restricted and not is_open:
+        gate = view.gate(served.place, resource=resource, count=request.count, holder=holder)
     if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
         return _give_reason(view, {refused: candidates, NODE: kept_back})
     if not candidates:

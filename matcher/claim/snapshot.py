@@ -16,7 +16,8 @@ from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.storage import list_near
-from matcher.claim.allotment import JobSize, build_core_counter
+from matcher import allotment
+from matcher.allotment import JobSize
 from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
@@ -29,6 +30,8 @@ from matcher.request.queue_offer import SlotBounds
 from requirements.resource import Allotment, Location, Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import LazyTransaction
+from taskqueue.leases import opening
+from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -283,14 +286,25 @@ class Snapshot:
         policy: AdmissionPolicy | None = None,
         *,
         resource: Resource,
-        is_only: bool = True,
+        count: int,
+        holder: LeaseHolder | None = None,
     ) -> PlacePolicy | None:
-        """The policy of a place for a resource with one job or more, without locks; None: no conditions."""
+        """The policy of a place for a request for jobs, without locks.
+
+        Cores are counted as the claim would give them; `holder` None: to a pilot without jobs. None: no
+        conditions, or its pilot has no room, and the claim gives the reason.
+        """
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
-        cores = build_core_counter(resource, is_only=is_only)
-        return policies.policy_at(place, policy, vos=resource.named_vos, count_cores=cores)
+        gate = policies.policy_at(place, policy, vos=resource.named_vos)
+        if gate is not None and gate.bounds_cores:
+            [room] = [None] if holder is None else opening.read_rooms(self.conn, [holder], now=self.now)
+            if room is not None and room.refusal is not None:
+                return None
+            resource, wanted = allotment.bound_by_room(resource, count, room)
+            gate.count_cores = allotment.build_core_counter(resource, is_only=wanted == 1)
+        return gate
 
 
 def _queue_address(

@@ -15,11 +15,10 @@ from cs_config.options.place_limits import ALL_SITES, RunningLimit
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
-from matcher import rules
+from matcher import allotment, rules
 from matcher.explain import pilot_supply, waiting_reason
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.queue_views import QueueView
 from matcher.limits import place_policy, running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
 from matcher.limits.running_limits import PlaceRule
@@ -28,6 +27,7 @@ from matcher.request.node_checks import NodeStanding
 from requirements import evaluator
 from requirements.errors import MOST_HINTS, did_you_mean, format_count
 from requirements.requirement_class import RequirementClass
+from requirements.resource import Resource
 from requirements.states import PREPARING, JobStatus
 from requirements.values import fold
 from taskqueue.jobs import waiting_ttl
@@ -393,7 +393,7 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
 
 
 def _narrow_limits(conn: Connection, situation: JobSituation) -> Iterator[str]:
-    """Limits on cores with room for the job, but not for all the cores that a free pilot there gives it."""
+    """Limits on cores that exclude the job only with the cores that a free pilot there gives it."""
     survey, config, job = situation.survey, situation.config, situation.job_view
     queues = {
         scope: here
@@ -402,21 +402,25 @@ def _narrow_limits(conn: Connection, situation: JobSituation) -> Iterator[str]:
         and any(_may_be_narrow(rule, job) for rule in these)
     }
     for scope, conditions in running_limits.read_conditions(conn, config, queues, situation.now).items():
-        cores = max(_count_given(situation.demand.asked, each) for each in survey.members(queues[scope]))
+        slots = {id(each.offered): each.offered for each in survey.members(queues[scope])}.values()
+        beside, alone = (_count_given(situation.demand.asked, slots, is_only=each) for each in (False, True))
         for each in conditions:
-            if each.excludes(cores) and not each.excludes(job.cores) and each.rule.concerns(job):
-                yield f"{scope} {each.why}: not enough for the {cores} cores that a free pilot there gives it"
+            if each.excludes(job.cores) or not each.rule.concerns(job):
+                continue
+            if each.excludes(beside):
+                yield f"{scope} {each.why}: not enough for the {beside} cores that it needs there"
+            elif each.excludes(alone):
+                who = "a free pilot there that asks for one job"
+                yield f"{scope} {each.why}: not enough for the {alone} cores that {who} gives it"
 
 
 def _may_be_narrow(rule: PlaceRule, job: JobView) -> bool:
     return isinstance(rule.limit, RunningLimit) and rule.limit.cores is not None and rule.concerns(job)
 
 
-def _count_given(asked: RequirementClass, queue: QueueView) -> int:
-    """The cores that a job is given of a free slot of a queue."""
-    slot = int(queue.offered.processors or asked.processors_min)
-    most = None if asked.whole_node else asked.processors_max
-    return slot if most is None else min(slot, most)
+def _count_given(asked: RequirementClass, slots: Iterable[Resource], *, is_only: bool) -> int:
+    """The most cores that a claim gives a job of one of these free slots, alone or beside others."""
+    return max(allotment.build_core_counter(each, is_only=is_only)(asked) for each in slots)
 
 
 def _format_closures(closed: int, eligible: int) -> str:

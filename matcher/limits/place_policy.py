@@ -63,10 +63,9 @@ class PlacePolicy:
         admission: AdmissionPolicy | None = None,
         kinds: JobGroupCache,
         vos: Collection[str] = (),
-        count_cores: CountCores = _get_fewest_cores,
     ) -> None:
         """`vos`: those whose jobs are wanted; empty: unknown. Rules that cannot count them are ignored."""
-        self._count_cores = count_cores
+        self.count_cores: CountCores = _get_fewest_cores  #: needed only where `bounds_cores`
         self._kinds = kinds
         self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
@@ -161,7 +160,7 @@ class PlacePolicy:
 
     def _size(self, task_queue: TaskQueue) -> int:
         """The cores that a limit counts for a job of a task queue; 1 for all where none counts cores."""
-        return self._count_cores(task_queue.requirement_class) if self.bounds_cores else 1
+        return self.count_cores(task_queue.requirement_class) if self.bounds_cores else 1
 
     def _find_kept_out(self, conn: Connection, some: Sequence[TaskQueue], place: Location) -> Collection[int]:
         """The nonempty task queues, of some with the same cores, without a job that passes the filter."""
@@ -298,7 +297,6 @@ class PlacePolicies:
         admission: AdmissionPolicy | None = None,
         *,
         vos: Collection[str] = (),
-        count_cores: CountCores = _get_fewest_cores,
     ) -> PlacePolicy | None:
         """The policy of a place for jobs of some VOs (empty: unknown); None: it has no conditions."""
         names = _scopes_of_place(place)
@@ -314,7 +312,6 @@ class PlacePolicies:
             admission=admission,
             kinds=self.kinds,
             vos=vos,
-            count_cores=count_cores,
         )
         self._policies.append(policy)
         return policy

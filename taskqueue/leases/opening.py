@@ -16,7 +16,8 @@ from taskqueue.jobs import descriptions, log, placeholders
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.assignment import ASSIGNED, CLAIMED_COLUMNS, TakenRow
 from taskqueue.leases.attempts import AttemptTimes
-from taskqueue.pilots.slots import SlotLimits
+from taskqueue.pilots import slots
+from taskqueue.pilots.slots import SlotLimits, SlotRoom
 from taskqueue.schema.tables import attempts, jobs
 
 SOURCE = "Matcher"
@@ -52,6 +53,18 @@ class LeaseHolder:
         return (
             self if time is None or self.times is not None else replace(self, lease_time=time, lease_times={})
         )
+
+
+def read_rooms(conn: Connection, holders: Sequence[LeaseHolder], *, now: datetime) -> list[SlotRoom | None]:
+    """How much room each holder has, None: it is no pilot; of equal pilots the first one gets it."""
+    limits = {each.stamp: each.slot for each in holders if each.stamp is not None and each.slot is not None}
+    rooms = slots.read_rooms(conn, limits, now=now) if limits else {}
+    found: list[SlotRoom | None] = []
+    for each in holders:
+        found.append(rooms.get(each.stamp) if each.stamp in limits else None)
+        if each.stamp in limits:
+            rooms[each.stamp] = slots.NO_ROOM
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

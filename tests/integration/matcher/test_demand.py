@@ -56,6 +56,22 @@ def _given(matcher: Matcher, count: int) -> list[int]:
     return sorted(each.job_id for each in look.claimed)
 
 
+@pytest.mark.parametrize("cores", [2, 3])
+def test_jobs_are_listed_where_the_fewest_cores_that_a_pilot_gives_them_pass_a_limit(
+    engine: Engine, now: datetime, cores: int
+) -> None:
+    with database.writing(engine) as conn:
+        asked = replace(queued_jobs.EVERYWHERE, processors_min=3, processors_max=None)
+        [job_id] = queued_jobs.put(conn, now, asked=asked)
+    limit = OPTIONS.replace("JobGroup: {full: 1}", f"VO: {{lhcb: {{cores: {cores}}}}}")
+    matcher = _matcher(engine, now, queued_jobs.GRID + limit)
+    asked_for = queued_jobs.request(**queued_jobs.at(LONG), NumberOfProcessors=8, count=8)
+    found = demand.get_matching_task_queues(matcher, asked_for.presented, asked_for.caller)
+    given = matcher.serve([asked_for])
+    assert [list(each.job_ids) for each in found] == ([[job_id]] if cores == 3 else [])
+    assert [len(each.claimed) for each in given if isinstance(each, ClaimResult)] == [cores == 3]
+
+
 def test_jobs_over_a_running_limit_are_not_listed(engine: Engine, now: datetime) -> None:
     matcher = _matcher(engine, now, queued_jobs.GRID + OPTIONS)
     full = _put(engine, now, 3, job_group="full")

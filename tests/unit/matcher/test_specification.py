@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cs_config import validate
 from cs_config.options.operations import options_for
 from matcher import conditions, rules
-from matcher.claim.allotment import SlotAllotment
+from matcher.allotment import SlotAllotment
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request

@@ -392,7 +392,9 @@ def test_a_limit_on_cores_is_named_where_only_a_smaller_slot_would_pass_it(
     sizes = {"MinNumberOfProcessors": 1, "MaxNumberOfProcessors": 6}
     job = {**JOB, "JobType": "Merge", "Site": "OSG.CERN.ch"}
     found = user.post("/api/v1/explain", json={"jobs": [{**job, **sizes}]}).json()
-    assert held(found, "has 0 jobs and 0 cores with JobType Merge", "not enough for the 6 cores")
+    assert held(found, "JobType Merge", "the 6 cores that a free pilot there that asks for one job gives it")
+    found = user.post("/api/v1/explain", json={"jobs": [{**job, "WholeNode": True}]}).json()
+    assert held(found, "has 0 jobs and 0 cores with JobType Merge", "not enough for the", "it needs there")
     for other in (job, {**job, **sizes, "MaxNumberOfProcessors": 4}, {**job, **sizes, "JobType": "Other"}):
         found = user.post("/api/v1/explain", json={"jobs": [other]}).json()
         assert not any("RunningLimit" in each for each in found["now"])

@@ -14,10 +14,13 @@ from sqlalchemy import Engine, func, select, update
 from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
+from matcher.claim.snapshot import OpenPlaceCache
 from matcher.limits import compiled_rules, running_limits
 from matcher.limits.compiled_rules import RuleFollower
-from matcher.request.match_request import MatchResult
+from matcher.request.match_request import MatchCaller, MatchResult
 from taskqueue.db import database
+from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import attempts, scope_rules
 from taskqueue.sites import scope_rules as rules
 from tests.support import databases, earlier_release, scope_counters
@@ -64,6 +67,26 @@ def _ask(matcher: Matcher, count: int = 1, cores: int | None = 8, **said: object
     assert isinstance(look, ClaimResult)
     matcher.settle([look])
     return look
+
+
+def _ask_as_pilot(
+    matcher: Matcher, stamp: str = "s", count: int = 1, cores: int | None = None
+) -> ClaimResult:
+    stated = {} if cores is None else {"NumberOfProcessors": cores}
+    caller = MatchCaller(subject=f"pilot:{stamp}", vos=frozenset({"lhcb"}), stamp=stamp, queue=LONG)
+    asked = queued_jobs.request(caller=caller, count=count, **queued_jobs.at(LONG), **stated)  # type: ignore[arg-type]
+    [look] = matcher.serve([asked])
+    assert isinstance(look, ClaimResult)
+    matcher.settle([look])
+    return look
+
+
+def _begin_pilots(engine: Engine, now: datetime, **cores: int) -> None:
+    first = [
+        FirstRequest(stamp=stamp, vo="lhcb", queue=LONG, processors=number) for stamp, number in cores.items()
+    ]
+    with database.writing(engine) as conn:
+        pilots.bind_queues(conn, first, now=now)
 
 
 def _count(engine: Engine, config: Configuration) -> None:
@@ -125,6 +148,55 @@ def test_several_jobs_of_one_request_get_the_fewest_cores_and_hold_the_limit(
     _put(engine, now, 9, (2, None))
     matcher = _matcher(engine, now, "{JobType: {MC: {cores: 7}}}")
     assert _sizes(_ask(matcher, count=9, cores=32)) == [2, 2, 2]
+    assert scope_counters.agree(engine)
+
+
+@pytest.mark.parametrize("stated", [None, 8])
+def test_a_pilot_with_jobs_gets_another_that_the_limit_has_room_for(
+    engine: Engine, now: datetime, stated: int | None
+) -> None:
+    """The next job gets the rest of the slot, which is less than the pilot states."""
+    _put(engine, now, 1, (6, 6))
+    config = _config("{VO: {lhcb: {cores: 9}}}")
+    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
+    _begin_pilots(engine, now, s=8)
+    assert _sizes(_ask_as_pilot(matcher, cores=8)) == [6]
+    _put(engine, now, 1, (1, 8))
+    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))  # no place counts as open
+    assert _sizes(_ask_as_pilot(matcher, cores=stated)) == [2]
+    assert scope_counters.agree(engine)
+
+
+def test_the_check_before_a_claim_refuses_for_a_limit_what_the_claim_would(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(17)
+    for cores in ((1, 1), (1, 8), (2, None), (3, 4), (1, None)):
+        _put(engine, now, 30, cores)
+    _put(engine, now, 30, whole_node=True)
+    sizes = {f"p{number}": draw.randrange(1, 9) for number in range(9)}
+    _begin_pilots(engine, now, **sizes)
+    refused = given = 0
+    for step in range(120):
+        config = _config(f"{{VO: {{lhcb: {{cores: {draw.randrange(4, 40)}}}}}}}", version=step + 1)
+        matcher = Matcher(engine, lambda config=config: config, lambda: now, random.Random(step))
+        stamp, count = draw.choice(list(sizes)), draw.choice((1, 1, 2, 9))
+        cores = draw.choice((None, sizes[stamp], 8))
+        look = _ask_as_pilot(matcher, stamp, count, cores)
+        given += len(look.claimed)
+        if look.refused == "limits":
+            refused += 1
+            with monkeypatch.context() as patched:  # the claim alone decides
+                patched.setattr(OpenPlaceCache, "is_open", lambda *_: True)
+                again = _ask_as_pilot(matcher, stamp, count, cores)
+            # No reason: it would not fit beside the pilot's jobs, either.
+            assert not again.claimed, (step, stamp, count, cores)
+            assert again.refused in ("limits", None)
+        elif look.claimed and draw.random() < 0.7:
+            with database.writing(engine) as conn:
+                pilot_reports.release(conn, look.claimed[0].lease, reason="", max_rescheduling=99, now=now)
+    assert refused > 10
+    assert given > 10
     assert scope_counters.agree(engine)
 
 

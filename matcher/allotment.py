@@ -15,6 +15,7 @@ from matcher.conditions import CONDITIONS
 from requirements.quantities import QUANTITIES
 from requirements.requirement_class import RequirementClass
 from requirements.resource import ALLOTTED, Allotment, Resource
+from taskqueue.pilots.slots import SlotRoom
 
 _SHARED: Final = tuple(each for each in CONDITIONS if each.allotted or each.shared)
 #: What a job needs of each shared capacity, by the field of its allotment or the name of the condition.
@@ -111,7 +112,7 @@ class SlotAllotment:
         growing = [(number, job) for job, number in enumerate(cores)]
         heapify(growing)
         spare, ram = self._left["processors"] or 0, self._left["ram_mb"]
-        while spare and growing:
+        while spare > 0 and growing:  # less than 0: the job does not fit
             number, job = heappop(growing)
             asked = self._jobs[job]
             if _allowed_cores(asked, number + 1) and (ram is None or asked.min_ram_per_core <= ram):
@@ -143,6 +144,20 @@ class SlotAllotment:
             spare = None if spare is None else spare - more
             found.append(least + more or None)
         return found
+
+
+def bound_by_room(resource: Resource, count: int, room: SlotRoom | None) -> tuple[Resource, int]:
+    """What a request for jobs may use of a resource, and how many jobs it may get.
+
+    The jobs of a pilot leave only so much `room`, and have their processors; None: it is no pilot's request.
+    """
+    if room is None:
+        return resource, count
+    if not (room.is_empty and count == 1):
+        stated = resource.processors
+        processors = room.processors if stated is None else min(stated, room.processors)
+        resource = replace(resource, processors=processors)
+    return resource, min(count, room.jobs)
 
 
 def build_core_counter(resource: Resource, *, is_only: bool) -> Callable[[RequirementClass], int]:

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from matcher import conditions, rules
-from matcher.claim.allotment import SlotAllotment, build_core_counter, fix_cores, read_size
+from matcher.allotment import SlotAllotment, build_core_counter, fix_cores, read_size
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Allotment, Resource
 
