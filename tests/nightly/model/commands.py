@@ -212,11 +212,15 @@ class Drawing:
         attribute, value = self._limited()
         if self._maybe(0.25):
             attribute, value = "VO", self._one(("alpha", "beta"))
-        limit = {attribute: {value: self._random.randint(1, 2)}}
         if self._maybe(0.7):
-            return {"RunningLimit": limit}
+            return {"RunningLimit": {attribute: {value: self._bounds((1, 2))}}}
         burst = {"Burst": {attribute: {value: self._random.randint(1, 3)}}}
         return {"MatchingDelay": {attribute: {value: 10**7}, **burst}}
+
+    def _bounds(self, jobs: tuple[int, ...]) -> int | dict[str, int]:
+        """A limit on jobs, on cores, or on both."""
+        count, cores = self._one(jobs), self._one((1, 2, 3, 5, 8, 9))
+        return self._one((count, {"cores": cores}, {"count": count, "cores": cores}))
 
     def _edit(self) -> dict[str, Any]:
         kind = self._one(
@@ -309,7 +313,7 @@ class Drawing:
         at = f"{site}/" if place.startswith("Operations") else ""
         value = value.lower() if place.endswith("/CEs/ce/") else value
         path = f"{place}RunningLimit/{at}{attribute}/{value}"
-        return {"remove": [path]} if self._maybe(0.2) else {"set": {path: self._one((0, 1, 1, 2, 2, 3))}}
+        return {"remove": [path]} if self._maybe(0.2) else {"set": {path: self._bounds((0, 1, 1, 2, 2, 3))}}
 
     def _edit_dynamic(self) -> dict[str, Any]:
         path, _ = self._path()
@@ -380,9 +384,13 @@ class Drawing:
             drawn.pop("BannedSites", None)  # a contradiction is another matter
         if "NumberOfProcessors" in drawn:
             drawn.pop("WholeNode", None)
-        elif "WholeNode" not in drawn and self._maybe(0.1):
+        elif "WholeNode" not in drawn and self._maybe(0.2):
             drawn |= self._one(
-                [{"MinNumberOfProcessors": 2}, {"MinNumberOfProcessors": 1, "MaxNumberOfProcessors": 3}]
+                [
+                    {"MinNumberOfProcessors": 1},
+                    {"MinNumberOfProcessors": 2},
+                    {"MinNumberOfProcessors": 1, "MaxNumberOfProcessors": 3},
+                ]
             )
         if "MinRAM" in drawn and self._maybe(0.4):
             drawn["MinRAMPerCore"] = 500

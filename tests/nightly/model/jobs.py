@@ -6,7 +6,7 @@ conditions 1-11 are DIRAC's, to which part 2 refers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.nightly.model import configuration
@@ -94,9 +94,26 @@ def cores(description: Description) -> tuple[int, bool]:
     return least, max(least, most) > 1 or open_range or bool(description.get("WholeNode"))
 
 
-def memory(description: Description) -> float:
-    """MB on the least number of cores: `MinRAM + MinRAMPerCore · n`."""
-    return description.get("MinRAM", 0) + description.get("MinRAMPerCore", 0) * cores(description)[0]
+def memory(description: Description, number: int | None = None) -> float:
+    """MB on a number of cores, by default the least: `MinRAM + MinRAMPerCore · n`."""
+    number = cores(description)[0] if number is None else number
+    return description.get("MinRAM", 0) + description.get("MinRAMPerCore", 0) * number
+
+
+def given_cores(description: Description, resource: Resource, *, alone: bool) -> int:
+    """The cores that a job is given: its fewest beside others, alone as many as it can use.
+
+    A whole node, if it asks for one. Of cores that a resource does not state it gets its fewest.
+    """
+    number, _ = cores(description)
+    offered = resource.get("NumberOfProcessors", number)
+    if description.get("WholeNode"):
+        return offered
+    is_open = "MinNumberOfProcessors" in description and "MaxNumberOfProcessors" not in description
+    most = offered if is_open else min(offered, description.get("MaxNumberOfProcessors", number))
+    while alone and number < most and memory(description, number + 1) <= resource.get("MaxRAM", float("inf")):
+        number += 1
+    return number
 
 
 def fits(description: Description, resource: Resource) -> bool:
@@ -239,9 +256,12 @@ class Limit:
     place: str
     attribute: str
     value: str
-    amount: int  #: jobs at a time; of a delay the matches that its burst admits, none comes back in a test
+    #: Jobs at a time; None: any number. Of a delay the matches of its burst: none comes back in a test.
+    amount: int | None
     vo: str | None  #: whose jobs it counts; None: of all
     is_delay: bool
+    cores: int | None = None  #: of these jobs together; None: any number
+    is_section: bool = False  #: written as `{count, cores}`
 
     def concerns(self, job: Job, queue: str) -> bool:
         """Whether it counts and limits a job at a queue."""
@@ -255,7 +275,8 @@ class Limit:
 def limits(tree: Tree, vo: str) -> list[Limit]:
     """The limits on jobs of a VO: those of the nodes of the tree, and those of the operations.
 
-    A limit of the VO replaces the same one of `Defaults` for it, but none that the site wrote.
+    A limit of the VO replaces the same one of `Defaults` for it, but none that the site wrote. Of jobs and
+    cores it has from `Defaults` what it does not state itself.
     """
     found: list[Limit] = []
     for site, node in tree["Resources"]["Sites"].items():
@@ -268,14 +289,26 @@ def limits(tree: Tree, vo: str) -> list[Limit]:
         for key in ("RunningLimit", "MatchingDelay"):
             for site, values in options.get(key, {}).items():
                 for limit in _written({key: values}, site, counted):
-                    of_operations[limit.place, limit.attribute, limit.value.lower(), limit.is_delay] = limit
+                    same = limit.place, limit.attribute, limit.value.lower(), limit.is_delay
+                    of_operations[same] = _complete(limit, of_operations.get(same))
     return [*found, *of_operations.values()]
+
+
+def _complete(limit: Limit, default: Limit | None) -> Limit:
+    if default is None or not (limit.is_section and default.is_section):
+        return limit
+    amount = default.amount if limit.amount is None else limit.amount
+    return replace(limit, amount=amount, cores=default.cores if limit.cores is None else limit.cores)
 
 
 def _written(node: Mapping[str, Any], place: str, vo: str | None) -> Iterable[Limit]:
     for attribute, values in node.get("RunningLimit", {}).items():
-        for value, amount in values.items():
-            yield Limit(place, attribute, value, amount, vo, is_delay=False)
+        for value, stated in values.items():
+            is_section = isinstance(stated, dict)
+            amount, cores = (stated.get("count"), stated.get("cores")) if is_section else (stated, None)
+            yield Limit(
+                place, attribute, value, amount, vo, is_delay=False, cores=cores, is_section=is_section
+            )
     delays = node.get("MatchingDelay", {})
     for attribute, values in delays.items():
         for value in values if attribute != "Burst" else ():

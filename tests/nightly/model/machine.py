@@ -325,7 +325,9 @@ class Machine:
         fitting = self.world.fitting(resource)
         if "NodeFacts" in resource:  # without a node nothing is excluded by its facts
             fitting = self.world.on_this_node(resource, fitting)
-        wanted = {job.id for job in self.world.admitted(resource, fitting)}
+        # As pilots ask, which fill their slots.
+        count = resource.get("NumberOfProcessors", 1)
+        wanted = {job.id for job in self.world.admitted(resource, fitting, count=count)}
 
         def compare() -> None:
             answer = self._call("POST", "/matcher/getMatchingTaskQueues", resource, service=service)
@@ -352,9 +354,9 @@ class Machine:
         inner = [node for queue in queues for node in configuration.levels(self.world.tree, queue)]
         return not any({"Throttle", "RunningLimit", "NodeAttributes", "VOs"} & set(node) for node in inner)
 
-    def _candidates(self, resource: Resource) -> list[Job]:
+    def _candidates(self, resource: Resource, count: int = 1) -> list[Job]:
         found = self.world.on_this_node(resource, self.world.fitting(resource))
-        return self.world.admitted(resource, found)
+        return self.world.admitted(resource, found, count=count)
 
     def do_request(
         self,
@@ -392,7 +394,8 @@ class Machine:
         start, closed = number % max(1, len(aimed)), number % 3 == 0
         for each in aimed[start:] + aimed[:start]:
             fitting = self.world.on_this_node(each, self.world.fitting(each))
-            if len(self.world.admitted(each, fitting)) < len(fitting) if closed else self._candidates(each):
+            admitted = self.world.admitted(each, fitting, count=1)
+            if len(admitted) < len(fitting) if closed else admitted:
                 return each
         return resource
 
@@ -428,12 +431,12 @@ class Machine:
             self._equal(f"request {resource}: {answer.body}", answer.status, 200)
             answers.append(answer)
             if not answer.body["matches"]:
-                self._check_nothing(resource, answer.body["reason"])
+                self._check_nothing(resource, answer.body["reason"], count)
 
         self._eventually(ask)
         matches = answers[-1].body["matches"]
         queue = "/".join(resource[key] for key in ("Site", "GridCE", "Queue"))
-        attempts = [self._check_match(each, resource, queue) for each in matches]
+        attempts = [self._check_match(each, resource, queue, count) for each in matches]
         if "NumberOfProcessors" in resource and count > 1:
             used = sum(attempt.processors for attempt in attempts)
             if used > resource["NumberOfProcessors"]:
@@ -441,18 +444,23 @@ class Machine:
         self.done["matches"] += len(attempts)
         return attempts
 
-    def _check_match(self, match: dict[str, Any], resource: Resource, queue: str) -> Attempt:
+    def _check_match(self, match: dict[str, Any], resource: Resource, queue: str, count: int) -> Attempt:
         submits = resource.get("SubmitFlags", False)
         found = self.world.fitting(resource)
         on_node = found if submits else self.world.on_this_node(resource, found)
-        allowed = {job.id: job for job in self.world.admitted(resource, on_node)}
+        allowed = {job.id: job for job in self.world.admitted(resource, on_node, count=count)}
         job = allowed.get(match["job_id"])
         if job is None:
             wrong = self._describe({match["job_id"]})
             raise Difference(f"request {resource} got{wrong}, which it may not have; {self._state_of(queue)}")
         if submits and job.requirements is not None:
             self._check_flags(job, queue, match.get("flags") or [], sufficient=True)
-        attempt = self.world.match(job, queue, lease=match["lease"], processors=match["processors"])
+        processors = match["processors"]
+        if count == 1 or self.world.bounds_cores(job.vo, queue):
+            given = jobs.given_cores(job.description, resource, alone=count == 1)
+            self._equal(f"cores of {job.description} of {resource}", processors, given)
+            self.done["allotments"] += 1
+        attempt = self.world.match(job, queue, lease=match["lease"], processors=processors)
         self._equal(f"epoch of job {job.id}", match["epoch"], attempt.epoch)
         return attempt
 
@@ -467,9 +475,9 @@ class Machine:
             {place: (self.world.advertised.get(place), self.world.reserved(place)) for place in places},
         )
 
-    def _check_nothing(self, resource: Resource, reason: str) -> None:
+    def _check_nothing(self, resource: Resource, reason: str, count: int) -> None:
         """§2 "Nothing to give": never while a job that fits is free; and the word for it is right."""
-        candidates = {job.id for job in self._candidates(resource)}
+        candidates = {job.id for job in self._candidates(resource, count)}
         if candidates:
             said = f"request {resource} got nothing ({reason}) but{self._describe(candidates)}"
             raise Difference(f"{said}\n{self._state_of(self.world._queues_of(resource)[0])}")
@@ -480,7 +488,7 @@ class Machine:
             "node": len(self.world.on_this_node(resource, fitting)) < len(fitting),
             "throttled": self.world.room(resource) <= 0,
             "banned": bool(fitting) and resource["Site"] in self.world.banned,
-            "limits": any(self.world.full(job, resource) for job in fitting),
+            "limits": any(self.world.full(job, resource, count=count) for job in fitting),
         }
         if not true[reason]:
             queue = self.world._queues_of(resource)[0]

@@ -192,13 +192,13 @@ class World:
         queues = self._queues_of(resource)
         return [job for job in found if any(self._may_run(job, queue, facts) for queue in queues)]
 
-    def admitted(self, resource: Resource, found: list[Job]) -> list[Job]:
-        """Those that bans, throttles, limits and delays admit at this moment."""
+    def admitted(self, resource: Resource, found: list[Job], *, count: int) -> list[Job]:
+        """Those that bans, throttles, limits and delays admit now, for a request of `count` jobs."""
         if resource["Site"] in self.banned:
             found = [job for job in found if job.attribute("JobType") == _TEST]
         if self.room(resource) <= 0:
             return []
-        return [job for job in found if not self.full(job, resource)]
+        return [job for job in found if not self.full(job, resource, count=count)]
 
     def room(self, resource: Resource) -> float:
         """§3: the least room of the throttles at site, CE and queue; all must agree."""
@@ -222,19 +222,35 @@ class World:
     def attempts_at(self, place: str) -> list[Attempt]:
         return [attempt for attempt in self.attempts if jobs.lies_in(attempt.queue, place)]
 
-    def full(self, job: Job, resource: Resource) -> list[Limit]:
-        """§2: the limits and delays that hold a job back there."""
+    def full(self, job: Job, resource: Resource, *, count: int) -> list[Limit]:
+        """§2: the limits and delays that hold a job back there, with the cores that it would be given."""
         queue = self._queues_of(resource)[0]
+        cores = jobs.given_cores(job.description, resource, alone=count == 1)
         concerned = [limit for limit in jobs.limits(self.tree, job.vo) if limit.concerns(job, queue)]
-        return [limit for limit in concerned if self.used(limit) >= limit.amount]
+        return [
+            limit
+            for limit in concerned
+            if (limit.amount is not None and self.used(limit) >= limit.amount)
+            or (limit.cores is not None and self.used_cores(limit) + cores > limit.cores)
+        ]
+
+    def bounds_cores(self, vo: str, queue: str) -> bool:
+        """Whether a limit there is on cores: jobs that are given together then get their fewest."""
+        found = (each for each in jobs.limits(self.tree, vo) if jobs.lies_in(queue, each.place))
+        return any(limit.cores is not None for limit in found)
 
     def used(self, limit: Limit) -> int:
         """Jobs that are matched, running or stalled, and killed ones until they have ended; or matches."""
         if limit.is_delay:
             return self.delayed.get(limit, 0)
-        return sum(
-            attempt.is_open and limit.concerns(attempt.job, attempt.queue) for attempt in self.attempts
-        )
+        return len(self._running(limit))
+
+    def used_cores(self, limit: Limit) -> int:
+        """The cores of these jobs."""
+        return sum(attempt.processors for attempt in self._running(limit))
+
+    def _running(self, limit: Limit) -> list[Attempt]:
+        return [each for each in self.attempts if each.is_open and limit.concerns(each.job, each.queue)]
 
     def match(self, job: Job, queue: str, *, lease: str, processors: int) -> Attempt:
         """§5 "Match": attempt e+1 opens."""
