@@ -178,7 +178,7 @@ class Machine:
 
     def _settle(self) -> None:
         """Wait until every process has the mapping of the current version, and compare it queue by queue."""
-        for service in range(len(self.installed.urls)):
+        for service in range(len(self.installed.clients)):
             self._eventually(lambda service=service: self._compare_pools(service))
         self._eventually(self._compare_jobs)
 
