@@ -499,7 +499,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         name="tag_expression",
         meaning="the job's expression over tags is true of its tags",
         holds=rules.select_by_tag_expression,
-        reads=("literal_tags",),
+        reads=("literal_tags", "open_tags"),
         parameters=("Tag",),
         demands=(
             KeywordDemand(

@@ -16,6 +16,7 @@ from requirements.cpu_levels import LEVELS, list_features
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Exclusion, Resource
 from requirements.specification import GPU_VENDORS, OPPORTUNISTIC
+from requirements.tag_expression import Term
 from requirements.values import fold
 
 
@@ -182,12 +183,18 @@ def select_by_gpu_vendor(classes: Items, has: Resource) -> int:
 
 
 def select_by_tag_expression(classes: Items, has: Resource) -> int:
-    """The class's expression is true of the resource's tags."""
+    """The class's expression is true of the resource's tags, or may be with those that its nodes have."""
     tags = has.literal_tags
     if tags is None:
         return classes.everything
-    unfit = [each for each in classes.names("tag_expressions") if not tag_expression.holds(each, tags)]
+    unfit = [each for each in classes.names("tag_expressions") if not _may_hold(each, tags, has.open_tags)]
     return classes.avoiding("tag_expressions", unfit)
+
+
+def _may_hold(term: Term, tags: Collection[str], open_tags: tuple[str, ...]) -> bool:
+    if not open_tags:
+        return tag_expression.holds(term, tags)
+    return tag_expression.may_hold(term, tags, lambda tag: tag.startswith(open_tags))
 
 
 def _find_gpu_range(asked: RequirementClass) -> Collection[tuple[int, int, bool]]:

@@ -53,6 +53,8 @@ class Resource:
     gpu_memory_mb: float | None = None  #: of each; 0: not stated
     gpu_runtime: int | None = None  #: by `version_number`; 0: not stated
     literal_tags: Values = frozenset()  #: `tags` as they are written; None: any tag
+    #: Prefixes of further tags, which its nodes have or not; none but in the offer of a queue.
+    open_tags: tuple[str, ...] = ()
     excluded: frozenset[Exclusion] = frozenset()  #: excluded by limits now
     #: Job types that only job managers handle, by VO (None: all others); refused unless `job_types` names
     #: them.

@@ -145,17 +145,21 @@ def requires_one(text: str, is_meant: Callable[[str], bool]) -> bool:
 
     A tag that occurs twice counts as two: an operand that is never true may hide that one is required.
     """
-    return not _may_be(parse(text), is_meant, value=True)
+    return not may_hold(parse(text), (), lambda tag: not is_meant(tag))
 
 
-def _may_be(term: Term, is_meant: Callable[[str], bool], *, value: bool) -> bool:
-    """Whether a term may have this value of a resource without the tags that are meant."""
+def may_hold(term: Term, tags: Collection[str], is_open: Callable[[str], bool]) -> bool:
+    """Whether an expression may be true of a resource with these tags, and any of those that are open."""
+    return _may_be(term, tags, is_open, value=True)
+
+
+def _may_be(term: Term, tags: Collection[str], is_open: Callable[[str], bool], *, value: bool) -> bool:
     if isinstance(term, str):
-        return not value or not is_meant(term)
+        return (term in tags) is value or (value and is_open(term))
     sign, operands = term
     if sign == "~":
         value = not value
-    results = (_may_be(each, is_meant, value=value) for each in operands)
+    results = (_may_be(each, tags, is_open, value=value) for each in operands)
     return all(results) if (sign == "&") is value else any(results)
 
 

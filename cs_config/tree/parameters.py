@@ -142,6 +142,7 @@ KNOWN = (
         "normalised seconds in a second",
         bounds.POWER,
         CPUNormalizationFactor="power of a processor, by which pilots offer CPU time",
+        CPUPowerDB12="DB12 power of a core, where CPU time is not normalised; without it pilots measure it",
     ),
     *_amounts(
         VoRight.SET,

@@ -27,7 +27,7 @@ READ = (
     *("cputime", "maxcputime", "maxwallclocktime", "cpunormalizationfactor", "si00"),
     *("maxram", "maxrampercore", "numberofprocessors"),
     *(fold(name) for each in QUANTITIES for name in each.parameters),
-    *("platform", "tag", "requiredtag", "wholenode", "jobtype", "architecture", "maxscratch"),
+    *("platform", "tag", "requiredtag", "wholenode", "jobtype", "architecture", "maxscratch", "cpupowerdb12"),
 )
 
 
@@ -54,11 +54,12 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
         "WallTime": _read_number(known, "maxwallclocktime") or _cpu_limit(known),
         "MaxScratch": _read_number(known, "maxscratch"),
         "Architecture": known.get("architecture"),
+        "CPUPowerDB12": _read_real(known, "cpupowerdb12"),
     }
     resource = match_request.read_resource(
         {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
-    resource = leave_open(resource)
+    resource = leave_open(resource, is_normalised=_cpu_power(known) != 1)
     return replace(resource, managed_types=frozenset({(None, missing)})) if missing else resource
 
 
@@ -68,10 +69,24 @@ _OF_NODES = (
 )
 
 
-def leave_open(resource: Resource) -> Resource:
-    """The offer of a queue, of which the nodes decide what is not stated."""
+#: Prefixes of tags that pilots measure.
+_MEASURED_TAGS = ("cvmfs:", "hostfeat:")
+#: DB12 power of a core that no node exceeds; larger than that of any processor today.
+_MOST_POWER = 100.0
+
+
+def leave_open(resource: Resource, *, is_normalised: bool = False) -> Resource:
+    """The offer of a queue, of which the nodes decide what is not stated.
+
+    Tags with a prefix of which the queue states one are stated; so is the power where its CPU time is
+    normalised.
+    """
     unstated: dict[str, Any] = {name: None for name in _OF_NODES if not getattr(resource, name)}
-    return replace(resource, **unstated)
+    if resource.cpu_power_db12 is None and not is_normalised:
+        unstated["cpu_power_db12"] = _MOST_POWER
+    stated = resource.literal_tags or frozenset()
+    open_tags = (each for each in _MEASURED_TAGS if not any(tag.startswith(each) for tag in stated))
+    return replace(resource, open_tags=tuple(open_tags), **unstated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from string import Template
 from typing import Any, Callable, NamedTuple, NoReturn, TypeVar
 
 from pilotage.fabric.pilot import offer
-from pilotage.fabric.pilot.node import facts
+from pilotage.fabric.pilot.node import db12, facts
 from pilotage.fabric.pilot.offer import MOST_POWER
 from pilotage.fabric.pilot.payload import isolation
 from pilotage.fabric.pilot.payload.isolation import KINDS, NONE, Isolation
@@ -51,6 +51,12 @@ def _power(text: str) -> float | str:
     if not 0 < number <= MOST_POWER:
         raise argparse.ArgumentTypeError(f"{text} is neither a positive number nor {MEASURE}")
     return number
+
+
+def _benchmark_time(text: str) -> str:
+    if text not in db12.TIMES:
+        raise argparse.ArgumentTypeError(f"{text} is none of {', '.join(db12.TIMES)}")
+    return text
 
 
 def _seconds_or_never(text: str) -> float:
@@ -117,6 +123,9 @@ _SLOT: _Options = {
     "one job may get all of it",
     _Option("--cpu-power", "X", _power): "normalised seconds per second of one processor, for CPU times, or "
     "measure: run a benchmark of a second; default: CPUNormalizationFactor of the queue, else 1",
+    _Option("--db12", "WHEN", _benchmark_time): "run the benchmark DB12 once for this node and user, unless "
+    "the site states its power: idle: after an answer without a job; start: before the first request; never "
+    "(default idle)",
     _Option("--probes", "DIR", Path): "run each executable of this directory (at most 30 s): it prints facts "
     "about this node as name=value, or single words, tags that the slot offers",
     _Option("--facts", "FILE"): "JSON object with more facts about this node, such as a benchmark; replaces "
@@ -271,6 +280,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
             facts=facts.read_facts(Path(facts_file)) if options.facts else {},
             cpu_power=None if options.cpu_power == MEASURE else options.cpu_power,
             measures_cpu=options.cpu_power == MEASURE,
+            db12=options.db12 or db12.IDLE,
         ),
         stop_conditions=_fill(StopConditions, options),
         payload_options=_fill(

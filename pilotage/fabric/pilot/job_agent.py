@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
@@ -85,6 +86,10 @@ _WHOLE_EVERY = 24 * 3600.0
 _MOST = 1000
 
 
+#: Measures the DB12 power of a processor, until it is stopped: then, or if it cannot be measured, None.
+Benchmark = Callable[[Callable[[], bool]], "float | None"]
+
+
 class JobAgent:
     """Main loop of one slot: requests all free resources, and again as soon as a payload has ended.
 
@@ -99,11 +104,12 @@ class JobAgent:
         orders: PilotControl,
         refusal: Callable[[], str],
         began: float,
+        benchmark: Benchmark | None = None,
     ) -> None:
         """Create it.
 
         `refusal` returns why the token cannot be renewed any more, empty while it can; `began` is the start
-        of the pilot.
+        of the pilot; `benchmark` measures the DB12 power while there is no job, None: it is known.
         """
         self.outcomes: list[AttemptOutcome] = []  #: of ended attempts
         self._context = context
@@ -112,10 +118,12 @@ class JobAgent:
         self._orders = orders
         self._refusal = refusal
         self._began = began
+        self._benchmark = benchmark
+        self._measuring: threading.Thread | None = None
         self._threads: list[threading.Thread] = []
         self._ask_at = self._busy_until = self._whole_at = time.monotonic()
         self._begun = 0  #: number of jobs
-        self._freed = 0  #: number of times that resources became free
+        self._freed = 0  #: number of times that resources became free, or more is offered
         self._empty_responses = 0  #: empty responses in a row, while nothing ran
         self._last_reason = ""
         self._host_trouble: HostTrouble | None = None
@@ -269,3 +277,24 @@ class JobAgent:
             self._ask_at = time.monotonic()
         elif self._reason_to_end() is None:
             log.info("no job (%s), next request in %.0f s", work.reason, pause)
+            self._measure_power()
+
+    def _measure_power(self) -> None:
+        """Measure the DB12 power while there is no job; the next request states it."""
+        if self._benchmark and not (self._measuring and self._measuring.is_alive()):
+            arguments = (self._benchmark,)
+            self._measuring = threading.Thread(
+                target=self._run_benchmark, args=arguments, name="benchmark", daemon=True
+            )
+            self._measuring.start()
+
+    def _run_benchmark(self, benchmark: Benchmark) -> None:
+        power = benchmark(lambda: not self._room.is_empty or self._stop_requested() is not None)
+        if power is None:
+            return
+        log.info("a processor of this node has the DB12 power %g", power)
+        self._benchmark = None
+        self._context = replace(self._context, offer=self._context.offer.with_db12(power))
+        self._freed += 1
+        self._ask_at = time.monotonic()
+        self._orders.wake()

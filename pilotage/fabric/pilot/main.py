@@ -32,6 +32,7 @@ from pilotage.fabric.pilot.errors import (
 )
 from pilotage.fabric.pilot.job_agent import JobAgent, PilotControl
 from pilotage.fabric.pilot.node import discovery, linux
+from pilotage.fabric.pilot.node.db12 import NEVER, START
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import isolation
 from pilotage.fabric.pilot.payload.monitor import SlotMemory
@@ -176,7 +177,7 @@ class Pilot:
                 now=time.time(),
                 work_dir=self._settings.payload_options.work_dir,
             )
-            offered = self._patiently(self._offer)
+            offered = self._state_power(self._patiently(self._offer))
         except HostTrouble as error:
             ending = Ending(HOST, f"trouble with this host: {error}", host_trouble=True)
         except NodeExcluded as error:
@@ -281,6 +282,7 @@ class Pilot:
             self.control,
             renewing.refusal,
             began=self._began,
+            benchmark=None if offered.states_db12 or settings.slot.db12 == NEVER else self._run_benchmark,
         )
         try:
             with renewing.periodically(), self._send_log():
@@ -288,6 +290,19 @@ class Pilot:
         finally:
             self.jobs = [vars(outcome) for outcome in agent.outcomes]
             self._why_empty = agent.why_empty
+
+    def _state_power(self, offered: Offer) -> Offer:
+        """State the DB12 power of a core if nobody does: as a pilot has measured it on this node."""
+        when = self._settings.slot.db12
+        if offered.states_db12 or when == NEVER:
+            return offered
+        power = discovery.read_db12(self._slot, time.time())
+        if power is None and when == START:
+            power = self._run_benchmark(self.control.stop.is_set)
+        return offered if power is None else offered.with_db12(power)
+
+    def _run_benchmark(self, is_stopped: Callable[[], bool]) -> float | None:
+        return discovery.measure_db12(self._slot, is_stopped, time.time())
 
     def _send_log(self) -> AbstractContextManager[None]:
         stamp = self._claims.get("stamp")

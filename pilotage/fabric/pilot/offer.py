@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,8 @@ STEP = 300
 MOST_POWER = 1e6
 #: The speed `SI00` of the processor for which `maxCPUTime` is stated without normalisation. Source: DIRAC.
 REFERENCE_SI00 = 250
+#: The fact with the DB12 power of a core.
+POWER = "CPUPowerDB12"
 #: The power if it is unknown.
 _UNSTATED = 1.0
 
@@ -103,6 +105,19 @@ class Offer:
         return self.lifetime is not None and seconds_left < min(STEP, self.lifetime / 4)
 
     @property
+    def states_db12(self) -> bool:
+        """Whether the service knows the DB12 power of a core."""
+        found = self.rest.get("NodeFacts")
+        has_fact = isinstance(found, Mapping) and POWER.lower() in map(str.lower, found)
+        return has_fact or self.measured_power is not None
+
+    def with_db12(self, power: float) -> Offer:
+        """The offer with a measured DB12 power."""
+        found = self.rest.get("NodeFacts")
+        measured = {**(found if isinstance(found, Mapping) else {}), POWER: power}
+        return replace(self, rest={**self.rest, "NodeFacts": measured})
+
+    @property
     def measured_power(self) -> float | None:
         """Normalised seconds per second of this host; None: unknown, 1 is only assumed."""
         return None if self.cpu_power == _UNSTATED else self.cpu_power
@@ -127,9 +142,8 @@ def make_offer(
     max_ram = slot.max_ram or read_ram(known, processors) or _share_of_memory(slot, processors)
     max_ram = _least(max_ram, slot.limits.max_ram)
     gpus = (_number(known, "gpus") or _number(known, "numberofgpus") or 0) if slot.gpus is None else slot.gpus
-    reported = facts.reportable_facts(
-        facts.merge_facts({"MaxRAM": max_ram}, measured or {}, slot.facts), known
-    )
+    stated = {"MaxRAM": max_ram, POWER: read_db12(known)}
+    reported = facts.reportable_facts(facts.merge_facts(stated, measured or {}, slot.facts), known)
     rest: dict[str, object] = {
         "Architecture": None if "Architecture" in reported else known.get("architecture"),
         "Platform": slot.platform or known.get("platform"),
@@ -225,6 +239,11 @@ def read_ram(known: Mapping[str, Any], processors: int) -> int | None:
     """MB of a slot by the parameters of its queue: `MaxRAM`, else `MaxRAMPerCore` of all its processors."""
     per_core = _number(known, "maxrampercore")
     return _number(known, "maxram") or (per_core * processors if per_core else None)
+
+
+def read_db12(parameters: Mapping[str, Any]) -> float | None:
+    """The DB12 power of a core that a queue states; None: none."""
+    return _real({name.lower(): value for name, value in parameters.items()}.get(POWER.lower()))
 
 
 def _power(known: Mapping[str, Any]) -> float:

@@ -47,6 +47,7 @@ class Slot:
     probes: Path | None = None  #: directory of executables that print more facts and tags
     cpu_power: float | None = None  #: normalised seconds per second of one processor
     measures_cpu: bool = False  #: measure the power instead
+    db12: str = "idle"  #: when to run the benchmark DB12: `idle`, `start` or `never`
     whole_node: bool = False  #: the slot is a whole node
     limits: SlotLimits = SlotLimits()  #: no more is offered, whatever is stated
     free_disk: int | None = None  #: MB that are free for the jobs of all slots of the node

@@ -15,11 +15,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Callable
 
+from pilotage.fabric.pilot.node import db12, host_features, slot_limits
 from pilotage.fabric.pilot.node import facts as node_facts
-from pilotage.fabric.pilot.node import slot_limits
 from pilotage.fabric.pilot.node.batch_job import BatchResources, read_resources
 from pilotage.fabric.pilot.node.commands import read_output, run_command
+from pilotage.fabric.pilot.node.db12 import PowerCache
 from pilotage.fabric.pilot.node.gpus import are_allotted
 from pilotage.fabric.pilot.settings import Slot
 
@@ -206,9 +208,13 @@ def complete_slot(
     work_dir: Path | None = None,
 ) -> Slot:
     """Add to the slot what can be found out here; the pilot's own settings take precedence."""
-    known = node_facts.measure_facts(environment=environment) if measured is None else measured
+    known: Mapping[str, object] = measured or {}
+    tags: tuple[str, ...] = ()
+    if measured is None:
+        known = node_facts.measure_facts(environment=environment)
+        tags = host_features.measure_tags(environment)
     found = run_probes(slot.probes, environment) if slot.probes else ProbedFacts()
-    power = node_facts.measure_cpu_power() if slot.measures_cpu else slot.cpu_power
+    power = db12.sample_power() if slot.measures_cpu else slot.cpu_power
     if slot.measures_cpu:
         log.info("a processor of this node has the power %g", power)
     gpus = _fact_number(known, "GPUs")
@@ -227,7 +233,7 @@ def complete_slot(
         cpu_power=power,
         limits=replace(slot_limits.measure_limits(environment, batch=batch), gpus=gpus),
         free_disk=None if work_dir is None else slot_limits.free_disk(work_dir),
-        tags=(*slot.tags, *found.tags),
+        tags=tuple(dict.fromkeys((*slot.tags, *found.tags, *tags))),
         facts=node_facts.merge_facts(known, found.facts, slot.facts),
     )
 
@@ -235,3 +241,18 @@ def complete_slot(
 def _fact_number(known: Mapping[str, object], name: str) -> int | None:
     number = known.get(name)
     return number if isinstance(number, int) else None
+
+
+def read_db12(slot: Slot, now: float) -> float | None:
+    """The DB12 power of a core of this node that a pilot has measured before; None: unknown."""
+    return PowerCache(_model(slot)).read(now)
+
+
+def measure_db12(slot: Slot, is_stopped: Callable[[], bool], now: float) -> float | None:
+    """The DB12 power of a core; None: it was stopped, or another pilot measures it now."""
+    model = _model(slot)
+    return PowerCache(model).measure(lambda: db12.run_benchmark(is_stopped, model), now)
+
+
+def _model(slot: Slot) -> str:
+    return str(slot.facts.get("CPUModel") or "")

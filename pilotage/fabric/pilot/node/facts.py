@@ -2,11 +2,6 @@
 
 Names of facts that jobs refer to are agreed between users and site: these are the ones that every pilot
 reports; a site can add more by probes or a file.
-
-Power is in normalised seconds per second of CPU time. Source: DIRAC's CPUNormalizationFactor and its
-benchmark DB12: power is 250 over the CPU seconds that one processor takes for 12.5 million normally
-distributed random numbers and their sums; about 10 to 25 on machines of the grid, near to HEP-SPEC06 per
-core. It depends on the version of Python: newer ones are faster.
 """
 
 from __future__ import annotations
@@ -14,13 +9,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-import random
 import shlex
-import statistics
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Callable
 
 from pilotage.fabric.pilot.node.gpus import measure_gpus
 
@@ -122,26 +113,3 @@ def _processor_facts(cpuinfo: Path) -> dict[str, object]:
     flags = sorted(set(seen.pop().split())) if len(seen) == 1 else []
     is_sane = flags and len(flags) <= _MOST_FLAGS and all(len(flag) <= _LONGEST_FLAG for flag in flags)
     return {"CPUModel": models.pop() if len(models) == 1 else None, FLAGS: flags if is_sane else None}
-
-
-_REFERENCE = 250.0
-_NUMBERS = 12_500_000
-#: Random numbers per round, and rounds: about a second in all.
-_ROUND, _ROUNDS = 150_000, 3
-
-
-def measure_cpu_power(clock: Callable[[], float] = time.process_time) -> float:
-    """Power of one processor from a short benchmark, rounded to two decimals."""
-    powers = [_REFERENCE / (_seconds(clock) * _NUMBERS / _ROUND) for _ in range(_ROUNDS)]
-    return round(statistics.median(powers), 2)
-
-
-def _seconds(clock: Callable[[], float]) -> float:
-    draw = random.Random(1).normalvariate
-    total = squares = 0.0
-    began = clock()
-    for _ in range(_ROUND):
-        number = draw(10, 1)
-        total += number
-        squares += number * number
-    return max(clock() - began, 1e-6)

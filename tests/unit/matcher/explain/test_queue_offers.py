@@ -36,11 +36,13 @@ parameters = st.fixed_dictionaries(
 def test_a_queue_offers_what_its_pilot_will(values):
     place = QueuePlace(site="A.B.ch", ce="ce", queue="q")
     told = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    said = offer.make_offer(place, Slot(), JobFilters(), told).at(0)
+    made = offer.make_offer(place, Slot(), JobFilters(), told)
+    said = made.at(0)
     pilots = match_request.read_resource(
         {key: value for key, value in said.items() if key not in ("Site", "GridCE", "Queue")}
     )
-    assert queue_offer.build_resource(values) == queue_offer.leave_open(pilots.resource)
+    open_offer = queue_offer.leave_open(pilots.resource, is_normalised=made.measured_power is not None)
+    assert queue_offer.build_resource(values) == open_offer
     assert pilots.resource.gpus == (values.get("GPUs") or values.get("NumberOfGPUs", 0))
 
 

@@ -74,3 +74,27 @@ def test_directors_send_pilots_where_only_the_nodes_know_whether_a_job_fits(conf
     resources = [place, place | {"Architecture": "x86_64"}, place | {"Architecture": "aarch64"}]
     found = configured.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
     assert [bool(each) for each in found["resources"]] == [True, True, False]
+
+
+def test_directors_send_pilots_for_tags_and_work_that_only_the_nodes_measure(configured: Service) -> None:
+    cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}
+    job = {
+        "executable": "x",
+        "requirements": {
+            "cpu_work_db12": 20_000,
+            "cpu": cpu,
+            "tags": "cvmfs:lhcb.cern.ch & ~hostfeat:ptrace",
+        },
+    }
+    configured.user().post("/api/v1/jobs", json={"jobs": [job]})
+    place = {"Site": "SiteA", "GridCE": "ce", "Queue": "q", "CPUTime": 1000, "WallTime": 1000}
+    resources = [
+        place,
+        place | {"Tag": ["cvmfs:lhcb.cern.ch"]},
+        place | {"Tag": ["cvmfs:atlas.cern.ch"]},
+        place | {"Tag": ["hostfeat:ptrace"]},
+        place | {"CPUPowerDB12": 25},
+        place | {"CPUPowerDB12": 15},
+    ]
+    found = configured.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
+    assert [bool(each) for each in found["resources"]] == [True, True, False, False, True, False]

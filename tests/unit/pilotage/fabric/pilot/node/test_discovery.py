@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric.pilot import arguments, offer
-from pilotage.fabric.pilot.node import discovery, facts, slot_limits
+from pilotage.fabric.pilot.node import db12, discovery, facts, slot_limits
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot, SlotLimits
 
 PLACE = QueuePlace("A.B.ch", "ce", "long")
@@ -92,7 +92,7 @@ def test_cpu_time_is_offered_in_normalised_seconds() -> None:
 def test_a_power_that_is_measured_is_of_the_benchmark() -> None:
     ticks = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
     # The median round takes 2 s for 150,000 of 12.5 million numbers.
-    assert facts.measure_cpu_power(lambda: next(ticks)) == 1.5
+    assert db12.sample_power(lambda: next(ticks)) == 1.5
     found = discovery.complete_slot(told("--cpu-power", "measure"), {}, now=0, measured={})
     assert found.cpu_power is not None
     assert found.cpu_power > 0
