@@ -36,13 +36,13 @@ ALLOWED: Final[Mapping[str, str]] = {
     "string_too_short": "a text of {min_length} or more characters",
     "string_too_long": "a text of at most {max_length} characters",
     "string_pattern_mismatch": "a text that matches {pattern}",
-    "too_short": "a list of {min_length} or more",
-    "too_long": "a list of at most {max_length}",
+    "too_short": "{things} of {min_length} or more",
+    "too_long": "{things} of at most {max_length}",
 }
+_UNKNOWN_NAMES: Final = ("extra_forbidden", "unexpected_keyword_argument")
 #: Messages that name no value.
 _WHOLE: Final[Mapping[str, str]] = {
-    "extra_forbidden": "unknown name",
-    "unexpected_keyword_argument": "unknown name",
+    **dict.fromkeys(_UNKNOWN_NAMES, "unknown name"),
     "missing": "is needed",
 }
 #: Characters of a refused value in the message.
@@ -61,6 +61,7 @@ class InputFault:
     location: Location
     message: str
     suggestion: str | None = None  #: the value probably meant
+    is_unknown_name: bool = False  #: whether nothing has the name that ends the location
 
 
 def list_faults(errors: Iterable[Mapping[str, Any]]) -> list[InputFault]:
@@ -77,7 +78,7 @@ def _describe(place: Location, found: Sequence[Mapping[str, Any]]) -> InputFault
     first = found[0]
     seen = first.get("input")
     if message := _WHOLE.get(first["type"]):
-        return InputFault(location=place, message=message)
+        return InputFault(location=place, message=message, is_unknown_name=first["type"] in _UNKNOWN_NAMES)
     if first["type"] in _OWN_WORDS:
         return InputFault(location=place, message=_repeat_own(first, seen))
     names = [name for each in found for name in _list_names(each)]
@@ -109,7 +110,8 @@ def describe_allowed(each: Mapping[str, Any]) -> str:
     if form is None:
         return str(each["msg"]).removeprefix("Input should be ")
     context: Mapping[str, object] = each.get("ctx") or {}
-    return form.format_map({name: _as_whole(value) for name, value in context.items()})
+    things = "a mapping" if context.get("field_type") == "Dictionary" else "a list"
+    return form.format_map({name: _as_whole(value) for name, value in context.items()} | {"things": things})
 
 
 def _as_whole(value: object) -> object:

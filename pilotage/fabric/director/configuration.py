@@ -35,7 +35,9 @@ from pilotage.fabric.file_section import FileSection, Seconds
 from pilotage.fabric.pilot import arguments
 from pilotage.fabric.pilot.payload.isolation import COMMAND, NONE, STRONGEST
 from pilotage.fabric.pilot.service import transport
+from requirements import input_faults
 from requirements.errors import InvalidInput, Problem, did_you_mean
+from requirements.input_faults import InputFault
 from requirements.values import fold
 
 BrokerName = Annotated[str, Field(pattern=f"^{BROKER.pattern}$")]
@@ -309,11 +311,8 @@ def validate_file(model: type[_Model], content: object, file: str, invalid: type
         return model.model_validate(content)
     except ValidationError as error:
         names = sorted(set(_names_within(model.model_json_schema())))
-        problems = [
-            _problem(tuple(each["loc"]), each["type"], each["msg"], each["input"], file, names)
-            for each in error.errors()
-        ]
-        raise invalid(problems) from None
+        faults = input_faults.list_faults(error.errors())
+        raise invalid([_describe_fault(each, file, names) for each in faults]) from None
 
 
 def _names_within(schema: object) -> Iterator[str]:
@@ -326,19 +325,15 @@ def _names_within(schema: object) -> Iterator[str]:
         yield from _names_within(part)
 
 
-def _problem(
-    where: tuple[int | str, ...], kind: str, message: str, seen: object, file: str, names: Sequence[str]
-) -> Problem:
-    path = "/".join(map(str, where)) or "settings"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        name = str(where[-1])
-        if kinds := settings.list_kinds_with(name):
-            message = f"only systems of the kind {', '.join(kinds)} have such a setting"
-            return Problem(path=path, message=message, file=file)
-        return Problem(path=path, message="unknown setting", suggestion=did_you_mean(name, names), file=file)
-    what = message.removeprefix("Value error, ")
-    shown = "" if isinstance(seen, Mapping) else f", not {seen!r:.80}"
-    return Problem(path=path, message=f"{what}{shown}", file=file)
+def _describe_fault(fault: InputFault, file: str, names: Sequence[str]) -> Problem:
+    path = "/".join(map(str, fault.location)) or "settings"
+    if not fault.is_unknown_name:
+        return Problem(path=path, message=fault.message, suggestion=fault.suggestion, file=file)
+    name = str(fault.location[-1])
+    if kinds := settings.list_kinds_with(name):
+        message = f"only systems of the kind {', '.join(kinds)} have such a setting"
+        return Problem(path=path, message=message, file=file)
+    return Problem(path=path, message="unknown setting", suggestion=did_you_mean(name, names), file=file)
 
 
 def list_contradictions(

@@ -32,11 +32,14 @@ def test_a_ce_is_known_by_its_address_and_by_what_it_believes() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (ce(url="http://ce.example.org/arex", token_file="/t"), "systems/ce/ce/url: String should match"),
+        (
+            ce(url="http://ce.example.org/arex", token_file="/t"),
+            "systems/ce/ce/url: 'http://ce.example.org/arex' is not allowed, allowed is a text",
+        ),
         (ce(), "systems/ce/ce: a CE needs a token_file, or a certificate with its key"),
         (ce(token_file="/t", key="/k"), "there is a key without its certificate"),
         (ce(token_fiel="/t"), "unknown setting, did you mean token_file?"),
-        ({"systems": {"ce": {"kind": "arc", "directory": "/a"}}}, "systems/ce/ce: Field required"),
+        ({"systems": {"ce": {"kind": "arc", "directory": "/a"}}}, "systems/ce/ce: is needed"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:

@@ -176,7 +176,7 @@ def test_a_dialect_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("command", None, "command: give its --dialect"),
         ("htcondor", "{}", "--dialect: htcondor has none, it is for command, gridengine, lsf, pbs, slurm"),
         ("pbs", "{kill: {command: [qdel]}}", "kill/command: one word has to be {references}"),
-        ("command", "{name: x}", "submit: Field required"),
+        ("command", "{name: x}", "submit: is needed"),
         ("lsf", "[]", "holds no settings by name"),
         ("lsf", "{", "dialect.yaml:2:1"),
     ],

@@ -825,7 +825,10 @@ def test_grid_engine_is_asked_for_resources_in_one_option_unless_some_are_soft()
             {"listing": {"patterns": [r"(?P<name>\S+)"]}},
             "listing/patterns: the groups are name; there have to be",
         ),
-        ({"listing": {"states": {"Q": "queued"}}}, "listing/states/Q: Input should be 'waiting', 'running'"),
+        (
+            {"listing": {"states": {"Q": "queued"}}},
+            "listing/states/Q: 'queued' is not allowed, allowed is 'waiting', 'running'",
+        ),
         ({"kill": {"command": ["qdel"]}}, "kill/command: one word has to be {references}"),
         (
             {"capacity": [{"command": ["x"], "patterns": ["(?P<slots>x)"]}]},

@@ -57,12 +57,15 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"name": "north.1"}, "name: String should match pattern"),
+        ({"name": "north.1"}, "name: 'north.1' is not allowed, allowed is a text that matches ^"),
         ({"url": "http://h:99999"}, "url: 'http://h:99999' is not a service address such as"),
         ({"pilot_url": "pilotage"}, "pilot_url: 'pilotage' is not a service address such as"),
         ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
-        ({"vos": {}}, "vos: Dictionary should have at least 1 item"),
-        ({"queues": [{"queue": "long", "system": "farm"}]}, "queues/0/queue: String should match"),
+        ({"vos": {}}, "vos: {} is not allowed, allowed is a mapping of 1 or more"),
+        (
+            {"queues": [{"queue": "long", "system": "farm"}]},
+            "queues/0/queue: 'long' is not allowed, allowed is a text that",
+        ),
         (
             {"queues": [{"queue": "A/b/c", "system": "fram"}]},
             "there is no system fram, only farm, did you mean farm?",
@@ -88,7 +91,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ({"systems": {"farm": {"kind": "slurm", "directory": "jobs"}}}, "directory: jobs is not absolute"),
         (
             {"systems": {"farm": {"kind": "local", "directory": "/a"}}},
-            "systems/farm/cores: Field required (d.yaml)\nsystems/farm/memory: Field required",
+            "systems/farm/cores: is needed (d.yaml)\nsystems/farm/memory: is needed",
         ),
         (
             {"systems": {"farm": {"kind": "slrum", "directory": "/a"}}},
@@ -96,7 +99,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ),
         (
             {"systems": {"farm": {"kind": "command", "directory": "/a"}}},
-            "systems/farm/dialect: Field required",
+            "systems/farm/dialect: is needed",
         ),
         (
             {"systems": {"farm": {"kind": "htcondor", "directory": "/a", "dialect": pbs()}}},
@@ -112,7 +115,7 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ),
         (
             {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": {"name": "ce01.x.org"}}}},
-            "systems/ce/schedd/token_file: Field required",
+            "systems/ce/schedd/token_file: is needed",
         ),
         (
             {"systems": {"ce": {"kind": "slurm", "directory": "/a", "schedd": SCHEDD}}},
@@ -123,19 +126,25 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             "schedd, ssh: a remote queue manager is entered from this host, not over SSH",
         ),
         ({"queues": []}, "queues, brokers: one of them has to state where pilots are sent"),
-        ({"brokers": {"w.ms": broker()}}, "brokers/w.ms/[key]: String should match"),
+        (
+            {"brokers": {"w.ms": broker()}},
+            "brokers/w.ms/[key]: 'w.ms' is not allowed, allowed is a text that",
+        ),
         (
             {"brokers": {"wms": broker(system="fram")}},
             "brokers/wms/system: there is no system fram, only farm",
         ),
         ({"brokers": {"wms": broker(queues={"A/b/c": "x", "A/b/d": "x"})}}, "two have the same batch queue"),
-        ({"brokers": {"wms": broker(queues={"A/b/c": "x,y"})}}, "brokers/wms/queues/A/b/c: String should"),
+        (
+            {"brokers": {"wms": broker(queues={"A/b/c": "x,y"})}},
+            "brokers/wms/queues/A/b/c: 'x,y' is not allowed, allowed is a text that",
+        ),
         ({"brokers": {"wms": broker(vos=["dune"])}}, "brokers/wms/vos: dune is not in vos"),
         (
             {"brokers": {"wms": broker(system="here")}, "systems": {"farm": FARM, "here": HERE}},
             "brokers/wms/entry: here takes no list of queues; state which one takes all pilots",
         ),
-        ({"polling_time": 0}, "polling_time: Input should be greater than 0, not 0"),
+        ({"polling_time": 0}, "polling_time: 0 is not allowed, allowed is more than 0"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:

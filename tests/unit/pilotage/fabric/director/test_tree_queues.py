@@ -134,7 +134,7 @@ def test_a_file_that_lists_its_queues_stays_as_it_is() -> None:
     ("selection", "message"),
     [
         ({"sit": "A"}, "from_tree/sit: unknown setting, did you mean site?"),
-        ([{"queue": "A/b/c"}], "queues/0/system: Field required"),
+        ([{"queue": "A/b/c"}], "queues/0/system: is needed"),
     ],
 )
 def test_errors_in_a_selection_name_their_place(selection: object, message: str) -> None:

@@ -47,13 +47,13 @@ def test_what_a_site_says_of_a_job_type_reaches_its_handler() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"name": "gate.1"}, "name: String should match pattern"),
+        ({"name": "gate.1"}, "name: 'gate.1' is not allowed, allowed is a text that matches ^"),
         ({"url": "http://h:99999"}, "url: 'http://h:99999' is not a service address such as"),
         ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
-        ({"vos": []}, "vos: Tuple should have at least 1 item"),
+        ({"vos": []}, "vos: [] is not allowed, allowed is a list of 1 or more"),
         ({"directory": "state"}, "directory: state is not absolute"),
         ({"job_types": {"montecarlo": {"cpu_per_evnt": 1}}}, "did you mean cpu_per_event?"),
-        ({"retries": {"tries": 0}}, "retries/tries: Input should be greater than or equal to 1"),
+        ({"retries": {"tries": 0}}, "retries/tries: 0 is not allowed, allowed is at least 1"),
         (
             {"queues": [{"queue": "A/b/c", "system": "farm", "max_grid_job": 2}]},
             "unknown setting, did you mean max_grid_jobs?",
