@@ -18,6 +18,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import Snapshot
 from matcher.explain.eligible_queues import DemandRanks
+from matcher.index import type_order
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchCaller, NotServed
 from requirements.resource import Location, StatedResource
@@ -42,6 +43,7 @@ class MatchingTaskQueue:
     task_queue: TaskQueue
     waiting: int  #: jobs that limits, delays and bans do not exclude
     job_ids: tuple[int, ...]  #: the first to be handed out, at most 100
+    tier: int | None = None  #: of its job type, from 1; None: the VO does not order its types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,14 +160,20 @@ def _task_queue_id(task_queue: TaskQueue) -> int:
 
 
 def _list_matching(
-    conn: Connection, candidates: Collection[TaskQueue], place: Location, gate: PlacePolicy | None
+    conn: Connection,
+    config: Configuration,
+    candidates: Collection[TaskQueue],
+    place: Location,
+    gate: PlacePolicy | None,
 ) -> list[MatchingTaskQueue]:
     """The candidates with a job that a claim at the place would take now; `gate` None: no conditions.
 
-    Of more than `MOST` candidates those with the largest weights.
+    Of more than `MOST` candidates those of the earliest tiers, and of these those with the largest weights.
     """
-    heaviest = heapq.nlargest(MOST, candidates, key=lambda each: each.priority)
-    by_id = {each.task_queue_id: each for each in heaviest}
+    first = heapq.nsmallest(
+        MOST, candidates, key=lambda each: (type_order.find_tier(config, each) or 0, -each.priority)
+    )
+    by_id = {each.task_queue_id: each for each in first}
     if gate is None or not gate.depends_on_job:
         return [] if gate is not None and not gate.most(1) else list(_list_all(conn, by_id))
     if not gate.most(1):
@@ -202,13 +210,14 @@ def get_matching_task_queues(
     """Task queues that a resource may serve now, limits and bans applied, with their waiting jobs.
 
     Without node facts, including those that only some nodes of the queue may serve. At most `MOST`, those
-    with the largest weights.
+    of the earliest tiers of job types with the largest weights.
     """
     with matcher.current_view() as view:
         found = _find_served(view, presented, caller)
         if found is None:
             return []
-        return _list_matching(view.conn, found.candidates, found.place, found.gate)
+        listed = _list_matching(view.conn, view.config, found.candidates, found.place, found.gate)
+        return [replace(each, tier=type_order.find_tier(view.config, each.task_queue)) for each in listed]
 
 
 def count_demand(matcher: Matcher, resources: Sequence[StatedResource], caller: MatchCaller) -> PilotDemand:

@@ -52,6 +52,8 @@ CORRECTION: Final = 1_000_000
 
 #: Share corrections, and time slices of each: every slice costs a query.
 CORRECTIONS: Final = 20
+#: Job types in all tiers of a VO: each request for work may have to look for jobs of each.
+ORDERED_TYPES: Final = 100
 #: Values in one list of the configuration, or names in one of a description, which matchers have in memory.
 LISTED: Final = 1000
 #: Characters of the name of a site, CE, platform or tag in a description, and of a job's name, type, group.

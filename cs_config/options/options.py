@@ -18,7 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_pascal
 
 from cs_config import errors
-from cs_config.options import bounds, keywords, place_limits
+from cs_config.options import bounds, job_tiers, keywords, place_limits
+from cs_config.options.job_tiers import JobTiers
 from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
@@ -428,6 +429,14 @@ class JobSchedulingOptions(Options):
         Mapping[str, ShareCorrection], Field(default_factory=dict, max_length=bounds.CORRECTIONS)
     ]
     """The corrections, by any names; without any there is one between groups with the defaults."""
+    job_priorities: Annotated[
+        JobTiers, BeforeValidator(job_tiers.read_tiers), Field(max_length=bounds.ORDERED_TYPES)
+    ] = ()
+    """Job types in tiers: jobs of an earlier one always come first, of what a pilot can run.
+
+    Each item is a type, or `'{type: weight, other type: weight}'`, in quotes: among these chance decides, by
+    weight. Types that are not listed come last. Inside a type shares decide. Without it they do alone.
+    """
     running_limit: Annotated[
         tuple[RunningLimit, ...],
         _section_of(place_limits.read_limits),

@@ -166,7 +166,10 @@ class EventReader:
         """Why a list or section may not be below another one, or at the top."""
         if parent is None and is_list:
             return "a list instead of sections; allowed are Resources, Operations, Registry"
-        return "a list holds texts, numbers and booleans only" if isinstance(parent, list) else None
+        if not isinstance(parent, list):
+            return None
+        quotes = "" if is_list else "; a text that begins with { stands in quotes"
+        return f"a list holds texts, numbers and booleans only{quotes}"
 
     def refuse_top_value(self, value: LeafValue, event: Any) -> None:
         """Refuse a document that is a single value."""

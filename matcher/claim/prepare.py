@@ -73,7 +73,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         resource=resource,
         place=served.place,
         holder=holder,
-        drawn=CandidateOrder(draw_candidates(candidates, view.random)),
+        drawn=CandidateOrder(draw_candidates(candidates, view.random, here.tiers)),
         admission=admission,
         otherwise=_give_reason(view, {NODE: kept_back}).refused if kept_back else None,
         config=view.config,
@@ -107,7 +107,8 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
         if within:
             return place_pools.inexact_place_error(place, within[0])
     vos = request.caller.vos
-    options = options_for(view.config, min(vos) if len(vos) == 1 else None)
+    of_vos = {vo: options_for(view.config, vo) for vo in vos}
+    options = of_vos[min(vos)] if len(vos) == 1 else options_for(view.config, None)
     here = PreparedPlace(
         served=served,
         resource=resource,
@@ -117,9 +118,10 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
         lease_time=timedelta(seconds=options.leases.time),
         lease_times={
             vo: timedelta(seconds=time)
-            for vo in vos
-            if (time := options_for(view.config, vo).leases.time) != options.leases.time
+            for vo, own in of_vos.items()
+            if (time := own.leases.time) != options.leases.time
         },
+        tiers={vo: tiers for vo, own in of_vos.items() if (tiers := own.job_scheduling.job_priorities)},
         slot=None if request.caller.stamp is None else _read_slot(view, place, vos, options),
     )
     # Bans may change at any moment, and so what several places mean, or none.

@@ -12,6 +12,7 @@ from random import Random
 from sqlalchemy import Connection
 
 from cs_config.cache import Cache
+from cs_config.options.job_tiers import JobTiers
 from cs_config.options.operations import managed_types
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -51,6 +52,7 @@ class PreparedPlace:
     locks: str | None  #: see `place_policy.find_lock`
     lease_time: timedelta
     lease_times: Mapping[str, timedelta]  #: of those of several VOs that differ
+    tiers: Mapping[str, JobTiers]  #: of those VOs that order their job types
     slot: SlotLimits | None  #: of a pilot there; None: the request is not by one
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)  #: of single jobs
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from cs_config.options import job_tiers
 from cs_config.options.operations import options_for
 from cs_config.options.place_limits import ALL_SITES, RunningLimit
 from cs_config.tree.address import QueueAddress
@@ -431,6 +432,20 @@ def _format_closures(closed: int, eligible: int) -> str:
     return f"{which} no job like it now"
 
 
+def _type_order(_: Connection, situation: JobSituation) -> Iterator[str]:
+    """Types whose jobs come first, whatever their shares."""
+    asked = situation.demand.asked
+    tiers = options_for(situation.config, asked.vo).job_scheduling.job_priorities
+    earlier = list(map(str, tiers[: job_tiers.find_tier(tiers, asked.job_types) - 1]))
+    if earlier:
+        others = f" and {len(earlier) - MOST_HINTS} more tiers" if len(earlier) > MOST_HINTS else ""
+        whose = f"its type, {min(asked.job_types)}, is" if asked.job_types else "it has no type and is"
+        yield (
+            f"{whose} in {job_tiers.describe_tier(tiers, asked.job_types)}: of what a pilot can run, jobs of "
+            f"{', '.join(earlier[:MOST_HINTS])}{others} come before it (JobPriorities)"
+        )
+
+
 def _queue_position(conn: Connection, situation: JobSituation) -> Iterator[str]:
     place = listing.read_position(conn, situation.job.job_id) if situation.job else None
     if place is not None and place.before:
@@ -457,6 +472,6 @@ def _waiting_ttl(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _narrow_limits, _advertised, _nodes, _directors, _pilot_supply, _pilots, _queue_position),
-    _waiting_ttl,
+    *(_closures, _narrow_limits, _advertised, _nodes, _directors, _pilot_supply, _pilots, _type_order),
+    *(_queue_position, _waiting_ttl),
 )

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from cs_config.cache import evict
 from matcher import conditions
+from matcher.index.type_order import TypeSelection
 from requirements.bitset import list_positions
 from requirements.column_index import IndexedItems, Items, SingleItem
 from requirements.requirement_class import RequirementClass
@@ -127,9 +128,12 @@ class ClassIndex:
         found = (self._class_in.get(slot) for slot in list_positions(mask))
         return (class_id for class_id in found if class_id is not None and class_id in self)
 
-    def mask(self, resource: Resource, pools: frozenset[str]) -> int:
+    def mask(self, resource: Resource, pools: frozenset[str], selection: TypeSelection | None = None) -> int:
         """Bitmap of the classes that the resource may run with these pools, until one is added or removed."""
-        mask = self._present & self._lasting.find(
+        mask = self._present if selection is None else self._present & self._select_types(selection)
+        if not mask:
+            return 0
+        mask &= self._lasting.find(
             _read_lasting(resource), self._classes, lambda classes: _select_lasting(classes, resource)
         )
         for condition in _NEEDS:
@@ -139,6 +143,11 @@ class ClassIndex:
         return mask & self._by_pools.find(
             pools, self._classes, lambda classes: classes.accepting("submit_pool", pools)
         )
+
+    def _select_types(self, selection: TypeSelection) -> int:
+        """The classes of a VO with these types, or with others."""
+        named = self._classes.naming("job_types", selection.types)
+        return self._classes.naming("vo", (selection.vo,)) & (~named if selection.is_inverted else named)
 
     def is_in(self, mask: int, class_id: int) -> bool:
         """Whether a class is in a bitmap from `mask`."""

@@ -10,18 +10,21 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from threading import Lock
+from types import MappingProxyType
 from typing import overload
 
 from sqlalchemy import Connection
 
 from cs_config.cache import Cache
+from cs_config.options.job_tiers import JobTiers
 from matcher import rules
 from matcher.index import sampling
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.index.sampling import CumulativeWeights, TaskQueueSampler
+from matcher.index.type_order import TypeSelection, draw_selections
 from requirements.resource import Resource
 from taskqueue.task_queues import change_feed, priorities, task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -30,6 +33,10 @@ from taskqueue.task_queues.task_queues import TaskQueue
 _CACHED = 256
 #: Up to this many matching classes are listed instead of sampled.
 _FEW = 64
+
+
+#: A resource, the pools that it may serve, and the only task queues that are wanted (None: all).
+_Wanted = tuple[Resource, frozenset[str], TypeSelection | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +58,7 @@ class WaitingIndex:
         self._sampler = TaskQueueSampler()
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
-        self._weights: Cache[tuple[Resource, frozenset[str]], CumulativeWeights] = Cache(_CACHED)
+        self._weights: Cache[_Wanted, CumulativeWeights] = Cache(_CACHED)
         #: Task queues that are not tried until the next read of the feed, which checks them.
         self.excluded: frozenset[int] = frozenset()
         self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
@@ -98,21 +105,25 @@ class WaitingIndex:
         for each in known:
             self._discard(each)
 
-    def candidates(self, resource: Resource, pools: frozenset[str]) -> Sequence[TaskQueue]:
+    def candidates(
+        self, resource: Resource, pools: frozenset[str], selection: TypeSelection | None = None
+    ) -> Sequence[TaskQueue]:
         """The task queues that the resource may serve with these pools; do not modify the list."""
-        return self._find_weights(resource, pools).task_queues
+        return self._find_weights(resource, pools, selection).task_queues
 
-    def _find_weights(self, resource: Resource, pools: frozenset[str]) -> CumulativeWeights:
+    def _find_weights(
+        self, resource: Resource, pools: frozenset[str], selection: TypeSelection | None
+    ) -> CumulativeWeights:
         return self._weights.get(
-            (resource, pools),
+            (resource, pools, selection),
             lambda: CumulativeWeights(
-                list(self.list_in_classes(self._index.mask(resource, pools), resource))
+                list(self.list_in_classes(self._index.mask(resource, pools, selection), resource))
             ),
         )
 
-    def mask(self, resource: Resource, pools: frozenset[str]) -> int:
+    def mask(self, resource: Resource, pools: frozenset[str], selection: TypeSelection | None = None) -> int:
         """Bitmap of the matching requirement classes, without a check of owners."""
-        return self._index.mask(resource, pools)
+        return self._index.mask(resource, pools, selection)
 
     def list_in_classes(self, mask: int, resource: Resource) -> Iterator[TaskQueue]:
         """The task queues of the classes in a bitmap whose owner the resource accepts."""
@@ -122,9 +133,11 @@ class WaitingIndex:
                 if is_open or _owner_fits(each, resource):
                     yield each
 
-    def draw(self, resource: Resource, pools: frozenset[str], random: Random) -> TaskQueue | None:
+    def draw(
+        self, resource: Resource, pools: frozenset[str], selection: TypeSelection | None, random: Random
+    ) -> TaskQueue | None:
         """A random matching task queue by weight; None: there is none."""
-        mask = self._index.mask(resource, pools)
+        mask = self._index.mask(resource, pools, selection)
         if mask.bit_count() > _FEW:
             is_in, is_open = self._index.is_in, rules.accepts_all_owners(resource)
             found = self._sampler.draw(
@@ -133,7 +146,7 @@ class WaitingIndex:
             )
             if found is not None:
                 return found
-        known = self._find_weights(resource, pools)
+        known = self._find_weights(resource, pools, selection)
         if not known.task_queues:
             return None
         return random.choices(known.task_queues, cum_weights=known.cumulative)[0]
@@ -239,10 +252,17 @@ class Candidates(Sequence[TaskQueue]):
     """The matching task queues, read lazily from the index."""
 
     def __init__(
-        self, waiting: WaitingIndex, resource: Resource, pools: frozenset[str], *, lock: Lock, random: Random
+        self,
+        waiting: WaitingIndex,
+        resource: Resource,
+        pools: frozenset[str],
+        selection: TypeSelection | None = None,
+        *,
+        lock: Lock,
+        random: Random,
     ) -> None:
         self._waiting = waiting
-        self._request = (resource, pools)
+        self._request: _Wanted = resource, pools, selection
         self._lock = lock
         self._random = random
 
@@ -275,6 +295,11 @@ class Candidates(Sequence[TaskQueue]):
         others = [each for each in self._all if each.task_queue_id not in drawn]
         yield from sampling.draw_order(others, self._random)
 
+    def select(self, selection: TypeSelection) -> "Candidates":
+        """Those of one selection."""
+        resource, pools, _ = self._request
+        return Candidates(self._waiting, resource, pools, selection, lock=self._lock, random=self._random)
+
     @property
     def has_whole_classes(self) -> bool:
         """Whether all task queues of a matching class match, whoever owns their jobs."""
@@ -303,13 +328,40 @@ class Candidates(Sequence[TaskQueue]):
             return self._waiting.draw(*self._request, self._random)
 
 
-def draw_candidates(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[TaskQueue]:
-    """The order in which one request tries them."""
+def draw_candidates(
+    task_queues: Sequence[TaskQueue], random: Random, tiers: Mapping[str, JobTiers] = MappingProxyType({})
+) -> Iterator[TaskQueue]:
+    """The order in which one request tries them; `tiers` of the VOs that order their job types."""
+    if tiers:
+        return _draw_by_types(task_queues, random, tiers)
     return (
         task_queues.iterate_in_order()
         if isinstance(task_queues, Candidates)
         else sampling.draw_order(task_queues, random)
     )
+
+
+def _draw_by_types(
+    task_queues: Sequence[TaskQueue], random: Random, tiers: Mapping[str, JobTiers]
+) -> Iterator[TaskQueue]:
+    """The lottery of all task queues decides which VO is next, the tiers of that VO which task queue."""
+    ordered = {
+        vo: chain.from_iterable(
+            draw_candidates(_select(task_queues, each), random) for each in draw_selections(vo, of_vo, random)
+        )
+        for vo, of_vo in tiers.items()
+    }
+    for drawn in draw_candidates(task_queues, random):
+        # None: the index has changed meanwhile.
+        each = next(ordered[drawn.vo], None) if drawn.vo in ordered else drawn
+        if each is not None:
+            yield each
+
+
+def _select(task_queues: Sequence[TaskQueue], selection: TypeSelection) -> Sequence[TaskQueue]:
+    if isinstance(task_queues, Candidates):
+        return task_queues.select(selection)
+    return list(filter(selection.includes, task_queues))
 
 
 def iterate_candidates(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:

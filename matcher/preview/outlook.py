@@ -30,6 +30,7 @@ from matcher.explain.work_budget import ChosenClasses
 from matcher.limits import running_limits, throttle_standings
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
+from matcher.preview.type_shifts import TypeShift, list_type_shifts
 from requirements.bitset import mask_from
 from requirements.errors import InvalidRequest, PilotageError, Problem, did_you_mean
 from requirements.requirement_class import RequirementClass
@@ -187,6 +188,7 @@ class Outlook:
     pools: tuple[PoolShift, ...] = ()  #: most waiting jobs first
     lost_work: tuple[LostWork, ...] = ()
     closed_places: tuple[ClosedPlace, ...] = ()
+    types: tuple[TypeShift, ...] = ()  #: of waiting jobs, whose place in the order changes
     useless_parameters: Mapping[str, tuple[UselessParameter, ...]] = field(default_factory=dict)  #: by VO
     #: By VO, the classes and pools for which nothing was computed, because they are very many or long.
     left_out: Mapping[str, WaitingWork] = field(default_factory=dict)
@@ -272,6 +274,7 @@ def compute_outlook(
         pools=tuple(sorted(shifted, key=lambda pool: (-pool.waiting, pool.pool_id))),
         lost_work=tuple(list_lost_work(conn, proposal, vos=vos)),
         closed_places=tuple(list_closed_places(conn, proposal, vos=vos, now=now)),
+        types=tuple(list_type_shifts(proposal, everything)),
         useless_parameters=useless,
         left_out=queue_report.sum_work(left),
     )

@@ -215,6 +215,10 @@ class TaskQueueAnswer(BaseModel):
     owner: str
     submit_pool: str | None
     priority: float
+    tier: int | None = Field(
+        default=None,
+        description="Of its job type in `JobPriorities`, from 1; null: the VO does not order its types.",
+    )
     waiting: int
     definition: dict[str, Any]
     job_ids: list[int] = Field(description="Ids of its first 100 waiting jobs.")

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from cs_config.options.registry import DEFAULT_SHARE
 from matcher.explain import job_conditions
 from matcher.explain.job_conditions import ClassCondition, JobDemand
+from matcher.index import type_order
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
@@ -124,6 +125,9 @@ def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -
         vos=visibility.pool_vos(page.caller, config.vos),
         shares={name: group.job_share for name, group in config.registry.groups.items()},
         default_share=DEFAULT_SHARE,
+        tiers={
+            each.task_queue.task_queue_id: type_order.find_tier(config, each.task_queue) for each in found
+        },
         list_conditions=_list_conditions,
     )
 

@@ -363,6 +363,7 @@ def _task_queue(found: MatchingTaskQueue) -> TaskQueueAnswer:
         owner=task_queue.owner,
         submit_pool=asked.submit_pool,
         priority=task_queue.priority,
+        tier=found.tier,
         waiting=found.waiting,
         definition=json.loads(asked.to_json()),
         job_ids=list(found.job_ids),

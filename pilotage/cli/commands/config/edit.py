@@ -371,6 +371,11 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
             f"{format_count(each['jobs'], 'job')} and {format_count(each['pilots'], 'pilot')} are there"
         )
     yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
+    for each in answer.get("order", ())[:_MOST]:  # a service of 1.0 has none
+        jobs = format_count(each["jobs"], "waiting job")
+        kind = f"of the type {each['job_type']}" if each["job_type"] else "without a type"
+        about = f"{jobs} of {each['vo']} {kind}"
+        yield f"{about}: {each['after']}; before: {each['before']}"
     yield from (_useless_line(each) for each in answer["in_vain"][:_MOST])
     for vo, work in answer["left_out"].items():
         jobs, sets = format_count(work["jobs"], "job"), format_count(work["classes"], "set")

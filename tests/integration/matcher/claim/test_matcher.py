@@ -163,7 +163,7 @@ def test_task_queues_found_empty_before_another_gave_a_job_are_excluded(
 ) -> None:
     """Those of the direct tries; a query finds only those that have jobs."""
 
-    def draw_in_order(candidates: Sequence[TaskQueue], _: object) -> Iterator[TaskQueue]:
+    def draw_in_order(candidates: Sequence[TaskQueue], *_: object) -> Iterator[TaskQueue]:
         return iter(sorted(candidates, key=attrgetter("task_queue_id")))
 
     monkeypatch.setattr(prepare, "draw_candidates", draw_in_order)

@@ -273,6 +273,33 @@ def test_a_job_that_waits_says_that_no_pilot_came_and_who_comes_before_it(servic
     assert "1 of the 2 jobs of its task queue is handed out before it" in found["now"]
 
 
+def test_a_job_of_a_later_tier_names_the_types_that_come_before_it(service: Service, osg: Configuration):
+    service.configure(limited(osg, "JobScheduling: {JobPriorities: [MC, '{WG: 2, Fast: 1}', Merge]}"))
+
+    def told(job_type: str) -> list[str]:
+        now = (
+            service.user()
+            .post("/api/v1/explain", json={"jobs": [{**JOB, "JobType": job_type}]})
+            .json()["now"]
+        )
+        return [each for each in now if "JobPriorities" in each]
+
+    before = "of what a pilot can run, jobs of MC, {WG: 2, Fast: 1}"
+    assert told("MC") == []
+    assert told("fast") == [
+        (
+            "its type, fast, is in tier 2 of 3, {WG: 2, Fast: 1}: of what a pilot can run, jobs of MC come "
+            "before it (JobPriorities)"
+        )
+    ]
+    assert told("Merge") == [
+        f"its type, Merge, is in tier 3 of 3, Merge: {before} come before it (JobPriorities)"
+    ]
+    assert told("User") == [
+        f"its type, User, is in no tier, after all 3: {before}, Merge come before it (JobPriorities)"
+    ]
+
+
 def test_a_queue_says_what_it_serves_and_what_it_could_offer(service: Service):
     user, ligo = service.user(), service.user(vo="ligo")
     queue = "OSG.CERN.ch/ce503.cern.ch/CMSHTPC_T2_CH_CERN_ce503"

@@ -116,6 +116,28 @@ def test_throttles_and_limits_that_would_bite_at_once_are_told(service: Service)
     assert preview(service.operator(), loose)["closed"] == []
 
 
+def test_types_of_waiting_jobs_that_another_order_moves_are_told(service: Service):
+    jobs = [{"Executable": "x", "JobType": name} for name in ("MC", "Merge", "Merge", "User")]
+    service.submit(*jobs, vo="cms")
+    admin = service.as_role("vo_admin", vo="cms", user="eve")
+    option = "Operations/cms/JobScheduling/JobPriorities"
+    tiers = ["{MC: 2, Reco: 1}", "Merge"]
+    found = preview(admin, {option: tiers})["order"]
+    assert {each["before"] for each in found} == {"no tier, as there are none"}
+    assert [(each["vo"], each["job_type"], each["jobs"], each["after"]) for each in found] == [
+        ("cms", "MC", 1, "tier 1 of 2, {MC: 2, Reco: 1}"),
+        ("cms", "Merge", 2, "tier 2 of 2, Merge"),
+        ("cms", "User", 1, "no tier, after all 2"),
+    ]
+    headers = {"If-Match": "1"}
+    assert admin.patch("/api/v1/config", json={"set": {option: tiers}}, headers=headers).status_code == 200
+    assert preview(admin, {option: tiers})["order"] == []
+    [moved] = preview(admin, {option: ["{MC: 3, Reco: 1}", "Merge"]})["order"]
+    assert (moved["job_type"], moved["after"]) == ("MC", "tier 1 of 2, {MC: 3, Reco: 1}")
+    foreign = service.as_role("vo_admin", vo="atlas", user="zoe")
+    assert preview(foreign, {"Operations/atlas/JobScheduling/JobPriorities": ["MC"]})["order"] == []
+
+
 def test_a_site_admin_limits_kinds_of_jobs_at_the_own_site_after_a_preview(service: Service):
     admin = service.as_role("site_admin", site="LCG.A.org", user="sam")
     submit(service, "cms", {"Memory": 1000}, 2)

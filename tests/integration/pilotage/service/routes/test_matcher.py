@@ -465,6 +465,7 @@ def test_a_director_lists_the_task_queues_that_a_resource_may_serve(service: Ser
     assert (found["vo"], found["owner"], found["owner_group"]) == ("cms", "ada", "cms_user")
     assert (found["waiting"], found["job_ids"]) == (3, ids)
     assert found["submit_pool"] == found["definition"]["submit_pool"]
+    assert found["tier"] is None
 
 
 def test_pilots_are_registered_and_followed_by_their_director(service: Service):
