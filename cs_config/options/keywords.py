@@ -444,6 +444,8 @@ INDIVIDUAL = frozenset(
 )
 #: Values of keywords that neither a description nor the configuration states.
 DEFAULTS: Mapping[str, object] = {"CPUTime": 86_400, "Priority": 1}
+#: Priority of all jobs of a VO that does not use it.
+UNUSED_PRIORITY = 1.0
 
 #: Read by `parametric` before a description is expanded into single jobs.
 PARAMETRIC = ("Parameters", "ParameterStart", "ParameterStep", "ParameterFactor")

@@ -423,6 +423,8 @@ class JobSchedulingOptions(Options):
     """Seconds before a held job is checked again."""
     input_data_catalogue: str | None = None
     """File with the replicas of input data."""
+    enable_user_priority: bool = True
+    """Whether the `Priority` of a job counts; if not: first in, first out, inside a share."""
     enable_shares_correction: bool = False
     """Give more to groups or owners that used less than their share lately, and less to the others."""
     share_corrections: Annotated[
@@ -584,6 +586,8 @@ class VoOptions(Options):
         ]
         if self.job_description.specification is SpecificationRule.REQUIRED:
             derived.append("specification")
+        if not self.job_scheduling.enable_user_priority:
+            derived.append("no priorities")
         return hashlib.sha256(json.dumps(derived).encode()).hexdigest()[:16]
 
     @cached_property

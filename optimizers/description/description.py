@@ -156,6 +156,7 @@ class JobDescription:
     rank: Expression | None = None  #: orders the eligible queues; None: all are equal
     document: Document | None = None  #: of DiracX's match-making specification
     extra: Mapping[str, object] = field(default_factory=dict)  #: keywords that only the configuration defines
+    unused_priority: float | None = None  #: a stated one, where the VO does not use them
     #: The fields that were stated; the others have a default. None: all that differ from our own defaults.
     stated: frozenset[str] | None = field(default=None, compare=False)
 
@@ -221,6 +222,8 @@ def parse_description(
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
     values.setdefault("executable", "")
+    if not operations.job_scheduling.enable_user_priority:
+        values |= {"priority": keywords.UNUSED_PRIORITY, "unused_priority": stated.get("priority")}
     description = JobDescription(
         **values, document=reader.found, extra=extra, stated=frozenset(reader.spelled)
     )
@@ -302,6 +305,8 @@ def stored_body(description: JobDescription) -> dict[str, object]:
         attribute = keyword.attribute
         if attribute not in hidden and description.states(attribute):
             stated[keyword.name] = keywords.as_json(keyword, getattr(description, attribute))
+    if description.unused_priority is not None:
+        stated["Priority"] = description.unused_priority
     wanted = description.requirements
     if isinstance(wanted, Expression):
         stated["Requirements"] = wanted.original_text

@@ -5,18 +5,32 @@ task queue and not for each job. Only what is a column of the job itself, such a
 each job that does not state it.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, select, update
+from sqlalchemy import (
+    JSON,
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Float,
+    bindparam,
+    cast,
+    exists,
+    func,
+    select,
+    update,
+)
 
+from cs_config.options import keywords
 from cs_config.options.options import VoOptions
 from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue.db import sql
-from taskqueue.schema.tables import jobs, requirement_classes, task_queues, waiting_jobs
+from taskqueue.schema.tables import descriptions, jobs, requirement_classes, task_queues, waiting_jobs
 from taskqueue.task_queues import change_feed
 from taskqueue.task_queues.class_derivation import PRIORITY, derive_class_again
 from taskqueue.task_queues.task_queues import ensure_classes
@@ -89,6 +103,18 @@ WITH_OTHER = {
     "job_type": _list_waiting(jobs.c.job_type != _value),
     "sites": _list_waiting(jobs.c.site != _value),
 }
+_as_json = cast(descriptions.c.body, JSON)
+_STATED: Mapping[str, ColumnElement[Any]] = {
+    "postgresql": cast(func.json_extract_path_text(_as_json, PRIORITY.capitalize()), Float),
+    "sqlite": func.json_extract(descriptions.c.body, f"$.{PRIORITY.capitalize()}"),
+}
+#: Jobs of a task queue that state another priority than they have, with that which they state.
+WITH_OTHER_STATED = {
+    dialect: _list_waiting(waiting_jobs.c.priority != stated)
+    .add_columns(stated.label("stated"))
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    for dialect, stated in _STATED.items()
+}
 ALL_WAITING = _list_waiting()
 _STILL_WAITS = (sql.is_listed(jobs.c.job_id), jobs.c.status == JobStatus.WAITING.value)
 SET_JOB = {
@@ -149,6 +175,10 @@ def derive_again(
             written += _write_column(conn, class_id, name, value, most=most - written)
             if written == most:
                 return written
+        if before.states(PRIORITY) and options.job_scheduling.enable_user_priority:
+            written += _restore_priorities(conn, class_id, most=most - written)
+            if written == most:
+                return written
         new = today[class_id]
         written += _move_class(conn, class_id, ids[new.digest], new, now=now, most=most - written)
         if written == most:
@@ -167,14 +197,20 @@ def _hold_classes(conn: Connection, classes: Mapping[str, RequirementClass]) -> 
 def _list_columns(before: RequirementClass, options: VoOptions) -> Mapping[str, object]:
     """Values of the columns that jobs of a class have by default, by attribute."""
     today = derive_class_again(before, options)
+    counts = options.job_scheduling.enable_user_priority
+    priority = float(str(options.job_description.filled_in[PRIORITY.capitalize()]))
     values: dict[str, object] = {
-        PRIORITY: float(str(options.job_description.filled_in[PRIORITY.capitalize()])),
+        PRIORITY: priority if counts else keywords.UNUSED_PRIORITY,
         "job_type": min(today.job_types, default=""),
     }
     if not before.replicas:
         sites = sorted(today.sites)
         values["sites"] = "ANY" if not sites else sites[0] if len(sites) == 1 else "Multiple"
-    return {name: value for name, value in values.items() if not before.states(name)}
+    return {
+        name: value
+        for name, value in values.items()
+        if not before.states(name) or (name == PRIORITY and not counts)
+    }
 
 
 def _write_column(conn: Connection, class_id: int, attribute: str, value: object, *, most: int) -> int:
@@ -185,11 +221,30 @@ def _write_column(conn: Connection, class_id: int, attribute: str, value: object
         found += conn.execute(WITH_OTHER[attribute], values).scalars()
         if len(found) >= most:
             break
-    for ids in sql.split_batches(found):
+    _set_column(conn, attribute, found, value)
+    return len(found)
+
+
+def _restore_priorities(conn: Connection, class_id: int, *, most: int) -> int:
+    """Give waiting jobs of a class the priority that they state, at most `most`; how many had another."""
+    of_value: defaultdict[float, list[int]] = defaultdict(list)
+    statement, left = WITH_OTHER_STATED[conn.dialect.name], most
+    for row in conn.execute(_OF_CLASS, {"the_class": class_id}).all():
+        for job_id, stated in conn.execute(statement, {"the_task_queue": row.task_queue_id, "most": left}):
+            of_value[stated].append(job_id)
+            left -= 1
+        if not left:
+            break
+    for stated, job_ids in of_value.items():
+        _set_column(conn, PRIORITY, job_ids, stated)
+    return most - left
+
+
+def _set_column(conn: Connection, attribute: str, job_ids: Collection[int], value: object) -> None:
+    for ids in sql.split_batches(job_ids):
         if attribute == PRIORITY:
             conn.execute(SET_PRIORITY, {"ids": ids, "value": value})
         conn.execute(SET_JOB[attribute], {"ids": ids, "value": value})
-    return len(found)
 
 
 def _move_class(

@@ -87,6 +87,25 @@ def test_priorities_that_are_not_stated_follow_the_default(engine: Engine, now: 
     assert sorted(map(tuple, stored)) == [(one, 7, 7), (two, 1, 1)]
 
 
+def test_priorities_are_put_aside_and_come_back_as_they_were_stated(engine: Engine, now: datetime) -> None:
+    off = grid(f"{GRID}Operations: {{lhcb: {{JobScheduling: {{EnableUserPriority: false}}}}}}\n", 2)
+    stated = ({}, {"Priority": 7}, {"Priority": 0.5}, {"UserPriority": 3}, {"UserPriority": 3})
+    every = arrive(engine, with_defaults(1, Priority=2), now, *stated)
+    before = [(0.5, 0.5), (2, 2), (3, 3), (3, 3), (7, 7)]
+    assert read_priorities(engine) == before
+    assert cycle(engine, off, now + SECOND) == 2, "classes"
+    assert read_priorities(engine) == [(1, 1)] * 5
+    late = arrive(engine, off, now, {"Priority": 9})
+    assert read_priorities(engine) == [(1, 1)] * 6
+    assert cycle(engine, off, now + timedelta(minutes=1)) == 0
+    with database.reading(engine) as conn:
+        assert descriptions.read_description(conn, late[0]).body["Priority"] == 9
+        assert "Priority" not in descriptions.read_description(conn, every[0]).body
+    assert cycle(engine, with_defaults(3, Priority=2), now + timedelta(minutes=2)) == 2
+    assert read_priorities(engine) == [*before, (9, 9)]
+    assert cycle(engine, with_defaults(3, Priority=2), now + timedelta(minutes=3)) == 0
+
+
 def test_jobs_of_both_configurations_come_together(engine: Engine, now: datetime) -> None:
     """A process with the older configuration may store jobs late."""
     first, second = with_defaults(1, MinRAM=1000), with_defaults(2, MinRAM=3000)
