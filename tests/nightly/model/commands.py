@@ -71,6 +71,14 @@ POLICIES = {
     "pending": ("MaxPendingJobs",),
     "simple": ("MaxJobs",),
 }
+#: Orders of job types.
+TIERS = (
+    ["MC"],
+    ["user", "Mc"],
+    ["Test", "MC", "User"],
+    ["{mc: 2, Test: 1}", "User"],
+    ["Absent", "{User: 1}"],
+)
 ADVERTISED = ("CurrentJobs", "CurrentSubmittingJobs", "CurrentGatheringOutputJobs", "CurrentPendingJobs")
 #: Submissions that show by themselves that they are wrong.
 WRONG: list[dict[str, Any]] = [
@@ -235,6 +243,8 @@ class Drawing:
                 "node",
                 "limit",
                 "limit",
+                "order",
+                "order",
                 "dynamic",
                 "null",
                 "null",
@@ -314,6 +324,10 @@ class Drawing:
         value = value.lower() if place.endswith("/CEs/ce/") else value
         path = f"{place}RunningLimit/{at}{attribute}/{value}"
         return {"remove": [path]} if self._maybe(0.2) else {"set": {path: self._bounds((0, 1, 1, 2, 2, 3))}}
+
+    def _edit_order(self) -> dict[str, Any]:
+        path = f"Operations/{self._one(('Defaults', 'alpha', 'beta'))}/JobScheduling/JobPriorities"
+        return {"remove": [path]} if self._maybe(0.2) else {"set": {path: self._one(TIERS)}}
 
     def _edit_dynamic(self) -> dict[str, Any]:
         path, _ = self._path()

@@ -301,6 +301,21 @@ def _complete(limit: Limit, default: Limit | None) -> Limit:
     return replace(limit, amount=amount, cores=default.cores if limit.cores is None else limit.cores)
 
 
+def tier(tree: Tree, job: Job) -> int:
+    """Options of the operations, JobScheduling, 2: the tier of a job's type; types in none come last.
+
+    The list of the VO replaces that of `Defaults`; without one all jobs are of the same tier.
+    """
+    operations = tree.get("Operations", {})
+    scheduling = [operations.get(scope, {}).get("JobScheduling", {}) for scope in (job.vo, "Defaults")]
+    listed = next((each["JobPriorities"] for each in scheduling if "JobPriorities" in each), [])
+    for number, written in enumerate(listed):
+        weighed = [each.partition(":")[0].strip().lower() for each in written.strip("{}").split(",")]
+        if job.attribute("JobType") in weighed:
+            return number
+    return len(listed)
+
+
 def _written(node: Mapping[str, Any], place: str, vo: str | None) -> Iterable[Limit]:
     for attribute, values in node.get("RunningLimit", {}).items():
         for value, stated in values.items():

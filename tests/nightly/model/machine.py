@@ -425,6 +425,8 @@ class Machine:
 
     def _request(self, resource: Resource, count: int, service: int) -> list[Attempt]:
         answers: list[Answer] = []
+        # Jobs of the last two seconds may be passed over: the listing reads them.
+        self._call("POST", "/matcher/getMatchingTaskQueues", resource, service=service)
 
         def ask() -> None:
             answer = self._call("POST", "/matcher/requestJob", {**resource, "count": count}, service=service)
@@ -436,13 +438,36 @@ class Machine:
         self._eventually(ask)
         matches = answers[-1].body["matches"]
         queue = "/".join(resource[key] for key in ("Site", "GridCE", "Queue"))
-        attempts = [self._check_match(each, resource, queue, count) for each in matches]
+        attempts = []
+        for match in matches:
+            earlier = self._list_tiers(resource, count) if not attempts else []
+            attempts.append(self._check_match(match, resource, queue, count))
+            self._check_tier(attempts, earlier)
         if "NumberOfProcessors" in resource and count > 1:
             used = sum(attempt.processors for attempt in attempts)
             if used > resource["NumberOfProcessors"]:
                 raise Difference(f"request {resource}: {used} processors in {matches}")
         self.done["matches"] += len(attempts)
         return attempts
+
+    def _list_tiers(self, resource: Resource, count: int) -> list[int]:
+        """The tiers of the jobs that a request may get."""
+        found = self.world.fitting(resource)
+        if not resource.get("SubmitFlags", False):
+            found = self.world.on_this_node(resource, found)
+        return [jobs.tier(self.world.tree, job) for job in self.world.admitted(resource, found, count=count)]
+
+    def _check_tier(self, attempts: Sequence[Attempt], possible: Sequence[int]) -> None:
+        """Options, JobScheduling, 2: of the earliest tier; several of one answer in the order of theirs.
+
+        Those after the first must fit beside it, so jobs of an earlier tier may be left.
+        """
+        tiers = [jobs.tier(self.world.tree, attempt.job) for attempt in attempts[-2:]]
+        least = min(possible, default=tiers[0])
+        if tiers[0] > least or tiers != sorted(tiers):
+            last = attempts[-1].job
+            raise Difference(f"job {last.id} {last.description} is of tier {tiers}, there is one of {least}")
+        self.done["first of several tiers"] += len(set(possible)) > 1
 
     def _check_match(self, match: dict[str, Any], resource: Resource, queue: str, count: int) -> Attempt:
         submits = resource.get("SubmitFlags", False)
