@@ -16,6 +16,7 @@ matching that is changed on purpose is changed here, too, from the text of the r
 | `writing` | descriptions as JSON, JDL, YAML, CFG |
 | `harness` | the servers: `up` on SQLite, or two `serve` and `agent all` on PostgreSQL |
 | `test_model` | the runs, shrinking, repeating |
+| `test_order_under_load` | tiers and a limit on cores while many ask at once; uses the harness only |
 
 Compared are: the pools of each queue, in every process, after each change; the preview of each change
 with its effect; the status of each job, and `No eligible queue`; ids of pools, equal for equal
