@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -234,10 +234,12 @@ def parse_description(
         for name, message in _find_unspecified(description, operations):
             reader.problem(reader.place(name), message, code=documents.INVALID)
     if reader.problems:
-        if isinstance(raw, Attributes):
-            raise InvalidJob(list(map(raw.placed, reader.problems)))
-        raise InvalidJob(reader.problems)
+        raise _build_error(raw, reader.problems)
     return description
+
+
+def _build_error(raw: Mapping[str, object], problems: Sequence[Problem]) -> InvalidJob:
+    return InvalidJob(list(map(raw.placed, problems)) if isinstance(raw, Attributes) else problems)
 
 
 def _find_document(
