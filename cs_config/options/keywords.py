@@ -312,7 +312,7 @@ KEYWORDS = (
         "priority",
         0,
         10,
-        "order among the jobs of one owner group, the largest first",
+        "order among the jobs of one owner group, the largest first, where the VO uses it",
         "UserPriority",
         read=number,
     ),

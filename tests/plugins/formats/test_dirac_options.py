@@ -144,6 +144,62 @@ def test_share_corrections_that_are_started_are_carried_over() -> None:
     assert timedelta(seconds=groups.slices[0].time_span) == timedelta(days=7)
 
 
+def test_shares_and_limits_are_carried_over_and_what_is_not_is_told() -> None:
+    text = (
+        _scheduling(f"CheckJobLimits = True\nCheckMatchingDelay = True\nSiteShares = 3\n{LIMITS}")
+        + """
+    Registry
+    {
+      VO
+      {
+        lhcb { }
+      }
+      Groups
+      {
+        lhcb_prod
+        {
+          VO = lhcb
+          JobShare = 2000
+          Properties = JobSharing, NormalUser
+          VOMSRole = /lhcb/Role=production
+        }
+        lhcb_user
+        {
+          VO = lhcb
+          JobShare = 12.5
+          AllowBackgroundTQs = True
+        }
+        lhcb_test
+        {
+          VO = lhcb
+          JobShare = much
+        }
+      }
+    }
+    """
+    )
+    found = dirac_import.propose_dirac(NOTHING, {"all.cfg": text})
+    groups = found.proposal.after.registry.groups
+    assert {name: group.job_share for name, group in groups.items()} == {
+        "lhcb_prod": 2000,
+        "lhcb_user": 12.5,
+        "lhcb_test": 1000,
+    }
+    assert groups["lhcb_user"].allow_background_tqs
+    assert "JobSharing" in groups["lhcb_prod"].properties
+    scheduling = options_for(found.proposal.after, "lhcb").job_scheduling
+    assert [(each.value, each.most) for each in scheduling.running_limit] == [("Merge", 0)]
+    assert [(each.value, each.seconds) for each in scheduling.matching_delay] == [("Merge", 10)]
+    assert (scheduling.job_priorities, scheduling.enable_user_priority) == ((), True), "as in DIRAC"
+    told = "\n".join(map(str, found.notes))
+    for path in (
+        "Registry/Groups/lhcb_prod/VOMSRole: not carried over",
+        "Registry/Groups/lhcb_test/JobShare: not carried over: 'much'",
+        "Operations/Defaults/JobScheduling/SiteShares: not carried over",
+    ):
+        assert path in told
+
+
 SETUPS = """
 Operations
 {
