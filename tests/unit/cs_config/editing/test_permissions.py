@@ -163,7 +163,7 @@ OPTIONS_OF_VO = {
     *("JobDescription/Clamp", "JobDescription/Declared", "JobPath/Chain"),
     *("JobScheduling/taskQueueCPUTimeIntervals", "JobScheduling/NarrowSites"),
     *("JobScheduling/RejectUnmatchable", "JobScheduling/AllowInvalidSites", "JobScheduling/MaxRescheduling"),
-    *("JobScheduling/RescheduleDelays", "JobScheduling/EnableSharesCorrection"),
+    *("JobScheduling/RescheduleDelays", "JobScheduling/EnableSharesCorrection", "JobScheduling/WaitingTTL"),
     *("JobScheduling/ShareCorrections", "JobScheduling/RunningLimit", "JobScheduling/MatchingDelay"),
     *("Pools/ByAddress", "Leases/StalledGrace", "Leases/RunOnTime", "DiracDoor/Moved"),
 }
