@@ -63,7 +63,7 @@ class ClaimResult:
     """The result of a claim for one request: jobs, or a reason."""
 
     claimed: tuple[ClaimedJob, ...] = ()
-    refused: str | None = None  #: reason code why it may have none now: banned, throttled
+    refused: str | None = None  #: reason code why it may have none now, as `Matches.reason` lists them
     emptied: frozenset[int] = frozenset()  #: tried task queues without a job
     #: matching jobs are locked by other transactions; they may become free again
     in_other_hands: bool = False

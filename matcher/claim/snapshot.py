@@ -79,7 +79,7 @@ class NoMatchCache:
     Such a result depends only on the waiting classes, the mapping and the configuration: bans, limits and
     throttles are evaluated only for matching task queues. It is valid while these three are unchanged. At
     worst a job of the last second is missed, whose notification was lost; the pilot asks again in twenty
-    seconds, and no job is handed out from this cache. Written by the claim thread, read by any.
+    seconds, and no job is handed out from this cache. Any thread reads and writes it.
     """
 
     def __init__(self) -> None:

@@ -96,7 +96,7 @@ class MatchResult:
     """The claimed jobs, or the reason why there are none."""
 
     matches: tuple[ClaimedJob, ...] = ()
-    reason: str | None = None  #: reason code if there are none: no_task_queue, not_usable, banned
+    reason: str | None = None  #: reason code if there are none; all are listed at `Matches.reason`
     warnings: tuple[str, ...] = ()
 
 

@@ -164,7 +164,7 @@ class HotRoutes:
         if known is None:
             self._known_jobs.store(content, asked)
         timeout = found.get("request_timeout")
-        return await matcher.find_jobs(parts, caller, find_client(request), asked, timeout)
+        return await matcher.match_jobs(parts, caller, find_client(request), asked, timeout)
 
     async def _refuse(self, scope: Scope, error: Exception) -> tuple[int, _Headers, bytes]:
         """Status, headers and content of the answer to an error."""

@@ -135,10 +135,11 @@ async def request_job(
     request_timeout: RequestTimeout = None,
 ) -> bytes:
     """Request jobs: the answer has jobs with their leases, or the reason for none and when to try again."""
-    return await find_jobs(parts, caller, client, RequestedJobs.from_body(body), request_timeout)
+    # For the description and the tests of routes; `HotRoutes.answer` comes before it.
+    return await match_jobs(parts, caller, client, RequestedJobs.from_body(body), request_timeout)
 
 
-async def find_jobs(
+async def match_jobs(
     parts: Services,
     caller: Caller,
     client: WaitingClient,
