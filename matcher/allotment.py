@@ -146,6 +146,14 @@ class SlotAllotment:
         return found
 
 
+def allot_one(resource: Resource, asked: RequirementClass) -> Allotment:
+    """The allotment of a job that has a resource for itself."""
+    filling = SlotAllotment(resource)
+    filling.take(asked, 1)
+    [given] = filling.allotments()
+    return given
+
+
 def bound_by_room(resource: Resource, count: int, room: SlotRoom | None) -> tuple[Resource, int]:
     """What a request for jobs may use of a resource, and how many jobs it may get.
 
@@ -170,9 +178,7 @@ def build_core_counter(resource: Resource, *, is_only: bool) -> Callable[[Requir
     def count(asked: RequirementClass) -> int:
         size = read_size(asked)
         if size not in known:
-            filling = SlotAllotment(resource)
-            filling.take(asked if is_only else fix_cores(asked), 1)
-            [given] = filling.allotments()
+            given = allot_one(resource, asked if is_only else fix_cores(asked))
             known[size] = 1 if given.processors is None else given.processors
         return known[size]
 
@@ -194,9 +200,7 @@ def _share_of_one(resource: Resource, asked: RequirementClass) -> Allotment:
     """The allotment of a job on a resource that does not state its processors."""
     if asked.whole_node:
         return _whole_resource(resource)
-    one = SlotAllotment(replace(resource, processors=asked.processors_min))
-    one.take(asked, 1)
-    return one.allotments()[0]
+    return allot_one(replace(resource, processors=asked.processors_min), asked)
 
 
 def _whole_resource(resource: Resource) -> Allotment:

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from cs_config.cache import evict
 from cs_config.tree.configuration import Configuration
-from matcher.allotment import JobSize, SlotAllotment, read_size
+from matcher import allotment
+from matcher.allotment import JobSize, read_size
 from matcher.index.sampling import CandidateOrder
 from matcher.limits.admission import AdmissionPolicy
 from matcher.request.match_request import MatchRequest
@@ -49,9 +50,7 @@ class ClaimRequest:
         size = read_size(asked)
         known = self.allotments.get(size)
         if known is None:
-            filling = SlotAllotment(self.resource)
-            filling.take(asked, 1)
-            [known] = filling.allotments()
+            known = allotment.allot_one(self.resource, asked)
             if len(self.allotments) >= _ALLOTMENTS:
                 evict(self.allotments, _ALLOTMENTS)
             self.allotments[size] = known

@@ -21,11 +21,12 @@ matching that is changed on purpose is changed here, too, from the text of the r
 Compared are: the pools of each queue, in every process, after each change; the preview of each change
 with its effect; the status of each job, and `No eligible queue`; ids of pools, equal for equal
 requirements and for no others; the whole listing of task queues for a resource; each match (it fits,
-nobody has it, limits and throttles admit it, no job of an earlier tier could be given, its epoch is the
-next); each answer of nothing (no job fits, and the reason is true); explanations (candidates, eligible
-queues, and how many queues each requirement excludes, of the job, of its description and of imagined jobs);
-flags for batch systems (each node that fulfils the requirements fulfils them, and the reverse where they
-suffice); reports of closed attempts (409); wrong submissions (400, nothing stored).
+nobody has it, limits and throttles admit it, no job of an earlier tier could be given, its cores are those
+of a job alone, or its fewest where a limit counts cores, its epoch is the next); each answer of nothing (no
+job fits, and the reason is true); explanations (candidates, eligible queues, and how many queues each
+requirement excludes, of the job, of its description and of imagined jobs); flags for batch systems (each node
+that fulfils the requirements fulfils them, and the reverse where they suffice); reports of closed attempts
+(409); wrong submissions (400, nothing stored).
 
 Left out, since the documents do not determine it: throttles that are added where jobs were taken away,
 requests without a queue where places inside have limits, temporary changes on top of temporary ones, the
