@@ -10,6 +10,11 @@ PLUGIN = Plugin(
             "Serve unmodified clients, pilots and directors of DIRAC, with certificates and proxies.",
             package=__name__,
         ),
+        "dirac-document": Command(
+            "command:dirac_document",
+            "Translate a JDL of DIRAC or DiracX into a document of the match-making specification, or back.",
+            package=__name__,
+        ),
         "dirac-history": Command(
             "command:dirac_history",
             "Write the numbers of all jobs as WMSHistory records, as DIRAC's StatesAccountingAgent does.",

@@ -1,7 +1,7 @@
-"""`pilotage dirac-door` and `dirac-history`: what DIRAC's clients and dashboards get from this installation.
+"""`pilotage dirac-door`, `dirac-history` and `dirac-document`: what DIRAC's users get from this installation.
 
 The door has DIRAC's services over HTTPS, with certificates and proxies; the history, numbers of jobs for the
-dashboards of DIRAC's Monitoring.
+dashboards of DIRAC's Monitoring; the third command translates descriptions of jobs.
 """
 
 import json
@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 from weakref import WeakKeyDictionary
 
 import httpx
 import typer
+import yaml
 from cryptography import x509
 from sqlalchemy import Engine, func, select
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,7 +32,7 @@ from pilotage.cli.processes.client_connections import ClientConnection
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings, command_with
 from pilotage.fabric.pilot.service import transport
-from pilotage.plugins.dirac import monitoring, routing
+from pilotage.plugins.dirac import job_documents, monitoring, pilot_documents, routing
 from pilotage.plugins.dirac.app import create_door
 from pilotage.plugins.dirac.configuration_server import ConfigurationFile
 from pilotage.plugins.dirac.former import FormerServices
@@ -224,6 +225,48 @@ def _run(
         )
         door.add_middleware(CertifiedRequests)
         serve.serve_application(door, bound, chosen, tls=context)
+
+
+@settings.command_with()
+def dirac_document(
+    _chosen: Settings,
+    file: Annotated[
+        typer.FileText,
+        typer.Argument(metavar="FILE", help="JDL, or a description in YAML; - is standard input."),
+    ],
+    *,
+    as_json: bool,
+    to_jdl: Annotated[bool, typer.Option("--jdl", help="Write the JDL of a description.")] = False,
+    of_pilot: Annotated[
+        bool, typer.Option("--pilot", help="Read what a pilot of DIRAC offers the Matcher.")
+    ] = False,
+) -> None:
+    """Translate a JDL of DIRAC or DiracX into a document of the match-making specification, or back.
+
+    Keywords that DIRAC keeps, but does not match by, are named on standard error.
+    """
+    if to_jdl and of_pilot:
+        raise WrongUsage("--jdl and --pilot: one of the two")
+    if to_jdl:
+        description = _read_record(file)
+        typer.echo(job_documents.write_jdl(description))
+        if unmatched := job_documents.list_unmatched(description):
+            typer.echo(f"DIRAC does not match by {', '.join(unmatched)}", err=True)
+        return
+    found = (
+        pilot_documents.read_resource(_read_record(file)) if of_pilot else job_documents.read_jdl(file.read())
+    )
+    typer.echo(json.dumps(found) if as_json else yaml.safe_dump(found, sort_keys=False).rstrip())
+
+
+def _read_record(file: TextIO) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(file)
+    except yaml.YAMLError as error:
+        raise CommandRefused(f"{file.name}: {harmless(str(error))}") from None
+    if not isinstance(found, dict):
+        raise CommandRefused(f"{file.name}: a record of keywords is needed")
+    return found
 
 
 #: Records in one request, and seconds for it.

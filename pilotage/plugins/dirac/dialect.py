@@ -244,6 +244,16 @@ def write_jdl(body: Mapping[str, object], job: Job) -> str:
     return "\n".join(("[", *_list_lines(body, known), "]"))
 
 
+def format_jdl(stated: Mapping[str, object]) -> str:
+    """The text of keywords, whether DIRAC knows them or not; `InvalidJob` names what it cannot read."""
+    foreign = {
+        name: f"{{{', '.join(map(str, value))}}}" if isinstance(value, list | tuple) else value
+        for name, value in stated.items()
+        if name not in _KEYWORDS
+    }
+    return "\n".join(("[", *_list_lines({**stated, FOREIGN: foreign}, {}), "]"))
+
+
 def require_readable(description: JobDescription) -> None:
     """`InvalidJob` unless genuine JobAgents can read the description of a job."""
     for _ in _list_lines(descriptions.stored_body(description), {}):
