@@ -4,6 +4,7 @@ Each check covers one cause. Everything that a claim must respect (limits, throt
 here that calls the claim's own code.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,15 +18,17 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
 from matcher import allotment, rules
+from matcher.conditions import COLUMNS
 from matcher.explain import pilot_supply, waiting_reason
-from matcher.explain.job_conditions import JobDemand
+from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import place_policy, running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
 from matcher.limits.running_limits import PlaceRule
-from matcher.request import node_checks
+from matcher.request import node_checks, queue_offer
 from matcher.request.node_checks import NodeStanding
 from requirements import evaluator
+from requirements.column_index import SingleItem
 from requirements.errors import MOST_HINTS, did_you_mean, format_count
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
@@ -270,6 +273,32 @@ def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
     )
 
 
+def _measured(_: Connection, situation: JobSituation) -> Iterator[str]:
+    """Keywords that eligible queues leave to their nodes; what the others state fulfils them."""
+    parts = [
+        part
+        for part in list_conditions(JobDemand(asked=situation.demand.asked))
+        if isinstance(part, ClassCondition) and part.condition.name in queue_offer.LEFT_TO_NODES
+    ]
+    offers = Counter(each.offered for each in situation.survey.members(situation.eligible if parts else 0))
+    left: dict[str, None] = {}
+    queues = 0
+    for offered, number in offers.items():
+        stated = queue_offer.close(offered)
+        unstated = [
+            f"{part.demand.keyword} {part.wanted}"
+            for part in parts
+            if not part.condition.select(SingleItem(part.isolated, COLUMNS), stated)
+        ]
+        left |= dict.fromkeys(unstated)
+        queues += number if unstated else 0
+    if left:
+        yield (
+            f"{queues} of the {situation.eligible.bit_count()} eligible queues leave to their nodes: "
+            f"{', '.join(left)}; what a pilot measures there decides"
+        )
+
+
 def _advertised(conn: Connection, situation: JobSituation) -> Iterator[str]:
     """Required attributes that sites advertise, with their values now, and whether these admit the job."""
     survey, asked, eligible = situation.survey, situation.demand.requirements, situation.eligible
@@ -472,6 +501,6 @@ def _waiting_ttl(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _narrow_limits, _advertised, _nodes, _directors, _pilot_supply, _pilots, _type_order),
-    *(_queue_position, _waiting_ttl),
+    *(_closures, _narrow_limits, _advertised, _nodes, _measured, _directors, _pilot_supply, _pilots),
+    *(_type_order, _queue_position, _waiting_ttl),
 )

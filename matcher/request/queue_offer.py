@@ -22,12 +22,15 @@ CPU_TIME = 259_200
 REFERENCE_SI00 = 250
 
 
+#: Parameters that state the GPUs of all nodes, as pilots measure them.
+_OF_GPUS = ("GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime")
 #: Parameters from which an offer is computed; queues with equal values have equal offers.
 READ = (
     *("cputime", "maxcputime", "maxwallclocktime", "cpunormalizationfactor", "si00"),
     *("maxram", "maxrampercore", "numberofprocessors"),
     *(fold(name) for each in QUANTITIES for name in each.parameters),
     *("platform", "tag", "requiredtag", "wholenode", "jobtype", "architecture", "maxscratch", "cpupowerdb12"),
+    *("gpuvendor", "gpuarchitecture", "gpumemory", "gpuruntime"),
 )
 
 
@@ -55,6 +58,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
         "MaxScratch": _read_number(known, "maxscratch"),
         "Architecture": known.get("architecture"),
         "CPUPowerDB12": _read_real(known, "cpupowerdb12"),
+        **{name: known.get(fold(name)) for name in _OF_GPUS},
     }
     resource = match_request.read_resource(
         {name: value for name, value in stated.items() if value not in (None, [])}
@@ -87,6 +91,24 @@ def leave_open(resource: Resource, *, is_normalised: bool = False) -> Resource:
     stated = resource.literal_tags or frozenset()
     open_tags = (each for each in _MEASURED_TAGS if not any(tag.startswith(each) for tag in stated))
     return replace(resource, open_tags=tuple(open_tags), **unstated)
+
+
+#: Conditions that nodes decide where their queue leaves them open.
+LEFT_TO_NODES = frozenset({"cpu_work", "tag_expression", *_OF_NODES})
+
+
+def close(resource: Resource) -> Resource:
+    """The offer of a queue as far as it is stated: nodes that are no better than that."""
+    stated: dict[str, Any] = {
+        "architecture": resource.architecture or "",
+        "cpu_features": resource.cpu_features or frozenset(),
+        "gpu_vendor": resource.gpu_vendor or "",
+        "gpu_architecture": resource.gpu_architecture or 0,
+        "gpu_memory_mb": resource.gpu_memory_mb or 0,
+        "gpu_runtime": resource.gpu_runtime or 0,
+    }
+    power = None if resource.cpu_power_db12 == _MOST_POWER else resource.cpu_power_db12
+    return replace(resource, open_tags=(), cpu_power_db12=power, **stated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -376,8 +376,9 @@ def build_request(
     """The request of one that has no node yet: what would be measured there nobody knows."""
     said = made.at(0)
     said.pop("NodeFacts", None)
-    if power := made.measured_power or offer.read_db12(parameters):  # else its nodes measure it
-        said[offer.POWER] = power
+    if made.measured_power:
+        said[offer.POWER] = made.measured_power
+    said.update(offer.read_node_parameters(parameters))
     states_memory = any(
         targets.read_number(parameters, name) is not None for name in ("MaxRAM", "MaxRAMPerCore")
     )

@@ -26,6 +26,8 @@ MOST_POWER = 1e6
 REFERENCE_SI00 = 250
 #: The fact with the DB12 power of a core.
 POWER = "CPUPowerDB12"
+#: Parameters of queues with the names of facts: the DB12 power, and what all its GPUs have.
+_OF_NODES = (POWER, "GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime")
 #: The power if it is unknown.
 _UNSTATED = 1.0
 
@@ -142,7 +144,7 @@ def make_offer(
     max_ram = slot.max_ram or read_ram(known, processors) or _share_of_memory(slot, processors)
     max_ram = _least(max_ram, slot.limits.max_ram)
     gpus = (_number(known, "gpus") or _number(known, "numberofgpus") or 0) if slot.gpus is None else slot.gpus
-    stated = {"MaxRAM": max_ram, POWER: read_db12(known)}
+    stated = {"MaxRAM": max_ram, **read_node_parameters(known)}
     reported = facts.reportable_facts(facts.merge_facts(stated, measured or {}, slot.facts), known)
     rest: dict[str, object] = {
         "Architecture": None if "Architecture" in reported else known.get("architecture"),
@@ -241,9 +243,10 @@ def read_ram(known: Mapping[str, Any], processors: int) -> int | None:
     return _number(known, "maxram") or (per_core * processors if per_core else None)
 
 
-def read_db12(parameters: Mapping[str, Any]) -> float | None:
-    """The DB12 power of a core that a queue states; None: none."""
-    return _real({name.lower(): value for name, value in parameters.items()}.get(POWER.lower()))
+def read_node_parameters(parameters: Mapping[str, Any]) -> dict[str, object]:
+    """What a queue states of its nodes that a pilot there measures otherwise, by fact."""
+    known = {name.lower(): value for name, value in parameters.items()}
+    return {name: known[name.lower()] for name in _OF_NODES if known.get(name.lower()) is not None}
 
 
 def _power(known: Mapping[str, Any]) -> float:

@@ -4,11 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from matcher import conditions
 from matcher.conditions import CONDITIONS
 from matcher.request import match_request, queue_offer
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
-from requirements.values import fold
+from requirements.requirement_class import RequirementClass
+from requirements.values import Value, fold
 
 parameters = st.fixed_dictionaries(
     {"MaxRAMPerCore": st.integers(1, 10_000)},  # else a pilot offers what it finds on its node
@@ -27,6 +29,9 @@ parameters = st.fixed_dictionaries(
         "WholeNode": st.booleans(),
         "MaxScratch": st.integers(0, 10**6),
         "Architecture": st.sampled_from(["x86_64", "aarch64"]),
+        "GPUArchitecture": st.sampled_from(["sm_75", "sm_89", "fast"]),
+        "GPUMemory": st.integers(0, 10**5) | st.just("16 GB"),
+        "CPUPowerDB12": st.floats(0, 100),
         "Country": st.just("CH"),
     },
 )
@@ -76,3 +81,27 @@ def test_memory_of_each_core_makes_that_of_the_slot(values: dict[str, int], mega
 def test_offers_are_told_apart_by_each_parameter_that_a_condition_reads() -> None:
     of_offers = {fold(name) for row in CONDITIONS for name in row.parameters} - {"se"}  # a site's
     assert of_offers <= set(queue_offer.READ)
+
+
+def test_the_gpus_that_a_queue_states_narrow_it_to_jobs_for_them() -> None:
+    asked = RequirementClass(
+        vo="lhcb", cpu_time=0, gpus=1, gpu_vendor="nvidia", gpu_architecture="sm_89", gpu_memory_mb=16_000
+    )
+
+    def serves(**stated: Value) -> bool:
+        return conditions.fits(asked, queue_offer.build_resource({"GPUs": 2, **stated}))
+
+    assert serves(), "its nodes decide"
+    assert serves(GPUVendor="nvidia", GPUArchitecture="sm_90", GPUMemory=80_000)
+    assert not serves(GPUArchitecture="sm_75")
+    assert not serves(GPUMemory=15_000)
+    assert not serves(GPUVendor="amd")
+    assert serves(GPUArchitecture="fast", GPUMemory="16 GB"), "values of another meaning state nothing"
+
+
+def test_a_closed_offer_has_nothing_that_only_nodes_decide() -> None:
+    asked = RequirementClass(vo="lhcb", cpu_time=0, architecture="x86_64", cpu_level="x86-64-v3")
+    offered = queue_offer.build_resource({"Architecture": "x86_64"})
+    assert conditions.refusals(asked, offered, ()) == ()
+    assert conditions.refusals(asked, queue_offer.close(offered), ()) == ("cpu_features",)
+    assert {each.name for each in conditions.CONDITIONS} >= queue_offer.LEFT_TO_NODES

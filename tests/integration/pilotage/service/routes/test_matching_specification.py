@@ -98,3 +98,15 @@ def test_directors_send_pilots_for_tags_and_work_that_only_the_nodes_measure(con
     ]
     found = configured.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
     assert [bool(each) for each in found["resources"]] == [True, True, False, False, True, False]
+
+
+def test_an_explanation_tells_what_only_the_nodes_decide(configured: Service) -> None:
+    cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v3"}}
+    job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu, "tags": "hostfeat:io_uring"}}
+    user = configured.user()
+    [job_id] = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["job_ids"]
+    now = user.get(f"/api/v1/jobs/{job_id}/explain").json()["now"]
+    [text] = [each for each in now if "leave to their nodes" in each]
+    assert "CPULevel x86-64-v3" in text
+    assert "TagExpression hostfeat:io_uring" in text
+    assert "WallTime" not in text
