@@ -11,6 +11,8 @@ from typing import Any
 WHOLE_NODE = "wholenode"
 #: Variable with the names of GPUs: those of the slot in our environment, those of a payload in its own.
 DEVICES = "CUDA_VISIBLE_DEVICES"
+#: The same for other libraries, which hide all GPUs as well if it is empty: AMD's, and those of OpenCL.
+OTHER_DEVICES = ("ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from typing import Callable, TypeVar
 
 from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HostTrouble
+from pilotage.fabric.pilot.node.cgroup import Delegation
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import archives, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.archives import PackedOutput
 from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
-from pilotage.fabric.pilot.payload.monitor import Excess, MonitoredEnd, SlotMemory
-from pilotage.fabric.pilot.payload.payload import NotStarted, Report
+from pilotage.fabric.pilot.payload.monitor import Excess, MonitoredEnd, SlotMemory, SlotShare
+from pilotage.fabric.pilot.payload.payload import NotStarted, PayloadUse, Report
 from pilotage.fabric.pilot.payload.preparation import CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service import service_client
@@ -91,6 +92,7 @@ class AttemptContext:
     offer: Offer
     memory: SlotMemory
     stop: threading.Event  #: set when the pilot has to end
+    delegation: Delegation | None = None  #: of a cgroup, in which memory is limited; None: it is watched
 
 
 def run_attempt(
@@ -191,13 +193,17 @@ class _Attempt:
         return f"it requires {missing:.0f} s more than are left of the slot" if missing else ""
 
     def _execute(self, ready: Prepared, area: WorkArea, news: LeaseAnswer, started: float) -> AttemptOutcome:
-        allowed = monitor.job_limits(
-            ready.description, seconds_left=self.seconds_left(), max_ram=self.context.offer.max_ram
+        offer = self.context.offer
+        share = SlotShare(
+            self.seconds_left(), offer.max_ram, cores=self.share.processors, scratch=offer.scratch
         )
+        allowed = monitor.job_limits(ready.description, share)
         account = self.context.memory.account(self.share.ram_mb)
         with ExitStack() as stack:
             try:
-                running = stack.enter_context(monitor.run_payload(ready, area, allowed, account))
+                running = stack.enter_context(
+                    monitor.run_payload(ready, area, allowed, account, self.context.delegation)
+                )
             except UnfitDescription as error:
                 return self._finish(payload.failure_report(payload.UNFIT, str(error)))
             except NotStarted as error:
@@ -214,9 +220,11 @@ class _Attempt:
             watched = running.until_end(
                 heartbeat, self.context.stop, grace=self.context.payload_options.grace
             )
-            return self._settle(watched, ready, area)
+            return self._settle(watched, running.used, ready, area)
 
-    def _settle(self, watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> AttemptOutcome:
+    def _settle(
+        self, watched: MonitoredEnd, used: PayloadUse, ready: Prepared, area: WorkArea
+    ) -> AttemptOutcome:
         if watched.why == monitor.STALE:
             return self.outcome(LOST, "the attempt was closed by the service; the payload was ended")
         if watched.why == monitor.UNANSWERED:
@@ -229,7 +237,7 @@ class _Attempt:
             reason = f"exit status {payload.RESCHEDULE}: the payload requests to be rescheduled"
             self._persistently(lambda: self.context.service.release(self.match.lease, reason))
             return self.outcome(RELEASED, reason)
-        report = report.having_used(watched.end.cpu_seconds, cpu_power=self.context.offer.measured_power)
+        report = report.having_used(used, cpu_power=self.context.offer.measured_power)
         try:
             return self._finish(report)
         except Refused as error:

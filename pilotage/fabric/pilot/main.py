@@ -31,7 +31,8 @@ from pilotage.fabric.pilot.errors import (
     NotPossibleHere,
 )
 from pilotage.fabric.pilot.job_agent import JobAgent, PilotControl
-from pilotage.fabric.pilot.node import discovery, linux
+from pilotage.fabric.pilot.node import cgroup, discovery, linux
+from pilotage.fabric.pilot.node.cgroup import Delegation
 from pilotage.fabric.pilot.node.db12 import NEVER, START
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.payload import isolation
@@ -273,6 +274,7 @@ class Pilot:
             offered,
             SlotMemory(offered.max_ram),
             self.control.stop,
+            _take_delegated(),
         )
         renewing = TokenRenewal(self._service, life=self._life)
         agent = JobAgent(
@@ -330,6 +332,17 @@ class Pilot:
         except Refused as error:  # it is not registered, or is no pilot of this token
             log.debug("the end of the pilot is not recorded: %s", error)
         LogSending(self._service, stamp, self._tail).send()
+
+
+def _take_delegated() -> Delegation | None:
+    """The cgroup in which the memory of payloads is limited; None: it is watched."""
+    try:
+        delegation = cgroup.take_delegated()
+    except cgroup.NotDelegated as error:
+        log.info("memory of jobs is watched: %s", error)
+        return None
+    log.info("memory of jobs is limited in %s", delegation.top)
+    return delegation
 
 
 def _call_first(request: Callable[[], T]) -> T:

@@ -24,7 +24,7 @@ from pilotage.fabric.pilot.job_agent import PilotControl
 from pilotage.fabric.pilot.payload import isolation, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
 from pilotage.fabric.pilot.payload.isolation import STRONGEST, Isolation
-from pilotage.fabric.pilot.payload.monitor import SlotMemory
+from pilotage.fabric.pilot.payload.monitor import SlotMemory, SlotShare
 from pilotage.fabric.pilot.payload.payload import NotStarted
 from pilotage.fabric.pilot.payload.preparation import DEFAULT_PATH, CannotRun, Prepared, Preparer
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -239,7 +239,9 @@ class LocalJob:
 
     def _execute(self, ready: Prepared, area: WorkArea) -> LocalJobEnd:
         order = self._order
-        allowed = monitor.job_limits(ready.description, seconds_left=order.wall_time, max_ram=order.memory)
+        allowed = monitor.job_limits(
+            ready.description, SlotShare(order.wall_time, order.memory, cores=order.processors)
+        )
         account = SlotMemory(order.memory).account(order.memory)
         with monitor.run_payload(ready, area, allowed, account) as running:
 

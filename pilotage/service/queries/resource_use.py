@@ -12,8 +12,8 @@ from taskqueue.leases.attempts import Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts:
-    """Amounts of resources; None: not stated, or not reported."""
+class JobAmounts:
+    """JobAmounts of resources; None: not stated, or not reported."""
 
     memory_mb: int | None = None
     scratch_mb: int | None = None
@@ -25,12 +25,12 @@ class AttemptUse:
     """An attempt beside the amounts of its job."""
 
     attempt: Attempt
-    asked: Amounts
+    asked: JobAmounts
 
     @property
-    def used(self) -> Amounts:
+    def used(self) -> JobAmounts:
         """The largest amounts that its pilot reported."""
-        return Amounts(
+        return JobAmounts(
             memory_mb=self.attempt.peak_ram_mb,
             scratch_mb=self.attempt.peak_scratch_mb,
             cpu_seconds=self.attempt.cpu_seconds,
@@ -41,16 +41,20 @@ class AttemptUse:
         return AttemptAnswer.model_validate({**asdict(self.attempt), "asked": self.asked, "used": self.used})
 
     @classmethod
-    def from_attempt(cls, attempt: Attempt, stated: Amounts) -> Self:
+    def from_attempt(cls, attempt: Attempt, stated: JobAmounts) -> Self:
         """Create it; the memory is what the match reserved for the cores of the attempt."""
-        own = Amounts(memory_mb=attempt.ram_mb, scratch_mb=stated.scratch_mb, cpu_seconds=stated.cpu_seconds)
+        own = JobAmounts(
+            memory_mb=attempt.ram_mb, scratch_mb=stated.scratch_mb, cpu_seconds=stated.cpu_seconds
+        )
         return cls(attempt=attempt, asked=own)
 
 
-def read_stated(stored: Description, operations: VoOptions) -> Amounts:
+def read_stated(stored: Description, operations: VoOptions) -> JobAmounts:
     """The scratch space and the CPU time, or work, of a stored description; none if it is unreadable."""
     try:
         job = description.parse_description(stored.body, operations, is_accepted=True)
     except InvalidInput:
-        return Amounts()
-    return Amounts(scratch_mb=job.scratch_mb or None, cpu_seconds=job.cpu_work_db12 or job.cpu_time or None)
+        return JobAmounts()
+    return JobAmounts(
+        scratch_mb=job.scratch_mb or None, cpu_seconds=job.cpu_work_db12 or job.cpu_time or None
+    )

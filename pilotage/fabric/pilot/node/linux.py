@@ -41,6 +41,15 @@ def die_with_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def join_cgroup(members: str) -> None:
+    """Add this process to the cgroup whose file of processes this is."""
+    file = os.open(members, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, b"0")
+    finally:
+        os.close(file)
+
+
 def keep_private() -> None:
     """Protect memory and environment of this process from other processes of the same user.
 
@@ -109,6 +118,15 @@ def descendants(pid: int) -> list[int]:
         child = ahead.pop(0)
         found.append(child)
         ahead.extend(_children(child))
+    return found
+
+
+def ancestors(pid: int) -> list[int]:
+    """The processes above `pid`, the parent first."""
+    found: list[int] = []
+    with contextlib.suppress(*_GONE):
+        while (pid := int(_stat(pid)[1])) > 0:
+            found.append(pid)
     return found
 
 

@@ -32,11 +32,14 @@ class PayloadDescription:
     wall_time: int | None  #: seconds; None: no limit of its own
     max_ram: int | None  #: MB; None: no limit of its own
     cpu_time: int | None  #: normalised seconds that the job requests
+    memory_limit: tuple[int, int] | None = None  #: MB of overhead, and for each core; None: none of its own
+    scratch: int | None = None  #: MB; None: no limit of its own
 
 
 def read_description(body: Mapping[str, Any]) -> PayloadDescription:
     """Read a description from the service; raises `UnfitDescription`."""
     said = {name.lower(): value for name, value in body.items()}
+    document = body.get("requirements")  # spelled like this; a record of Requirements is not
     executable = str(said.get("executable") or "").strip()
     if not executable:
         raise UnfitDescription("Executable: is missing")
@@ -51,7 +54,29 @@ def read_description(body: Mapping[str, Any]) -> PayloadDescription:
         wall_time=_number(said.get("maxwallclocktime")),
         max_ram=_number(said.get("maxram")),
         cpu_time=_number(said.get("cputime")),
+        memory_limit=_memory_limit(document),
+        scratch=_number(_section(document, "io").get("scratch_mb")) or _number(said.get("minscratch")),
     )
+
+
+def _memory_limit(document: object) -> tuple[int, int] | None:
+    """MB of overhead, and for each core; a part without a limit has twice what is requested of it.
+
+    Source: the match-making specification of DiracX, v0.2, section 5.
+    """
+    memory = _section(_section(document, "cpu"), "ram_mb")
+    requested, limit = _section(memory, "request"), _section(memory, "limit")
+    overhead, per_core = (
+        2 * (_number(requested.get(part)) or 0) if limit.get(part) is None else _number(limit[part]) or 0
+        for part in ("overhead", "per_core")
+    )
+    return (overhead, per_core) if overhead or per_core else None
+
+
+def _section(document: object, name: str) -> Mapping[str, Any]:
+    """A section of a document, empty if there is none."""
+    section = document.get(name) if isinstance(document, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
 
 
 def _words(arguments: object) -> tuple[str, ...]:

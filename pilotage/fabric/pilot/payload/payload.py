@@ -44,6 +44,23 @@ class PayloadEnd:
     exit_code: int  #: 128 + signal number if it was killed by a signal
     signal: int | None
     cpu_seconds: float | None = None  #: of all its processes; None: unknown, the supervisor was killed
+    resident: int | None = None  #: bytes of its largest process
+
+
+@dataclass(frozen=True)
+class PayloadUse:
+    """The largest use of a payload so far; None: not measured."""
+
+    memory_mb: int | None = None
+    scratch_mb: int | None = None
+    cpu_seconds: float | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """The measured amounts, for a message to the service."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+NO_USE = PayloadUse()
 
 
 class Payload:
@@ -219,7 +236,7 @@ class Report:
     minor_status: str
     application_status: str = ""  #: details for people
     exit_code: int | None = None
-    cpu_seconds: float | None = None  #: that the payload used; None: unknown
+    used: PayloadUse = NO_USE  #: by the payload
     cpu_power: float | None = None  #: normalised seconds per CPU second; None: not measured
     output: str | None = None  #: the service's name of the output that was sent; None: none was
 
@@ -231,12 +248,13 @@ class Report:
             "minor_status": printable(self.minor_status, _LONGEST),
             "application_status": printable(self.application_status, _LONGEST),
         }
-        known = {"cpu_seconds": self.cpu_seconds, "cpu_power": self.cpu_power, "output": self.output}
-        return {**said, **{name: value for name, value in known.items() if value is not None}}
+        known = {"cpu_power": self.cpu_power, "output": self.output}
+        stated = {name: value for name, value in known.items() if value is not None}
+        return {**said, **self.used.as_json(), **stated}
 
-    def having_used(self, cpu_seconds: float | None, *, cpu_power: float | None) -> Report:
-        """Add the CPU time of the payload."""
-        return replace(self, cpu_seconds=cpu_seconds, cpu_power=None if cpu_seconds is None else cpu_power)
+    def having_used(self, used: PayloadUse, *, cpu_power: float | None) -> Report:
+        """Add what the payload used."""
+        return replace(self, used=used, cpu_power=None if used.cpu_seconds is None else cpu_power)
 
     def noting(self, note: str) -> Report:
         """Add a detail."""

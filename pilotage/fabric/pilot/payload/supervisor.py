@@ -45,6 +45,7 @@ class SupervisorOrder:
     error: int  #: descriptor
     area: str  #: directory to remove if the pilot has died
     cpus: tuple[int, ...] = ()  #: of the kernel, to which it is bound; none: all that we may use
+    members: str = ""  #: file of the cgroup with its processes, to which it is added; empty: none
 
 
 def main() -> int:
@@ -91,7 +92,8 @@ class _Supervisor:
             self._reap()  # last: once the end is noted nothing would wake `_listen` any more
         self._end_the_rest()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)  # all processes of the payload, reaped by now
-        self._send({"ended": {**self._ended, "cpu_seconds": round(used.ru_utime + used.ru_stime, 3)}})
+        measured = {"cpu_seconds": round(used.ru_utime + used.ru_stime, 3), "resident": used.ru_maxrss << 10}
+        self._send({"ended": {**self._ended, **measured}})
         if not self._pilot_lives:
             archives.remove_tree(Path(self._order.area))
         return 0
@@ -196,6 +198,9 @@ def _become(order: SupervisorOrder, failure: int) -> NoReturn:
         os.closerange(3, failure)
         os.closerange(failure + 1, 256)
         os.chdir(order.directory)
+        if order.members:
+            with suppress(OSError):  # then its memory is only watched
+                linux.join_cgroup(order.members)
         if order.cpus:
             with suppress(OSError):  # the batch system has taken one away meanwhile
                 os.sched_setaffinity(0, order.cpus)

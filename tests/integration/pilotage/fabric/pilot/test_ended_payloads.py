@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,7 +138,49 @@ def test_a_job_that_takes_too_much_memory_is_ended(server: LeaseServer, tmp_path
     run(server.url, tmp_path)
 
     assert (job.status, job.minor_status) == ("Failed", "Job has exceeded its memory limit")
-    assert job.application_status.startswith("allowed 120 MB, used ")
+    assert re.fullmatch(r"memory limit 120 MB of MaxRAM: peak \d{3} MB", job.application_status)
+
+
+def test_memory_beyond_the_limit_of_a_document_is_told_with_its_parts(
+    server: LeaseServer, tmp_path: Path
+) -> None:
+    script = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(600)"
+    limit = {"overhead": 60, "per_core": 20}
+    body = {"Executable": "python3", "Arguments": ["-c", script], "NumberOfProcessors": 2}
+    job = server.add({**body, "requirements": {"cpu": {"ram_mb": {"limit": limit}}}})
+
+    run(server.url, tmp_path, "--processors", "2", "--max-ram", "4000")
+
+    assert (job.status, job.minor_status) == ("Failed", "Job has exceeded its memory limit")
+    told = re.fullmatch(r"memory limit 100 MB of 60 \+ 20 × 2 cores: peak (\d+) MB", job.application_status)
+    assert told is not None
+    assert job.attempt.report is not None
+    # The detail is rounded up, and the payload may grow until it has ended.
+    assert job.attempt.report["memory_mb"] >= int(told[1]) - 1 > 99
+
+
+def test_a_job_that_writes_too_much_is_ended(server: LeaseServer, tmp_path: Path) -> None:
+    job = server.add(shell("head -c 30000000 /dev/zero > large; sleep 600", MinScratch=20))
+
+    run(server.url, tmp_path)
+
+    assert (job.status, job.minor_status) == ("Failed", "Job has exceeded its scratch space limit")
+    assert re.fullmatch(r"scratch limit 20 MB of the job: peak \d\d MB", job.application_status)
+    assert job.attempt.report is not None
+    assert job.attempt.report["scratch_mb"] > 20
+
+
+def test_the_end_reports_what_the_payload_used(server: LeaseServer, tmp_path: Path) -> None:
+    script = "import os; x = os.urandom(90 << 20); open('file', 'wb').write(x[: 7 << 20])"
+    job = server.add({"Executable": "python3", "Arguments": ["-c", script]})
+
+    run(server.url, tmp_path)
+
+    report = job.attempt.report
+    assert report is not None
+    assert 90 <= report["memory_mb"] < 300
+    assert 7 <= report["scratch_mb"] < 20
+    assert 0 < report["cpu_seconds"] < 60
 
 
 def test_memory_that_is_shared_counts_once(server: LeaseServer, tmp_path: Path) -> None:

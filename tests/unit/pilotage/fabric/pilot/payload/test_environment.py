@@ -48,7 +48,8 @@ def test_a_payload_learns_what_is_kept_for_it() -> None:
 def test_a_payload_sees_its_own_gpus_only() -> None:
     slot = ("2", "3", "GPU-5f")
     assert made(gpus=slot, share=Allotment(1, gpus=("3", "GPU-5f")))["CUDA_VISIBLE_DEVICES"] == "3,GPU-5f"
-    assert made(gpus=slot, share=Allotment(1))["CUDA_VISIBLE_DEVICES"] == ""
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+        assert made(gpus=slot, share=Allotment(1))[name] == "", "a job without any sees none"
     assert "CUDA_VISIBLE_DEVICES" not in made(share=Allotment(1)), "where nobody counts them"
 
 

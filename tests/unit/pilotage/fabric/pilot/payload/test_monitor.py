@@ -6,12 +6,24 @@ from typing import cast
 
 import pytest
 
+from pilotage.fabric.pilot.node.cgroup import MemoryGroup
 from pilotage.fabric.pilot.payload import monitor
-from pilotage.fabric.pilot.payload.monitor import Limits, MonitoredEnd, PayloadMonitor, SlotMemory
+from pilotage.fabric.pilot.payload.monitor import (
+    Excess,
+    Limit,
+    Limits,
+    MonitoredEnd,
+    PayloadMonitor,
+    SlotMemory,
+)
 from pilotage.fabric.pilot.payload.payload import Payload, PayloadEnd
 from pilotage.fabric.pilot.payload.work_area import WorkArea
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 from pilotage.fabric.pilot.service.service_client import LeaseAnswer
+
+UNLIMITED = Limits(wall_time=None, memory=None)
+LIMITED = Limits(wall_time=None, memory=Limit(3072 << 20, "512 + 256 × 10 cores"))
+KILLED = PayloadEnd(137, 9)
 
 
 class Ended:
@@ -46,10 +58,13 @@ class Silent:
         return LeaseAnswer(commands=(), heartbeat_seconds=None)
 
 
-def watched(end: PayloadEnd, stop: Stop) -> MonitoredEnd:
-    unlimited, account = Limits(wall_time=None, memory=None), SlotMemory(None).account(None)
-    area = WorkArea(top=Path(), home=Path(), scratch=Path())
-    watch = PayloadMonitor(cast(Payload, Ended(end)), unlimited, account, area, {})
+def watched(
+    end: PayloadEnd, stop: Stop, limits: Limits = UNLIMITED, group: Path | None = None
+) -> MonitoredEnd:
+    account, nowhere = SlotMemory(None).account(None), Path("/nonexistent")
+    area = WorkArea(top=nowhere, home=nowhere, scratch=nowhere)
+    cgroup = None if group is None else MemoryGroup(group)
+    watch = PayloadMonitor(cast(Payload, Ended(end)), limits, account, area, {}, cgroup)
     heartbeat = Heartbeat(Silent(), "lease", every=1.0, news=dict)
     return watch.until_end(heartbeat, stop, grace=1.0)
 
@@ -82,3 +97,26 @@ def test_an_exit_status_of_0_after_our_own_order_to_end_may_be_of_a_payload_that
     stop.set()
 
     assert watched(PayloadEnd(0, None), stop) == MonitoredEnd(PayloadEnd(0, None), monitor.STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("oom", "why"),
+    [
+        (1, Excess(monitor.OUT_OF_MEMORY, "memory limit 3072 MB of 512 + 256 × 10 cores: peak 3080 MB")),
+        (
+            0,
+            Excess(monitor.OUT_OF_MEMORY, "the slot or its node had no memory left, and the kernel ended it"),
+        ),
+    ],
+)
+def test_a_payload_that_the_kernel_ends_is_told_with_the_limit(tmp_path: Path, oom: int, why: Excess) -> None:
+    (tmp_path / "memory.events").write_text(f"low 0\nhigh 0\nmax 9\noom {oom}\noom_kill 3\n")
+    (tmp_path / "memory.peak").write_text(f"{3080 << 20}\n")
+
+    assert watched(KILLED, Stop(comes=True), LIMITED, tmp_path) == MonitoredEnd(KILLED, why)
+
+
+def test_another_end_in_a_cgroup_is_the_payloads_own(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 0\noom_kill 0\n")
+
+    assert watched(KILLED, Stop(comes=False), LIMITED, tmp_path) == MonitoredEnd(KILLED, None)

@@ -1,0 +1,87 @@
+"""The disk space of a payload, counted in steps."""
+
+import os
+from pathlib import Path
+
+from pilotage.fabric.pilot.payload.disk_use import DiskUse
+
+MB = 1 << 20
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def fill(directory: Path, name: str, megabytes: int) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_bytes(os.urandom(megabytes * MB))
+    return directory / name
+
+
+def megabytes(use: DiskUse) -> int:
+    return round((use.peak or 0) / MB)
+
+
+def test_files_of_all_depths_count_and_the_peak_stays(tmp_path: Path) -> None:
+    clock = Hand()
+    use = DiskUse(tmp_path, clock)
+    assert use.peak is None
+    large = fill(tmp_path / "a" / "b", "large", 3)
+    fill(tmp_path, "small", 1)
+    use.measure_step()
+    assert megabytes(use) == 4
+    large.unlink()
+    clock.time = 10.0
+    use.measure_step()
+    assert megabytes(use) == 4
+
+
+def test_a_file_with_two_names_counts_once_and_a_link_does_not(tmp_path: Path) -> None:
+    outside = fill(tmp_path / "outside", "large", 2)
+    inside = fill(tmp_path / "inside", "large", 2)
+    os.link(inside, inside.with_name("again"))
+    (inside.parent / "link").symlink_to(outside)
+    (inside.parent / "directory").symlink_to(outside.parent)
+    use = DiskUse(inside.parent, Hand())
+    use.measure_step()
+    assert megabytes(use) == 2
+
+
+def test_a_step_looks_at_so_many_files_only(tmp_path: Path) -> None:
+    for number in range(5):
+        fill(tmp_path, str(number), 1)
+    clock = Hand()
+    use = DiskUse(tmp_path, clock)
+    seen = []
+    for _ in range(4):
+        use.measure_step(2)
+        seen.append(megabytes(use))
+    assert seen == [2, 4, 5, 5], "the next measurement is not due yet"
+
+
+def test_it_is_measured_again_after_a_while_and_at_the_end(tmp_path: Path) -> None:
+    clock = Hand()
+    use = DiskUse(tmp_path, clock)
+    use.measure_step()
+    fill(tmp_path, "later", 1)
+    clock.time = 9.0
+    use.measure_step()
+    assert megabytes(use) == 0
+    clock.time = 10.0
+    use.measure_step()
+    assert megabytes(use) == 1
+    fill(tmp_path, "last", 1)
+    use.measure_end()
+    assert megabytes(use) == 2
+
+
+def test_what_is_gone_is_nothing(tmp_path: Path) -> None:
+    use = DiskUse(tmp_path / "none", Hand())
+    use.measure_step()
+    assert use.peak == 0
