@@ -31,6 +31,9 @@ from tests.support.servers.pgbouncer import Pgbouncer
 
 ROOT = Path(__file__).parent.parent
 
+#: Begins the reason of a test that needs a kernel like no host of this run has; the end of a run names it.
+NOT_RUN = "NOT RUN"
+
 # How long an example takes is the machine's business. The same source tries the same examples: what passed
 # for a change passes in CI. New ones are drawn with --hypothesis-profile=random.
 settings.register_profile(
@@ -102,7 +105,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Note which groups of the nightly tier passed in a run of all."""
+    """Name what no host like this one tries; note which groups of the nightly tier passed in a run of all."""
+    for report in _reports_of(terminalreporter, ("skipped",)):
+        if NOT_RUN in str(report.longrepr):
+            terminalreporter.write_line(f"{report.nodeid}: {report.longrepr}", red=True, bold=True)
     is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
     if config.option.tier == "all" and is_whole:
         passed, failed = (
