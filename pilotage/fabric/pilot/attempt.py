@@ -195,7 +195,7 @@ class _Attempt:
     def _execute(self, ready: Prepared, area: WorkArea, news: LeaseAnswer, started: float) -> AttemptOutcome:
         offer = self.context.offer
         share = SlotShare(
-            self.seconds_left(), offer.max_ram, cores=self.share.processors, scratch=offer.scratch
+            self.seconds_left(), offer.max_ram, cores=self.share.processors, scratch=offer.granted_scratch
         )
         allowed = monitor.job_limits(ready.description, share)
         account = self.context.memory.account(self.share.ram_mb)

@@ -46,6 +46,7 @@ class Offer:
     tags: tuple[object, ...]
     rest: Mapping[str, object]  #: further fields of the request
     scratch: int | None = None  #: MB of local disk; None: unknown
+    granted_scratch: int | None = None  #: the same, if the batch system or the queue states it
     cpu_power: float = _UNSTATED  #: normalised seconds per second of this host
 
     def at(self, elapsed: float, free: Allotment | None = None) -> dict[str, object]:
@@ -166,6 +167,7 @@ def make_offer(
         gpus=_least(gpus, slot.limits.gpus),
         whole_node=slot.whole_node or _is_whole_by_queue(slot, known),
         scratch=_scratch(slot, known, processors),
+        granted_scratch=_granted_scratch(slot, known),
         cpu_power=slot.cpu_power or _power(known),
         tags=(*slot.tags, *_list(known.get("tag"))),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
@@ -188,14 +190,19 @@ def _share_of_memory(slot: Slot, processors: int) -> int | None:
     return machine * min(processors, cores) // cores
 
 
+def _granted_scratch(slot: Slot, known: Mapping[str, Any]) -> int | None:
+    """Local disk that the batch system and the queue state."""
+    stated, limit = _number(known, "maxscratch"), slot.limits.scratch
+    return limit if stated is None else _least(stated, limit)
+
+
 def _scratch(slot: Slot, known: Mapping[str, Any], processors: int) -> int | None:
     """Local disk: what the batch system and the queue state, else the part of the free disk.
 
     A part is in steps, because equal offers share one cached result in the matcher.
     """
-    stated, limit = _number(known, "maxscratch"), slot.limits.scratch
-    if stated is not None or limit is not None:
-        return limit if stated is None else _least(stated, limit)
+    if (granted := _granted_scratch(slot, known)) is not None:
+        return granted
     if slot.free_disk is None:
         return None
     cores = os.cpu_count() or 1

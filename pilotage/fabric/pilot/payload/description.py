@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pilotage.fabric.pilot import allotment
+
 STD_OUTPUT = "std.out"
 STD_ERROR = "std.err"
 
@@ -55,7 +57,7 @@ def read_description(body: Mapping[str, Any]) -> PayloadDescription:
         max_ram=_number(said.get("maxram")),
         cpu_time=_number(said.get("cputime")),
         memory_limit=_memory_limit(document),
-        scratch=_number(_section(document, "io").get("scratch_mb")) or _number(said.get("minscratch")),
+        scratch=allotment.find_scratch(body),
     )
 
 

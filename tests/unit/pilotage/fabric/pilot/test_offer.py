@@ -4,7 +4,7 @@ import pytest
 
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.offer import Offer
-from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
+from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot, SlotLimits
 
 PLACE = QueuePlace("LCG.CERN.ch", "ce01", "long")
 
@@ -98,3 +98,11 @@ def test_wishes_are_passed_on() -> None:
 def test_seconds_left_never_get_negative() -> None:
     assert made(slot=Slot(lifetime=10)).seconds_left(20) == 0
     assert made().seconds_left(20) is None
+
+
+def test_free_disk_is_offered_but_granted_only_if_somebody_states_it() -> None:
+    free = Slot(free_disk=50_000, whole_node=True)
+    assert (made({}, free).scratch, made({}, free).granted_scratch) == (50_000, None)
+    assert made({"MaxScratch": 4000}, free).granted_scratch == 4000
+    granted = Slot(free_disk=50_000, limits=SlotLimits(scratch=3000))
+    assert made({"MaxScratch": 4000}, granted).granted_scratch == made({}, granted).granted_scratch == 3000
