@@ -55,6 +55,5 @@ def read_stated(stored: Description, operations: VoOptions) -> JobAmounts:
         job = description.parse_description(stored.body, operations, is_accepted=True)
     except InvalidInput:
         return JobAmounts()
-    return JobAmounts(
-        scratch_mb=job.scratch_mb or None, cpu_seconds=job.cpu_work_db12 or job.cpu_time or None
-    )
+    cpu_time = job.cpu_time if job.states("cpu_time") else None  # else it is a default
+    return JobAmounts(scratch_mb=job.scratch_mb or None, cpu_seconds=job.cpu_work_db12 or cpu_time or None)

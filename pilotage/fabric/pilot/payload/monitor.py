@@ -41,6 +41,11 @@ OUT_OF_SCRATCH = "Job has exceeded its scratch space limit"
 _MB = 1 << 20
 
 
+def _to_mb(amount: int) -> int:
+    """Bytes as MB, rounded up: a peak beyond a limit is never shown as the limit."""
+    return -(-amount // _MB)
+
+
 @dataclass(frozen=True)
 class Excess:
     """An exceeded limit."""
@@ -58,7 +63,7 @@ class Limit:
 
     def describe(self, what: str, peak: int | None) -> str:
         """The limit with the peak, as the detail of an end."""
-        shown = "unknown" if peak is None else f"{-(-peak // _MB)} MB"
+        shown = "unknown" if peak is None else f"{_to_mb(peak)} MB"
         return f"{what} limit {self.most // _MB} MB of {self.origin}: peak {shown}"
 
 
@@ -253,9 +258,7 @@ class PayloadMonitor:
     @property
     def used(self) -> PayloadUse:
         """The largest use so far."""
-        memory, scratch = (
-            None if peak is None else round(peak / _MB) for peak in (self._peak, self._disk.peak)
-        )
+        memory, scratch = (None if peak is None else _to_mb(peak) for peak in (self._peak, self._disk.peak))
         return PayloadUse(memory_mb=memory, scratch_mb=scratch, cpu_seconds=self._cpu_seconds)
 
     def until_end(self, heartbeat: Heartbeat, stop: threading.Event, *, grace: float) -> MonitoredEnd:
