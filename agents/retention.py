@@ -56,6 +56,7 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     ("idempotency keys", "idempotency_keys", timedelta(days=7)),
     # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
     ("wait causes", "wait_causes", timedelta(days=30)),
+    ("seen hardware", "seen_hardware", timedelta(days=90)),
     ("revoked tokens", "revoked_tokens", timedelta()),
     ("depths of queues", "queue_depths", timedelta(days=7)),
     ("deliveries of web hooks", "hook_deliveries", timedelta(days=3)),

@@ -62,6 +62,13 @@ def normalise_features(names: Iterable[str]) -> frozenset[str]:
     return frozenset(_SPELLED.get(name, name) for name in map(str.lower, names))
 
 
+def find_level(architecture: str, features: frozenset[str]) -> str | None:
+    """The last level of an architecture all of whose features are among these; None: it has no levels."""
+    levels = LEVELS.get(architecture, {})
+    found = [name for name, needed in levels.items() if features and needed <= features]
+    return found[-1] if found else None
+
+
 def list_features(level: str, features: Iterable[str]) -> frozenset[str]:
     """What a job needs that states a level and features; the level may be empty."""
     return FEATURES.get(level, frozenset()) | normalise_features(features)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -30,6 +30,7 @@ from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sour
 from optimizers.submit.submitter import Ownership, Submitter
 from requirements.canonical import Requirements
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
+from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue import blobs
 from taskqueue.db import database
@@ -60,6 +61,8 @@ class Accepted:
     #: Different requirements of the jobs with their VO, of very many the first.
     asked: Sequence[tuple[str, Requirements]] = ()
     tags: Sequence[tuple[str, str]] = ()  #: their expressions over tags with their VO, of very many the first
+    #: Different requirement classes of the jobs that wait, with their Requirements; of very many the first.
+    classes: Sequence[tuple[RequirementClass, Requirements | None]] = ()
     is_repeated: bool = False  #: they were stored before, under the same key
 
 
@@ -291,6 +294,18 @@ def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
     return [states.get(index) for index in range(len(new.jobs))]
 
 
+def _list_classes(
+    results: Iterable[ChainResult | None],
+) -> Sequence[tuple[RequirementClass, Requirements | None]]:
+    distinct = {id(each): each.candidate for each in islice(results, _MOST_ASKED) if each}
+    found = (
+        (each.requirement_class, each.pool.requirements if each.pool else None)
+        for each in distinct.values()
+        if each is not None and each.requirement_class is not None
+    )
+    return tuple(found)
+
+
 def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:
     """Return the same result as if the optimizers had processed the jobs."""
     by_status: defaultdict[JobStatus, list[int]] = defaultdict(list)
@@ -317,6 +332,7 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         stuck=stuck,
         asked=tuple(dict.fromkeys(islice(asked, _MOST_ASKED))),
         tags=tuple(dict.fromkeys(islice(tags, _MOST_ASKED))),
+        classes=_list_classes(new.results),
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),

@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "ban": "site:ban",
             "allow": "site:allow",
             "limits": "site:show_limits",
+            "hardware": "site:list_hardware",
             "nodes": "site:list_nodes",
             "readmit": "site:readmit",
             "processes": "site:list_processes",

@@ -447,6 +447,10 @@ class ServiceClient:
         """The nodes of a site that take no jobs for a while."""
         return self._rows("GET", f"/sites/{quote(site, safe='')}/nodes", "nodes")
 
+    def seen_hardware(self, site: str | None = None) -> list[Json]:
+        """The hardware that pilots of a site (None: of all) had in the last 90 days."""
+        return self._all_rows("/hardware", "hardware", {} if site is None else {"site": site})
+
     def readmit_node(self, site: str, node: str) -> list[Json]:
         """Give a node of a site jobs again; the nodes that are still excluded."""
         return self._rows("POST", f"/sites/{quote(site, safe='')}/readmit", "nodes", json={"node": node})

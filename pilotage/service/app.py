@@ -216,6 +216,7 @@ def _record_uptime(parts: Services, process: str) -> None:
 def _store_wait_causes(parts: Services) -> None:
     try:
         parts.wait_causes.store()
+        parts.hardware.store()
     except database.CommitsLost:
         return  # as `_record_uptime`
     except database.UNAVAILABLE as error:

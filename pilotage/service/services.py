@@ -13,6 +13,7 @@ from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
+from matcher.hardware_recorder import HardwareRecorder
 from matcher.wait_cause_recorder import WaitCauseRecorder
 from pilotage.service.advice import Advisor
 from pilotage.service.auth import rate_limits
@@ -105,6 +106,7 @@ class Services:
     claims: AsyncClaimer = field(init=False)
     places: PilotPlaces = field(init=False)
     wait_causes: WaitCauseRecorder = field(init=False)
+    hardware: HardwareRecorder = field(init=False)
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
     job_events: JobEvents = field(init=False)
@@ -113,6 +115,7 @@ class Services:
         direct = self.engine if self.direct_url is None else database.connect(self.direct_url)
         object.__setattr__(self, "claims", AsyncClaimer(direct, self.matcher, self.claimer.give_back))
         object.__setattr__(self, "wait_causes", WaitCauseRecorder(self.engine, self.matcher))
+        object.__setattr__(self, "hardware", HardwareRecorder(self.engine, self.matcher))
         object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))

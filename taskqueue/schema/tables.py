@@ -670,6 +670,18 @@ pilots = _table(
     _index_where("node <> ''", "ix_pilots_node", "site", "node"),
 )
 
+#: The hardware that pilots had when they asked for jobs, by site: some hundred different shapes of each.
+seen_hardware = _table(
+    "seen_hardware",
+    Column("site", Text, nullable=False),  # as in the configuration
+    Column("digest", String(64), nullable=False),  # of the shape
+    Column("shape", Text, nullable=False),  # JSON object of hardware.HardwareShape
+    Column("first_seen_at", UtcTime, nullable=False),
+    Column("last_seen_at", UtcTime, nullable=False),  # to the day
+    PrimaryKeyConstraint("site", "digest"),
+    Index("ix_seen_hardware_last_seen_at", "last_seen_at"),
+)
+
 #: Last part of stdout and stderr of failed pilots, and of the logs of all.
 pilot_outputs = _table(
     "pilot_outputs",

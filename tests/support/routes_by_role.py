@@ -175,6 +175,7 @@ ROUTES: Sequence[Route] = [
     ("POST", "/sites/LCG.A.org/ban", {"reason": "x"}, {"site_admin"}),
     ("POST", "/sites/LCG.A.org/allow", None, {"site_admin"}),
     ("GET", "/sites/LCG.A.org/nodes", None, {"vo_admin", "site_admin", "director", "gateway"}),
+    ("GET", "/hardware", None, {"user", "vo_admin", "site_admin", "director", "gateway"}),
     ("POST", "/sites/LCG.A.org/readmit", {"node": "n1"}, {"site_admin"}),
     ("GET", "/sites", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),
     ("GET", "/sites/LCG.A.org", None, {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"}),

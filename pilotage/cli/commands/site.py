@@ -387,6 +387,20 @@ def list_nodes(site: options.Site, *, service: ServiceOptions) -> None:
     )
 
 
+def list_hardware(
+    site: Annotated[str | None, options.argument("SITE", "Only this site.")] = None,
+    *,
+    service: ServiceOptions,
+) -> None:
+    """List the hardware that pilots had in the last 90 days, as their first requests for jobs stated it."""
+    service.show(
+        lambda client: {"hardware": client.seen_hardware(site)},
+        lambda found: (
+            output.list_table(_HARDWARE, found["hardware"]) if found["hardware"] else "no pilot was seen"
+        ),
+    )
+
+
 def readmit(
     site: options.Site,
     node: Annotated[str, options.argument("NODE", "Node, as `site nodes` lists it.")],
@@ -412,6 +426,30 @@ _NODES: Mapping[str, Column] = {
     "Until": lambda each: output.local_time(each["until"]),
     "Why": lambda each: " ".join(each["reason"].split())[:200],
 }
+
+
+_HARDWARE: Mapping[str, Column] = {
+    "Site": "site",
+    "Cores": "processors",
+    "Memory": lambda each: _format_mb(each["max_ram_mb"]),
+    "Disk": lambda each: _format_mb(each["scratch_mb"]),
+    "Processor": lambda each: each["cpu_level"] or each["architecture"],
+    "GPUs": lambda each: _format_gpus(each),
+    "Last seen": lambda each: each["last_seen_at"][:10],
+}
+
+
+def _format_mb(amount: float | None) -> str | None:
+    return None if amount is None else f"{amount:g} MB"
+
+
+def _format_gpus(seen: Entry) -> str | None:
+    """Number, vendor, architecture and memory of GPUs."""
+    if not seen["gpus"]:
+        return None
+    architecture = seen["gpu_architecture"] and f"sm_{seen['gpu_architecture']}"
+    memory = _format_mb(seen["gpu_memory_mb"])
+    return " ".join(str(each) for each in (seen["gpus"], seen["gpu_vendor"], architecture, memory) if each)
 
 
 def _scopes(site: Entry) -> list[Entry]:

@@ -37,6 +37,8 @@ router = APIRouter(route_class=PageRoute)
 _ON_PAGE = 100
 #: Queues that directors serve, on the page of a site; paused ones come first.
 _SERVED = 50
+#: Shapes of hardware there, the latest first.
+_SHAPES = 30
 #: Periods of the charts of waiting jobs.
 _DEPTH_HOURS = (24, 168)
 #: Columns that sites can be sorted by, beside their names.
@@ -99,6 +101,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     may_ban = caller.looks_after(site)
     sees_pilots = caller.role in allowed_roles(lists.list_pilots)
     nodes = sites.list_excluded_nodes(page.parts, caller, site) if sees_pilots else []
+    seen = sites.list_hardware(page.parts, [site])[:_SHAPES]
     served = sites.list_served_queues(page.parts, caller, site) if sees_pilots else []
     if page.is_fragment:
         return page.render(
@@ -108,6 +111,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
             glance=glance,
             jobs=jobs,
             nodes=nodes,
+            hardware=seen,
             served=served[:_SERVED],
             may_ban=may_ban,
         )
@@ -129,6 +133,7 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         vo=selected,
         may_ban=may_ban,
         nodes=nodes,
+        hardware=seen,
         served=served[:_SERVED],
         depths=[accounting.draw_depths(page, hours, site) for hours in _DEPTH_HOURS],
     )

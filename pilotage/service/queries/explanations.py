@@ -14,6 +14,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue, parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher import unseen_hardware
 from matcher.explain import (
     blockers,
     eligible_queues,
@@ -222,6 +223,7 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
         *_warn_of_records_like_documents(accepted.asked),
         *_warn_of_unknown_tags(parts, accepted.tags),
         *_warn_of_stuck_jobs(parts, accepted.stuck),
+        *_warn_of_unseen_hardware(parts, accepted.classes),
     ]
 
 
@@ -296,6 +298,24 @@ def _list_versions(parts: Services, vo: str) -> frozenset[str]:
         return frozenset().union(*(versions.compared_names(canonical.from_json(each)) for each in texts))
 
     return parts.versions.get(vo, read, int(parts.clock().timestamp()) // _KEPT)
+
+
+def _warn_of_unseen_hardware(
+    parts: Services, classes: Sequence[tuple[RequirementClass, Requirements | None]]
+) -> list[str]:
+    """Warnings of hardware that no pilot of an eligible site had lately, where the VO wants them."""
+    config = parts.live.current
+    demands = [
+        JobDemand(asked=asked, requirements=requirements)
+        for asked, requirements in classes
+        if options_for(config, asked.vo).job_scheduling.unseen_hardware_days
+    ]
+
+    def warn() -> list[str]:
+        with database.reading(parts.engine) as conn:
+            return take_warnings(unseen_hardware.list_warnings(conn, config, demands, parts.clock()))
+
+    return parts.advisor.find("warn of hardware that no pilot had", warn) if demands else []
 
 
 def _warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import BaseModel, Field
 
@@ -15,10 +15,12 @@ from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import AnswerModel
 from pilotage.service.services import Services
+from requirements import cpu_levels
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import Value
 from taskqueue.db import database
-from taskqueue.pilots import nodes
+from taskqueue.pilots import hardware, nodes
+from taskqueue.pilots.hardware import SeenHardware
 from taskqueue.sites import processes, reservations, scopes
 from taskqueue.sites.processes import QueueState
 from taskqueue.sites.reservations import Reservation
@@ -123,6 +125,44 @@ class ExcludedNodeAnswer(AnswerModel):
     reason: str = Field(description="Why the last of these pilots ended.")
 
 
+class SeenHardwareAnswer(BaseModel):
+    """Hardware that pilots of a site had when they first asked for jobs; null: not stated."""
+
+    site: str
+    processors: int | None
+    max_ram_mb: float | None = Field(description="MB of memory, rounded up to two digits.")
+    scratch_mb: float | None = Field(description="MB of local disk, rounded up to two digits.")
+    system: str | None
+    architecture: str | None
+    cpu_level: str | None = Field(description="The highest level or profile that all features are there for.")
+    gpus: int
+    gpu_vendor: str | None
+    gpu_architecture: int | None = Field(description="The number of `sm_89`.")
+    gpu_memory_mb: float | None = Field(description="MB of each GPU, rounded up to two digits.")
+    first_seen_at: datetime
+    last_seen_at: datetime = Field(description="The day of the last such pilot.")
+
+    @classmethod
+    def from_seen(cls, seen: SeenHardware) -> "SeenHardwareAnswer":
+        """Convert what is stored."""
+        shape = seen.shape
+        return cls(
+            site=seen.site,
+            processors=shape.processors,
+            max_ram_mb=shape.max_ram,
+            scratch_mb=shape.scratch_mb,
+            system=shape.system or None,
+            architecture=shape.architecture or None,
+            cpu_level=cpu_levels.find_level(shape.architecture or "", shape.cpu_features or frozenset()),
+            gpus=shape.gpus,
+            gpu_vendor=shape.gpu_vendor or None,
+            gpu_architecture=shape.gpu_architecture or None,
+            gpu_memory_mb=shape.gpu_memory_mb or None,
+            first_seen_at=seen.first_seen_at,
+            last_seen_at=seen.last_seen_at,
+        )
+
+
 class SiteAnswer(BaseModel):
     """A site with its ban, throttles and limits, and the job types that its gateways handle."""
 
@@ -165,6 +205,17 @@ def list_excluded_nodes(parts: Services, caller: Caller, site: str) -> list[Excl
     with database.reading(parts.engine) as conn:
         found = nodes.list_excluded(conn, site=site, vos=vos, now=parts.clock())
     return [ExcludedNodeAnswer.model_validate(each) for each in found]
+
+
+#: Hardware that was not seen for longer is not listed.
+_SEEN = timedelta(days=90)
+
+
+def list_hardware(parts: Services, names: Collection[str]) -> list[SeenHardwareAnswer]:
+    """The hardware that pilots of some sites had, by site, the latest first."""
+    with database.reading(parts.engine) as conn:
+        found = hardware.read_seen(conn, names, since=parts.clock() - _SEEN)
+    return [SeenHardwareAnswer.from_seen(each) for each in found]
 
 
 class ServedQueueAnswer(BaseModel):

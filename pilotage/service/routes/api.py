@@ -35,6 +35,7 @@ ROUTERS = (
     archives.pilot_output_router,
     tokens.exchange_router,
     sites.router,
+    sites.hardware_router,
     sites.process_router,
     tokens.router,
     accounting.router,

@@ -20,7 +20,7 @@ from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import AnswerModel, ListPage, StrictInput
 from pilotage.service.queries import sites
-from pilotage.service.queries.sites import ExcludedNodeAnswer, SiteAnswer
+from pilotage.service.queries.sites import ExcludedNodeAnswer, SeenHardwareAnswer, SiteAnswer
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 from pilotage.service.services import Services
 from requirements.classad import match_expression
@@ -33,6 +33,7 @@ from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
 from taskqueue.sites.reservations import Advertisement
 
 router = APIRouter(prefix="/sites", tags=["sites"], route_class=ApiRoute)
+hardware_router = APIRouter(prefix="/hardware", tags=["sites"], route_class=ApiRoute)
 
 #: Bytes of an advertisement; enough for 100,000 attempts.
 _ADVERTISEMENT = 8 << 20
@@ -124,6 +125,19 @@ class SiteQuery(ListPage):
     after: str | None = Field(default=None, description="`next` of the page before.")
 
 
+class HardwareQuery(SiteQuery):
+    """Page of sites whose hardware is listed."""
+
+    site: str | None = Field(default=None, max_length=255, description="This site only.")
+
+
+class HardwarePage(BaseModel):
+    """Hardware of some sites, in the order of their names, of each the latest first."""
+
+    hardware: list[SeenHardwareAnswer]
+    next: str | None = Field(description="The `after` of the next page; null: this was the last.")
+
+
 class SitePage(BaseModel):
     """Some sites, in the order of their names."""
 
@@ -189,6 +203,18 @@ def list_nodes(parts: PartsOf, caller: CallerOf, site: str) -> ExcludedNodes:
     Admins of the site see those of all VOs, others those of their own.
     """
     return ExcludedNodes(nodes=sites.list_excluded_nodes(parts, caller, site))
+
+
+@hardware_router.get("")
+@allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+def list_hardware(parts: PartsOf, query: Annotated[HardwareQuery, Query()]) -> HardwarePage:
+    """List the hardware that pilots had in the last 90 days, by site."""
+    known = parts.live.current.sites
+    if query.site is not None:
+        visibility.require_known(parts.live.current, query.site)
+    named = sorted(known) if query.site is None else [query.site]
+    page, last = query.cut([name for name in named if name > (query.after or "")])
+    return HardwarePage(hardware=sites.list_hardware(parts, page), next=last)
 
 
 @router.post("/{site}/readmit")

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -5,6 +6,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.pilots import hardware
+from taskqueue.pilots.hardware import HardwareShape
 from tests.support.servers.chromium import SignedIn, picture
 from tests.support.service import CONFIG, Service
 
@@ -103,6 +107,22 @@ def test_a_throttle_is_shown_as_limit_reported_and_reserved(grid: Service, signe
     bar = told.get_by_role("img", name="CurrentJobs: 12 of 20", exact=True)
     assert bar.locator("rect.gauge-reported").get_attribute("width") == "60.0"
     picture(page, "sites/site")
+
+
+def test_the_hardware_of_pilots_is_shown(grid: Service, signed_in: SignedIn):
+    seen = [
+        HardwareShape(processors=64, max_ram=260_000, architecture="x86_64", cpu_features=frozenset({"avx"})),
+        HardwareShape(processors=16, gpus=2, gpu_vendor="nvidia", gpu_architecture=89, gpu_memory_mb=24_000),
+    ]
+    with database.writing(grid.engine) as conn:
+        hardware.store_seen(conn, [(OTHER, each) for each in seen], now=utc_now())
+    page = signed_in(grid, role="user", vo="cms", user="ann")
+    page.goto(f"/sites/{OTHER}")
+    table = page.get_by_role("table").filter(has_text="when they first asked")
+    expect(table).to_contain_text(re.compile(r"260.000 ?[^.]"))
+    expect(table).to_contain_text("x86-64-v1")
+    expect(table).to_contain_text(re.compile("2 nvidia sm_89, 24.000 MB each"))
+    picture(page, "sites/hardware")
 
 
 def test_a_limit_is_shown_in_jobs_and_in_cores(grid: Service, signed_in: SignedIn):

@@ -102,6 +102,7 @@ def _readmit_node(walk: Walk, service: Service, director: httpx.Client) -> None:
         walk.go(pilot, "POST", f"/pilots/{stamp}/node", json={"node": "n9"})
         walk.go(pilot, "POST", f"/pilots/{stamp}/status", json={"status": "Failed", "host_trouble": True})
     assert len(walk.go(director, "GET", f"/sites/{SITE}/nodes").json()["nodes"]) == 1
+    assert walk.go(director, "GET", "/hardware", params={"site": SITE}).json()["next"] is None
     admin = service.as_role("site_admin", vo="cms", site=SITE)
     walk.go(admin, "POST", f"/sites/{SITE}/readmit", json={"node": "n9"})
 

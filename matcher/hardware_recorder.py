@@ -1,0 +1,57 @@
+"""Hardware that pilots present: counted in memory, stored once a minute, each shape of a site once a day."""
+
+from datetime import date
+from typing import Final
+
+from sqlalchemy import Engine
+
+from matcher.claim.matcher import Matcher
+from matcher.request.match_request import MatchRequest
+from taskqueue.db import database
+from taskqueue.pilots import hardware
+from taskqueue.pilots.hardware import HardwareShape
+
+#: Pilots and shapes in memory; what comes beyond them is not stored that day.
+_MOST: Final = 50_000
+
+
+class HardwareRecorder:
+    """The hardware of the pilots that ask one process; `store` is for one thread at a time.
+
+    Only the first request of a pilot has its whole slot; later ones have what is left.
+    """
+
+    def __init__(self, engine: Engine, matcher: Matcher) -> None:
+        self._engine = engine
+        self._matcher = matcher
+        self._day: date | None = None
+        self._pilots: set[str] = set()  #: that have asked
+        self._new: dict[tuple[str, HardwareShape], None] = {}
+        self._stored: set[tuple[str, HardwareShape]] = set()  #: today
+
+    def count(self, request: MatchRequest) -> None:
+        """Note the hardware of a pilot that asks for the first time."""
+        stated, stamp = request.presented, request.caller.stamp
+        if not stated.site or stated.job_id is not None or stamp in self._pilots:
+            return
+        if stamp is not None and len(self._pilots) < _MOST:
+            self._pilots.add(stamp)
+        seen = stated.site, HardwareShape.from_resource(stated.resource)
+        if seen not in self._stored and len(self._new) < _MOST:
+            self._new[seen] = None
+
+    def store(self) -> None:
+        """Store what is new since the last time; what cannot be stored is kept."""
+        now = self._matcher.now()
+        if now.date() != self._day:
+            self._day = now.date()
+            self._stored.clear()
+            self._pilots.clear()
+        new = list(self._new)
+        if not new:
+            return
+        with database.writing(self._engine) as conn:
+            hardware.store_seen(conn, new, now=now.replace(hour=0, minute=0, second=0, microsecond=0))
+        self._stored.update(new)
+        for each in new:
+            self._new.pop(each, None)

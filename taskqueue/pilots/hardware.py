@@ -1,0 +1,131 @@
+"""Hardware that pilots had when they first asked for jobs, by site; amounts are rounded up to two digits."""
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, delete, func, select
+
+from requirements.resource import Resource
+from taskqueue.db import sql
+from taskqueue.schema.tables import seen_hardware as table
+
+#: Shapes that are kept of one site; further ones replace those that were seen longest ago.
+MOST_SHAPES: Final = 200
+#: CPU seconds that are enough for any job.
+_ANY_TIME: Final = 2.0**53
+
+STORE = sql.insert_or_raise(table, "last_seen_at")
+OF_SITES = (
+    select(table)
+    .where(sql.is_listed(table.c.site), table.c.last_seen_at >= bindparam("since"))
+    .order_by(table.c.site, table.c.last_seen_at.desc(), table.c.digest)
+)
+_place = func.row_number().over(
+    partition_by=table.c.site, order_by=(table.c.last_seen_at.desc(), table.c.digest)
+)
+_ranked = (
+    select(table.c.site, table.c.digest, _place.label("place")).where(sql.is_listed(table.c.site)).subquery()
+)
+EXCESS = select(_ranked.c.site, _ranked.c.digest).where(_ranked.c.place > MOST_SHAPES)
+REMOVE = delete(table).where(table.c.site == bindparam("the_site"), table.c.digest == bindparam("the_digest"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareShape:
+    """The hardware of a slot; named like the fields of `Resource`. None: not stated."""
+
+    processors: int | None = None
+    max_ram: float | None = None  #: MB
+    scratch_mb: float | None = None
+    system: str | None = None
+    architecture: str | None = None
+    cpu_features: frozenset[str] | None = None
+    gpus: int = 0
+    gpu_vendor: str | None = None
+    gpu_architecture: int | None = None  #: the number of `sm_89`
+    gpu_memory_mb: float | None = None  #: of each
+    gpu_runtime: int | None = None
+
+    @classmethod
+    def from_resource(cls, resource: Resource) -> "HardwareShape":
+        """The hardware that a pilot states."""
+        stated = {name: getattr(resource, name) for name in _NAMES}
+        return cls(**stated | {name: _round_up(stated[name]) for name in _AMOUNTS})
+
+    def to_resource(self) -> Resource:
+        """A resource with this hardware that accepts all jobs for whose hardware it is enough."""
+        stated = {name: getattr(self, name) for name in _NAMES}
+        return Resource(**stated, cpu_time=_ANY_TIME, tags=None, literal_tags=None, whole_node=True)
+
+
+_NAMES: Final = tuple(each.name for each in fields(HardwareShape))
+_AMOUNTS: Final = ("max_ram", "scratch_mb", "gpu_memory_mb")
+
+
+def _round_up(amount: float | None) -> float | None:
+    """An amount that differs from request to request, rounded up to two digits."""
+    if not amount or amount < 100:
+        return amount
+    unit = 10 ** (int(math.log10(amount)) - 1)
+    return float(math.ceil(amount / unit) * unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenHardware:
+    """A shape that pilots of a site had."""
+
+    site: str
+    shape: HardwareShape
+    first_seen_at: datetime
+    last_seen_at: datetime  #: to the day
+
+
+def store_seen(conn: Connection, seen: Iterable[tuple[str, HardwareShape]], *, now: datetime) -> None:
+    """Store that shapes were seen at sites; of each site the latest are kept."""
+    found = [(site, text) for site, shape in seen for text in [_to_text(shape)]]
+    rows = [
+        {"site": site, "digest": digest, "shape": text, "first_seen_at": now, "last_seen_at": now}
+        for site, digest, text in sorted((site, _digest(text), text) for site, text in found)
+    ]
+    if not rows:
+        return
+    conn.execute(STORE, rows)
+    excess = sql.read_batches(conn, EXCESS, {site for site, _ in found})
+    if excess:
+        conn.execute(REMOVE, [{"the_site": row.site, "the_digest": row.digest} for row in excess])
+
+
+def read_seen(conn: Connection, sites: Collection[str], *, since: datetime) -> Sequence[SeenHardware]:
+    """The shapes that were seen at some sites, by site, the latest first."""
+    rows = sql.read_batches(conn, OF_SITES, sites, since=since)
+    return [
+        SeenHardware(
+            site=row.site,
+            shape=_from_text(row.shape),
+            first_seen_at=row.first_seen_at,
+            last_seen_at=row.last_seen_at,
+        )
+        for row in rows
+    ]
+
+
+def _to_text(shape: HardwareShape) -> str:
+    stated = {name: value for name, value in asdict(shape).items() if value is not None}
+    return json.dumps(stated, sort_keys=True, default=sorted)
+
+
+def _from_text(text: str) -> HardwareShape:
+    stated: Mapping[str, Any] = json.loads(text)
+    known = {name: value for name, value in stated.items() if name in _NAMES}
+    if "cpu_features" in known:
+        known["cpu_features"] = frozenset(known["cpu_features"])
+    return HardwareShape(**known)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""Hardware that pilots had: recorded at a first request for work, listed, and missed at submission."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import Engine
+
+from pilotage.service.services import utc_now
+from tests.support.service import running
+
+TREE = """
+Resources:
+  Sites:
+    LCG.A.org: {VO: [cms], CEs: {ce1: {Queues: {long: {CPUTime: 100000}}}}}
+    LCG.B.org: {VO: [cms], CEs: {ce1: {Queues: {long: {CPUTime: 100000}}}}}
+Registry:
+  VO: {cms: {}}
+"""
+WARN = "Operations: {cms: {JobScheduling: {UnseenHardwareDays: 7}}}"
+SLOT = {
+    "Site": "LCG.A.org",
+    "GridCE": "ce1",
+    "Queue": "long",
+    "CPUTime": 100_000,
+    "JobType": "Test",
+    "MaxRAM": 15_873,
+    "NumberOfProcessors": 8,
+}
+
+
+def warn(user: httpx.Client, **more: object) -> list[str]:
+    job = {"Executable": "/bin/true", "CPUTime": 3600, **more}
+    found: list[str] = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["warnings"]
+    return found
+
+
+def list_seen(user: httpx.Client, **params: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = user.get("/api/v1/hardware", params=params).json()["hardware"]
+    return found
+
+
+def test_hardware_that_nobody_had_is_warned_of(engine: Engine, tmp_path: Path) -> None:
+    later = [timedelta()]
+    with running(engine, tmp_path, TREE + WARN, clock=lambda: utc_now() + later[0]) as service:
+        user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
+        assert warn(user, MinRAM=30_000) == []  # no pilot was seen at all: nothing is known
+        for less in (0, 1000):  # a later request states what is left, in another shape
+            assert pilot.post("/api/v1/matcher/requestJob", json={**SLOT, "MaxRAM": 15_873 - less}).is_success
+        service.parts.hardware.store()
+        assert warn(user, MinRAM=15_873, NumberOfProcessors=8) == []
+        [text] = warn(user, MinRAM=30_000)
+        assert text.startswith(
+            "no pilot of an eligible site had such hardware in the last 7 days: the nearest"
+        )
+        assert "lacks MinRAM (at least 30000 MB)" in text
+        assert warn(user, MinRAM=30_000, Site="LCG.B.org") == []  # no pilot was seen there
+        later[0] = timedelta(days=30)
+        assert warn(user, MinRAM=30_000) == []
+
+
+def test_seen_hardware_is_listed_by_site(engine: Engine, tmp_path: Path) -> None:
+    with running(engine, tmp_path, TREE) as service:
+        user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
+        document = {
+            "site": "LCG.A.org",
+            "GridCE": "ce1",
+            "Queue": "long",
+            "JobType": "Test",
+            "system": {"name": "Linux"},
+            "wall_time": 86_400,
+            "cpu_power_db12": 10.0,
+            "cpu": {
+                "num_nodes": 1,
+                "num_cores": 16,
+                "ram_mb": 32_000,
+                "architecture": {"name": "aarch64", "features": ["asimd", "atomics", "asimdrdm", "crc32"]},
+            },
+            "gpu": {"count": 1, "vendor": "nvidia", "arch": "sm_89", "vram_mb_per_gpu": 24_000},
+        }
+        assert pilot.post("/api/v1/matcher/requestJob", json=document).is_success
+        service.parts.hardware.store()
+        [seen] = list_seen(user)
+        assert {name: seen[name] for name in ("processors", "max_ram_mb", "cpu_level", "gpus")} == {
+            "processors": 16,
+            "max_ram_mb": 32_000,
+            "cpu_level": "armv8.1-a",
+            "gpus": 1,
+        }
+        assert (seen["gpu_vendor"], seen["gpu_architecture"]) == ("nvidia", 89)
+        assert list_seen(user, site="LCG.A.org") == [seen]
+        assert list_seen(user, site="LCG.B.org") == []
+        assert user.get("/api/v1/hardware", params={"site": "LCG.C.org"}).status_code == 404
