@@ -406,7 +406,8 @@ class JobSchedulingOptions(Options):
     reject_unmatchable: bool = False
     """Fail a new job without eligible queue instead of letting it wait."""
     allow_invalid_sites: bool = True
-    """Accept new jobs for sites that are not in the configuration."""
+    """Accept new jobs for sites that are not in the configuration, or if all of their sites are banned or
+    closed: these wait until one is open again."""
     max_rescheduling: Annotated[int, Field(ge=0, le=bounds.TRIES)] = 3
     """Times that a job is taken back before it fails."""
     reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore, Field(max_length=bounds.LISTED)] = (

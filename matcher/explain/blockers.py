@@ -19,10 +19,10 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
 from matcher import allotment, rules
 from matcher.conditions import COLUMNS
-from matcher.explain import pilot_supply, waiting_reason
+from matcher.explain import pilot_supply, queue_set, waiting_reason
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.explain.queue_set import QueueSet
-from matcher.limits import place_policy, running_limits, throttle_standings, throttles
+from matcher.limits import running_limits, throttle_standings, throttles
 from matcher.limits.job_groups import JobView
 from matcher.limits.running_limits import PlaceRule
 from matcher.request import node_checks, queue_offer
@@ -48,7 +48,7 @@ def list_blocked_places(
 ) -> Iterator[tuple[str, str]]:
     """All scopes at these sites that block the job now, including enclosing ones, each with the reason."""
     here = frozenset(sites)
-    if not place_policy.is_test(job.job_type):
+    if not scopes.is_test(job.job_type):
         yield from ((site, _format_ban(ban)) for site, ban in scopes.read_bans(conn, here, now=now).items())
     limited = [
         scope
@@ -62,6 +62,25 @@ def list_blocked_places(
     for scope, standing in throttle_standings.iterate_standings(conn, config, throttled, now):
         if why := standing.why_not(job, config):
             yield scope, f"{scope} is throttled ({why})"
+
+
+def list_closed_sites(
+    conn: Connection, config: Configuration, asked: RequirementClass, now: datetime
+) -> Iterator[str]:
+    """The sites that a job names and that take no jobs like it now, as a text; bans come first."""
+    survey = queue_set.all_queues(config, asked.vo)
+    named = {fold(site): site for site in asked.sites}
+    bans = {} if any(map(scopes.is_test, asked.job_types)) else scopes.read_bans(conn, asked.sites, now=now)
+    open_sites = {fold(site) for site, queues in survey.sites.items() if queues & survey.candidates}
+    closed = [site for folded, site in sorted(named.items()) if site in bans or folded not in open_sites]
+    if not closed:
+        return
+    why = "; ".join(
+        _format_ban(bans[site]) if site in bans else f"{site} has no queue that is open to {asked.vo}"
+        for site in closed[:_MOST_NAMED]
+    )
+    rest = "it may run at its other sites" if len(closed) < len(named) else "it waits for one of them"
+    yield f"{len(closed)} of the {format_count(len(named), 'site')} of a job take no jobs now: {why}; {rest}"
 
 
 def closed_queues(
@@ -104,7 +123,7 @@ def list_closures_at_queue(
 
 def _format_ban(ban: Ban) -> str:
     until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
-    return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {place_policy.TEST} run there"
+    return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {scopes.TEST} run there"
 
 
 #: Minor status of jobs that have eligible queues or no pool.

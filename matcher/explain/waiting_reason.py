@@ -10,7 +10,7 @@ from matcher.explain import queue_set
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
-from matcher.limits import job_groups, place_policy
+from matcher.limits import job_groups
 from requirements import canonical
 from requirements.errors import format_count
 from taskqueue.jobs.waiting_ttl import QUEUE_CAUSE, WaitingReason
@@ -80,7 +80,7 @@ def find_fault(conn: Connection, survey: QueueSet, demand: JobDemand, now: datet
         for failure in survey.failures(demand):
             fits &= ~failure.queues
         return "queues that fit are switched off, or their parameters contradict each other" if fits else None
-    if any(map(place_policy.is_test, demand.asked.job_types)):
+    if any(map(scopes.is_test, demand.asked.job_types)):
         return None
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
     is_banned = len(scopes.read_bans(conn, sites, now=now)) == len(sites)

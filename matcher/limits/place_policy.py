@@ -39,10 +39,6 @@ LIMITS = "limits"
 THROTTLED = "throttled"
 #: Milliseconds to wait for a scope that was passed over too often.
 _LOCK_WAIT = 200
-#: The only job type that banned sites accept.
-TEST = "Test"
-
-
 #: The cores that a job of a class is given.
 CountCores = Callable[[RequirementClass], int]
 
@@ -119,7 +115,7 @@ class PlacePolicy:
             if rule.is_about(vo)
         }
         return CandidateFilter(
-            job_type=fold(TEST) if self._banned else None,
+            job_type=fold(scopes.TEST) if self._banned else None,
             kept_out=frozenset(kept_out),
             refused=(*(() if self.admission is None else self.admission.refused), *self._refused),
         )
@@ -134,7 +130,7 @@ class PlacePolicy:
 
     def concerns(self, task_queue: TaskQueue) -> bool:
         """Whether jobs of this task queue can be admitted at all."""
-        if self._banned and not any(map(is_test, task_queue.requirement_class.job_types)):
+        if self._banned and not any(map(scopes.is_test, task_queue.requirement_class.job_types)):
             return False
         cores = self._size(task_queue)
         if any(each.excludes(cores) and each.rule.concerns(task_queue) for each in self._conditions):
@@ -255,11 +251,6 @@ class PlacePolicy:
         if rules:
             countings = scope_rules.format_countings(rules)
             self._countings |= {row.job_id: countings for row in rows}
-
-
-def is_test(job_type: str) -> bool:
-    """Whether jobs of this type may run at banned sites."""
-    return fold(job_type) == fold(TEST)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -32,6 +32,7 @@ from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import DecidedState, PreparingJob, StatusUpdate
 from taskqueue.jobs.submission import NewJob
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
+from taskqueue.sites import scopes
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
@@ -137,6 +138,15 @@ Observer = Callable[[BatchResult], None]
 _Results = Sequence[tuple[PreparingJob, ChainResult]]
 
 
+def read_context(engine: Engine, config: Configuration, now: datetime) -> ChainContext:
+    """The context of a batch, with the bans of sites where a VO fails jobs for them."""
+    options = (config.default_operations, *config.vo_operations.values())
+    if all(each.job_scheduling.allow_invalid_sites for each in options):
+        return make_context(config, now)
+    with database.reading(engine) as conn:
+        return make_context(config, now, scopes.list_banned(conn, now=now))
+
+
 def optimize(
     engine: Engine,
     config: Configuration,
@@ -152,7 +162,7 @@ def optimize(
     others. Without `steps` the installed ones are run.
     """
     result = BatchResult()
-    context = make_context(config, now)
+    context = read_context(engine, config, now)
     steps = chain.installed_steps() if steps is None else steps
     for start in range(0, len(job_ids), MOST_AT_ONCE):
         result += _optimize_some(engine, context, job_ids[start : start + MOST_AT_ONCE], steps)

@@ -3,7 +3,7 @@
 A job that was held goes through all steps again with the configuration of that time; only delays that have
 already passed are skipped (`JobContext.held_by`).
 
-A *pure* step does no I/O, and depends only on the configuration and on what jobs can have in common: the
+A *pure* step does no I/O, and depends only on the context and on what jobs can have in common: the
 description without the keywords of `keywords.PARTICULAR`, the VO, the number of reschedulings, the step that
 held the job, and whether its sandbox is missing. It runs once for all jobs that are equal in these, and small
 submissions run it before they are stored.
@@ -39,6 +39,8 @@ class ChainContext:
     config: Configuration
     now: datetime
     catalogues: Mapping[str, CatalogueOpener]  #: plug-ins by name
+    #: Folded names of the sites that operators have banned now; read where a VO fails jobs for them.
+    banned_sites: frozenset[str] = frozenset()
 
     def operations(self, vo: str) -> VoOptions:
         """The options of a VO."""
@@ -54,13 +56,16 @@ class ChainContext:
         return classes_of_pool(self.config, vo, pool.pool_id, pool.requirements)
 
 
-def make_context(config: Configuration, now: datetime) -> ChainContext:
+def make_context(
+    config: Configuration, now: datetime, banned_sites: frozenset[str] = frozenset()
+) -> ChainContext:
     """Create the context of a batch."""
     config = config.at_moment(now)
     return ChainContext(
         config=config,
         now=now,
         catalogues=replica_catalogue.installed_catalogues(),
+        banned_sites=banned_sites,
     )
 
 

@@ -28,6 +28,7 @@ from requirements.errors import did_you_mean, format_count
 from requirements.requirement_class import RequirementClass, exclude_names, names_without_any
 from requirements.values import fold
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
+from taskqueue.sites import scopes
 from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
 
 
@@ -82,7 +83,10 @@ def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | 
         near = exclude_names(find_common_sites(context.config, candidate.replicas), banned)
         with_data = _common_sites(sites, near) if sites else near
         if not with_data:
-            return _refuse("Impossible InputData * Site requirements: its data are nowhere it may run", asked)
+            where = "its data are nowhere it may run (impossible_input_data_site)"
+            return _refuse(f"Impossible InputData * Site requirements: {where}", asked)
+    if closed := _refuse_closed(with_data or sites, candidate, context):
+        return closed
     return ChosenSites(sites=sites, with_data=with_data)
 
 
@@ -101,6 +105,28 @@ def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext
     suggestion = did_you_mean(unknown[0], context.config.sites)
     meant = f", did you mean {suggestion}?" if suggestion else ""
     return _refuse(f"unknown site {', '.join(unknown)}{meant}", candidate.description)
+
+
+def _refuse_closed(
+    sites: frozenset[str], candidate: JobContext, context: ChainContext
+) -> Failed | Hold | None:
+    """Fail a new job all of whose sites are banned or closed to its VO, unless the VO lets it wait."""
+    if not candidate.is_new or context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
+        return None
+    if not sites or any(_is_open(site, candidate, context) for site in sites):
+        return None
+    code = "impossible_input_data_site" if candidate.replicas else "all_sites_banned"
+    reason = f"{code}: {', '.join(sorted(sites))}: none of them takes jobs of {candidate.vo} now"
+    return _refuse(reason, candidate.description)
+
+
+def _is_open(site: str, candidate: JobContext, context: ChainContext) -> bool:
+    """Whether a site takes jobs of the VO: it is not banned, and has a queue that is switched on for it."""
+    config = context.config
+    if fold(site) in context.banned_sites and not scopes.is_test(candidate.description.job_type):
+        return False
+    known = next((each for each in config.sites if fold(each) == fold(site)), site)
+    return any(config.usable(queue, candidate.vo) for queue in config.queues_at(known))
 
 
 STEP_NAME = "JobScheduling"

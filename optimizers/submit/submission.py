@@ -23,7 +23,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain, decisions, enqueue
 from optimizers.chain.batch import BatchResult
-from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step, make_context
+from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step
 from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
@@ -98,7 +98,8 @@ def submit(
         checked = check_sources(
             config, submitter, sources, sandbox=sandbox, require_room=require_room, check_job=check_job
         )
-        new = _decide(checked, chain.installed_steps() if steps is None else steps, make_context(config, now))
+        context = batch.read_context(engine, config, now)
+        new = _decide(checked, chain.installed_steps() if steps is None else steps, context)
     except (InvalidJob, QuotaExceeded) as error:
         # It may have been accepted under this key before, with another configuration or when there was room.
         if key is None:

@@ -223,6 +223,7 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
         *_warn_of_records_like_documents(accepted.asked),
         *_warn_of_unknown_tags(parts, accepted.tags),
         *_warn_of_stuck_jobs(parts, accepted.stuck),
+        *_warn_of_closed_sites(parts, [asked for asked, _ in accepted.classes if asked.sites]),
         *_warn_of_unseen_hardware(parts, accepted.classes),
     ]
 
@@ -298,6 +299,22 @@ def _list_versions(parts: Services, vo: str) -> frozenset[str]:
         return frozenset().union(*(versions.compared_names(canonical.from_json(each)) for each in texts))
 
     return parts.versions.get(vo, read, int(parts.clock().timestamp()) // _KEPT)
+
+
+def _warn_of_closed_sites(parts: Services, classes: Sequence[RequirementClass]) -> list[str]:
+    """Warnings of sites that jobs name, and that take none of them now."""
+    config = parts.live.current
+
+    def warn() -> list[str]:
+        with database.reading(parts.engine) as conn:
+            texts = (
+                text
+                for asked in classes
+                for text in blockers.list_closed_sites(conn, config, asked, parts.clock())
+            )
+            return take_warnings(texts)
+
+    return parts.advisor.find("warn of closed sites of submitted jobs", warn) if classes else []
 
 
 def _warn_of_unseen_hardware(

@@ -163,6 +163,38 @@ def test_unknown_sites_fail_where_the_configuration_insists(
     assert outcome == Failed(reason="unknown site A.B.cn, did you mean A.B.ch?")
 
 
+CLOSED = """
+Resources:
+  Sites:
+    A.B.ch: {CEs: {ce: {Queues: {q: {}}}}}
+    C.D.ch: {Enabled: false, CEs: {ce: {Queues: {q: {}}}}}
+    E.F.ch: {VO: [cms], CEs: {ce: {Queues: {q: {}}}}}
+"""
+INSISTS = "Operations: {Defaults: {JobScheduling: {AllowInvalidSites: false}}}\n"
+
+
+def test_a_job_fails_only_if_none_of_its_sites_is_open(candidate_of: Make, context_of: MakeContext) -> None:
+    context = context_of(CLOSED + INSISTS)
+    closed = candidate_of(context, Site=["C.D.ch", "E.F.ch"])
+    outcome = job_scheduling(closed, context)
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("all_sites_banned: C.D.ch, E.F.ch: ")
+    assert isinstance(job_scheduling(candidate_of(context, Site=["A.B.ch", "C.D.ch"]), context), Done)
+    assert isinstance(job_scheduling(replace(closed, reschedules=1, held_by="JobScheduling"), context), Done)
+    patient = context_of(CLOSED)
+    assert isinstance(job_scheduling(candidate_of(patient, Site=["C.D.ch"]), patient), Done)
+
+
+def test_a_ban_closes_a_site_to_all_but_tests(candidate_of: Make, context_of: MakeContext) -> None:
+    context = replace(context_of(CLOSED + INSISTS), banned_sites=frozenset({"a.b.ch"}))
+    assert isinstance(job_scheduling(candidate_of(context, Site=["a.B.ch"]), context), Failed)
+    assert isinstance(job_scheduling(candidate_of(context, Site=["A.B.ch"], JobType="Test"), context), Done)
+    near = replace(candidate_of(context), replicas=frozenset({frozenset({"A.B.ch"})}))
+    outcome = job_scheduling(near, context)
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("impossible_input_data_site: A.B.ch")
+
+
 def test_a_job_goes_only_where_its_data_are(candidate_of: Make, context_of: MakeContext) -> None:
     context = context_of(GRID)
     both, there = frozenset({"A.B.ch", "C.D.ch"}), frozenset({"C.D.ch"})
