@@ -408,6 +408,8 @@ class Drawing:
             )
         if "MinRAM" in drawn and self._maybe(0.4):
             drawn["MinRAMPerCore"] = 500
+        if self._maybe(0.5):
+            drawn["JobType"] = self._one(options["JobType"])  # decides the order
         return drawn
 
     def _requirements(self) -> dict[str, Any]:

@@ -20,7 +20,10 @@ from tests.support.installation import Installation
 #: `hasty` has short leases: its pilots are the ones that get lost.
 VOS = ("alpha", "beta", "hasty")
 OPERATIONS = {
-    "Defaults": {"JobScheduling": {"RescheduleDelays": [0]}, "Limits": {"RequestsPerSecond": 100000}},
+    "Defaults": {
+        "JobScheduling": {"RescheduleDelays": [0], "JobPriorities": ["{MC: 2, Test: 1}", "User"]},
+        "Limits": {"RequestsPerSecond": 100000},
+    },
     "hasty": {"Leases": {"Time": 3, "StalledTime": 2, "StalledGrace": 1, "RunOnTime": 3}},
 }
 REGISTRY = {
