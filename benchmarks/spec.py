@@ -217,9 +217,12 @@ def _ask_once(pilots: Sequence[Pilot], number: int) -> Conversation:
         yield _request(pilot, 1)
 
 
-def _ask(pilots: Sequence[Pilot], number: int) -> Conversation:
-    """Pilots of any site, one after the other; how many jobs they took."""
-    draw, jobs = random.Random(number), 0
+def _ask(pilots: Sequence[Pilot], _number: int) -> Conversation:
+    """Pilots of any site, one after the other; how many jobs they took.
+
+    No two minutes have the same requests: the service caches what it has read.
+    """
+    draw, jobs = random.Random(), 0
     try:
         while True:
             answer = yield _request(draw.choice(pilots), draw.uniform(_LEFT, 1))
