@@ -5,24 +5,23 @@ submission was interrupted in between, the job is searched by its stamp (`pollin
 after the batch system has reported for long enough that it has no such job. It keeps its stamp then, so that
 of two batch jobs, should the first one appear after all, only one starts.
 
-The script of a local job contains its job spec and fetches the archive. Command and files of a local job come
-from the handler of its type, which may be of any package.
+The script of a local job contains its job spec and fetches the archive.
 """
 
 import hashlib
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from pilotage.fabric import bundle
 from pilotage.fabric.batch.batch_system import BatchJob, SubmissionRefused, SubmissionUncertain
 from pilotage.fabric.batch.shell import NoAnswer
-from pilotage.fabric.manager import grid_job, job_types, polling
+from pilotage.fabric.manager import polling
 from pilotage.fabric.manager.context import ManagerContext
-from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState, job_type
-from pilotage.fabric.manager.job_types import HandledJob, Handler, LocalCommand, SiteLimits, UnfitJob
+from pilotage.fabric.manager.grid_job import GridJobEntry, LocalJob, LocalState
+from pilotage.fabric.manager.job_types import UnfitJob
+from pilotage.fabric.manager.splitting import ask_handler, describe_local_job, split_grid_job
 from pilotage.fabric.node_script import NodeScript
 from pilotage.fabric.pilot.attempt import RELEASED
 from pilotage.fabric.pilot.payload import payload
@@ -68,7 +67,7 @@ def submit_local_jobs(
 
 
 def _plan(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
-    jobs = plan_local_jobs(context, entry)
+    jobs = split_grid_job(context, entry)
     planned = replace(entry, number=len(jobs))
     count = format_count(len(jobs), "local job")
     log = [f"to be {count} of {entry.taken.queue}, {_requested(context, planned)}"]
@@ -84,47 +83,6 @@ def _requested(context: ManagerContext, entry: GridJobEntry) -> str:
     words += [f"{asked.wall_time} s"] if asked.wall_time else []
     words += [format_count(asked.gpus, "GPU")] if asked.gpus else []
     return f"each with {', '.join([*words, *entry.taken.flags])}"
-
-
-def plan_local_jobs(context: ManagerContext, entry: GridJobEntry) -> list[LocalJob]:
-    """The local jobs of a grid job; `UnfitJob`, with a message for the user, if it can never run."""
-    handler = _handler(context, entry)
-    job = HandledJob(job_id=entry.taken.job_id, description=entry.taken.description)
-    context.system_of(entry)
-    limits = context.limits.get(job_type(job.description), SiteLimits())
-    number = job_types.call_handler(handler, lambda: _check_and_count(handler, job, limits))
-    job = replace(job, number=number)
-    commands = job_types.call_handler(
-        handler, lambda: [job_types.checked_command(handler.command(job, n)) for n in range(1, number + 1)]
-    )
-    manager, journal = context.options.name, context.journal.key
-    return [
-        LocalJob(
-            key=entry.key,
-            number=n,
-            stamp=grid_job.stamp(manager, entry.key, n, 1, journal),
-            size=command.size,
-            details=dict(command.details),
-        )
-        for n, command in enumerate(commands, 1)
-    ]
-
-
-def _handler(context: ManagerContext, entry: GridJobEntry) -> Handler:
-    name = job_type(entry.taken.description)
-    found = context.handlers.get(name)
-    if found is None:
-        known = ", ".join(sorted(context.handlers))
-        raise UnfitJob(f"JobType: this gateway has no handler for {name!r:.80}, only for {known}")
-    return found
-
-
-def _check_and_count(handler: Handler, job: HandledJob, limits: SiteLimits) -> int:
-    handler.check(job)
-    number = handler.number_of_jobs(job, limits)
-    if not 1 <= number <= limits.max_local_jobs:
-        raise UnfitJob(f"{number!r:.80} local jobs are not allowed, only 1 to {limits.max_local_jobs}")
-    return number
 
 
 def _pack(context: ManagerContext, entry: GridJobEntry) -> GridJobEntry:
@@ -210,13 +168,13 @@ def _batch_job(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> B
 def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> str:
     """Generate the script of one try of a local job."""
     area, resources, options = context.area_of(entry), context.resources_of(entry), context.options
-    command, files = _ask_handler(context, entry, job.number)
+    command, files = ask_handler(context, entry, job.number)
     site, ce, name = entry.taken.queue.split("/", 2)
     spec = JobSpec(
         job_id=entry.taken.job_id,
         number=job.number,
         place=(site, ce, name),
-        description=_description(entry, job, command),
+        description=describe_local_job(entry, job, command),
         marks=area.marks_of_node(job),
         files=files,
         processors=resources.cores,
@@ -238,35 +196,6 @@ def script_text(entry: GridJobEntry, job: LocalJob, context: ManagerContext) -> 
         files={"order.json": spec.as_json()},
         fetch=_FETCH.format(archive=shlex.quote(area.archive_of_node), digest=entry.digest),
     ).text()
-
-
-def _ask_handler(
-    context: ManagerContext, entry: GridJobEntry, n: int
-) -> tuple[LocalCommand, Mapping[str, bytes]]:
-    handler, taken = _handler(context, entry), entry.taken
-    job = HandledJob(job_id=taken.job_id, description=taken.description, number=entry.number or 0)
-    files = job_types.call_handler(
-        handler, lambda: job_types.checked_files(handler.prepare_work_area(job, n))
-    )
-    command = job_types.call_handler(handler, lambda: job_types.checked_command(handler.command(job, n)))
-    return command, files
-
-
-def _description(entry: GridJobEntry, job: LocalJob, command: LocalCommand) -> Mapping[str, Any]:
-    """The description of the grid job with this local job's command."""
-    stated = entry.taken.description
-    own = stated.get("ExecutionEnvironment")
-    numbers = {"LOCAL_JOB": str(job.number), "LOCAL_JOBS": str(entry.number)}
-    return {
-        **stated,
-        "Executable": command.words[0],
-        "Arguments": list(command.words[1:]),
-        "ExecutionEnvironment": {
-            **(own if isinstance(own, Mapping) else {}),
-            **numbers,
-            **command.environment,
-        },
-    }
 
 
 def _fail(context: ManagerContext, entry: GridJobEntry, outcome: Report) -> None:
