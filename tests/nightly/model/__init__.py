@@ -39,6 +39,7 @@ Where fewer than three seeds stand, no more were run. The number of commands dep
 | planted fault | found in | after commands |
 |---|---|---|
 | a limit, or a throttle, admits one more | 1 of 1, 2 of 2 seeds | 132; 32, 119 |
+| a limit on cores admits one more | 1 of 2 seeds | 400 to 480 |
 | bans are not read | 1 of 1 | 50 |
 | a closed attempt may report, a second end differs | 1 of 1 each | 122; 52 |
 | queues that a pool lost are not stored | 1 of 1 | 672 |
