@@ -55,6 +55,7 @@ from taskqueue.schema.tables import (
     requirement_classes,
     revoked_tokens,
     scope_rules,
+    seen_hardware,
     submit_pools,
     task_queues,
     wait_causes,
@@ -218,6 +219,7 @@ REMOVE_OLD = {
         (revoked_tokens, "expires_at"),
         (hook_deliveries, "ended_at"),
         (queue_depths, "at"),
+        (seen_hardware, "last_seen_at"),
     )
 }
 #: Only those without a rule: that of a delay of many days has to outlive any age.

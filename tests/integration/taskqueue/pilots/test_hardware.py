@@ -7,6 +7,7 @@ from sqlalchemy import Engine
 from matcher import conditions
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
+from taskqueue import retention
 from taskqueue.db import database
 from taskqueue.pilots import hardware
 from taskqueue.pilots.hardware import MOST_SHAPES, HardwareShape, SeenHardware
@@ -66,3 +67,11 @@ def test_only_hardware_decides() -> None:
     )
     assert conditions.fits(asked, shape)
     assert conditions.refusals(RequirementClass(vo="lhcb", cpu_time=1, min_ram=9000), shape, ()) == ("ram",)
+
+
+def test_old_shapes_are_removed(engine: Engine, now: datetime) -> None:
+    store(engine, now, ("A", BIG))
+    store(engine, now + 80 * DAY, ("A", SMALL))
+    with database.writing(engine) as conn:
+        assert retention.remove_old(conn, "seen_hardware", before=now + DAY, limit=100) == 1
+    assert [each.shape for each in read(engine, now, "A")] == [SMALL]
