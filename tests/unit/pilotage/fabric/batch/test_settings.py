@@ -219,7 +219,7 @@ def test_a_kind_of_another_package_names_its_settings_once() -> None:
     [
         (
             {"cell": "a", "cores_per_cell": 0},
-            "systems/x/cores_per_cell: 0 is not allowed, allowed is more than 0",
+            "systems/x/cores_per_cell: 0 is not allowed, allowed is at least 1",
         ),
         (
             {"cores_per_cel": 2},
