@@ -21,6 +21,7 @@ from pilotage.cli.application import application
 from pilotage.cli.settings import PREFIX, model_with_plugins
 from pilotage.service.metrics import Metrics, StateMetrics
 from tests.support.left_out import needs_every_plugin
+from tests.support.routes_by_role import ROUTES
 from tests.support.servers import http_servers
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -122,6 +123,14 @@ def test_alerts_look_at_metrics_that_there_are(rule: dict[str, Any]) -> None:
     assert rule["expr"].count("(") == rule["expr"].count(")")
     assert rule["annotations"]["summary"]
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+
+
+def test_alerts_and_panels_name_routes_as_metrics_do() -> None:
+    expressions = [rule["expr"] for rule in RULES]
+    expressions += [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+    named = set(re.findall(r'\broute="([^"]*)"', " ".join(expressions)))
+    assert named
+    assert named <= {route for _, route, *_ in ROUTES}
 
 
 def test_prometheus_reads_the_rules_that_lie_beside_its_configuration() -> None:
