@@ -16,10 +16,11 @@ from pilotage.fabric.pilot.node.commands import read_output
 _PATIENCE = 10.0
 #: Files with the ClassAds of the slot and of the job. Source: HTCondor, environment of jobs.
 _ADS = ("_CONDOR_MACHINE_AD", "_CONDOR_JOB_AD")
-_AD_LINE = re.compile(r"^\s*(\w+)\s*=\s*([0-9]+)\s*$", re.MULTILINE)
+#: More digits are no amount of anything.
+_AD_LINE = re.compile(r"^\s*(\w+)\s*=\s*([0-9]{1,18})\s*$", re.MULTILINE)
 #: `1:00:00`, `90:00` or seconds.
-_TIME = re.compile(r"(?:(?:(\d+):)?(\d+):)?(\d+)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(b?)", re.IGNORECASE)
+_TIME = re.compile(r"(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,9})")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]?)(b?)", re.IGNORECASE)
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _OF_GRID_ENGINE = re.compile(r"^hard[ _]resource_list:\s*(\S+)", re.MULTILINE)
 _OF_PBS = re.compile(r"^\s*Resource_List\.(\w+) = (\S+)", re.MULTILINE)
@@ -51,11 +52,12 @@ def _read_ads(environment: Mapping[str, str]) -> BatchResources:
     slot, job = (dict(_list_numbers(environment.get(name, ""))) for name in _ADS)
     lengths = [job[name] for name in ("allowedjobduration", "allowedexecuteduration") if name in job]
     ends = [job["jobcurrentstartdate"] + length for length in lengths if "jobcurrentstartdate" in job]
+    # In KiB. A job that asks for no disk gets as much as its files take at its start, and is not held to it.
+    disk = (*_pick(slot, "disk"), *_pick(job, "diskprovisioned")) if "requestdisk" in job else ()
     return BatchResources(
         cores=tuple(_pick(slot, "cpus")),
         ram_mb=(*_pick(slot, "memory"), *_pick(job, "memoryprovisioned")),
-        # In KiB.
-        scratch_mb=tuple(each >> 10 for each in (*_pick(slot, "disk"), *_pick(job, "diskprovisioned"))),
+        scratch_mb=tuple(mb for each in disk if (mb := each >> 10)),
         ends=(*ends, *_pick(slot, "glidein_todie")),
     )
 

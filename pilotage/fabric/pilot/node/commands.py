@@ -45,10 +45,10 @@ def run_command(
 
 def read_output(words: Sequence[str], environment: Mapping[str, str], patience: float) -> str:
     """What a command prints; empty if it fails, hangs, or is not installed."""
-    with tempfile.TemporaryFile() as output:
-        try:
+    try:
+        with tempfile.TemporaryFile() as output:
             status = run_command(words, environment, patience, output)
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        output.seek(0)
-        return "" if status else output.read(_MOST).decode("utf-8", errors="replace")
+            output.seek(0)
+            return "" if status else output.read(_MOST).decode("utf-8", errors="replace")
+    except (OSError, subprocess.TimeoutExpired):  # also where no temporary file can be made
+        return ""

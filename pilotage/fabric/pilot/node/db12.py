@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Callable
+from typing import Callable, TextIO
 
 #: When the benchmark runs: at the start of the pilot, while it has no job, never.
 START, IDLE, NEVER = "start", "idle", "never"
@@ -37,6 +37,8 @@ _PATIENCE = 60.0
 _ROUND, _ROUNDS = 150_000, 3
 #: Seconds for which a result is kept.
 _KEPT = 30 * 86_400
+#: Characters of the file with it, and the largest power; more is an error.
+_LONGEST, _MOST_POWER = 4096, 10_000
 #: Of Pythons that differ, by the first word of the processor's model.
 _CORRECTIONS: Mapping[tuple[int, int], Mapping[str, float]] = {(3, 9): {"Intel": 0.86, "AMD": 0.71}}
 
@@ -79,6 +81,14 @@ def _seconds(numbers: int, clock: Callable[[], float]) -> float:
     return max(clock() - began, 1e-6)
 
 
+def _try_lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class PowerCache:
     """The result of the benchmark on this node, for this user, processor and version of Python."""
 
@@ -93,12 +103,13 @@ class PowerCache:
         if not self._is_private():
             return None
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
+            with self._file.open(encoding="utf-8") as file:
+                found = json.loads(file.read(_LONGEST))
             is_fresh = 0 <= now - found["at"] < _KEPT and found["of"] == self._identity()
             power = float(found["power"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
-        return power if is_fresh and power > 0 else None
+        return power if is_fresh and 0 < power <= _MOST_POWER else None
 
     def measure(self, benchmark: Callable[[], float | None], now: float) -> float | None:
         """The power, measured unless it is known; None: another pilot of the node measures it now."""
@@ -121,19 +132,16 @@ class PowerCache:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Whether no other pilot of this user measures here; without a directory none is known."""
-        with contextlib.suppress(OSError):
-            self._directory.mkdir(mode=0o700)
-        if not self._is_private():
-            yield True
-            return
-        with (self._directory / "db12.lock").open("a", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
-            yield True
+        """Whether no other pilot of this user measures here; where none can write, none is known."""
+        with contextlib.ExitStack() as stack:
+            is_ours = True
+            with contextlib.suppress(OSError):
+                self._directory.mkdir(mode=0o700)
+            with contextlib.suppress(OSError):
+                if self._is_private():
+                    file = stack.enter_context((self._directory / "db12.lock").open("a", encoding="utf-8"))
+                    is_ours = _try_lock(file)
+            yield is_ours
 
     def _is_private(self) -> bool:
         """Whether only this user can write there: others may have made a directory of this name."""

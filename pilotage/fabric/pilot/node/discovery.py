@@ -184,7 +184,7 @@ def _features_left(environment: Mapping[str, str], now: float) -> Iterator[float
 
 def _variable_number(environment: Mapping[str, str], name: str) -> float | None:
     text = environment.get(name, "").strip()
-    return float(text) if text.isdigit() else None
+    return float(text) if text.isdecimal() else None
 
 
 def _ask_slurm(environment: Mapping[str, str]) -> list[int]:

@@ -8,7 +8,6 @@ Source: the match-making specification of DiracX, v0.2, reserved prefixes of tag
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -22,8 +21,12 @@ from pilotage.fabric.pilot.node.commands import read_output
 
 #: Timeout of a probe in seconds.
 _PATIENCE = 5.0
-#: Number of io_uring_setup, the same on all architectures of Linux.
-_IO_URING_SETUP = 425
+#: Calls io_uring_setup, which has this number on all architectures of Linux, without a place for its answer:
+#: how it fails shows whether it is allowed.
+_IO_URING = (
+    "import ctypes; libc = ctypes.CDLL(None, use_errno=True);"
+    "libc.syscall(ctypes.c_long(425), ctypes.c_uint(1), None); print(ctypes.get_errno())"
+)
 _CAP_NET_ADMIN = 12
 #: A process that lets its parent trace it: nothing happens to it, unless that is forbidden.
 _TRACED = "import ctypes; print(ctypes.CDLL(None).ptrace(0, 0, None, None))"
@@ -43,18 +46,17 @@ def _has_fuse_overlayfs(environment: Mapping[str, str], root: Path) -> bool:
     return is_installed and os.access(root / "dev/fuse", os.R_OK | os.W_OK)
 
 
-def _has_io_uring(_: Mapping[str, str], __: Path) -> bool:
-    """Without a place for its answer the call fails; how it fails shows whether it is allowed."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.syscall(ctypes.c_long(_IO_URING_SETUP), ctypes.c_uint(1), None)
-    except (OSError, AttributeError, TypeError):
-        return False
-    return ctypes.get_errno() == errno.EFAULT
+def _has_io_uring(environment: Mapping[str, str], _: Path) -> bool:
+    return _run_python(_IO_URING, environment) == str(errno.EFAULT)
 
 
 def _has_ptrace(environment: Mapping[str, str], _: Path) -> bool:
-    return read_output((sys.executable, "-I", "-S", "-c", _TRACED), environment, _PATIENCE).strip() == "0"
+    return _run_python(_TRACED, environment) == "0"
+
+
+def _run_python(program: str, environment: Mapping[str, str]) -> str:
+    """What a program prints, in a process of its own: a host may end those that make forbidden calls."""
+    return read_output((sys.executable, "-I", "-S", "-c", program), environment, _PATIENCE).strip()
 
 
 def _has_net_admin(_: Mapping[str, str], root: Path) -> bool:

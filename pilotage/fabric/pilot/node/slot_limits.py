@@ -22,6 +22,8 @@ _CORES = ("SLURM_CPUS_ON_NODE", "NSLOTS", "PBS_NP", "NCPUS", "LSB_DJOB_NUMPROC")
 #: Files with microseconds of processor time, and in how many. Source: kernel, scheduler/sched-bwc.
 _QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 _ROOT = Path("/")
+#: Digits of a number; one with more is no amount of anything.
+_DIGITS = 18
 
 
 def measure_limits(
@@ -101,7 +103,7 @@ def _cores_of_kernel(root: Path) -> Iterator[int]:
         stated = _read(cgroup / "cpu.max") or " ".join(_read(cgroup / name).strip() for name in _QUOTA)
         quota, _, period = stated.strip().partition(" ")
         for part in _positive(quota):
-            yield max(1, math.ceil(part / int(period or 100_000)))
+            yield max(1, math.ceil(part / next(_positive(period), 100_000)))
 
 
 def _memory_of_kernel(root: Path) -> Iterator[int]:
@@ -132,7 +134,7 @@ def _cgroups(root: Path) -> Iterator[Path]:
 
 
 def _positive(text: str | None) -> Iterator[int]:
-    if text and text.isascii() and text.isdecimal() and int(text) > 0:
+    if text and text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) > 0:
         yield int(text)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pilotage.fabric.pilot import allotment, offer
 from pilotage.fabric.pilot.allotment import SlotRoom
-from pilotage.fabric.pilot.node import batch_job, discovery, facts, slot_limits
+from pilotage.fabric.pilot.node import batch_job, commands, discovery, facts, slot_limits
 from pilotage.fabric.pilot.node.batch_job import BatchResources
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot, SlotLimits
 
@@ -57,12 +57,57 @@ def test_htcondor_states_memory_disk_and_the_end_in_its_ads(tmp_path: Path) -> N
     slot.write_text("Cpus = 2\nMemory = 4096\nDisk = 20480000\nGLIDEIN_ToDie = 90000\n")
     job.write_text(
         "MemoryProvisioned = 3000\nDiskProvisioned = 10240000\nRequestMemory = ifThenElse(true, 1, 2)\n"
+        "RequestDisk = 10240000\n"
         "JobCurrentStartDate = 1000\nAllowedJobDuration = 7200\n"
     )
     environment = {"_CONDOR_MACHINE_AD": str(slot), "_CONDOR_JOB_AD": str(job)}
     found = slot_limits.measure_limits(environment, tmp_path)
     assert (found.max_ram, found.scratch) == (3000, 10_000)
     assert discovery.slot_seconds_left(environment, now=2000) == 6200
+
+
+def test_the_disk_of_a_condor_job_that_asked_for_none_is_no_limit(tmp_path: Path) -> None:
+    slot, job = tmp_path / "machine", tmp_path / "job"
+    slot.write_text("Cpus = 2\nDisk = 4096\n")
+    job.write_text("DiskProvisioned = 4096\nRequestDisk = DiskUsage\n")
+    environment = {"_CONDOR_MACHINE_AD": str(slot), "_CONDOR_JOB_AD": str(job)}
+    assert slot_limits.measure_limits(environment, tmp_path).scratch is None
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("text", [pytest.param(LONG, id="long"), "\u00b2", "-1", "nan", "1e3"])
+@pytest.mark.parametrize(
+    "name", ["NSLOTS", "SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_JOB_END_TIME", "PBS_WALLTIME"]
+)
+def test_nonsense_in_a_variable_limits_nothing(tmp_path: Path, name: str, text: str) -> None:
+    environment = {name: text}
+    assert slot_limits.measure_limits(environment, tmp_path) == slot_limits.measure_limits({}, tmp_path)
+    assert discovery.slot_seconds_left(environment, now=0) is None
+
+
+def test_nonsense_in_ads_limits_nothing(tmp_path: Path) -> None:
+    (tmp_path / "ad").write_text(f"Cpus = {LONG}\nMemory = 4096 MB\nDisk = {LONG}\nRequestDisk = 1\n")
+    environment = {"_CONDOR_MACHINE_AD": str(tmp_path / "ad"), "_CONDOR_JOB_AD": str(tmp_path)}
+    assert batch_job.read_resources(environment) == BatchResources()
+
+
+@pytest.mark.parametrize("quota", ["50000 0", "50000 x", "50000"])
+def test_a_quota_without_a_period_is_of_the_usual_one(tmp_path: Path, quota: str) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(quota)
+    assert slot_limits.measure_limits({}, tmp_path).processors == 1
+
+
+def test_without_a_place_for_temporary_files_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    assert commands.read_output(("echo", "x"), {"PATH": "/usr/bin:/bin"}, 5.0) == ""
 
 
 @pytest.mark.parametrize("name", ["PBS_JOBID", "JOB_ID"])
@@ -72,7 +117,16 @@ def test_a_batch_system_that_does_not_answer_limits_nothing(tmp_path: Path, name
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("4gb", [4096]), ("1.5G", [1536]), ("2097152", [2]), ("0", []), ("lots", []), ("", [])]
+    ("text", "size"),
+    [
+        ("4gb", [4096]),
+        ("1.5G", [1536]),
+        ("2097152", [2]),
+        ("0", []),
+        ("lots", []),
+        pytest.param("9" * 400, [], id="long"),
+        ("", []),
+    ],
 )
 def test_sizes_have_the_units_of_batch_systems(text: str, size: list[int]) -> None:
     assert list(batch_job.read_size(text)) == size

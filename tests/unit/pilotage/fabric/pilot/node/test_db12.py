@@ -71,13 +71,36 @@ def test_a_second_pilot_does_not_measure_beside_the_first(tmp_path: Path) -> Non
     assert second.read(now=1) == 2.0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"of": 1, "power": "x", "at": 0}', '{"power": 5}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[1]", '{"of": 1, "power": "x", "at": 0}', '{"power": 5}'),
+        pytest.param("[" * 4000, id="deep"),
+        pytest.param(f'{{"at": {10**400}}}', id="late"),
+    ],
+)
 def test_a_broken_result_counts_as_none(tmp_path: Path, text: str) -> None:
     cache = PowerCache("x", tmp_path / "own")
     cache.measure(lambda: 3.0, now=0)
     [file] = (tmp_path / "own").glob("*.json")
     file.write_text(text)
     assert cache.read(now=1) is None
+
+
+@pytest.mark.parametrize("power", ["Infinity", "1e200", pytest.param(str(10**400), id="long"), "-1", "null"])
+def test_a_power_that_no_processor_has_counts_as_none(tmp_path: Path, power: str) -> None:
+    cache = PowerCache("x", tmp_path / "own")
+    cache.measure(lambda: 3.0, now=0)
+    [file] = (tmp_path / "own").glob("*.json")
+    file.write_text(file.read_text().replace("3.0", power))
+    assert cache.read(now=1) is None
+
+
+def test_it_runs_where_the_cache_cannot_be_written(tmp_path: Path) -> None:
+    cache = PowerCache("x", tmp_path / "own")
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "own" / "db12.lock").mkdir()  # a failure as of a file system that is only read
+    assert cache.measure(lambda: 3.0, now=0) == 3.0
 
 
 def test_a_directory_that_others_can_write_is_not_used(tmp_path: Path) -> None:

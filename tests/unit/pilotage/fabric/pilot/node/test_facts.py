@@ -63,6 +63,12 @@ def test_flags_are_reported_for_levels_and_as_a_list_where_the_queue_declares_th
     assert not read.warnings
 
 
+def test_more_flags_than_one_text_may_have_are_a_list() -> None:
+    flags = [f"avx512_{number:030}" for number in range(120)]
+    request = offer.make_offer(PLACE, Slot(), JobFilters(), {}, {"CPUFlags": flags}).at(0)
+    assert match_request.read_resource(request).node_facts["CPUFlags"] == tuple(flags)
+
+
 def test_a_file_of_the_site_says_more(tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
     file.write_text('{"GlueHostBenchmarkSI00": 501, "Memory": 8000}')
