@@ -12,7 +12,7 @@ import contextlib
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pilotage.fabric.pilot.allotment import DEVICES
@@ -30,8 +30,9 @@ _CAPABILITY_FORM = re.compile(r"(\d+)\.(\d+)")
 _OF_DRIVER = Path("/proc/driver/nvidia/gpus")
 #: Variables that name the GPUs of a batch job; the first one that is set counts.
 _ALLOTTED = (DEVICES, "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL")
-#: Values of `CUDA_VISIBLE_DEVICES` that name no GPU; `all` is NVIDIA_VISIBLE_DEVICES' word.
-_NONE = frozenset({"", "-1", "nodevfiles", "none", "void"})
+#: Values of `CUDA_VISIBLE_DEVICES` that name no GPU: 10000 is HTCondor's, NoDevFiles Slurm's. `all` is
+#: NVIDIA_VISIBLE_DEVICES' word.
+_NONE = frozenset({"", "-1", "10000", "nodevfiles", "none", "void"})
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,13 @@ def _query(command: str, environment: Mapping[str, str]) -> list[Gpu]:
 
 def _read(row: list[str]) -> Gpu:
     index, uuid, model, memory, *rest = row
+    model = "".join(filter(str.isprintable, model))[:100]
     capability = _CAPABILITY_FORM.fullmatch(rest[0]) if rest else None
     return Gpu(
         index=index,
         uuid=uuid,
         model=model,
-        memory_mb=int(memory) if memory.isdigit() else None,
+        memory_mb=int(memory) if memory.isdecimal() and len(memory) < 10 else None,
         capability=f"sm_{capability[1]}{capability[2]}" if capability else None,
     )
 
@@ -106,27 +108,41 @@ def _find_runtime(command: str, environment: Mapping[str, str]) -> str | None:
 
 def are_allotted(environment: Mapping[str, str]) -> bool:
     """Whether the batch system says which GPUs the slot has."""
-    return any(name in environment for name in _ALLOTTED)
+    return _list_allotted(environment) is not None
+
+
+def are_withheld(environment: Mapping[str, str]) -> bool:
+    """Whether the batch system says that the slot has no GPU."""
+    return _list_allotted(environment) == []
+
+
+def _list_allotted(environment: Mapping[str, str]) -> list[str] | None:
+    """The names of the GPUs that the batch system gave the slot; None: it states nothing."""
+    stated = next((environment[name] for name in _ALLOTTED if name in environment), None)
+    if stated is None:
+        return None
+    names = [name.strip() for name in stated.split(",")]
+    return [] if names[0].lower() in _NONE else names
 
 
 def _select(gpus: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that the environment allots to the slot; all, if it states none or names others.
 
     Slurm numbers those of `CUDA_VISIBLE_DEVICES` from 0 where cgroups hide the others, so numbers that are
-    not among those shown say how many there are.
+    not among those shown say how many there are. Each instance of a GPU (MIG) counts; its part of the
+    memory is unknown.
     """
-    stated = next((environment[name] for name in _ALLOTTED if name in environment), None)
-    if stated is None or stated == "all":
+    names = _list_allotted(environment)
+    if names is None or names == ["all"]:
         return gpus
-    names = [name.strip() for name in stated.split(",")]
-    if names[0].lower() in _NONE:
-        return []
+    if names and all(name.startswith("MIG-") for name in names):
+        return [replace(gpus[number % len(gpus)], memory_mb=None) for number in range(len(names))]
     named = [gpu for gpu in gpus if any(_is_named(gpu, name) for name in names)]
     return named or gpus[: len(names)]
 
 
 def _is_named(gpu: Gpu, name: str) -> bool:
-    return name == gpu.index or (name.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(name))
+    return name == gpu.index or (name.startswith("GPU-") and gpu.uuid.startswith(name))
 
 
 def _list_of_driver(directory: Path) -> Iterator[Gpu]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from pilotage.fabric.pilot.allotment import DEVICES, OTHER_DEVICES, Allotment
+from pilotage.fabric.pilot.node.gpus import are_withheld
 from pilotage.fabric.pilot.payload import archives, description, payload
 from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
 from pilotage.fabric.pilot.payload.payload import Report
@@ -132,7 +133,7 @@ class Preparer:
         }
         if share.ram_mb is not None:
             ours["PILOTAGE_JOB_RAM"] = str(share.ram_mb)
-        if self.whole.gpus:  # else they are unknown
+        if self.whole.gpus or are_withheld(self.environment):  # else they are unknown
             ours |= dict.fromkeys((DEVICES, *OTHER_DEVICES), ",".join(share.gpus))
         settable = {name: value for name, value in stated.items() if name not in ours}
         return {"PATH": DEFAULT_PATH, **kept, **ours, **settable}

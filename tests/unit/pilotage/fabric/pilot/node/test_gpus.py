@@ -77,6 +77,7 @@ def test_a_driver_without_capabilities_states_the_rest(tmp_path: Path) -> None:
         ({"CUDA_VISIBLE_DEVICES": "0,1"}, 2),
         ({"CUDA_VISIBLE_DEVICES": ""}, 0),
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "10000"}, 0),  # HTCondor's word for none
         ({"SLURM_JOB_GPUS": "1"}, 1),
         ({"SLURM_JOB_GPUS": "5"}, 1),  # its cgroup shows the two as 0 and 1
         ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "0,1"}, 1),
@@ -84,6 +85,21 @@ def test_a_driver_without_capabilities_states_the_rest(tmp_path: Path) -> None:
 )
 def test_only_gpus_of_the_slot_count(tmp_path: Path, allotted: dict[str, str], count: int) -> None:
     assert gpus.measure_gpus({**fake(tmp_path), **allotted}, tmp_path)["GPUs"] == count
+
+
+def test_instances_of_a_gpu_count_each_and_have_less_memory(tmp_path: Path) -> None:
+    rows = "0, GPU-a, NVIDIA A100-SXM4-80GB, 81920, 8.0\n"
+    environment = {**fake(tmp_path, rows=rows), "CUDA_VISIBLE_DEVICES": "MIG-5d5ba0d6,MIG-c6dc1d3a"}
+    found = gpus.measure_gpus(environment, tmp_path)
+    assert (found["GPUs"], found["GPUArchitecture"]) == (2, "sm_80")
+    assert "GPUMemory" not in found
+
+
+def test_a_tool_that_prints_nonsense_states_nothing_that_services_refuse(tmp_path: Path) -> None:
+    rows = f"0, GPU-a, A\0100 \x07{'x' * 5000}, {'9' * 5000}, \u00b2.0\nno, row\n"
+    found = request({**fake(tmp_path, rows=rows), "CUDA_VISIBLE_DEVICES": "0"}, Slot(), {})
+    assert not match_request.read_resource(found).warnings
+    assert found["GPUs"] == 1
 
 
 @pytest.mark.parametrize(

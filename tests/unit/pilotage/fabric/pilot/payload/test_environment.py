@@ -53,6 +53,12 @@ def test_a_payload_sees_its_own_gpus_only() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in made(share=Allotment(1)), "where nobody counts them"
 
 
+def test_a_payload_of_a_slot_that_got_no_gpu_sees_none() -> None:
+    for stated in ("", "10000", "NoDevFiles"):
+        found = made({"CUDA_VISIBLE_DEVICES": stated}, share=Allotment(1))
+        assert (found["CUDA_VISIBLE_DEVICES"], found["ROCR_VISIBLE_DEVICES"]) == ("", "")
+
+
 def test_nothing_of_ours_reaches_it_but_what_is_the_systems() -> None:
     own = {
         "PATH": "/bin",
