@@ -49,13 +49,21 @@ class DiskUse:
 
 
 def _list_sizes(directory: str) -> Iterator[int]:
-    """The bytes of each file and directory below; what cannot be read is left out."""
+    """The bytes of each file and directory below; what cannot be read is left out.
+
+    File systems that the payload has mounted there, such as CVMFS, are not of this disk.
+    """
     ahead = [directory]
+    device = None
+    with suppress(OSError):
+        device = os.lstat(directory).st_dev
     while ahead:
         with suppress(OSError), os.scandir(ahead.pop()) as entries:
             for entry in entries:
                 with suppress(OSError):
                     found = entry.stat(follow_symlinks=False)
+                    if found.st_dev != device:
+                        continue
                     if stat.S_ISDIR(found.st_mode):
                         ahead.append(entry.path)
                     # Each name of a file has its part of the space.

@@ -275,7 +275,8 @@ class PayloadMonitor:
         finally:
             self._memory.close()
         self._note_end(end)
-        why = why or self._ended_by_kernel()
+        if end.exit_code:  # else the kernel ended nothing but a part of it, in a cgroup that it made itself
+            why = why or self._ended_by_kernel()
         if why is None and stop.wait(_ORDERED_TOGETHER if end.exit_code else 0.0):
             why = STOPPED
         return MonitoredEnd(end, why)

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from pilotage.fabric.pilot.payload.disk_use import DiskUse
 
 MB = 1 << 20
@@ -79,6 +81,22 @@ def test_it_is_measured_again_after_a_while_and_at_the_end(tmp_path: Path) -> No
     fill(tmp_path, "last", 1)
     use.measure_end()
     assert megabytes(use) == 2
+
+
+def test_other_file_systems_that_are_mounted_below_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "own", "small", 1)
+    real = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        found = real(path)
+        return os.stat_result((*found[:2], found.st_dev + 1, *found[3:]))
+
+    use = DiskUse(tmp_path, Hand())
+    monkeypatch.setattr(os, "lstat", lstat)
+    use.measure_step()
+    assert use.peak == 0
 
 
 def test_what_is_gone_is_nothing(tmp_path: Path) -> None:

@@ -116,6 +116,13 @@ def test_a_payload_that_the_kernel_ends_is_told_with_the_limit(tmp_path: Path, o
     assert watched(KILLED, Stop(comes=True), LIMITED, tmp_path) == MonitoredEnd(KILLED, why)
 
 
+def test_a_payload_that_lost_a_part_and_succeeded_was_not_ended_by_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 1\n")
+    done = PayloadEnd(0, None)
+
+    assert watched(done, Stop(comes=False), LIMITED, tmp_path) == MonitoredEnd(done, None)
+
+
 def test_another_end_in_a_cgroup_is_the_payloads_own(tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 0\noom_kill 0\n")
 
