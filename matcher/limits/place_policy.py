@@ -466,7 +466,7 @@ def _build_condition(stored: StoredRule, rule: PlaceRule, bucket: DelayBucket | 
         cores=stored.cores or 0,
         bucket=bucket,
         rule_id=stored.rule_id,
-        opened=stored.opened and (rule.limit.cores is None or stored.cores is not None),
+        opened=running_limits.is_open(stored, rule.limit),
     )
 
 

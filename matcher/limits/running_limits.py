@@ -26,7 +26,7 @@ from requirements.values import fold
 from taskqueue.db import clock
 from taskqueue.sites import occupancy, scope_rules, scopes
 from taskqueue.sites.occupancy import JobsAndCores
-from taskqueue.sites.scope_rules import OF_SITE, BucketKey, BucketLevel, Counting, RuleKind
+from taskqueue.sites.scope_rules import OF_SITE, BucketKey, BucketLevel, Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
 
 LimitedJob = Row[*tuple[Any, ...]] | JobView
@@ -132,6 +132,8 @@ class RunningLimitState:
         if self.limit.cores is not None:
             there += f" and {format_count(self.cores, 'core')}"
         has = f"has {there} with {self.rule.about}, its {self.rule.option} is {self.limit.bounds}"
+        if not self.opened:
+            return f"{has}: it takes none until these are counted, within a minute"
         if self.bucket is None or self._has_enough_jobs:
             return has
         wait = f"{self.limit.interval:g} s, the next in {self.bucket.wait} s"
@@ -248,10 +250,10 @@ def read_conditions(
     concerned = {scope: known[scope] for scope in names}
     rules = list(chain(*concerned.values()))
     buckets = read_buckets(conn, rules, now)
-    counters = _read_counters(conn, rules)
+    stored = _read_stored(conn, rules)
     return {
         scope: [
-            *_read_running(conn, scope, these, buckets, counters),
+            *_read_running(conn, scope, these, buckets, stored),
             *(buckets[rule] for rule in these if isinstance(rule.limit, MatchingDelay)),
         ]
         for scope, these in concerned.items()
@@ -328,15 +330,16 @@ def _scheduling_rules(scheduling: Any) -> tuple[RunningLimit | MatchingDelay, ..
     return *scheduling.running_limit, *scheduling.matching_delay
 
 
-def _read_counters(conn: Connection, rules: Iterable[PlaceRule]) -> Mapping[tuple[str, ...], JobsAndCores]:
-    """The counters of open running limits at the scopes of these rules, by `ScopeRule.key`."""
+def is_open(stored: StoredRule, limit: RunningLimit) -> bool:
+    """Whether a stored limit admits jobs: all that it bounds is counted."""
+    return stored.opened and (limit.cores is None or stored.cores is not None)
+
+
+def _read_stored(conn: Connection, rules: Iterable[PlaceRule]) -> Mapping[tuple[str, ...], StoredRule]:
+    """The stored running limits at the scopes of these rules, by `ScopeRule.key`."""
     names = {fold(each.limit.scope) for each in rules if isinstance(each.limit, RunningLimit)}
     stored = scope_rules.read_rules(conn, names) if names else ()
-    return {
-        each.key: JobsAndCores(each.n, each.cores)
-        for each in stored
-        if each.kind is RuleKind.RUNNING and each.opened and each.known and each.cores is not None
-    }
+    return {each.key: each for each in stored if each.kind is RuleKind.RUNNING and each.known}
 
 
 def _read_running(
@@ -344,20 +347,28 @@ def _read_running(
     scope: str,
     these: Sequence[PlaceRule],
     buckets: Mapping[PlaceRule, DelayBucket],
-    counters: Mapping[tuple[str, ...], JobsAndCores],
+    stored: Mapping[tuple[str, ...], StoredRule],
 ) -> Iterator[RunningLimitState]:
     rows: dict[str, Mapping[tuple[str, str], JobsAndCores]] = {}
     for rule in these:
         limit = rule.limit
         if isinstance(limit, RunningLimit):
-            if (found := counters.get(_build_key(rule, RuleKind.RUNNING))) is None:
+            known = stored.get(_build_key(rule, RuleKind.RUNNING))
+            if known is not None and known.opened and known.cores is not None:
+                found = JobsAndCores(known.n, known.cores)
+            else:
                 if limit.attribute not in rows:
                     rows[limit.attribute] = occupancy.count_by_value(conn, scope, limit.attribute)
                 counts = rows[limit.attribute].items()
                 counted = (n for (vo, value), n in counts if rule.counts(vo) and rule.limits(value))
                 found = sum(counted, JobsAndCores())
             yield RunningLimitState(
-                rule=rule, limit=limit, there=found.jobs, cores=found.cores, bucket=buckets.get(rule)
+                rule=rule,
+                limit=limit,
+                there=found.jobs,
+                cores=found.cores,
+                bucket=buckets.get(rule),
+                opened=known is None or is_open(known, limit),
             )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from agents import wait_times
 from cs_config.tree.configuration import Configuration
+from matcher.limits.compiled_rules import RuleFollower
 from pilotage.service.services import utc_now
 from tests.support.service import Service, running
 
@@ -330,7 +331,7 @@ def test_a_queue_says_what_it_serves_and_what_it_could_offer(service: Service):
 def test_a_queue_says_what_is_closed_above_it(service: Service, osg: Configuration):
     text = limited(osg, "JobScheduling: {RunningLimit: {OSG.CERN.ch: {JobType: {Merge: 0, MC: 5}}}}")
     throttle = "      Throttle: {Policy: simple, MaxJobs: 0, Stale: derived}\n"
-    service.configure(text.replace("    OSG.CERN.ch:\n", "    OSG.CERN.ch:\n" + throttle, 1))
+    configure_counted(service, text.replace("    OSG.CERN.ch:\n", "    OSG.CERN.ch:\n" + throttle, 1))
     operator = service.operator()
     operator.post("/api/v1/sites/OSG.CERN.ch/ban", json={"reason": "storage is down"})
     service.user().post("/api/v1/jobs", json={"jobs": [JOB]})
@@ -394,11 +395,20 @@ def limited(osg: Configuration, options: str) -> str:
     )
 
 
+def configure_counted(service: Service, text: str) -> None:
+    """Set a configuration, and wait until what runs is counted for its limits."""
+    service.configure(text)
+    follower = RuleFollower(service.engine)
+    while not follower.follow(service.parts.live.current):
+        pass
+
+
 def test_a_running_limit_is_named_with_what_is_there(service: Service, osg: Configuration):
-    service.configure(
+    configure_counted(
+        service,
         limited(
             osg, "JobScheduling: {RunningLimit: {OSG.CERN.ch: {JobType: {Merge: 0}, OwnerGroup: {x: 0}}}}"
-        )
+        ),
     )
     user = service.user()
     job = {**JOB, "JobType": "Merge"}
@@ -412,8 +422,8 @@ def test_a_running_limit_is_named_with_what_is_there(service: Service, osg: Conf
 def test_a_limit_on_cores_is_named_where_only_a_smaller_slot_would_pass_it(
     service: Service, osg: Configuration
 ):
-    service.configure(
-        limited(osg, "JobScheduling: {RunningLimit: {OSG.CERN.ch: {JobType: {Merge: {cores: 4}}}}}")
+    configure_counted(
+        service, limited(osg, "JobScheduling: {RunningLimit: {OSG.CERN.ch: {JobType: {Merge: {cores: 4}}}}}")
     )
     user = service.user()
     sizes = {"MinNumberOfProcessors": 1, "MaxNumberOfProcessors": 6}
@@ -428,8 +438,9 @@ def test_a_limit_on_cores_is_named_where_only_a_smaller_slot_would_pass_it(
 
 
 def test_a_limit_of_the_whole_grid_is_named_at_every_queue(service: Service, osg: Configuration):
-    service.configure(
-        limited(osg, "JobScheduling: {RunningLimit: {AllSites: {JobType: {Merge: 0}, JobGroup: {x: 0}}}}")
+    configure_counted(
+        service,
+        limited(osg, "JobScheduling: {RunningLimit: {AllSites: {JobType: {Merge: 0}, JobGroup: {x: 0}}}}"),
     )
     user = service.user()
     found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "JobType": "Merge"}]}).json()

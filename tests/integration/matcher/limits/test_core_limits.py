@@ -15,6 +15,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import OpenPlaceCache
+from matcher.explain import blockers
 from matcher.limits import compiled_rules, running_limits
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchResult
@@ -334,4 +335,32 @@ def test_a_limit_on_jobs_is_stored_as_processes_of_1_0_read_it() -> None:
     assert (one.format, one.definition) == (
         rules.FORMAT,
         '{"curb": null, "exempt": [], "interval": 0.0, "most": 5, "value": "MC"}',
+    )
+
+
+@pytest.mark.parametrize(
+    "unknown", [pytest.param({"counted": False}, id="jobs"), pytest.param({"cores": None}, id="cores")]
+)
+def test_a_limit_that_is_not_counted_yet_is_named_as_closed(
+    engine: Engine, now: datetime, unknown: dict[str, bool | None]
+) -> None:
+    """As for a claim, which takes nothing there."""
+    config = _config("{JobType: {MC: {cores: 4}}}")
+    follower = RuleFollower(engine)
+    while not follower.follow(config):
+        pass
+
+    def read() -> tuple[bool, str]:
+        with database.reading(engine) as conn:
+            [limit] = running_limits.read_conditions(conn, config, ["A.B.ch"], now)["A.B.ch"]
+            [at_queue] = [*blockers.list_closures_at_queue(conn, config, LONG, now, vos=None), ""][:1]
+            return limit.excludes(1), at_queue
+
+    assert read() == (False, "")
+    with database.writing(engine) as conn:
+        conn.execute(update(scope_rules).values(unknown))
+    is_closed, text = read()
+    assert is_closed
+    assert text.endswith(
+        "its RunningLimit is 4 cores: it takes none until these are counted, within a minute"
     )
