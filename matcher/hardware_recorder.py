@@ -1,5 +1,6 @@
 """Hardware that pilots present: counted in memory, stored once a minute, each shape of a site once a day."""
 
+from collections.abc import Collection
 from datetime import date
 from typing import Final
 
@@ -11,7 +12,7 @@ from taskqueue.db import database
 from taskqueue.pilots import hardware
 from taskqueue.pilots.hardware import HardwareShape
 
-#: Pilots and shapes in memory; what comes beyond them is not stored that day.
+#: Pilots, and shapes, of a day in memory; what comes beyond them is not stored that day.
 _MOST: Final = 50_000
 
 
@@ -29,15 +30,17 @@ class HardwareRecorder:
         self._new: dict[tuple[str, HardwareShape], None] = {}
         self._stored: set[tuple[str, HardwareShape]] = set()  #: today
 
-    def count(self, request: MatchRequest) -> None:
-        """Note the hardware of a pilot that asks for the first time."""
+    def count(self, request: MatchRequest, sites: Collection[str]) -> None:
+        """Note the hardware of a pilot that asks for the first time at one of the configuration's sites."""
         stated, stamp = request.presented, request.caller.stamp
-        if not stated.site or stated.job_id is not None or stamp in self._pilots:
+        if stated.site not in sites or stated.job_id is not None or stamp in self._pilots:
             return
-        if stamp is not None and len(self._pilots) < _MOST:
+        if stamp is not None:
+            if len(self._pilots) >= _MOST:
+                return
             self._pilots.add(stamp)
         seen = stated.site, HardwareShape.from_resource(stated.resource)
-        if seen not in self._stored and len(self._new) < _MOST:
+        if seen not in self._stored and len(self._new) + len(self._stored) < _MOST and seen[1].is_short:
             self._new[seen] = None
 
     def store(self) -> None:

@@ -16,6 +16,8 @@ from taskqueue.schema.tables import seen_hardware as table
 
 #: Shapes that are kept of one site; further ones replace those that were seen longest ago.
 MOST_SHAPES: Final = 200
+#: Characters of all texts of a shape; processors have some hundred features of some characters.
+_MOST_TEXT: Final = 10_000
 #: CPU seconds that are enough for any job.
 _ANY_TIME: Final = 2.0**53
 
@@ -56,6 +58,12 @@ class HardwareShape:
         """The hardware that a pilot states."""
         stated = {name: getattr(resource, name) for name in _NAMES}
         return cls(**stated | {name: _round_up(stated[name]) for name in _AMOUNTS})
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its texts are as short as those of real hardware: of other ones nothing is kept."""
+        texts = (self.system, self.architecture, self.gpu_vendor, *(self.cpu_features or ()))
+        return sum(len(each or "") for each in texts) <= _MOST_TEXT
 
     def to_resource(self) -> Resource:
         """A resource with this hardware that accepts all jobs for whose hardware it is enough."""

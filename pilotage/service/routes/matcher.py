@@ -175,7 +175,7 @@ async def match_jobs(
 
 def _encode_matches(parts: Services, caller: Caller, wanted: MatchRequest, answer: MatchResult) -> bytes:
     parts.wait_causes.count(wanted, answer)
-    parts.hardware.count(wanted)
+    parts.hardware.count(wanted, parts.live.current.sites)
     if answer.reason:
         return _refuse(parts, answer.reason, answer.warnings)
     if caller.role is Role.PILOT and any(each.vo not in caller.vos for each in answer.matches):
