@@ -3,6 +3,7 @@
 Source: section 9 of DiracX's match-making specification.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,8 @@ from typing import Final, NoReturn
 from cs_config.options import bounds
 from requirements.values import fold
 
+#: A tier that is written in pieces, or without its braces, would be a type that no job has.
+_LIKE_WEIGHTS: Final = re.compile(r"[{}]|:\s*[0-9.]+$")
 _FORM: Final = "allowed are a job type, or '{type: weight, other type: weight}'"
 
 
@@ -80,6 +83,8 @@ def _read_tier(stated: object) -> JobTier:
         _refuse(f"{stated!r} is no tier, {_FORM}")
     text = stated.strip()
     if not (text.startswith("{") and text.endswith("}")):
+        if _LIKE_WEIGHTS.search(text):
+            _refuse(f"{text!r} is no tier, {_FORM}")
         return JobTier({text: 1.0})
     weights = dict[str, float]()
     for name, weight in _split_weights(text):

@@ -66,6 +66,8 @@ def test_a_vo_has_its_own_list_in_place_of_that_for_all() -> None:
         ("['{A: nan}']", "the weight of A, nan, is out of bounds"),
         ("['{A: -1}']", "the weight of A, -1, is out of bounds"),
         ("['']", "'' is no tier, allowed are"),
+        ("['{A: 1', 'B: 2}']", "'{A: 1' is no tier, allowed are a job type, or"),
+        ("['A: 3']", "'A: 3' is no tier"),
         ("[3]", "3 is no tier"),
         ("{A: 1}", "is no tier"),
         (str([f"T{number}" for number in range(101)]), "101 job types, 100 are allowed"),
