@@ -13,12 +13,13 @@ from operator import attrgetter
 from typing import Any, Final, Literal
 
 from matcher import remedies, rules
-from matcher.remedies import Remedy
+from matcher.remedies import RefusingQueue, Remedy
 from requirements.column_index import Items, SingleItem, Values
 from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.specification import OPPORTUNISTIC, architecture_number, version_number
+from requirements.values import format_value
 
 #: The values of a demand's fields.
 DemandValues = tuple[object, ...]
@@ -37,6 +38,8 @@ class KeywordDemand:
     change: str | None = None
     remedy: Remedy = remedies.do_nothing  #: what the job may state instead
     shows: Literal["site", "ce"] | None = None  #: the part of its address by which a queue fails it
+    #: The value by which a queue fails it; None: the needed capacity, or the parameter of this name.
+    read_value: Callable[[RefusingQueue], str | None] | None = None
 
     def list_values(self, asked: RequirementClass) -> Iterable[DemandValues]:
         """The demands of a class; it fulfils the condition where each of them is fulfilled."""
@@ -157,8 +160,13 @@ def _format_gpu_range(asked: RequirementClass) -> str:
     return f"at most {asked.gpus_max}{consent}"
 
 
+def _read_texts(parameter: str) -> Callable[[RefusingQueue], str | None]:
+    """What a queue states under a name, as it is written."""
+    return lambda queue: ", ".join(queue.list_texts(parameter)) or None
+
+
 def _require_floor(
-    *, name: str, keyword: str, unit: str, meaning: str, parameter: str = "", **more: Any
+    *, name: str, keyword: str, unit: str, meaning: str, parameter: str, **more: Any
 ) -> Condition:
     """A number under one name, of which a resource must have as much."""
     return Condition(
@@ -166,14 +174,15 @@ def _require_floor(
         meaning=meaning,
         need=more.pop("need", attrgetter(name)),
         capacity=more.pop("capacity", name),
-        parameters=(parameter,) if parameter else (),
+        parameters=(parameter,),
         demands=(
             KeywordDemand(
                 keyword=keyword,
                 fields=(name,),
                 wanted=f"at least {{asked.{name}}}{unit}",
-                change=f"offer {parameter} {{number}}{unit}" if parameter else None,
+                change=more.pop("change", f"offer {parameter} {{number}}{unit}"),
                 remedy=more.pop("remedy", remedies.lower_number(name)),
+                read_value=more.pop("read_value", None),
             ),
         ),
         **more,
@@ -404,7 +413,10 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         holds=rules.select_by_work,
         reads=("wall_time", "cpu_power_db12", "cpu_time", "processors", "max_ram"),
         varies=True,
-        parameters=("maxWallClockTime", "CPUNormalizationFactor", "NumberOfProcessors", "MaxRAM"),
+        parameters=(
+            *("maxWallClockTime", "CPUPowerDB12", "CPUNormalizationFactor"),
+            *("NumberOfProcessors", "MaxRAM"),
+        ),
         demands=(
             KeywordDemand(
                 keyword="CPUWorkDB12",
@@ -466,6 +478,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
                 fields=("tag_expression", "gpus", "gpus_max"),
                 split=_list_gpu_range,
                 wanted=_format_gpu_range,
+                read_value=lambda queue: format_value(queue.offered.gpus or 0),
             ),
         ),
     ),
@@ -474,6 +487,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         meaning="its GPUs are of the job's vendor",
         holds=rules.select_by_gpu_vendor,
         reads=("gpu_vendor",),
+        parameters=("GPUVendor",),
         demands=(KeywordDemand(keyword="GPUVendor", fields=("gpu_vendor",), wanted="{asked.gpu_vendor}"),),
     ),
     _require_floor(
@@ -481,19 +495,29 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         keyword="GPUArchitecture",
         unit="",
         meaning="its GPUs are of that architecture or a later one",
+        parameter="GPUArchitecture",
         need=lambda asked: architecture_number(asked.gpu_architecture),
-        remedy=remedies.do_nothing,
+        change=None,
+        remedy=remedies.lower_text("gpu_architecture", "GPUArchitecture"),
+        read_value=_read_texts("GPUArchitecture"),
     ),
     _require_floor(
-        name="gpu_memory_mb", keyword="GPUMemory", unit=" MB", meaning="each of its GPUs has as much memory"
+        name="gpu_memory_mb",
+        keyword="GPUMemory",
+        unit=" MB",
+        meaning="each of its GPUs has as much memory",
+        parameter="GPUMemory",
     ),
     _require_floor(
         name="gpu_runtime",
         keyword="GPURuntime",
         unit="",
         meaning="the runtime of its GPUs is that version or a later one",
+        parameter="GPURuntime",
         need=lambda asked: version_number(asked.gpu_runtime),
-        remedy=remedies.do_nothing,
+        change=None,
+        remedy=remedies.lower_text("gpu_runtime", "GPURuntime"),
+        read_value=_read_texts("GPURuntime"),
     ),
     Condition(
         name="tag_expression",
@@ -503,7 +527,11 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
         parameters=("Tag",),
         demands=(
             KeywordDemand(
-                keyword="TagExpression", fields=("tag_expression",), wanted="{asked.tag_expression}"
+                keyword="TagExpression",
+                fields=("tag_expression",),
+                wanted="{asked.tag_expression}",
+                remedy=remedies.shorten_tag_expression,
+                read_value=_read_texts("Tag"),
             ),
         ),
     ),

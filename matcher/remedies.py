@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from matcher import rules
-from requirements import requirement_class
+from requirements import requirement_class, tag_expression
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
@@ -97,6 +97,35 @@ def lower_number(attribute: str) -> Remedy:
             yield nearness(wanted, number), text, {attribute: normal_number(number)}
 
     return find
+
+
+def lower_text(attribute: str, parameter: str) -> Remedy:
+    """Lower a text that is compared by a number, such as a version, to what queues state."""
+
+    def find(refusal: Refusal) -> Remedies:
+        wanted = getattr(refusal.asked, attribute)
+        offered = {getattr(queue.offered, attribute): queue for queue in refusal.winnable}
+        for number in smaller_steps(offered):
+            [text] = offered[number].list_texts(parameter)
+            yield OTHER, f"lower {refusal.spell(attribute)} from {wanted} to {text}", {attribute: text}
+
+    return find
+
+
+def shorten_tag_expression(refusal: Refusal) -> Remedies:
+    """Leave out what queues do not fulfil of it, or all of it."""
+    attribute = "tag_expression"
+    keyword = refusal.spell(attribute)
+    shorter = Counter(_keep_fulfilled(refusal.asked.tag_expression, queue) for queue in refusal.winnable)
+    for text, _count in shorter.most_common(2):
+        if text:
+            yield OTHER, f"write {keyword} {text}", {attribute: text}
+    yield LEFT_OUT, f"leave out {keyword}", {attribute: None}
+
+
+def _keep_fulfilled(expression: str, queue: RefusingQueue) -> str:
+    tags, open_tags = queue.offered.literal_tags or frozenset(), queue.offered.open_tags
+    return tag_expression.keep_operands(expression, lambda each: rules.may_hold(each, tags, open_tags))
 
 
 def lower_ram(refusal: Refusal) -> Remedies:

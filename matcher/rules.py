@@ -187,11 +187,12 @@ def select_by_tag_expression(classes: Items, has: Resource) -> int:
     tags = has.literal_tags
     if tags is None:
         return classes.everything
-    unfit = [each for each in classes.names("tag_expressions") if not _may_hold(each, tags, has.open_tags)]
+    unfit = [each for each in classes.names("tag_expressions") if not may_hold(each, tags, has.open_tags)]
     return classes.avoiding("tag_expressions", unfit)
 
 
-def _may_hold(term: Term, tags: Collection[str], open_tags: tuple[str, ...]) -> bool:
+def may_hold(term: Term, tags: Collection[str], open_tags: tuple[str, ...]) -> bool:
+    """Whether an expression is true of these tags, or may be with those of the open prefixes."""
     if not open_tags:
         return tag_expression.holds(term, tags)
     return tag_expression.may_hold(term, tags, lambda tag: tag.startswith(open_tags))

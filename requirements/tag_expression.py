@@ -163,6 +163,14 @@ def _may_be(term: Term, tags: Collection[str], is_open: Callable[[str], bool], *
     return all(results) if (sign == "&") is value else any(results)
 
 
+def keep_operands(text: str, is_kept: Callable[[Term], bool]) -> str:
+    """An expression without those operands of its outermost `&` that are not kept; empty: none is left."""
+    whole = parse(text)
+    operands = whole[1] if not isinstance(whole, str) and whole[0] == "&" else (whole,)
+    kept = [each for each in operands if is_kept(each)]
+    return _format(_combine("&", kept)) if kept else ""
+
+
 def list_tags(text: str) -> frozenset[str]:
     """The tags in an expression."""
     return frozenset(_list_tags(parse(text)))

@@ -176,6 +176,15 @@ KNOWN = (
         Description="for people",
         Architecture="of its processors, as uname -m prints it: x86_64",
     ),
+    *_list_parameters(
+        VoRight.SET,
+        "any value, since sites had these names for what they liked",
+        lambda _: True,
+        GPUVendor="vendor of its GPUs: nvidia",
+        GPUArchitecture="architecture of its GPUs: sm_89; another form counts only in Requirements",
+        GPUMemory="MB of memory of each of its GPUs, a number",
+        GPURuntime="version of the runtime of its GPUs, as a text: '12.4'",
+    ),
     *_texts(
         VoRight.NONE,
         CEType="kind of the CE; a director with from_tree uses the system of this name",

@@ -200,6 +200,8 @@ def _describe_offer(part: ClassCondition, queue: QueueView) -> str | None:
     condition, demand = part.condition, part.demand
     if demand.shows is not None:
         return str(getattr(queue, demand.shows))
+    if demand.read_value is not None:
+        return demand.read_value(queue)
     if condition.need is not None:
         value = getattr(queue.resource, condition.capacity)
     else:

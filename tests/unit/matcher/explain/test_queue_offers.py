@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cs_config.tree.parameters import is_known
 from matcher import conditions
 from matcher.conditions import CONDITIONS
 from matcher.request import match_request, queue_offer
@@ -81,6 +82,11 @@ def test_memory_of_each_core_makes_that_of_the_slot(values: dict[str, int], mega
 def test_offers_are_told_apart_by_each_parameter_that_a_condition_reads() -> None:
     of_offers = {fold(name) for row in CONDITIONS for name in row.parameters} - {"se"}  # a site's
     assert of_offers <= set(queue_offer.READ)
+    assert set(queue_offer.READ) - of_offers == {"jobtype"}  # of gateways only, which state it themselves
+
+
+def test_each_parameter_that_offers_are_computed_from_is_one_of_the_system() -> None:
+    assert [name for name in queue_offer.READ if not is_known(name)] == []
 
 
 def test_the_gpus_that_a_queue_states_narrow_it_to_jobs_for_them() -> None:

@@ -260,3 +260,46 @@ def test_the_smallest_change_comes_first_and_leaving_out_comes_last():
     steps = changes("other.MaxRAM >= 900000")
     assert [each.partition(" ")[0] for each in steps] == ["write", "write", "leave"]
     assert steps[0].startswith("write `other.MaxRAM >= 64000`")
+
+
+def explain_to(queue: dict[str, object], **stated: object) -> tuple[dict[str, str | None], set[str]]:
+    """What a queue has of the conditions that it fails, and the changes that would win it."""
+    config = validate.parse(
+        repr({"Resources": {"Sites": {"A.B.org": {"CEs": {"ce": {"Queues": {"q": queue}}}}}}})
+    )
+    whole = queue_set.all_queues(config, "lhcb")
+    stated = {"wall_time": 60, "architecture": "x86_64", "cpu_level": "x86-64-v2", **stated}
+    demand = JobDemand(asked=derive_class("lhcb", stated, OPTIONS))
+    has = {each.requirement: each.example.has for each in explain(whole, "lhcb", demand).exclusions}
+    return has, {each.text for each in explanation.suggest_changes(whole, "lhcb", demand)}
+
+
+def test_texts_about_gpus_are_lowered_to_what_a_queue_states():
+    queue = {
+        "GPUs": 1,
+        "GPUVendor": "nvidia",
+        "GPUArchitecture": "sm_80",
+        "GPURuntime": "11.8",
+        "GPUMemory": 40_000,
+    }
+    gpu = {"gpus": 1, "gpu_vendor": "nvidia", "gpu_architecture": "sm_80"}
+    assert explain_to(queue, **gpu, gpu_runtime="12.2") == (
+        {"GPURuntime": "11.8"},
+        {"lower GPURuntime from 12.2 to 11.8"},
+    )
+    assert explain_to(queue, **gpu | {"gpu_architecture": "sm_90"}) == (
+        {"GPUArchitecture": "sm_80"},
+        {"lower GPUArchitecture from sm_90 to sm_80"},
+    )
+
+
+def test_a_tag_expression_is_shortened_by_what_the_queue_does_not_fulfil():
+    queue = {"Tag": ["os:el9", "network:wan-degraded"]}
+    has, changes = explain_to(queue, tag_expression="(os:el9 | os:el10) & cvmfs:lhcb & ~network:wan-degraded")
+    assert has == {"TagExpression": "os:el9, network:wan-degraded"}
+    assert changes == {"write TagExpression (os:el10 | os:el9) & cvmfs:lhcb", "leave out TagExpression"}
+    assert explain_to(queue, tag_expression="os:el10")[1] == {"leave out TagExpression"}
+
+
+def test_a_job_without_gpus_is_told_how_many_the_queue_has():
+    assert explain_to({"GPUs": 2}) == ({"MaxGPUs": "2"}, set())
