@@ -106,6 +106,13 @@ def version_number(version: str) -> int:
     return sum(part * 10_000 ** (2 - place) for place, part in enumerate(parts))
 
 
+def format_version(number: int) -> str:
+    """The version of a number of `version_number`, with two parts at least."""
+    major, rest = divmod(number, 10_000**2)
+    minor, patch = divmod(rest, 10_000)
+    return f"{major}.{minor}" + (f".{patch}" if patch else "")
+
+
 def _check_lengths(asked: Mapping[str, Any]) -> Iterator[Conflict]:
     if not asked.get("cpu_work_db12") and not asked.get("wall_time"):
         yield "cpu_work_db12", "is missing, and so is wall_time: one of the two is needed"

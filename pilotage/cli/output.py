@@ -154,10 +154,15 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return "; ".join(f"{harmless(str(name))} = {cell(each)}" for name, each in value.items()) or "–"
+        return "; ".join(f"{harmless(str(name))} = {_inner(each)}" for name, each in value.items()) or "–"
     if isinstance(value, list | tuple | set | frozenset):
-        return ", ".join(cell(each) for each in value) or "–"
+        return ", ".join(map(_inner, value)) or "–"
     return harmless(str(value))
+
+
+def _inner(value: object) -> str:
+    """`value` as part of another one: a record in brackets, as in JDL."""
+    return f"[{cell(value)}]" if isinstance(value, Mapping) and value else cell(value)
 
 
 def _styled(text: str) -> Text:

@@ -444,12 +444,13 @@ def _format_mb(amount: float | None) -> str | None:
 
 
 def _format_gpus(seen: Entry) -> str | None:
-    """Number, vendor, architecture and memory of GPUs."""
+    """Number, vendor, architecture, memory and runtime of GPUs."""
     if not seen["gpus"]:
         return None
     architecture = seen["gpu_architecture"] and f"sm_{seen['gpu_architecture']}"
-    memory = _format_mb(seen["gpu_memory_mb"])
-    return " ".join(str(each) for each in (seen["gpus"], seen["gpu_vendor"], architecture, memory) if each)
+    runtime = (version := seen.get("gpu_runtime")) and f"runtime {version}"
+    facts = (seen["gpus"], seen["gpu_vendor"], architecture, _format_mb(seen["gpu_memory_mb"]), runtime)
+    return " ".join(str(each) for each in facts if each)
 
 
 def _scopes(site: Entry) -> list[Entry]:

@@ -17,6 +17,7 @@ from pilotage.service.models import AnswerModel
 from pilotage.service.services import Services
 from requirements import cpu_levels
 from requirements.errors import InvalidRequest, Problem
+from requirements.specification import format_version
 from requirements.values import Value
 from taskqueue.db import database
 from taskqueue.pilots import hardware, nodes
@@ -139,6 +140,7 @@ class SeenHardwareAnswer(BaseModel):
     gpu_vendor: str | None
     gpu_architecture: int | None = Field(description="The number of `sm_89`.")
     gpu_memory_mb: float | None = Field(description="MB of each GPU, rounded up to two digits.")
+    gpu_runtime: str | None = Field(description="Version of the runtime of the GPUs, such as `12.4`.")
     first_seen_at: datetime
     last_seen_at: datetime = Field(description="The day of the last such pilot.")
 
@@ -158,6 +160,7 @@ class SeenHardwareAnswer(BaseModel):
             gpu_vendor=shape.gpu_vendor or None,
             gpu_architecture=shape.gpu_architecture or None,
             gpu_memory_mb=shape.gpu_memory_mb or None,
+            gpu_runtime=format_version(shape.gpu_runtime) if shape.gpu_runtime else None,
             first_seen_at=seen.first_seen_at,
             last_seen_at=seen.last_seen_at,
         )

@@ -30,6 +30,11 @@ def printed(renderable: object) -> str:
         ([], "–"),
         (["a", 1], "a, 1"),
         ({"Memory": 4000, "Tag": ["a"]}, "Memory = 4000; Tag = a"),
+        (
+            {"cpu": {"num_cores": {"min": 1}, "name": "x"}, "tags": "a"},
+            "cpu = [num_cores = [min = 1]; name = x]; tags = a",
+        ),
+        ([{"a": 1, "b": 2}, {}], "[a = 1; b = 2], –"),
         ("[red]x", "[red]x"),
     ],
 )

@@ -79,7 +79,8 @@ def test_seen_hardware_is_listed_by_site(engine: Engine, tmp_path: Path) -> None
                 "ram_mb": 32_000,
                 "architecture": {"name": "aarch64", "features": ["asimd", "atomics", "asimdrdm", "crc32"]},
             },
-            "gpu": {"count": 1, "vendor": "nvidia", "arch": "sm_89", "vram_mb_per_gpu": 24_000},
+            "gpu": {"count": 1, "vendor": "nvidia", "arch": "sm_89", "vram_mb_per_gpu": 24_000}
+            | {"min_runtime_version": "12.4"},
         }
         assert pilot.post("/api/v1/matcher/requestJob", json=document).is_success
         service.parts.hardware.store()
@@ -90,7 +91,7 @@ def test_seen_hardware_is_listed_by_site(engine: Engine, tmp_path: Path) -> None
             "cpu_level": "armv8.1-a",
             "gpus": 1,
         }
-        assert (seen["gpu_vendor"], seen["gpu_architecture"]) == ("nvidia", 89)
+        assert (seen["gpu_vendor"], seen["gpu_architecture"], seen["gpu_runtime"]) == ("nvidia", 89, "12.4")
         assert list_seen(user, site="LCG.A.org") == [seen]
         assert list_seen(user, site="LCG.B.org") == []
         assert user.get("/api/v1/hardware", params={"site": "LCG.C.org"}).status_code == 404
