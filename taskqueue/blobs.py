@@ -56,6 +56,15 @@ def _translate_errors() -> Iterator[None]:
         raise StorageAway(f"archives cannot be stored or read now: {error.strerror or error}") from error
 
 
+@_translate_errors()
+def check_space(path: Path, *, part: float = 1.0) -> None:
+    """Raise StorageFull if a directory has only `part` of the space left that is kept free, StorageAway."""
+    system = os.statvfs(path)
+    least = min(system.f_blocks * system.f_frsize * _FREE_SHARE, _FREE_BYTES)
+    if system.f_bavail * system.f_frsize < part * least:
+        raise StorageFull("no space left for archives and jobs; running jobs go on")
+
+
 class BlobStore:
     """The bytes of archives, as files of a directory that is local or shared between the hosts.
 
@@ -68,13 +77,9 @@ class BlobStore:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._aside.mkdir(mode=0o700, exist_ok=True)
 
-    @_translate_errors()
     def check_space(self, *, part: float = 1.0) -> None:
         """Raise StorageFull if only `part` of the space is left that is kept free."""
-        system = os.statvfs(self._path)
-        least = min(system.f_blocks * system.f_frsize * _FREE_SHARE, _FREE_BYTES)
-        if system.f_bavail * system.f_frsize < part * least:
-            raise StorageFull("no space left for archives and jobs; running jobs go on")
+        check_space(self._path, part=part)
 
     def stage(self, chunks: Iterable[bytes], *, limit: int, leave: float = 1.0) -> StagedBlob:
         """Receive an archive of at most `limit` bytes; after TooLarge and StorageFull nothing is left.

@@ -3,6 +3,7 @@
 Without them, an expired certificate is noticed when clients fail, and a wrong issuer shows only as a 401.
 """
 
+import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -39,6 +40,7 @@ from requirements import canonical
 from requirements.errors import PilotageError, format_count
 from requirements.record import Record
 from requirements.values import MAX_TEXT, find_excess
+from taskqueue import blobs
 from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
@@ -486,13 +488,24 @@ def check_files(settings: Settings) -> Iterator[Finding]:
             yield _check_secret(path, forbidden_bits=0o077)
     for path in settings.foreign_secrets:
         yield from _check_foreign(path)
-    if not settings.blobs.is_dir():
-        message = f"{settings.blobs} does not exist yet; the service makes it"
-        yield Finding("blobs", Health.WARNING, message)
+    yield _check_blobs(settings.blobs)
     for name, place in (("home", settings.home), ("blobs", settings.blobs)):
         if _is_open(place):
             message = f"others on this host may read what jobs bring and leave there: chmod 700 {place}"
             yield Finding(name, Health.WARNING, message)
+
+
+def _check_blobs(place: Path) -> Finding:
+    """Check that archives can be stored."""
+    if not place.is_dir():
+        return Finding("blobs", Health.WARNING, f"{place} does not exist yet; the service makes it")
+    try:
+        blobs.check_space(place)
+    except PilotageError as error:
+        return Finding("blobs", Health.BAD, f"{error}: {place}")
+    if not os.access(place, os.W_OK):
+        return Finding("blobs", Health.BAD, f"cannot be written by the user of this command: {place}")
+    return Finding("blobs", Health.GOOD, f"can be written, and have space: {place}")
 
 
 def _is_open(place: Path) -> bool:

@@ -1,3 +1,4 @@
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pilotage.cli import doctor, settings
 from pilotage.cli import doctor as checks_installation
 from pilotage.cli.doctor import Health
 from pilotage.cli.settings import Settings
+from taskqueue import blobs
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -59,7 +61,35 @@ def test_directories_that_others_may_enter_are_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "parents", property(lambda each: [home] if each.parent == home else []))
     for mode, told in ((0o755, ["home", "blobs"]), (0o750, [])):
         home.chmod(mode)
-        assert [each.subject for each in checks_installation.check_files(installation(home))] == told
+        found = checks_installation.check_files(installation(home))
+        assert [each.subject for each in found if each.health is Health.WARNING] == told
+
+
+def test_a_full_directory_of_archives_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = installation(tmp_path)
+    chosen.blobs.mkdir()
+
+    def check() -> Health:
+        [found] = (each for each in checks_installation.check_files(chosen) if each.subject == "blobs")
+        assert str(chosen.blobs) in found.message
+        return found.health
+
+    monkeypatch.setattr(checks_installation, "_is_open", lambda _: False)
+    assert check() is Health.GOOD
+    monkeypatch.setattr(blobs, "_FREE_SHARE", 2.0)
+    monkeypatch.setattr(blobs, "_FREE_BYTES", 1 << 80)
+    assert check() is Health.BAD
+
+
+def test_a_directory_of_archives_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = installation(tmp_path)
+    chosen.blobs.mkdir()
+    monkeypatch.setattr(checks_installation, "_is_open", lambda _: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (chosen.blobs, os.W_OK))
+    [found] = (each for each in checks_installation.check_files(chosen) if each.subject == "blobs")
+    assert (found.health, "cannot be written" in found.message) == (Health.BAD, True)
 
 
 def test_a_database_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
