@@ -293,6 +293,7 @@ _PROCESSES: Mapping[str, Column] = {
     "Name": "name",
     "Kind": "kind",
     "VO": "vo",
+    "Host": lambda each: each["holder"].partition(":")[0],
     "Last report": lambda each: f"{output.ago(each['seen_at'])}{', overdue' if each['is_overdue'] else ''}",
     "#Too large jobs": lambda each: sum(slot["jobs"] for slot in each["too_small"]),
     "Paused": lambda each: ", ".join(_list_paused(each))[:200] or None,
