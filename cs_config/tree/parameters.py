@@ -183,7 +183,7 @@ KNOWN = (
         GPUVendor="vendor of its GPUs: nvidia",
         GPUArchitecture="architecture of its GPUs: sm_89; another form counts only in Requirements",
         GPUMemory="MB of memory of each of its GPUs, a number",
-        GPURuntime="version of the runtime of its GPUs, as a text: '12.4'",
+        GPURuntime="version of the runtime of its GPUs, such as CUDA: 12.4",
     ),
     *_texts(
         VoRight.NONE,

@@ -7,10 +7,10 @@ for these names before. Measurements of the node (`NodeFacts`) count where a key
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from cs_config.options import bounds
+from cs_config.options import bounds, keywords
 from requirements.cpu_levels import normalise_features
 from requirements.nodes.node_facts import Facts
-from requirements.specification import architecture_number, is_version, version_number
+from requirements.specification import architecture_number, version_number
 from requirements.values import fold
 
 #: Keyword to attribute of a resource.
@@ -92,7 +92,10 @@ def _read_architecture(value: object) -> int | None:
 
 
 def _read_version(value: object) -> int | None:
-    return version_number(value) if isinstance(value, str) and is_version(value) else None
+    try:
+        return version_number(keywords.version(value))  # a number is one as well, as for jobs
+    except keywords.UnfitValueError:
+        return None
 
 
 class _Kind(NamedTuple):
@@ -113,7 +116,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "gpu_vendor": _Kind(_read_name, "a text", ""),
     "gpu_architecture": _Kind(_read_architecture, "a text such as sm_89", 0),
     "gpu_memory_mb": _Kind(_read_amount, "a number from 0", 0.0),
-    "gpu_runtime": _Kind(_read_version, "a version such as 12.4, as a text,", 0),
+    "gpu_runtime": _Kind(_read_version, "a version such as 12.4", 0),
 }
 _UNSTATED: Final = {name: kind.unstated for name, kind in _KINDS.items()}
 _UNSTATED_WITHOUT_GPUS: Final = {

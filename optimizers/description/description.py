@@ -340,6 +340,8 @@ class _Reader:
     def problem(
         self, name: str, message: str, suggestion: str | None = None, *, code: str | None = None
     ) -> None:
+        if self.found is not None and name.startswith(f"{documents.REQUIREMENTS}/"):
+            code = documents.INVALID
         self.problems.append(Problem(path=name, message=message, suggestion=suggestion, code=code))
 
     def place(self, name: str) -> str:

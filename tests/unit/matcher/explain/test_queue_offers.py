@@ -91,7 +91,13 @@ def test_each_parameter_that_offers_are_computed_from_is_one_of_the_system() -> 
 
 def test_the_gpus_that_a_queue_states_narrow_it_to_jobs_for_them() -> None:
     asked = RequirementClass(
-        vo="lhcb", cpu_time=0, gpus=1, gpu_vendor="nvidia", gpu_architecture="sm_89", gpu_memory_mb=16_000
+        vo="lhcb",
+        cpu_time=0,
+        gpus=1,
+        gpu_vendor="nvidia",
+        gpu_architecture="sm_89",
+        gpu_memory_mb=16_000,
+        gpu_runtime="12.2",
     )
 
     def serves(**stated: Value) -> bool:
@@ -102,6 +108,8 @@ def test_the_gpus_that_a_queue_states_narrow_it_to_jobs_for_them() -> None:
     assert not serves(GPUArchitecture="sm_75")
     assert not serves(GPUMemory=15_000)
     assert not serves(GPUVendor="amd")
+    assert serves(GPURuntime=12.2)
+    assert not serves(GPURuntime=11.8), "YAML reads a version without quotes as a number"
     assert serves(GPUArchitecture="fast", GPUMemory="16 GB"), "values of another meaning state nothing"
 
 

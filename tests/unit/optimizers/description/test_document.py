@@ -250,6 +250,11 @@ def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
         ({"wall_time": "long", "cpu": X86}, "wall_time", '"long", allowed is a whole number'),
         ({"wall_time": 9, "cpu": {**X86, "num_cors": {"min": 1}}}, "cpu/num_cors", "is unknown, there are"),
         ({"wall_time": 9, "cpu": {**X86, "num_cores": 8}}, "cpu/num_cores", "8, a section is needed here"),
+        (
+            {"wall_time": 9, "cpu": {**X86, "num_cores": {"min": 4, "max": 2}}},
+            "cpu/num_cores/min",
+            "4 is more than MaxNumberOfProcessors, 2",
+        ),
     ],
 )
 def test_each_fault_is_refused_at_its_place(requirements: Mapping[str, Any], path: str, message: str) -> None:
