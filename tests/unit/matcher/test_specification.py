@@ -1,6 +1,8 @@
 """Jobs and nodes of DiracX's match-making specification: scenarios, and a model from its document alone."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -14,7 +16,7 @@ from matcher import conditions, rules
 from matcher.allotment import SlotAllotment
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.index.requirement_class_index import ClassIndex
-from matcher.request import match_request
+from matcher.request import match_request, node_document
 from optimizers.description.description import parse_description
 from requirements import specification
 from requirements.column_index import SingleItem
@@ -308,6 +310,17 @@ def test_a_node_document_names_each_missing_and_unknown_field() -> None:
     for path in ("wall_time: is missing", "gpu/vendor: is missing", "cpu/num_nodes: is missing"):
         assert path in messages
     assert "cpu/architektur: is unknown, did you mean architecture?" in messages
+
+
+def test_the_page_has_each_field_of_a_node_document_and_whether_it_is_needed() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "matching-specification.md").read_text()
+    rows = re.findall(r"^\| `([a-z_0-9.]+)` \| `?([A-Za-z0-9]+)[`:].*\| (.*) \|$", page, re.MULTILINE)
+    fields = {path.replace("/", "."): keyword for path, keyword in node_document.FIELDS.items()}
+    assert {name: keyword for name, keyword, _ in rows} == fields | {"cpu.num_nodes": "none"}
+    with pytest.raises(match_request.InvalidResource) as refused:
+        node_document.read_keywords({"cpu": {}, "gpu": {"count": 1}})
+    missing = {each.path.replace("/", ".") for each in refused.value.problems}
+    assert missing | {"gpu.count"} == {name for name, _, absent in rows if absent.startswith("refused")}
 
 
 @pytest.mark.parametrize(("field", "most"), [("wall_time", 10**12), ("cpu_power_db12", 10**6)])
