@@ -486,8 +486,13 @@ def _contradictions(
 def _find_unspecified(description: JobDescription, operations: VoOptions) -> Iterator[tuple[str, str]]:
     """What a job must not leave out, or combine, that follows DiracX's match-making specification."""
     options = operations.job_description
-    if not options.is_specified([name for name in SPECIFIC if description.states(name)]):
+    specific = [name for name in SPECIFIC if description.states(name)]
+    if not options.is_specified(specific):
         return
+    cause = ""
+    if specific and description.document is None:
+        named = ", ".join(sorted(keywords.BY_ATTRIBUTE[name].name for name in specific))
+        cause = f" (jobs with {named} follow DiracX's specification)"
     stated = {
         each.attribute: getattr(description, each.attribute)
         for each in keywords.KEYWORDS
@@ -496,4 +501,4 @@ def _find_unspecified(description: JobDescription, operations: VoOptions) -> Ite
     for attribute, message in specification.find_conflicts(
         specification.complete(stated, options.default_values)
     ):
-        yield keywords.BY_ATTRIBUTE[attribute].name, message
+        yield keywords.BY_ATTRIBUTE[attribute].name, message + cause

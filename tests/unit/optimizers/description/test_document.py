@@ -153,6 +153,14 @@ def test_a_tag_that_excludes_an_architecture_states_none() -> None:
     assert derive(read).architecture == "x86_64"
 
 
+def test_missing_keywords_are_explained_by_those_of_the_specification_that_a_job_states() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse_description({"Executable": "x", "MinScratch": 100, "WallTime": 60}, OPTIONS)
+    [problem] = caught.value.problems
+    assert problem.path == "Architecture"
+    assert problem.message.endswith("(jobs with MinScratch, WallTime follow DiracX's specification)")
+
+
 def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
     requirements = {
         "wall_time": 5,
