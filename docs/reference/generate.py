@@ -271,11 +271,15 @@ def write_http() -> str:
         + table(("request", "does", "parameters"), _requests_of(tag["name"], operations))
         for tag in document["tags"]
     ]
-    parameters = {
-        each["name"]: each.get("description", "")
-        for _, _, operation in operations
-        for each in operation.get("parameters", ())
-    }
+    meanings = collections.defaultdict[str, dict[str, str]](dict)
+    for method, path, operation in operations:
+        for each in operation.get("parameters", ()):
+            request = _code(f"{method} {path.removeprefix('/api/v1')}")
+            meanings[each["name"]].setdefault(each.get("description", ""), request)
+    parameters = (
+        (_code(name), "; ".join(texts if len(texts) == 1 else _label_meanings(texts)))
+        for name, texts in sorted(meanings.items())
+    )
     return f"""# HTTP interface
 
 Below `/api/v1`, JSON both ways. [How to call it](../user/http.md): token, errors, pages, repetition. A
@@ -284,7 +288,12 @@ running service describes bodies and answers at `/openapi.json`, and `/docs` is 
 {chr(10).join(parts)}
 ## Parameters
 
-{table(("parameter", "means"), ((_code(name), text) for name, text in sorted(parameters.items())))}"""
+{table(("parameter", "means"), parameters)}"""
+
+
+def _label_meanings(first_requests: Mapping[str, str]) -> Iterator[str]:
+    """The meanings of a parameter, each with the first request that has it."""
+    return (f"{request}: {text.removesuffix('.')}" for text, request in first_requests.items())
 
 
 def _requests_of(

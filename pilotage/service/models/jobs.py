@@ -443,7 +443,10 @@ class EventQuery(JobFilter):
 class SummaryQuery(JobFilter):
     """Filter and grouping of a summary of jobs."""
 
-    by: str = Field(default="status", description="Columns, separated by commas.")
+    by: str = Field(
+        default="status",
+        description="Columns such as status, minor_status, exit_code, site; separated by commas.",
+    )
 
 
 class ChangedJob(BaseModel):

@@ -72,7 +72,7 @@ def _vo(caller: Caller, named: str | None) -> str:
     return vo
 
 
-output_router = APIRouter(tags=["leases"], route_class=ApiRoute)
+output_router = APIRouter(route_class=ApiRoute)
 
 ARCHIVE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/x-tar": {}}, "description": "The archive."}
@@ -86,7 +86,9 @@ class OutputStored(BaseModel):
     size: int = Field(description="Bytes.")
 
 
-@output_router.get("/leases/{lease}/sandbox", response_class=StreamingResponse, responses=ARCHIVE)
+@output_router.get(
+    "/leases/{lease}/sandbox", tags=["leases"], response_class=StreamingResponse, responses=ARCHIVE
+)
 @allow(Role.PILOT, Role.GATEWAY)
 def fetch_sandbox(parts: PartsOf, caller: CallerOf, lease: LeasePath) -> StreamingResponse:
     """Fetch the input sandbox of the job; 404 if it has none."""
@@ -97,7 +99,7 @@ def fetch_sandbox(parts: PartsOf, caller: CallerOf, lease: LeasePath) -> Streami
         return archives.answer(parts.blobs, conn, digest, vo=attempt.vo, name=f"sandbox-{attempt.job_id}.tar")
 
 
-@output_router.put("/leases/{lease}/output", openapi_extra=TAR)
+@output_router.put("/leases/{lease}/output", tags=["leases"], openapi_extra=TAR)
 @allow(Role.PILOT, Role.GATEWAY)
 async def deliver_output(
     parts: PartsOf, caller: CallerOf, lease: LeasePath, request: Request
@@ -114,7 +116,9 @@ async def deliver_output(
     return OutputStored(output=f"sha256:{staged.digest}", size=staged.size)
 
 
-@output_router.get("/jobs/{job_id}/output", response_class=StreamingResponse, responses=ARCHIVE)
+@output_router.get(
+    "/jobs/{job_id}/output", tags=["jobs"], response_class=StreamingResponse, responses=ARCHIVE
+)
 @allow(Role.USER, Role.VO_ADMIN)
 def fetch_output(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> StreamingResponse:
     """Fetch the output archive of a job's latest attempt; 404 if there is none."""
