@@ -43,6 +43,7 @@ def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
         places=SimpleNamespace(store_contacts=fail),
         claims=SimpleNamespace(close=close),
         wait_causes=SimpleNamespace(store=lambda: None),
+        hardware=SimpleNamespace(store=lambda: None),
     )
 
     async def run() -> None:
