@@ -106,8 +106,8 @@ def lower_text(attribute: str, parameter: str) -> Remedy:
         wanted = getattr(refusal.asked, attribute)
         offered = {getattr(queue.offered, attribute): queue for queue in refusal.winnable}
         for number in smaller_steps(offered):
-            [text] = offered[number].list_texts(parameter)
-            yield OTHER, f"lower {refusal.spell(attribute)} from {wanted} to {text}", {attribute: text}
+            for text in offered[number].list_texts(parameter):
+                yield OTHER, f"lower {refusal.spell(attribute)} from {wanted} to {text}", {attribute: text}
 
     return find
 

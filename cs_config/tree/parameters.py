@@ -231,7 +231,10 @@ KNOWN = (
 )
 
 _BY_FOLD = {fold(known.name): known for known in KNOWN}
-_NAMES = tuple(known.name for known in KNOWN)
+#: Names that sites had for their own until queues could state GPUs; they have others like them, `CPUVendor`.
+_ONCE_FREE = frozenset({"GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime"})
+#: Names that may be misspelled.
+_NAMES = tuple(known.name for known in KNOWN if known.name not in _ONCE_FREE)
 
 
 #: Parts of the folded names of parameters that expressions compare as versions.

@@ -53,7 +53,11 @@ def test_slips_of_the_pen_are_errors(name: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SiteName", "LocalColour", "CPUModel", "SoftwareTag", "x", "glidein.cap", "Größe", "MinRAM"]
+    "name",
+    [
+        *("SiteName", "LocalColour", "CPUModel", "SoftwareTag", "x", "glidein.cap", "Größe", "MinRAM"),
+        *("CPUVendor", "CPUMemory", "GPUVendors", "GPUVendor", "GPURuntime"),
+    ],
 )
 def test_a_sites_own_names_are_accepted(name: str) -> None:
     report = validate.report(ce_with(f"{name}: 1"), "resources.yaml")
