@@ -178,8 +178,8 @@ KNOWN = (
     ),
     *_list_parameters(
         VoRight.SET,
-        "any value, since sites had these names for what they liked",
-        lambda _: True,
+        f"any value, since sites had these names for what they liked; a number up to {bounds.MEGABYTES}",
+        lambda value: not isinstance(value, int | float) or value <= bounds.MEGABYTES,
         GPUVendor="vendor of its GPUs: nvidia",
         GPUArchitecture="architecture of its GPUs: sm_89; another form counts only in Requirements",
         GPUMemory="MB of memory of each of its GPUs, a number",
