@@ -61,6 +61,8 @@ class Scale:
     nodes: int = len(documents.SITES) * documents.NODES_A_SITE  #: whose pilots ask
 
 
+#: Processes of the service under load: the targets are about two cores.
+_WORKERS = 2
 _FULL = Scale(classes=10_000, waiting=10_000_000, minutes=10, minute=60)
 _QUICK = Scale(classes=2_000, waiting=200_000, minutes=2, minute=10)
 
@@ -80,7 +82,8 @@ def measure(scale: Scale, prototype_tree: Path | None) -> Iterator[Result]:
             yield _fill(engine, scale)
             with _start(url) as full:
                 yield from _compare(empty, full)
-                yield from _sustain(server, full.service, scale)
+            with services.serving(url, documents.tree(), workers=_WORKERS) as service:
+                yield from _sustain(server, service, scale)
             if found := checks.flaws(engine, jobs=scale.waiting):
                 yield Result(values={"what": "flaws", "jobs": len(found)}, flaws=found)
             engine.dispose()
