@@ -59,14 +59,12 @@ class StateMetrics(Collector):
             ("vo",),
             {(vo,): pools for vo, pools in self.unmatchable.items()},
         )
-        unmatched = CounterMetricFamily(
+        yield _build_counter(
             "pilotage_jobs_unmatched",
             "Jobs that failed with no_match_within_ttl, by what kept them longest.",
-            labels=("vo", "reason"),
+            ("vo", "reason"),
+            self.unmatched,
         )
-        for labels, jobs in self.unmatched.items():
-            unmatched.add_metric(labels, jobs)
-        yield unmatched
         yield _build_gauge(
             "pilotage_site_runnable_jobs",
             "Waiting jobs that a site could run, counted at each such site; the largest of the last sample.",
@@ -90,14 +88,12 @@ class StateMetrics(Collector):
             "Counters of limits that differed from what runs and were counted again.",
             value=self.mended,
         )
-        lookups = CounterMetricFamily(
+        yield _build_counter(
             "pilotage_prepared_places",
             "Requests for work by whether pools and policies of their place were cached.",
-            labels=("result",),
+            ("result",),
+            {(result,): requests for result, requests in self.place_lookups.items()},
         )
-        for result, requests in self.place_lookups.items():
-            lookups.add_metric((result,), requests)
-        yield lookups
         yield from self._collect_processes()
         yield from self._collect_pilots()
         if self.optimizer_queue is not None:
@@ -191,23 +187,33 @@ def _collect_optimizers(state: OptimizerQueueState) -> Iterator[GaugeMetricFamil
         ("state",),
         {("waiting",): state.waiting, ("running",): state.running, ("failed",): state.failed},
     )
-    outcomes = CounterMetricFamily(
+    yield _build_counter(
         "pilotage_worker_outcomes",
         "Outcomes of the steps of the optimizer chain in all RQ workers.",
-        labels=("step", "outcome"),
+        ("step", "outcome"),
+        state.outcomes,
     )
-    for names, number in state.outcomes.items():
-        outcomes.add_metric(names, number)
-    yield outcomes
 
 
 def _build_gauge(
     name: str, about: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
 ) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, about, labels=labels)
-    for each, value in values.items():
-        family.add_metric(each, value)
+    _fill(family, values)
     return family
+
+
+def _build_counter(
+    name: str, about: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, about, labels=labels)
+    _fill(family, values)
+    return family
+
+
+def _fill(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[tuple[str, ...], float]) -> None:
+    for labels, value in values.items():
+        family.add_metric(labels, value)
 
 
 class Metrics:

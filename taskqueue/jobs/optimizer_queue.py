@@ -257,7 +257,7 @@ class OptimizerQueueState:
     running: int = 0  #: batches
     failed: int = 0  #: batches of the last hour; their jobs were left to the sweep
     workers: int = 0  #: processes that listen
-    outcomes: Mapping[tuple[str, str], int] = field(
+    outcomes: Mapping[tuple[str, ...], int] = field(
         default_factory=dict
     )  #: by step and outcome, of all workers
 
