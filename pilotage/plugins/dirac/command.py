@@ -32,9 +32,10 @@ from pilotage.cli.processes.client_connections import ClientConnection
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import Settings, command_with
 from pilotage.fabric.pilot.service import transport
-from pilotage.plugins.dirac import job_documents, monitoring, pilot_documents, routing
+from pilotage.plugins.dirac import monitoring, routing
 from pilotage.plugins.dirac.app import create_door
 from pilotage.plugins.dirac.configuration_server import ConfigurationFile
+from pilotage.plugins.dirac.documents import job_documents, pilot_documents
 from pilotage.plugins.dirac.former import FormerServices
 from pilotage.service.clients import STATE
 from taskqueue.db import clock, database, sql

@@ -15,7 +15,7 @@ from cs_config.options.operations import options_for
 from matcher.request import match_request, node_document
 from optimizers.description.description import parse_description
 from pilotage.cli import application
-from pilotage.plugins.dirac import job_documents, pilot_documents
+from pilotage.plugins.dirac.documents import job_documents, pilot_documents
 from requirements.errors import InvalidJob
 from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class

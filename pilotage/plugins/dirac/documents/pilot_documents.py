@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from matcher.request import node_document
-from pilotage.plugins.dirac import job_documents
+from pilotage.plugins.dirac.documents import job_documents
 from requirements.cpu_levels import FEATURES
 
 #: What no pilot of DIRAC states, and each is.

@@ -1,0 +1,1 @@
+"""Jobs and pilots of DIRAC as documents of the match-making specification, and back."""
