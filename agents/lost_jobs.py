@@ -107,10 +107,8 @@ def cycle(
             partial(_abort_lost_pilots, up=up, now=now), most=_MOST, rounds=_ROUNDS
         )
         with leadership.isolating("jobs that nothing matches are looked at in the next cycle"):
-            changed["unmatched"] += waiting_ttl.fail_unmatched(
-                *(leadership, config, vos, up),
-                WaitingTtlState() if memory is None else memory,
-            )
+            state = WaitingTtlState() if memory is None else memory
+            changed["unmatched"] += waiting_ttl.fail_unmatched(leadership, config, vos, up, state)
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))
 
 
