@@ -14,13 +14,13 @@ from matcher import allotment
 from matcher.allotment import SlotAllotment, fix_cores
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.in_doubt_claims import InDoubtClaims
-from matcher.index.waiting import split_into_pieces
 from matcher.limits import place_policy
 from matcher.limits.place_policy import PlacePolicies, PlacePolicy
 from matcher.request.match_request import MatchRequest, Unserved
 from requirements.errors import PilotageError
 from requirements.resource import Location
 from taskqueue.db import database
+from taskqueue.db.sql import split_growing
 from taskqueue.leases import assignment, attempts, candidate_jobs
 from taskqueue.leases import opening as leases_claim
 from taskqueue.leases.assignment import TakenRow
@@ -135,7 +135,7 @@ class _Claim:
 
     def rest(self) -> Iterator[list[TaskQueue]]:
         """The untried task queues whose jobs still fit, in pieces, while more jobs may be taken."""
-        for piece in split_into_pieces(filter(self.fits, self.prepared.drawn.order)):
+        for piece in split_growing(filter(self.fits, self.prepared.drawn.order)):
             yield piece
             if self.missing <= 0 or not self.admitted:
                 return

@@ -12,7 +12,7 @@ from matcher.claim.snapshot import NoMatch, PreparedPlace, Snapshot
 from matcher.index import place_pools
 from matcher.index.place_pools import PlacePools
 from matcher.index.sampling import CandidateOrder
-from matcher.index.waiting import draw_candidates, iterate_candidates, split_into_pieces
+from matcher.index.waiting import draw_candidates, iterate_candidates
 from matcher.limits import place_policy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
@@ -20,6 +20,7 @@ from requirements.errors import PilotageError
 from requirements.resource import Location, Resource, StatedResource
 from requirements.values import fold
 from taskqueue.db.database import NeedsDatabase, NoTransaction
+from taskqueue.db.sql import split_growing
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits
@@ -155,7 +156,7 @@ def _give_reason(view: Snapshot, kept_out: Mapping[str, Sequence[TaskQueue]]) ->
     """
     emptied: set[int] = set()
     for reason, known in kept_out.items():
-        for piece in split_into_pieces(iterate_candidates(known)):
+        for piece in split_growing(iterate_candidates(known)):
             ids = {each.task_queue_id for each in piece}
             filled = view.find_filled(ids)
             emptied |= ids - filled

@@ -7,10 +7,10 @@ new job is found a moment later. Candidates are drawn lazily, since most request
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from random import Random
 from threading import Lock
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from matcher.index.requirement_class_index import ClassIndex
 from matcher.index.sampling import CumulativeWeights, TaskQueueSampler
 from matcher.index.type_order import TypeSelection, draw_selections
 from requirements.resource import Resource
+from taskqueue.db.sql import FIRST_BATCH
 from taskqueue.task_queues import change_feed, priorities, task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -242,12 +243,6 @@ class FeedFreshness:
             self._until = 0.0
 
 
-#: Draws before the rest is sorted.
-_FIRST_PIECE = 4
-#: Growth factor of the pieces.
-_GROWS = 16
-
-
 class Candidates(Sequence[TaskQueue]):
     """The matching task queues, read lazily from the index."""
 
@@ -287,7 +282,7 @@ class Candidates(Sequence[TaskQueue]):
     def iterate_in_order(self) -> Iterator[TaskQueue]:
         """Iterate in the order in which one request tries them, drawn lazily."""
         drawn: dict[int, TaskQueue] = {}
-        for number in range(_FIRST_PIECE):
+        for number in range(FIRST_BATCH):
             each = self._draw() if number else self._first
             if each is not None and each.task_queue_id not in drawn:
                 drawn[each.task_queue_id] = each
@@ -369,11 +364,3 @@ def iterate_candidates(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
     if isinstance(task_queues, Candidates):
         return task_queues.iterate_in(task_queues.mask())
     return iter(task_queues)
-
-
-def split_into_pieces(task_queues: Iterable[TaskQueue]) -> Iterator[list[TaskQueue]]:
-    """Split into growing pieces, for callers that mostly need only the first few."""
-    left, size = iter(task_queues), _FIRST_PIECE
-    while some := list(islice(left, size)):
-        yield some
-        size *= _GROWS

@@ -18,7 +18,6 @@ from sqlalchemy import Connection
 from cs_config.cache import derived
 from cs_config.options.place_limits import RunningLimit
 from cs_config.tree.configuration import Configuration
-from matcher.index.waiting import split_into_pieces
 from matcher.limits import compiled_rules, job_groups, running_limits, throttle_standings
 from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
@@ -27,6 +26,7 @@ from matcher.limits.throttle_standings import ThrottleStanding
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Location
 from requirements.values import fold
+from taskqueue.db.sql import split_growing
 from taskqueue.leases import assignment, candidate_jobs
 from taskqueue.leases.assignment import TakenRow
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow, JobKind
@@ -174,7 +174,7 @@ class PlacePolicy:
     def admits_any(self, conn: Connection, task_queues: Iterable[TaskQueue], place: Location) -> bool:
         """Whether a job of the task queues may be taken next. Advisory: nothing is locked."""
         depends_on_job = bool(self._reading_job)
-        for some in split_into_pieces(task_queues):
+        for some in split_growing(task_queues):
             for each in self.list_passing(conn, some, place):
                 if not depends_on_job or next(self.admitted(conn, each, place), None) is not None:
                     return True

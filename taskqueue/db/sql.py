@@ -5,9 +5,10 @@ array per column, or one list per condition, so that a statement stays the same 
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
@@ -44,6 +45,9 @@ from taskqueue.schema.types import write_as
 
 #: Values in one statement; SQLite allows at most 32,766.
 BATCH_SIZE: Final = 1000
+#: Values in the first batch of `split_growing`: a request that tries them at random draws so many singly.
+FIRST_BATCH: Final = 4
+_GROWTH: Final = 16
 
 
 _T = TypeVar("_T", bound=Any)
@@ -54,6 +58,14 @@ def split_batches(values: Collection[_T]) -> Iterator[Sequence[_T]]:
     ordered = sorted(set(values))
     for start in range(0, len(ordered), BATCH_SIZE):
         yield ordered[start : start + BATCH_SIZE]
+
+
+def split_growing(values: Iterable[_T]) -> Iterator[list[_T]]:
+    """Batches that grow, in the order given, for callers that mostly need only the first few values."""
+    left, size = iter(values), FIRST_BATCH
+    while batch := list(islice(left, size)):
+        yield batch
+        size *= _GROWTH
 
 
 class is_not_ascii(FunctionElement[bool]):  # noqa: N801 - written like a SQL function
