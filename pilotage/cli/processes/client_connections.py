@@ -27,11 +27,12 @@ _log = logging.getLogger(__name__)
 _LONGEST = 64 << 10
 #: Limit in seconds for the head of a request, from its first byte or from the connection.
 _HEAD = 30.0
-#: Limit in seconds without a byte of a body; longer than the timeouts of the readers of a body.
+#: Limit in seconds without a byte of a body, and those that its sender may let the service wait beyond the
+#: least rate (`bounds.SLOWEST`); longer than the timeouts of the readers of a body.
 _SILENCE = 120.0
 #: Bytes that the server gets at once: as many requests as these hold may wait for the answer to the first.
 _PIECE = 8 << 10
-#: Seconds between two looks at a reader, at most: longer ones were pauses of this process, not of the reader.
+#: Seconds between two looks at a client, at most: longer ones were pauses of this process, not of the client.
 _LONGEST_LOOK = 10.0
 
 #: Shares of the open files that connections without a whole head may use: in all, and from one address.
@@ -129,18 +130,18 @@ class ClientConnections:
             )
 
 
-class _Reader:
-    """A client while not all that was written for it is sent."""
+class _Pace:
+    """How fast a client sends a body, or reads what was written for it, while the service waits for that."""
 
-    def __init__(self, *, taken: int, now: float) -> None:
-        self._patience = Patience(bounds.READER_PATIENCE)
-        self._taken, self._seen_at = taken, now
+    def __init__(self, patience: float, *, passed: int, now: float) -> None:
+        self._patience = Patience(patience)
+        self._passed, self._seen_at = passed, now
 
-    def is_late(self, *, taken: int, now: float) -> bool:
-        """Whether it reads too slowly, or nothing at all; `taken` are the bytes that were sent to it."""
+    def is_late(self, *, passed: int, now: float) -> bool:
+        """Whether it is too slow, or has stopped; `passed` are the bytes that it has sent or read."""
         waited = min(now - self._seen_at, _LONGEST_LOOK)
-        self._patience.note(size=taken - self._taken, waited=waited)
-        self._taken, self._seen_at = taken, now
+        self._patience.note(size=passed - self._passed, waited=waited)
+        self._passed, self._seen_at = passed, now
         return self._patience.seconds < 0
 
 
@@ -184,8 +185,10 @@ class ClientConnection(asyncio.Protocol):
     _server_is_full = False  # whether it has more of a body than the application has read
     _is_gone = False
     is_last = False  #: whether nothing more is read
+    _read = 0  # bytes in all
     _written = 0  # bytes of answers that were passed to the server
-    _reader: _Reader | None = None  # None: nothing waited to be sent at the last look
+    _sender: _Pace | None = None  # None: no body was awaited at the last look
+    _reader: _Pace | None = None  # None: nothing waited to be sent at the last look
     _sent: asyncio.Event | None = None  # None: nothing waits to be sent
     _gone: asyncio.Event | None = None
 
@@ -258,6 +261,7 @@ class ClientConnection(asyncio.Protocol):
         if self.is_last:
             return
         self._received_at = self._loop.time()
+        self._read += len(data)
         if self._kept_back or self._is_answering or self._server_is_full:
             self._kept_back += data
         else:
@@ -349,13 +353,24 @@ class ClientConnection(asyncio.Protocol):
 
     def is_silent(self, now: float) -> bool:
         """Whether a head, the rest of a body, or a reader is overdue on the clock of the loop."""
-        since, silence = self.head_since, now - self._received_at
+        since = self.head_since
+        is_late = self._awaits_head and since is not None and now - since > _HEAD
+        return is_late or self._sender_is_late(now) or self._reader_is_late(now)
+
+    def _sender_is_late(self, now: float) -> bool:
+        if not self._awaits_body:
+            self._sender = None
+            return False
+        if self._sender is None:
+            self._sender = _Pace(_SILENCE, passed=self._read, now=now)
+        return now - self._received_at > _SILENCE or self._sender.is_late(passed=self._read, now=now)
+
+    @property
+    def _awaits_body(self) -> bool:
+        """Whether the rest of a body has to come, which may be that of an answered request."""
         if self._awaits_head:
-            is_late = since is not None and now - since > _HEAD
-            is_late = is_late or (self._received < self._unread and silence > _SILENCE)
-        else:
-            is_late = self._request is not None and self._request.is_awaited and silence > _SILENCE
-        return is_late or self._reader_is_late(now)
+            return self._received < self._unread
+        return self._request is not None and self._request.is_awaited
 
     def _reader_is_late(self, now: float) -> bool:
         unsent = self.transport.get_write_buffer_size()
@@ -363,8 +378,8 @@ class ClientConnection(asyncio.Protocol):
             self._reader = None
             return False
         if self._reader is None:
-            self._reader = _Reader(taken=self._written - unsent, now=now)
-        return self._reader.is_late(taken=self._written - unsent, now=now)
+            self._reader = _Pace(bounds.READER_PATIENCE, passed=self._written - unsent, now=now)
+        return self._reader.is_late(passed=self._written - unsent, now=now)
 
 
 class LimitedRequests:

@@ -10,8 +10,8 @@ from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
 
 #: Forms in memory, of a DN: more than the sandboxes.
-FORMS: Final = Bounds(what="large requests", of_all=256 << 20, of_vo=128 << 20, of_one=80 << 20)
-#: Requests with a sandbox in their form, which take several times its size in memory.
+FORMS: Final = Bounds(what="large requests", of_all=256 << 20, of_one=80 << 20, is_halved=True)
+#: Requests with a sandbox in their form, which take several times its size in memory from its end on.
 SANDBOXES: Final = Bounds(of_all=8, of_vo=6, of_one=4)
 #: Calls in threads, of four times as many: one DN at many addresses, or many DNs, must not take them all.
 CALLS: Final = Bounds(of_vo=10)
@@ -39,9 +39,10 @@ class DoorGuard:
             async with AsyncExitStack() as places:
                 # Before the body is read: bodies of waiting requests would fill the memory.
                 await places.enter_async_context(parts.work.place(vo, subject))
+                await request.read(most, count)
+                # After that: slow senders must not take the places of others.
                 if has_sandbox:
                     await places.enter_async_context(self._sandboxes.place(vo, name))
-                await request.read(most, count)
                 await places.enter_async_context(self._calls.place(vo, name))
                 access.require_room(request.scope, parts)
                 yield places.aclose

@@ -118,6 +118,9 @@ class Bounds:
     of_all: float = math.inf
     of_vo: float = math.inf
     of_one: float = math.inf
+    #: Whether a VO has no more than it leaves free: half of what others have left. Clients decide how long
+    #: such things last, so a few VOs together would have all of fixed shares.
+    is_halved: bool = False
     waiting: int = 1_000  #: requests of a subject that wait for places, beyond which they are refused
 
 
@@ -131,11 +134,11 @@ EXPENSIVE_TURNS: Final = Bounds(of_all=3, of_vo=2)
 #: Requests that wait for an issuer, which is their subject.
 SIGN_INS: Final = Bounds(of_one=4, waiting=100)
 #: Answers until they are sent.
-ANSWERS: Final = Bounds(what="unread answers", of_all=256 << 20, of_vo=128 << 20, of_one=32 << 20)
+ANSWERS: Final = Bounds(what="unread answers", of_all=256 << 20, of_one=32 << 20, is_halved=True)
 #: Uploads of one kind, sandboxes or outputs, of each caller; and of all, where the subject of an output is
 #: its site.
 UPLOADS_OF_CALLER: Final = Bounds(of_one=4, waiting=100)
-UPLOADS: Final = Bounds(of_all=64, of_vo=32, of_one=16)
+UPLOADS: Final = Bounds(of_all=64, of_one=16, is_halved=True)
 
 #: What counts together: a subject, whatever its VO; a VO; or all.
 _Holder = tuple[str, str]
@@ -157,20 +160,19 @@ class Limiter:
     """
 
     def __init__(self, bounds: Bounds) -> None:
-        self._what, self._most_waiting = bounds.what, bounds.waiting
-        self._most = (bounds.of_one, bounds.of_vo, bounds.of_all)
+        self._bounds = bounds
         self.under_way: Counter[_Holder] = Counter()
-        #: By VO and subject; those first whose turn comes next.
-        self._waiting: dict[str, dict[str, deque[asyncio.Future[None]]]] = {}
+        #: Requests that wait, of a VO and subject.
+        self._turns: dict[tuple[str, str], deque[asyncio.Future[None]]] = {}
+        #: Of these, by VO, the subjects that may have more; those first whose turn comes next.
+        self._ready: _Index = {}
+        #: The VOs of each of the other subjects, which are looked at again when one of its requests ends.
+        self._held_back: _Index = {}
 
     @asynccontextmanager
     async def place(self, vo: str, subject: str) -> AsyncIterator[None]:
         """Hold a place, for which the request may have to wait; `TooManyRequests` if too many wait."""
-        turns = self._waiting.setdefault(vo, {}).setdefault(subject, deque())
-        if len(turns) >= self._most_waiting:
-            raise TooManyRequests(1, self._what)
-        turn = asyncio.get_running_loop().create_future()
-        turns.append(turn)
+        turn = self._queue(vo, subject)
         self._admit()
         try:
             await turn
@@ -180,46 +182,73 @@ class Limiter:
                 self._withdraw(vo, subject, turn)
             else:
                 self._add(vo, subject, -1)
+                for waiting_vo in self._held_back.pop(subject, ()):
+                    _add_name(self._ready, waiting_vo, subject)
                 self._admit()
+
+    def _queue(self, vo: str, subject: str) -> asyncio.Future[None]:
+        """Let a request wait; its future is done when it has a place."""
+        turns = self._turns.get((vo, subject))
+        if turns is None:
+            turns = self._turns[vo, subject] = deque()
+            _add_name(self._ready, vo, subject)
+        if len(turns) >= self._bounds.waiting:
+            raise TooManyRequests(1, self._bounds.what)
+        turn = asyncio.get_running_loop().create_future()
+        turns.append(turn)
+        return turn
 
     def _admit(self) -> None:
         """Give free places to the next requests."""
         while (following := self._find_next()) is not None:
             vo, subject = following
-            subjects = self._waiting.pop(vo)
-            turns = subjects.pop(subject)
-            turn = turns.popleft()
-            if turns:
-                subjects[subject] = turns
-            if subjects:
-                self._waiting[vo] = subjects
+            turn = self._take_turn(vo, subject)
             if not turn.done():  # its request was not given up
                 self._add(vo, subject, 1)
                 turn.set_result(None)
 
+    def _take_turn(self, vo: str, subject: str) -> asyncio.Future[None]:
+        """The first request of a subject, whose next one comes after those of others of its VO."""
+        turns = self._turns[vo, subject]
+        turn = turns.popleft()
+        _discard_name(self._ready, vo, subject)
+        if turns:
+            _add_name(self._ready, vo, subject)
+        else:
+            del self._turns[vo, subject]
+        return turn
+
     def _find_next(self) -> tuple[str, str] | None:
         """The VO that has the fewest places, and its next subject; None: none waits that may have more."""
-        of_one, of_vo, of_all = self._most
-        if self.under_way[_ALL] >= of_all:
+        if self.under_way[_ALL] >= self._bounds.of_all:
             return None
-        for vo in sorted(self._waiting, key=lambda vo: self.under_way["VO", vo]):
-            if self.under_way["VO", vo] >= of_vo:
+        for vo in sorted(self._ready, key=lambda vo: self.under_way["VO", vo]):
+            if self.under_way["VO", vo] >= self._find_most(("VO", vo)):
                 return None
-            for subject in self._waiting[vo]:
-                if self.under_way["subject", subject] < of_one:
+            while (subject := next(iter(self._ready.get(vo, ())), None)) is not None:
+                if self.under_way["subject", subject] < self._bounds.of_one:
                     return vo, subject
+                _discard_name(self._ready, vo, subject)
+                _add_name(self._held_back, subject, vo)
         return None
+
+    def _find_most(self, holder: _Holder) -> float:
+        """How much may be under way of a subject, a VO, or all."""
+        kind, _ = holder
+        if kind == "VO":
+            free = self._bounds.of_all - self.under_way[_ALL]
+            return min(self._bounds.of_vo, free if self._bounds.is_halved else math.inf)
+        return self._bounds.of_one if kind == "subject" else self._bounds.of_all
 
     def _withdraw(self, vo: str, subject: str, turn: asyncio.Future[None]) -> None:
         """Forget a request that was given up while it waited."""
-        subjects = self._waiting.get(vo, {})
-        turns = subjects.get(subject, deque())
+        turns = self._turns.get((vo, subject), deque())
         if turn in turns:
             turns.remove(turn)
             if not turns:
-                del subjects[subject]
-            if not subjects:
-                del self._waiting[vo]
+                del self._turns[vo, subject]
+                _discard_name(self._ready, vo, subject)
+                _discard_name(self._held_back, subject, vo)
 
     def require_room(self, vo: str, subject: str, *, size: int = 1, is_alone: bool = False) -> None:
         """Raise `TooManyRequests` unless so much more of the subject, its VO, and all may be under way.
@@ -228,12 +257,12 @@ class Limiter:
         """
         full = self.find_full(vo, subject, size)
         if full is not None and (full.kind == "subject" or not is_alone):
-            raise TooManyRequests(1, self._what)
+            raise TooManyRequests(1, self._bounds.what)
 
     def find_full(self, vo: str, subject: str, size: int = 1) -> "FullHolder | None":
         """What has no room for so much more: the subject, its VO, or all."""
-        for who, most in zip(_list_holders(vo, subject), self._most, strict=True):
-            if self.under_way[who] + size > most:
+        for who in _list_holders(vo, subject):
+            if self.under_way[who] + size > (most := self._find_most(who)):
                 return FullHolder(kind=who[0], most=most)
         return None
 
@@ -277,6 +306,21 @@ _ALL: Final = ("all", "")
 
 def _list_holders(vo: str, subject: str) -> Sequence[_Holder]:
     return ("subject", subject), ("VO", vo), _ALL
+
+
+#: Names by name, in the order in which they were added.
+_Index = dict[str, dict[str, None]]
+
+
+def _add_name(index: _Index, outer: str, inner: str) -> None:
+    index.setdefault(outer, {})[inner] = None
+
+
+def _discard_name(index: _Index, outer: str, inner: str) -> None:
+    names = index.get(outer, {})
+    names.pop(inner, None)
+    if not names:
+        index.pop(outer, None)
 
 
 class Patience:

@@ -148,6 +148,26 @@ def test_who_falls_silent_within_a_body_is_left_and_who_goes_on_is_not():
     talk(said)
 
 
+@pytest.mark.parametrize(("size", "is_late"), [(1, True), (100_000, False)])
+def test_a_body_has_to_come_at_the_least_rate(size: int, *, is_late: bool):
+    async def said(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
+    ) -> None:
+        writer.write(_POST.replace(b"10", b"%d" % (30 * size)))
+        await heard(connections)
+        connection = await accepted(connections)
+        now = connection._received_at
+        for part in range(1, 26):
+            writer.write(b"a" * size)
+            while connection._read < part * size:
+                await asyncio.sleep(0)
+            connection._received_at = now = now + 8
+            connections.end_silent(now)
+        assert connection.transport.is_closing() is is_late
+
+    talk(said)
+
+
 def test_a_client_that_waits_to_send_its_body_is_told_to_go_on():
     async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
         writer.write(_POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))

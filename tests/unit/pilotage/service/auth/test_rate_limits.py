@@ -1,7 +1,10 @@
 import asyncio
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cs_config.options import bounds
 from pilotage.service.auth import rate_limits
@@ -15,6 +18,11 @@ from pilotage.service.auth.rate_limits import (
 from pilotage.service.http_errors import TooManyRequests
 
 RATE = RequestRate(per_second=2, burst=4)
+
+
+def any_waits(limiter: Limiter) -> bool:
+    """Whether a limiter keeps anything of requests that wait."""
+    return bool(limiter._turns or limiter._ready or limiter._held_back)
 
 
 def test_a_burst_passes_and_the_next_request_waits():
@@ -114,7 +122,7 @@ def test_few_requests_of_a_subject_work_at_a_time_some_wait_and_more_are_refused
     assert max(most) == 2
     assert refused == ["ada", "ada"]
     assert not limiter.under_way
-    assert not limiter._waiting
+    assert not any_waits(limiter)
 
 
 def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some() -> None:
@@ -146,7 +154,7 @@ def test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some()
 
     asyncio.run(go())
     assert len(order) == 7
-    assert not places._waiting
+    assert not any_waits(places)
     assert not places.under_way
 
 
@@ -180,8 +188,98 @@ def test_a_subject_has_only_some_places_of_all_vos_together() -> None:
 
     asyncio.run(go())
     assert len(order) == 8
-    assert not places._waiting
+    assert not any_waits(places)
     assert not places.under_way
+
+
+def test_a_place_costs_as_much_with_a_thousand_callers_that_have_all_of_theirs() -> None:
+    looked_at: list[str] = []
+
+    class Watched(Counter[tuple[str, str]]):
+        def __getitem__(self, holder: tuple[str, str]) -> int:
+            looked_at.append(holder[1])
+            return super().__getitem__(holder)
+
+    async def go() -> None:
+        limiter, end = Limiter(Bounds(of_one=1)), asyncio.Event()
+
+        async def work(name: str) -> None:
+            async with limiter.place("a", name):
+                await end.wait()
+
+        tasks = [asyncio.create_task(work(f"ada {number}")) for number in range(1_000) for _ in range(2)]
+        while len(limiter._held_back) < 1_000:
+            await asyncio.sleep(0)
+        limiter.under_way = Watched(limiter.under_way)
+        async with limiter.place("a", "bob"):
+            pass
+        assert 0 < len(looked_at) < 50
+        tasks[1].cancel()  # while it is held back
+        end.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not any_waits(limiter)
+
+    asyncio.run(go())
+
+
+def test_however_many_vos_hold_what_they_may_there_is_room_for_the_next() -> None:
+    limiter = Limiter(Bounds(of_all=64, is_halved=True))
+    holds = list[int]()
+    with ExitStack() as held:
+        for vo in range(6):
+            holds.append(0)
+            while limiter.find_full(f"vo {vo}", "ada") is None:
+                held.enter_context(limiter.keep(f"vo {vo}", "ada", 1))
+                holds[vo] += 1
+    assert holds == [32, 16, 8, 4, 2, 1]
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.booleans()), min_size=1, max_size=60
+    ),
+    is_halved=st.booleans(),
+)
+def test_no_place_is_free_that_a_waiting_request_may_have(
+    steps: list[tuple[str, str, bool]], *, is_halved: bool
+) -> None:
+    bounds = Bounds(of_all=6, of_vo=4, of_one=2, is_halved=is_halved)
+
+    async def go() -> None:
+        limiter, tasks = Limiter(bounds), dict[asyncio.Task[None], tuple[str, str]]()
+        at_work: dict[asyncio.Task[None], asyncio.Event] = {}
+
+        async def work(vo: str, subject: str) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            async with limiter.place(vo, subject):
+                at_work[task] = asyncio.Event()
+                await at_work[task].wait()
+                del at_work[task]
+
+        for vo, subject, ends in steps:
+            if ends and tasks:
+                task = next(iter(tasks))
+                del tasks[task]
+                if task in at_work:
+                    at_work[task].set()
+                else:
+                    task.cancel()
+            else:
+                tasks[asyncio.create_task(work(vo, subject))] = vo, subject
+            for _ in range(4):
+                await asyncio.sleep(0)
+            assert limiter.under_way["all", ""] == len(at_work) <= 6
+            for task, (its_vo, its_subject) in tasks.items():
+                assert task in at_work or limiter.find_full(its_vo, its_subject) is not None
+        while tasks:
+            task, _ = tasks.popitem()
+            task.cancel()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert not any_waits(limiter)
+
+    asyncio.run(go())
 
 
 def test_bodies_are_held_up_to_a_number_of_bytes_of_one_of_a_vo_and_of_all() -> None:
