@@ -339,7 +339,7 @@ def write_metrics() -> str:
     empty = StateMetrics(
         living={},
         ended={},
-        unmatchable={},
+        stuck_pools={},
         unmatched={},
         cycles={},
         broken={},

@@ -28,7 +28,7 @@ class StateMetrics(Collector):
 
     living: Numbers  #: jobs that have not ended
     ended: Numbers  #: jobs that ever ended, by final status
-    unmatchable: Mapping[str, int]  #: pools without an eligible queue, by VO
+    stuck_pools: Mapping[str, int]  #: by VO; see `unmatchable.list_stuck_pools`
     unmatched: Mapping[tuple[str, ...], int]  #: jobs that ever failed so, by VO and reason
     cycles: Mapping[str, float]  #: time of the last cycle by agent, in seconds since 1970
     broken: Mapping[str, Sequence[str]]  #: VOs whose work failed in the last cycle, by agent
@@ -55,9 +55,9 @@ class StateMetrics(Collector):
         yield ended
         yield _build_gauge(
             "pilotage_pools_without_queues",
-            "SubmitPools for which no queue is eligible.",
+            "SubmitPools in which jobs wait and for which no queue is eligible.",
             ("vo",),
-            {(vo,): pools for vo, pools in self.unmatchable.items()},
+            {(vo,): pools for vo, pools in self.stuck_pools.items()},
         )
         yield _build_counter(
             "pilotage_jobs_unmatched",

@@ -1,4 +1,4 @@
-"""Waiting jobs without an eligible queue, the pools that cause this, and the minor status that states it."""
+"""Waiting jobs without an eligible queue, their pools, and the minor status that states it."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -36,7 +36,18 @@ RESOLVED = select(pool_mappings.c.pool_id, _HAS_QUEUE.is_not(None).label("has_qu
     sql.is_listed(pool_mappings.c.pool_id)
 )
 
-WITHOUT_QUEUE = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None))
+#: LIMIT, not EXISTS: a pool without a queue is rare, so it must not become a join with all jobs that wait.
+_HAS_WAITING_JOB = (
+    select(jobs.c.job_id)
+    .where(jobs.c.submit_pool == pool_mappings.c.pool_id, jobs.c.status == JobStatus.WAITING.value)
+    .limit(1)
+    .correlate(pool_mappings)
+    .scalar_subquery()
+)
+STUCK_POOLS = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None), _HAS_WAITING_JOB.is_not(None))
+STUCK_POOLS_BY_VO = STUCK_POOLS.with_only_columns(pool_mappings.c.vo, func.count()).group_by(
+    pool_mappings.c.vo
+)
 _SOME = (
     select(jobs.c.job_id)
     .where(sql.is_listed(jobs.c.submit_pool), jobs.c.status == JobStatus.WAITING.value)
@@ -63,7 +74,6 @@ _OF_POOL = exists().where(
     jobs.c.submit_pool == submit_pools.c.pool_id, jobs.c.status == JobStatus.WAITING.value
 )
 _POOLS = select(submit_pools.c.pool_id).where(sql.is_listed(submit_pools.c.pool_id))
-POOLS_WITH_JOBS = _POOLS.where(_OF_POOL)
 POOLS_WITH_STATUS = {saying: _POOLS.where(_OF_POOL.where(has)) for saying, has in _HAS_MINOR.items()}
 JOBS_WITH_STATUS = {saying: _IN_POOL.where(has) for saying, has in _HAS_MINOR.items()}
 _STUCK = (
@@ -78,10 +88,15 @@ def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, 
     return {row.pool_id: bool(row.has_queue) for row in sql.read_batches(conn, RESOLVED, pool_ids)}
 
 
-def list_pools_without_queue(conn: Connection, vos: Collection[str] | None) -> list[str]:
-    """Resolved pools of some VOs (None: all) without an eligible queue."""
+def list_stuck_pools(conn: Connection, vos: Collection[str] | None) -> list[str]:
+    """Resolved pools of some VOs (None: all) in which jobs wait and for which no queue is eligible."""
     named = ownership.match_values({pool_mappings.c.vo: vos})
-    return list(conn.execute(WITHOUT_QUEUE.where(*named)).scalars())
+    return list(conn.execute(STUCK_POOLS.where(*named)).scalars())
+
+
+def count_stuck_pools(conn: Connection) -> Mapping[str, int]:
+    """The number of these pools, by VO; VOs that have none are left out."""
+    return {vo: count for vo, count in conn.execute(STUCK_POOLS_BY_VO)}  # noqa: C416  (rows are no pairs for mypy)
 
 
 def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int) -> int:
@@ -92,11 +107,6 @@ def count_waiting_jobs(conn: Connection, pool_ids: Collection[str], *, most: int
         if found >= most:
             return most
     return found
-
-
-def find_pools_with_jobs(conn: Connection, pool_ids: Collection[str]) -> frozenset[str]:
-    """The pools among these that have a waiting job."""
-    return frozenset(row.pool_id for row in sql.read_batches(conn, POOLS_WITH_JOBS, pool_ids))
 
 
 def find_pools_with_status(
@@ -138,13 +148,3 @@ def mark_stuck(conn: Connection, job_ids: Collection[int], *, source: str, now: 
     """
     stuck = [row.job_id for row in sql.read_batches(conn, _STUCK, job_ids)]
     set_minor_status(conn, stuck, NO_ELIGIBLE_QUEUE, source=source, now=now)
-
-
-WITHOUT_QUEUE_BY_VO = WITHOUT_QUEUE.with_only_columns(pool_mappings.c.vo, func.count()).group_by(
-    pool_mappings.c.vo
-)
-
-
-def count_pools_without_queue(conn: Connection) -> Mapping[str, int]:
-    """Number of pools without an eligible queue, by VO."""
-    return {vo: count for vo, count in conn.execute(WITHOUT_QUEUE_BY_VO)}  # noqa: C416  (rows are no pairs for mypy)

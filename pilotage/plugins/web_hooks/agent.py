@@ -148,10 +148,8 @@ def _look_at_vo(
 
 
 def _pools_without_queue(conn: Connection, _config: Configuration, vo: str, _now: datetime) -> dict[str, str]:
-    pools = unmatchable.list_pools_without_queue(conn, {vo})
-    return dict.fromkeys(
-        unmatchable.find_pools_with_jobs(conn, pools), "no queue is eligible for jobs that wait"
-    )
+    pools = unmatchable.list_stuck_pools(conn, {vo})
+    return dict.fromkeys(pools, "no queue is eligible for jobs that wait")
 
 
 def _closed_throttles(conn: Connection, config: Configuration, vo: str, now: datetime) -> dict[str, str]:

@@ -214,8 +214,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
     config = parts.live.current
     sites = visibility.concerned_sites(caller, config)
     with database.reading(parts.engine) as conn:
-        without_queue = unmatchable.list_pools_without_queue(conn, caller.visible_vos)
-        stuck = sorted(unmatchable.find_pools_with_jobs(conn, without_queue))
+        stuck = unmatchable.list_stuck_pools(conn, caller.visible_vos)
         jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
         banned = set(scopes.read_bans(conn, sites, now=now))
         latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None

@@ -19,8 +19,7 @@ from pilotage.service.services import Services
 from requirements.values import fold
 from taskqueue.accounting import depths, time_series
 from taskqueue.db import agent_leases, database
-from taskqueue.jobs import unmatchable as jobs_unmatchable
-from taskqueue.jobs import waiting_ttl
+from taskqueue.jobs import unmatchable, waiting_ttl
 from taskqueue.pilots import nodes, search
 from taskqueue.pilots.search import PilotFilter
 from taskqueue.sites import processes, rule_counters, scopes
@@ -120,7 +119,7 @@ def metrics(parts: PartsOf) -> Response:
         state = StateMetrics(
             living=time_series.count_current(conn),
             ended=time_series.count_ended(conn),
-            unmatchable=jobs_unmatchable.count_pools_without_queue(conn),
+            stuck_pools=unmatchable.count_stuck_pools(conn),
             unmatched=waiting_ttl.count_unmatched(conn),
             broken=agent_leases.list_broken(conn),
             mended=rule_counters.count_mended(conn),

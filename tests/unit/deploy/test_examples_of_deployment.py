@@ -98,7 +98,7 @@ def _metrics() -> Iterator[str]:
     state = StateMetrics(
         living={},
         ended={},
-        unmatchable={},
+        stuck_pools={},
         unmatched={},
         mended=0,
         place_lookups={},

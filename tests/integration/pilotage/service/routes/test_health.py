@@ -99,8 +99,8 @@ def test_a_dead_claimer_fails_readyz(service: Service):
 
 def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     user = service.user()
-    job = {"Executable": "x", "Requirements": {"Memory": 10**6}}
-    answer = user.post("/api/v1/jobs", json={"jobs": [job, {"Executable": "x"}, {"Executable": "x"}]})
+    stuck, ended = ({"Executable": "x", "Requirements": {"Memory": memory}} for memory in (10**6, 2 * 10**6))
+    answer = user.post("/api/v1/jobs", json={"jobs": [stuck, {"Executable": "x"}, ended]})
     user.post(f"/api/v1/jobs/{answer.json()['job_ids'][-1]}/kill").raise_for_status()
     user.get("/api/v1/jobs/77")
     assert user.request("LOCK", "/api/v1/jobs").status_code == 405
