@@ -47,6 +47,14 @@ def test_every_page_of_the_navigation_is_described() -> None:
     assert [title for title in titles if title.lower() not in described] == []
 
 
+def test_documents_name_metrics_that_there_are() -> None:
+    there_are = set(re.findall(r"`(pilotage_\w+)`", generate.write_metrics()))
+    pages = OPERATOR.parent.rglob("*.md")
+    named = {name: page.name for page in pages for name in re.findall(r"`(pilotage_\w+)`", page.read_text())}
+    assert len(named) > 10
+    assert {name: page for name, page in named.items() if name not in there_are} == {}
+
+
 def test_every_benchmark_has_a_section() -> None:
     text = (OPERATOR.parent / "developer" / "benchmarks.md").read_text()
     assert re.findall(r"<!-- bench: (\w+) -->", text)[:2] == ["machine", "targets"]
