@@ -33,8 +33,7 @@ from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
-from taskqueue.leases import batched_claim
-from taskqueue.leases import opening as leases
+from taskqueue.leases import batched_claim, opening
 from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -243,7 +242,7 @@ class AsyncClaimer:
         await lane.server.connect()
         tried: list[_Ticket] = []
         claims: list[BatchClaim] = []
-        for ticket, lease in zip(batch, leases.generate_leases(len(batch)), strict=True):
+        for ticket, lease in zip(batch, opening.generate_leases(len(batch)), strict=True):
             if ticket.future.done():
                 continue
             # Nothing is claimed for a client that has gone; the claim thread does not, either.

@@ -21,8 +21,7 @@ from requirements.errors import PilotageError
 from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.db.sql import split_growing
-from taskqueue.leases import assignment, attempts, candidate_jobs
-from taskqueue.leases import opening as leases_claim
+from taskqueue.leases import assignment, attempts, candidate_jobs, opening
 from taskqueue.leases.assignment import TakenRow
 from taskqueue.leases.attempts import RequestKey
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow
@@ -183,7 +182,7 @@ def claim_all(
     new = attempts.reserve_keys(conn, keys.values(), now=now) if keys else frozenset()
     repeated = [requests[number].request for number, key in keys.items() if key not in new]
     held = read_earlier_answers(conn, repeated, lock=True) if repeated else {}
-    rooms = leases_claim.read_rooms(conn, [each.holder for each in requests], now=now)
+    rooms = opening.read_rooms(conn, [each.holder for each in requests], now=now)
     claims = [_begin(policies, prepared, room) for prepared, room in zip(requests, rooms, strict=True)]
     new_claims = [each for number, each in enumerate(claims) if keys.get(number) not in held]
     # The most restricted requests first.
@@ -225,7 +224,7 @@ def read_earlier_answers(
     keys = [key for request in requests if (key := request.key) is not None]
     found: dict[RequestKey | None, tuple[ClaimedJob, ...]] = {}
     for key, job_ids in attempts.read_answers(conn, keys, lock=lock).items():
-        if held := leases_claim.list_held(conn, job_ids, subject=key[0]):
+        if held := opening.list_held(conn, job_ids, subject=key[0]):
             found[key] = tuple(held)
     return found
 
@@ -320,7 +319,7 @@ def _choices(conn: Connection, claim: _Claim, task_queue: TaskQueue) -> Iterator
 
 def _hand_over(conn: Connection, claims: Sequence[_Claim], now: datetime) -> dict[int, ClaimResult]:
     given = [each for claim in claims for each in claim.claimed_jobs()]
-    claimed = iter(leases_claim.open_attempts(conn, given, now=now))
+    claimed = iter(opening.open_attempts(conn, given, now=now))
     results: dict[int, ClaimResult] = {}
     for number, claim in enumerate(claims):
         refused = claim.refused

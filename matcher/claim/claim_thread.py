@@ -1,5 +1,7 @@
 """The process's single claim thread; it serves all pending requests in one transaction.
 
+On SQLite it serves all requests for work; on PostgreSQL those that `async_claimer` leaves to it.
+
 Requests wait on a future. The thread takes all that are queued, drops those past their deadline or
 cancelled, and claims for the rest, without a timer that would delay them. An undeliverable job is released
 at once. If a batch fails, its requests are served one by one, so that only the faulty one fails.

@@ -70,7 +70,7 @@ class ServiceApplication(FastAPI):
             return self.openapi_schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by the framework; 503 if the service ends before."""
+        """Answer a hot route in front of the framework, all others by it; 503 if the service ends before."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return

@@ -78,7 +78,7 @@ class Services:
     engine: Engine
     live: LiveConfiguration
     matcher: Matcher
-    claimer: ClaimWorker
+    claimer: ClaimWorker  #: the claim thread, for requests that `claims` leaves to it
     blobs: BlobStore
     tokens: Tokens
     notify_optimizers: Callable[[Sequence[int]], None]  #: of new jobs, after the commit
@@ -103,7 +103,7 @@ class Services:
     versions: Cache[str, frozenset[str]] = field(default_factory=lambda: Cache(1000))
     storage: StorageState = field(default_factory=StorageState)
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
-    claims: AsyncClaimer = field(init=False)
+    claims: AsyncClaimer = field(init=False)  #: in the event loop; it has each request first
     places: PilotPlaces = field(init=False)
     wait_causes: WaitCauseRecorder = field(init=False)
     hardware: HardwareRecorder = field(init=False)

@@ -1,4 +1,6 @@
-"""Assignment: delete waiting rows and mark their jobs Matched, so that no one else gets them.
+"""Assignment step by step: delete waiting rows and mark their jobs Matched, so that no one else gets them.
+
+`opening` opens their attempts; `batched_claim.sql` does both in one statement, for most requests.
 
 The transaction that deletes a job's waiting row owns the job. All conditions are stated again here, on the
 tables: the job still waits, and a queue of the requesting location is eligible for its pool. So a stale

@@ -1,4 +1,7 @@
-"""Claim: open an attempt with a lease for each assigned job, and log it, in the same transaction."""
+"""Opening of attempts: one with a lease for each assigned job, logged, in the transaction of its assignment.
+
+`batched_claim.sql` does both in its one statement.
+"""
 
 import json
 import secrets
