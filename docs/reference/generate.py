@@ -342,6 +342,7 @@ def write_metrics() -> str:
         stuck_pools={},
         unmatched={},
         cycles={},
+        overdue={},
         broken={},
         mended=0,
         place_lookups={},

@@ -31,6 +31,7 @@ class StateMetrics(Collector):
     stuck_pools: Mapping[str, int]  #: by VO; see `unmatchable.list_stuck_pools`
     unmatched: Mapping[tuple[str, ...], int]  #: jobs that ever failed so, by VO and reason
     cycles: Mapping[str, float]  #: time of the last cycle by agent, in seconds since 1970
+    overdue: Mapping[str, bool]  #: see `leader.list_overdue`, by agent that an installation must run
     broken: Mapping[str, Sequence[str]]  #: VOs whose work failed in the last cycle, by agent
     mended: int  #: counters of limits that had to be set right
     place_lookups: Mapping[str, int]  #: see `Matcher.place_lookups`
@@ -76,6 +77,12 @@ class StateMetrics(Collector):
             "When an agent last did its work.",
             ("agent",),
             {(agent,): when for agent, when in self.cycles.items()},
+        )
+        yield _build_gauge(
+            "pilotage_agent_overdue",
+            "Whether no process seems to run an agent that every installation needs.",
+            ("agent",),
+            {(agent,): is_overdue for agent, is_overdue in self.overdue.items()},
         )
         yield _build_gauge(
             "pilotage_agent_failed_vos",

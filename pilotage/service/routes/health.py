@@ -10,6 +10,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from agents import leader
+from pilotage import extensions
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
@@ -116,11 +118,14 @@ def metrics(parts: PartsOf) -> Response:
     places = frozenset(map(fold, visibility.list_scopes(parts.live.current)))
     with database.reading(parts.engine) as conn:
         cycles = agent_leases.list_last_cycles(conn)
+        expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
+        overdue = leader.list_overdue(cycles, expected, now=parts.clock())
         state = StateMetrics(
             living=time_series.count_current(conn),
             ended=time_series.count_ended(conn),
             stuck_pools=unmatchable.count_stuck_pools(conn),
             unmatched=waiting_ttl.count_unmatched(conn),
+            overdue={agent: agent in overdue for agent in expected},
             broken=agent_leases.list_broken(conn),
             mended=rule_counters.count_mended(conn),
             place_lookups=parts.matcher.place_lookups,

@@ -105,6 +105,7 @@ def _metrics() -> Iterator[str]:
         runnable={},
         pilots={},
         cycles={},
+        overdue={},
         broken={},
         processes=(),
         advertised={},

@@ -125,6 +125,19 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
     assert user.get("/metrics").status_code == 403
 
 
+def test_metrics_tell_which_agents_nobody_runs(service: Service):
+    accounting.cycle(service.engine, now=utc_now(), holder="test")
+    with leader.lead(service.engine, "pools", holder="test", now=utc_now() - timedelta(hours=1)) as late:
+        assert late is not None
+    with leader.lead(service.engine, "traces", holder="test", now=utc_now() - timedelta(hours=1)) as optional:
+        assert optional is not None
+    text = service.as_role("monitor").get("/metrics").text
+    assert 'pilotage_agent_overdue{agent="accounting"} 0.0' in text
+    assert 'pilotage_agent_overdue{agent="pools"} 1.0' in text
+    assert 'pilotage_agent_overdue{agent="lost-jobs"} 1.0' in text  # it never ran
+    assert 'pilotage_agent_overdue{agent="traces"}' not in text
+
+
 def test_a_place_that_the_configuration_has_no_more_is_not_expected_to_advertise(service: Service):
     with database.writing(service.engine) as conn:
         for place in ("LCG.A.org", "LCG.Gone.org"):
