@@ -8,10 +8,11 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
+from pathlib import PurePosixPath
 
 from cs_config.options import bounds, keywords
 from cs_config.options.keywords import UnfitValueError
@@ -74,6 +75,8 @@ class PlannedRequest:
     parts: list[tuple[int, int]]  #: indices of pieces, and how often each is sent
     is_text: bool  #: the pieces are texts
     files: tuple[str, ...]  #: local files of the input sandbox, as stated
+    executables: tuple[str, ...]  #: that no input sandbox has, as stated: sent if they lie beside
+    mentioned: tuple[str, ...]  #: words of arguments that may be names of files
     place: int  #: of the source that states them
     vo: str | None  #: that the sandbox is stored for; None: the VO of the token
     jobs: int
@@ -86,6 +89,7 @@ class SubmissionPlan:
     descriptions: int
     pieces: list[Piece]
     requests: list[PlannedRequest]
+    warnings: list[str]  #: of placeholders without values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +102,15 @@ class Draft:
     split: SplitDescription  #: the same, as template and parameters
     place: int = 0
     files: tuple[str, ...] = ()  #: names of its local files, as stated
+    executables: tuple[str, ...] = ()  #: that its input sandbox does not have
+    mentioned: tuple[str, ...] = ()  #: words of its arguments
     vo: str | None = None  #: named in the description
     jobs: int = 1  #: 1, or the members of a parametric job
 
     @property
     def sandbox(self) -> tuple[object, ...]:
-        """Files, place and VO of the input sandbox."""
-        return (self.files, self.place, self.vo) if self.files else ()
+        """Files, place and VO of the input sandbox, to which programs of its place may be added."""
+        return (self.files, self.place, self.vo) if self.files or self.executables else ()
 
     def as_piece(self) -> Piece:
         """The description as it is sent."""
@@ -143,8 +149,10 @@ def plan_submission(
                 parts=[(pieces[id(run.draft)][0], run.copies) for run in runs],
                 is_text=first.text is not None,
                 files=first.files,
+                executables=tuple(dict.fromkeys(each for run in runs for each in run.draft.executables)),
+                mentioned=take_first(each for run in runs for each in run.draft.mentioned),
                 place=first.place,
-                vo=first.vo if first.files else None,
+                vo=first.vo if first.sandbox else None,
                 jobs=sum(run.jobs for run in runs),
             )
         )
@@ -152,6 +160,7 @@ def plan_submission(
         descriptions=len(drafts),
         pieces=[draft.as_piece() for _, draft in pieces.values()],
         requests=requests,
+        warnings=list(take_first(each for draft in drafts for each in _warn_of_placeholders(draft))),
     )
 
 
@@ -193,7 +202,7 @@ def _require_few(drafts: Sequence[Draft], count: int) -> None:
 
 def _measure_names(draft: Draft) -> Volume:
     """The volume of the names of files, which are filled in for each member."""
-    names = list(_values_of("input_sandbox", draft.split.template))
+    names = [each for kind in _FILES for each in _values_of(kind, draft.split.template)]
     parameters = {each.keyword: each.value for each in draft.split.parameters}
     if not names or not parameters:
         return Volume()
@@ -243,7 +252,14 @@ def complete_draft(draft: Draft) -> Draft:
     split = draft.split
     members = parametric.expand_parameters(split, most=_MOST_MEMBERS) if split.parameters else [{}]
     vo = next((str(value) for value in _values_of("vo", draft.content)), None)
-    return replace(draft, files=tuple(_name_files(split, members)), vo=vo, jobs=len(members))
+    return replace(
+        draft,
+        files=tuple(name for name in _list_names("input_sandbox", split, members) if not _is_elsewhere(name)),
+        executables=tuple(_name_executables(split, members)),
+        mentioned=_name_mentioned(split, members),
+        vo=vo,
+        jobs=len(members),
+    )
 
 
 def _changed(draft: Draft, content: Mapping[str, object]) -> Draft:
@@ -374,20 +390,72 @@ def _plain(value: object) -> object:
     return value
 
 
-#: Names of files that the service or the grid has.
+#: Keywords whose values name local files.
+_FILES = ("input_sandbox", "executable")
+#: Names of files that the service or the grid has; of these, archives of unknown files.
 _ELSEWHERE = re.compile(r"(?:lfn|sb|sha256):|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_ARCHIVE = re.compile(r"(?:sb|sha256):", re.IGNORECASE)
+#: Words of arguments, and warnings, that a plan has at most; members whose arguments are read.
+_MOST_WORDS = 100
 
 
-def _name_files(split: SplitDescription, members: Sequence[parametric.MemberValues]) -> Iterator[str]:
-    """Names of the local files of all members, each once."""
+def _is_elsewhere(name: str) -> bool:
+    return _ELSEWHERE.match(name) is not None
+
+
+def take_first(found: Iterable[str]) -> tuple[str, ...]:
+    """The first different texts, as many as a plan has."""
+    return tuple(islice(dict.fromkeys(found), _MOST_WORDS))
+
+
+def _list_names(
+    keyword: str, split: SplitDescription, members: Sequence[parametric.MemberValues]
+) -> Iterator[str]:
+    """The texts that a keyword has in all members, each once."""
     found: dict[str, None] = {}
-    for value in _values_of("input_sandbox", split.template):
+    for value in _values_of(keyword, split.template):
         is_filled = bool(split.parameters) and placeholders.find_places(value).characters > 0
         for own in members if is_filled else members[:1]:
             stated = placeholders.fill_value(value, own) if is_filled else value
             with suppress(UnfitValueError):  # which the service reports
                 found.update(dict.fromkeys(keywords.texts(stated)))
-    return (name for name in found if not _ELSEWHERE.match(name))
+    return iter(found)
+
+
+def _name_executables(split: SplitDescription, members: Sequence[parametric.MemberValues]) -> Iterator[str]:
+    """Executables that the input sandbox of the description does not have, as far as it tells."""
+    sandbox = list(_list_names("input_sandbox", split, members))
+    if any(map(_ARCHIVE.match, sandbox)):
+        return
+    sent = {PurePosixPath(name).name for name in sandbox}
+    for name in _list_names("executable", split, members):
+        path = PurePosixPath(name)
+        if path == PurePosixPath(path.name) and path.name not in sent:
+            yield name
+
+
+def _name_mentioned(split: SplitDescription, members: Sequence[parametric.MemberValues]) -> tuple[str, ...]:
+    """The first words of arguments that may be names of files."""
+    texts = _list_names("arguments", split, members[:_MOST_WORDS])
+    return take_first(word.strip("\"'") for text in texts for word in text[:_MOST_TEXT].split())
+
+
+#: Characters of arguments that are read for names of files.
+_MOST_TEXT = 10_000
+#: Also without parameters usual in arguments, such as `date +%s`.
+_SHORT = frozenset({"s", "n"})
+
+
+def _warn_of_placeholders(draft: Draft) -> Iterator[str]:
+    """Warnings of placeholders without values, which jobs get as they are."""
+    given = {each.name for each in draft.split.parameters} | _SHORT
+    for keyword, value in draft.split.template.items():
+        for name in placeholders.find_places(value).uses:
+            if name not in given:
+                yield (
+                    f"{keyword}: %({name})s has no value, so jobs get it as it is; values come by "
+                    f"--param {name}=…, parameters= in Python, or Parameters.{name} in the description"
+                )
 
 
 def _values_of(attribute: str, content: Mapping[str, object]) -> Iterator[object]:

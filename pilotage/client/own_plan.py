@@ -21,6 +21,7 @@ _VALUE = r"""(?imx)
 """
 _PATTERNS = {
     "files": re.compile(_VALUE.format(names="InputSandbox|Input_Sandbox")),
+    "executables": re.compile(_VALUE.format(names="Executable")),
     "vo": re.compile(_VALUE.format(names="VO|VirtualOrganization|Virtual_Organization")),
 }
 _ITEM = re.compile(r"""["'] ([^"']*) ["']  |  ([^\s,\[\]{}"']+)""", re.VERBOSE)
@@ -74,16 +75,18 @@ def _portions(count: int) -> Iterator[int]:
 
 
 def _read_simply(source: Json) -> Json:
-    """The local files and the VO of a description."""
+    """The local files, the program and the VO of a description."""
     text = _COMMENT.sub(r"\1", _unfold(source["jdl"])) if "jdl" in source else _as_text(source["job"])
-    files, vos = (_items(pattern, text) for pattern in _PATTERNS.values())
+    files, executables, vos = (_items(pattern, text) for pattern in _PATTERNS.values())
     if any("%" in name for name in files):
         raise WrongUsage(
             f"{source['name']}: InputSandbox with placeholders needs a service that plans submissions, "
             "or the whole program"
         )
     local = [name for name in files if not _ELSEWHERE.match(name)]
-    return {"files": local, "vo": next(iter(vos), None), "is_text": "jdl" in source}
+    unsent = [] if len(local) < len(files) else [each for each in executables if each not in files]
+    is_text = "jdl" in source
+    return {"files": local, "executables": unsent, "vo": next(iter(vos), None), "is_text": is_text}
 
 
 def _unfold(text: str) -> str:

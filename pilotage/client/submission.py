@@ -1,12 +1,13 @@
 """Submission of jobs: the service plans requests, and names their files, which are packed and sent."""
 
 import json
+import shutil
 import tarfile
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -55,6 +56,7 @@ class PlannedJobs:
     files: tuple[Path, ...]  #: of the input sandbox
     vo: str | None  #: whose sandbox it is; None: that of the token
     jobs: int
+    warnings: tuple[str, ...] = ()  #: of files that nobody sends, and of the whole plan
 
 
 def plan_requests(
@@ -110,13 +112,48 @@ def _read_plan(batch: Sequence[JobSource], plan: Json) -> Iterator[PlannedJobs]:
         for piece in plan["pieces"]
     ]
     for request in plan["requests"]:
+        directory = directories[request["place"]]
+        executables, mentioned = (request.get(name, ()) for name in ("executables", "mentioned"))
+        beside = [name for name in executables if _is_beside(name, directory)]
+        files = _find_files([*request["files"], *beside], directory)
+        sent = {file.name for file in files}
+        missing = [name for name in executables if name not in beside and _is_missing(name)]
+        left = [name for name in mentioned if _is_beside(name, directory) and Path(name).name not in sent]
         yield PlannedJobs(
             parts=[(contents[piece], copies) for piece, copies in request["parts"]],
             is_text=request["is_text"],
-            files=_find_files(request["files"], directories[request["place"]]),
-            vo=request["vo"],
+            files=files,
+            vo=request["vo"] if files else None,
             jobs=request["jobs"],
+            warnings=(
+                *plan.get("warnings", ()),
+                *(_NOBODY_SENDS.format(name=name) for name in missing),
+                *(_NOT_SENT.format(name=name) for name in left),
+            ),
         )
+
+
+_NOBODY_SENDS = (
+    "Executable {name}: neither in InputSandbox nor beside the description; nodes need it in their PATH"
+)
+_NOT_SENT = "Arguments: {name} lies beside the description, but InputSandbox does not have it"
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file; not, if there can be none of such a name."""
+    with suppress(OSError, ValueError):  # what is too long, or not to be read, is none
+        return path.is_file()
+    return False
+
+
+def _is_beside(name: str, directory: Path) -> bool:
+    """Whether a name without directory is that of a file beside the description."""
+    return Path(name) == Path(Path(name).name) and is_file(directory / name)
+
+
+def _is_missing(name: str) -> bool:
+    """Whether a program is neither stated with its directory nor one that this machine has, too."""
+    return "%" not in name and Path(name) == Path(Path(name).name) and shutil.which(name) is None
 
 
 def _find_files(names: Iterable[str], directory: Path) -> tuple[Path, ...]:
@@ -138,7 +175,12 @@ def send_requests(
 ) -> Iterator[list[int]]:
     """Send the requests, and yield the ids of the jobs of each."""
     digests: dict[tuple[tuple[Path, ...], str | None], str | None] = {((), None): None}
+    warned: set[str] = set()
     for request in requests:
+        for warning in dict.fromkeys(request.warnings):
+            if warning not in warned:
+                warn(warning)
+        warned.update(request.warnings)
         sandbox = request.files, request.vo if request.files else None
         if sandbox not in digests:
             with pack_sandbox(request.files) as archive:

@@ -58,6 +58,10 @@ class PlannedRequestAnswer(BaseModel):
     parts: list[tuple[int, int]] = Field(description="Indices of pieces, and how often each is repeated.")
     is_text: bool = Field(description="The pieces go into `jdls`, otherwise into `jobs`.")
     files: list[str] = Field(description="Local files of the input sandbox, as the description names them.")
+    executables: list[str] = Field(
+        description="Programs that the sandbox lacks: send those that lie beside the description, too."
+    )
+    mentioned: list[str] = Field(description="Words of arguments, which may be names of files.")
     place: int = Field(description="That of the sources.")
     vo: str | None = Field(description="VO to store the input sandbox for; null: the token's.")
     jobs: int
@@ -71,6 +75,7 @@ class PlanAnswer(BaseModel):
     descriptions: int = Field(description="Descriptions in the sources.")
     pieces: list[PieceAnswer]
     requests: list[PlannedRequestAnswer]
+    warnings: list[str] = Field(description="Of placeholders without values.")
 
 
 @router.post("/plan")

@@ -243,3 +243,44 @@ def test_a_service_refuses_plans_that_take_long(
 def test_a_client_plans_what_a_service_would_not() -> None:
     found = make_plan(GivenSource(content="Executable: a\nParameters: 110000\n"), is_bounded=False)
     assert sum(each.jobs for each in found.requests) == 110_000
+
+
+@pytest.mark.parametrize(
+    ("text", "executables"),
+    [
+        ('[ Executable = "fit.sh"; ]', ("fit.sh",)),
+        ('[ Executable = "./fit.sh"; InputSandbox = {"data.txt"}; ]', ("./fit.sh",)),
+        ("Executable: '%s.sh'\nParameters: [a, b]\n", ("a.sh", "b.sh")),
+        ('[ Executable = "fit.sh"; InputSandbox = {"../fit.sh"}; ]', ()),
+        ('[ Executable = "fit.sh"; InputSandbox = {"LFN:/x/fit.sh"}; ]', ()),
+        ('[ Executable = "fit.sh"; InputSandbox = {"sha256:ab"}; ]', ()),
+        ('[ Executable = "/bin/date"; ]', ()),
+        ('[ Executable = "bin/fit.sh"; ]', ()),
+    ],
+)
+def test_a_plan_names_executables_that_the_sandbox_lacks(text: str, executables: tuple[str, ...]) -> None:
+    [request] = make_plan(GivenSource(content=text)).requests
+    assert request.executables == executables
+
+
+def test_jobs_whose_executables_may_lie_in_different_directories_do_not_share_a_request() -> None:
+    sources = [GivenSource(content="Executable: fit.sh\n", place=place) for place in (0, 0, 1)]
+    assert [each.jobs for each in make_plan(*sources).requests] == [2, 1]
+
+
+def test_words_of_arguments_are_named_a_bounded_number() -> None:
+    text = "Executable: python3\nArguments: 'fit.py \"in.txt\" %s'\nParameters: 5000\n"
+    [request] = make_plan(GivenSource(content=text)).requests
+    assert request.mentioned[:3] == ("fit.py", "in.txt", "0")
+    assert len(request.mentioned) == 100
+
+
+def test_a_plan_warns_of_placeholders_without_values() -> None:
+    text = '[ Executable = "fit.sh"; Arguments = "%(mass)s %(seed)s +%s"; Requirements = other.x % (2) > 1; ]'
+    assert [each[:19] for each in make_plan(GivenSource(content=text)).warnings] == [
+        "Arguments: %(mass)s",
+        "Arguments: %(seed)s",
+    ]
+    assert [each[:19] for each in make_plan(GivenSource(content=text), mass=["1"]).warnings] == [
+        "Arguments: %(seed)s"
+    ]

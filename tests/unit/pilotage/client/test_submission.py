@@ -165,3 +165,39 @@ def test_jobs_that_are_submitted_before_an_error_are_named(error: BaseException)
         submission.collect_ids(send(), ids)
     told = [str(broken.value), *getattr(broken.value, "__notes__", ())]
     assert any("2 jobs submitted before: 5-6" in each for each in told)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole program", "client alone"])
+def test_an_executable_beside_the_description_is_sent(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool
+) -> None:
+    if not is_whole:
+        monkeypatch.setitem(sys.modules, "optimizers.submit", None)
+    (directory / "data.txt").write_text("")
+    for text in (
+        'Executable = "run.sh";',
+        'Executable = "./run.sh"; VO = "cms"; InputSandbox = {"data.txt"};',
+    ):
+        (request,) = plan_text(text, directory)
+        assert directory / "run.sh" in request.files
+        assert request.vo == ("cms" if "VO" in text else None)
+        assert not request.warnings
+    (request,) = plan_text('Executable = "sh";', directory)
+    assert (request.files, request.warnings) == ((), ()), "a program of every machine"
+
+
+def test_files_that_nobody_sends_are_warned_of_once(directory: Path) -> None:
+    def answer(*_: object, **__: object) -> list[int]:
+        return [1]
+
+    service: Any = Earlier()
+    service.submit = answer
+    text = '[ Executable = "nosuch.sh"; Arguments = "run.sh --n 3"; ]'
+    sources = [JobSource(content=text, name="", directory=directory)]
+    requests = submission.plan_requests(service, sources, parameters={}, count=2500)
+    warnings: list[str] = []
+    assert len(list(submission.send_requests(service, requests, warn=warnings.append))) == 3
+    assert warnings == [
+        submission._NOBODY_SENDS.format(name="nosuch.sh"),
+        "Arguments: run.sh lies beside the description, but InputSandbox does not have it",
+    ]
