@@ -97,7 +97,7 @@ FIELDS: Final[Sequence[AnyField]] = (
     STATUS := JobField(name="status", type=JobStatus, title="Status", is_of_change=True,
         filters=[Filter(words="One or several statuses, separated by commas.",
             help="Only jobs with one of these statuses.", metavar="S1,S2", has_several=True)]),
-    JobField(name="minor_status", type=str, title="Minor status", is_of_change=True,
+    MINOR_STATUS := JobField(name="minor_status", type=str, title="Minor status", is_of_change=True,
         words="Why it is in this status.",
         filters=[Filter(words="Minor status: the reason for the status.", hint="No eligible queue")]),
     JobField(name="application_status", type=str, title="Application status", is_rare=True,
@@ -157,6 +157,18 @@ FIELDS: Final[Sequence[AnyField]] = (
             metavar="S1,S2", hint="active, error", has_several=True)]),
 )
 # fmt: on
+
+#: Fields of lists with little room, of commands and in notebooks; the last ones give way first.
+BRIEF: Final[Sequence[AnyField]] = (
+    JOB_ID,
+    STATUS,
+    MINOR_STATUS,
+    SITE,
+    SUBMITTED_AT,
+    JOB_NAME,
+    OWNER,
+    VO,
+)
 
 
 def _complete(field: AnyField, filter_: Filter) -> Filter:

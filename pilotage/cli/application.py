@@ -26,7 +26,8 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "Submit, list, inspect, kill, delete and reschedule jobs; fetch their output.",
         {
             "submit": "job_submit:submit",
-            "list": "job_show:list_jobs",
+            "list": "job_list:list_jobs",
+            "top": "job_list:top",
             "show": "job_show:show",
             "log": "job_show:log",
             "explain": "job_show:explain",

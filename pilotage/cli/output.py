@@ -71,7 +71,9 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
     if isinstance(rendered, Table) and shown.width == _UNLIMITED:
         sys.stdout.writelines(_separate_by_tabs(rendered))
     elif rendered != "":
-        _fit_tables(rendered, shown.width)
+        if left_out := fit_tables(rendered, shown.width):
+            names = ", ".join(left_out)
+            sys.stderr.write(f"Left out for the width of the terminal: {names}; --json shows all\n")
         shown.print(harmless(rendered) if isinstance(rendered, str) else rendered)
 
 
@@ -90,24 +92,31 @@ _LONGEST_WHOLE = 16
 _GAP = 3
 
 
-def _fit_tables(rendered: RenderableType, width: int) -> None:
-    """Make tables fit: words stay whole, and columns on the right are left out where there is no room."""
+def fit_tables(rendered: RenderableType, width: int) -> list[str]:
+    """Make tables fit; the headings of the columns that are left out, on the right, where there is no room.
+
+    Words stay whole, and so do numbers and ages.
+    """
     if isinstance(rendered, Group):
-        for each in rendered.renderables:
-            _fit_tables(each, width)
-    if not isinstance(rendered, Table):
-        return
+        return [name for each in rendered.renderables for name in fit_tables(each, width)]
+    return _fit_table(rendered, width) if isinstance(rendered, Table) else []
+
+
+def _fit_table(rendered: Table, width: int) -> list[str]:
     texts = {id(each): [str(each.header), *map(str, each.cells)] for each in rendered.columns}
     whole = {
         key: max(len(line) for text in found for line in (text.splitlines() or [""]))
         for key, found in texts.items()
     }
+    numbers = {id(each) for each in rendered.columns if each.justify == "right"}
     least = {
-        key: min(_LONGEST_WHOLE, max(len(word) for text in found for word in (text.split() or [""])))
+        key: whole[key]
+        if key in numbers
+        else min(_LONGEST_WHOLE, max(len(word) for text in found for word in (text.split() or [""])))
         for key, found in texts.items()
     }
     if sum(whole.values()) + _GAP * len(whole) <= width:
-        return
+        return []
     left_out: list[str] = []
     while len(rendered.columns) > 1 and sum(least.values()) + _GAP * len(least) > width:
         column = rendered.columns.pop()
@@ -120,8 +129,7 @@ def _fit_tables(rendered: RenderableType, width: int) -> None:
         column.width = least[key] + min(
             whole[key] - least[key], (whole[key] - least[key]) * room // max(1, wanted)
         )
-    if left_out:
-        sys.stderr.write(f"Left out for the width of the terminal: {', '.join(left_out)}; --json shows all\n")
+    return left_out
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:

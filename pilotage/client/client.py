@@ -9,7 +9,6 @@ where it does not respond, `PilotageError`, their base, for what is wrong before
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -22,8 +21,9 @@ from pilotage.client import changes, connection, outputs, submission, waiting
 from pilotage.client.answers import ConfigPreview, CountedJobs, EligibilityReport
 from pilotage.client.changes import DELETE, KILL, RESCHEDULE, RESET, RESUBMIT, JobVerb
 from pilotage.client.errors import WrongUsage
+from pilotage.client.outputs import FetchedOutputs
 from pilotage.client.submission import JobSource
-from requirements.job_fields import FILTERS
+from requirements.job_fields import BRIEF, FILTERS
 from requirements.states import FINAL
 
 _P = ParamSpec("_P")
@@ -37,7 +37,6 @@ Description = Path | str | Mapping[str, object]
 _PAGE = 1000
 #: Rows of a table in a notebook.
 _SHOWN = 50
-_JOB_COLUMNS = ("job_id", "status", "minor_status", "site", "vo", "owner", "job_name", "submitted_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +292,32 @@ class Client:
         """
         return outputs.fetch_files(self._service, job_id, Path(directory, str(job_id)), most=most)
 
+    def outputs(
+        self,
+        /,
+        *job_ids: int,
+        directory: Path | str = ".",
+        skip_existing: bool = False,
+        parallel: int = outputs.PARALLEL,
+        most: int = 50 << 30,
+        **filters: str,
+    ) -> FetchedOutputs:
+        """Unpack the outputs of many jobs, by id or by filters, as `output` does, some at a time.
+
+        The result has the `files` of each job, the jobs that were `skipped` since their directory has files,
+        and by job why others were `refused`. Filters, those of `jobs`, are applied once, at the start.
+        """
+        _refuse_both(job_ids, filters)
+        wanted = sorted(waiting.find_ids(self._service, filters)) if filters else job_ids
+        return outputs.fetch_all(
+            self._service,
+            wanted,
+            Path(directory),
+            most=most,
+            skip_existing=skip_existing,
+            parallel=parallel,
+        )
+
     def pools(self, **filters: str) -> Pages[dict[str, Any]]:
         """The SubmitPools: Requirements with their jobs and the queues eligible for them."""
         return Pages("pools", partial(self._service.pools, filters), dict)
@@ -420,6 +445,7 @@ class AsyncClient:
     reset = _in_thread(Client.reset)
     wait = _in_thread(Client.wait)
     output = _in_thread(Client.output)
+    outputs = _in_thread(Client.outputs)
     config = _in_thread(Client.config)
     submit_pools = _in_thread(Client.submit_pools)
     get_eligible_nodes = _in_thread(Client.get_eligible_nodes)
@@ -478,15 +504,9 @@ def _read_time(text: str | None) -> datetime | None:
 def _read_source(description: Description) -> JobSource:
     if isinstance(description, Path):
         return JobSource.from_file(description)
-    if isinstance(description, str) and _is_file(description):
+    if isinstance(description, str) and submission.is_file(Path(description)):
         raise WrongUsage(f"{description!r:.200} is the name of a file: give Path({description!r:.200})")
     return JobSource(content=description, name="the description", directory=Path())
-
-
-def _is_file(text: str) -> bool:
-    with suppress(OSError, ValueError):  # what is too long, or not to be read, is none
-        return Path(text).is_file()
-    return False
 
 
 def _read_values(name: str, given: Sequence[object]) -> list[str]:
@@ -517,7 +537,7 @@ def _as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """An HTML table of the columns that all rows have, those of jobs in the order of `pilotage job list`."""
     if not rows:
         return "<p>none</p>"
-    jobs = [name for name in _JOB_COLUMNS if name in rows[0]]
+    jobs = [each.name for each in BRIEF if each.name in rows[0]]
     columns = jobs or [name for name, value in rows[0].items() if not isinstance(value, Mapping | list)]
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(

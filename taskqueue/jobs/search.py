@@ -189,6 +189,26 @@ def read_page(
     return _cut_page(page, end, limit, oldest_first=oldest_first)
 
 
+#: Names by which a list is sorted by the id.
+_BY_ID = frozenset({"job", JOB_ID.name})
+
+
+def is_by_id(sort: str) -> bool:
+    """Whether the order, a column after an optional `-`, is that of the ids."""
+    return sort.removeprefix("-") in _BY_ID
+
+
+def read_ordered(
+    conn: Connection, which: JobSelector, *, sort: str, limit: int, after: int | None
+) -> SearchPage:
+    """A page of jobs by a column or the id, descending after a `-`; `after` is `next` of the page before."""
+    by, descending = sort.removeprefix("-"), sort.startswith("-")
+    if is_by_id(sort):
+        return read_page(conn, which, limit=limit, after=after, oldest_first=not descending)
+    skip = min(after or 0, MAX_SCANNED_ROWS)
+    return read_sorted(conn, which, by=by, descending=descending, limit=limit, skip=skip)
+
+
 #: Columns that a list may be sorted by, beside the id.
 SORT_COLUMNS = tuple(each.name for each in FIELDS if each.is_answered and each is not JOB_ID)
 

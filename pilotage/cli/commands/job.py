@@ -18,8 +18,9 @@ from pilotage.cli.errors import REFUSED, CommandRefused, WrongUsage, harmless
 from pilotage.cli.options import CommandFunction, JobFilters
 from pilotage.cli.output import Entry
 from pilotage.client import changes, outputs, waiting
-from pilotage.client.api import ApiError, ServiceClient
+from pilotage.client.api import ServiceClient
 from pilotage.client.changes import JOB_VERBS, JobVerb
+from pilotage.client.outputs import FetchedOutputs
 from requirements.errors import format_count, format_ids
 from requirements.states import FINAL, JobStatus
 
@@ -167,11 +168,14 @@ class WaitingBars:
 
 #: Default limit of an unpacked output: an archive may be built to fill the disk.
 _MOST_GB = 50.0
+#: Statuses of jobs whose output a filter without a status means.
+_WITH_OUTPUT = ",".join(each for each in JobStatus if each in FINAL and each is not JobStatus.DELETED)
 
 
 def fetch_output(
     ids: options.JobIds = None,
     *,
+    filters: JobFilters,
     directory: Annotated[
         Path, options.option("DIR", "Create a subdirectory for each job here.", "--directory", "-d")
     ] = Path(),
@@ -181,52 +185,57 @@ def fetch_output(
             "--most", min=0, metavar="GB", help="Reject an output that is larger than this after unpacking."
         ),
     ] = _MOST_GB,
+    skip_existing: Annotated[
+        bool, typer.Option("--skip-existing", help="Leave out jobs whose directory has files already.")
+    ] = False,
+    parallel: Annotated[
+        int, typer.Option(metavar="N", min=1, max=32, help="Downloads at a time.")
+    ] = outputs.PARALLEL,
     service: ServiceOptions,
 ) -> None:
-    """Download the output files of each job into a new directory named after its id."""
-    wanted = options.parse_ids(ids)
-    if not wanted:
-        raise WrongUsage("give at least one job id")
-    targets = {job_id: directory / str(job_id) for job_id in wanted}
-    for job_id, target in targets.items():
-        outputs.refuse_taken(job_id, target)
+    """Download the output files of each job into a new directory named after its id.
+
+    By filters, of the jobs that have ended.
+    """
+    wanted, given = _selected(ids, filters)
     with service.connect() as client:
-        found, refused = _fetch(client, targets, most=int(most * (1 << 30)))
-    shown = {str(job_id): [_printable_name(file) for file in files] for job_id, files in found.items()}
-    lines = [_printable_name(file).replace("\n", r"\n") for files in found.values() for file in files]
-    if found:
-        service.emit({"files": shown}, lambda: "\n".join(lines) or "no files")
-    if refused:
-        raise CommandRefused("\n".join(refused))
+        if given:
+            wanted = _find_ended(client, given)
+        found = outputs.fetch_all(
+            client,
+            wanted,
+            directory,
+            most=int(most * (1 << 30)),
+            skip_existing=skip_existing,
+            parallel=parallel,
+        )
+    _report_output(found, service)
 
 
-def _fetch(
-    client: ServiceClient, targets: Mapping[int, Path], *, most: int
-) -> tuple[dict[int, list[Path]], list[str]]:
-    """The files of each job, and a message for each job without output: one failure stops no other."""
-    found: dict[int, list[Path]] = {}
-    refused: list[str] = []
-    for job_id, target in targets.items():
-        try:
-            found[job_id] = outputs.unpack_output(client, job_id, target, most=most)
-        except CommandRefused as error:
-            refused.append(str(error))
-        except ApiError as error:
-            if len(targets) == 1 and error.code != "blob_not_found":
-                raise
-            message = _no_output(client, job_id) if error.code == "blob_not_found" else str(error)
-            refused.append(f"job {job_id}: {message}")
-    return found, refused
+def _find_ended(client: ServiceClient, filters: Mapping[str, str]) -> list[int]:
+    """The jobs that a filter selects and that may have an output."""
+    ids = sorted(waiting.find_ids(client, {"status": _WITH_OUTPUT, **filters}))
+    if "status" not in filters:
+        counts = client.summary(by=["status"], filters=filters)
+        if left := sum(row["count"] for row in counts if row["status"] not in FINAL):
+            verb = "has" if left == 1 else "have"
+            typer.echo(f"pilotage: {format_count(left, 'job')} {verb} not ended: no output yet", err=True)
+    if not ids:
+        raise CommandRefused("no job that has ended passes the filters")
+    return ids
 
 
-def _no_output(client: ServiceClient, job_id: int) -> str:
-    """Why a job has no output."""
-    found = client.job(job_id)
-    status, minor = found["status"], harmless(found["minor_status"])
-    if status in FINAL:
-        return f"has no output: it ended as {status}{f' ({minor})' if minor else ''}"
-    seen = f"is {status}{f' ({minor})' if minor else ''}"
-    return f"has no output yet: it {seen}; `pilotage job wait {job_id}` waits until it has ended"
+def _report_output(found: FetchedOutputs, service: ServiceOptions) -> None:
+    shown = {str(job_id): [_printable_name(file) for file in files] for job_id, files in found.files.items()}
+    lines = [file.replace("\n", r"\n") for files in shown.values() for file in files]
+    if found.skipped:
+        skipped = format_count(len(found.skipped), "job")
+        typer.echo(f"pilotage: {skipped} skipped: {format_ids(found.skipped)}", err=True)
+    if found.files or found.skipped:
+        answer = {"files": shown, "skipped": found.skipped}
+        service.emit(answer, lambda: "\n".join(lines) or ("no files" if found.files else ""))
+    if found.refused:
+        raise CommandRefused(harmless("\n".join(found.refused.values())))
 
 
 def _printable_name(file: Path) -> str:

@@ -1,9 +1,7 @@
-"""`pilotage job list`, `show`, `log`, `logs` and `explain`, and the tables of explanations."""
+"""`pilotage job show`, `log`, `logs` and `explain`, and the tables of explanations."""
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +10,9 @@ from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
-from pilotage.cli.output import Column, Entry, PagedList
-from pilotage.client import waiting
-from pilotage.client.api import ApiError, ServiceClient
+from pilotage.cli.errors import WrongUsage, harmless
+from pilotage.cli.output import Column, Entry
+from pilotage.client.api import ServiceClient
 from requirements.errors import format_count
 from requirements.states import FINAL
 
@@ -116,61 +113,10 @@ _CHANGES_OF_QUEUE: Mapping[str, Column] = {
     "Of": "vos",
 }
 
-_FORBIDDEN = 403
 #: What an attempt asked for and used, by its name in answers.
 _AMOUNTS = {"memory_mb": "Memory, MB", "scratch_mb": "Scratch, MB", "cpu_seconds": "CPU time, s"}
 #: Characters of the progress bar of a phase.
 _BAR = 24
-
-
-def list_jobs(
-    ids: options.JobIds = None,
-    *,
-    filters: options.JobFilters,
-    limit: output.Limit = 50,
-    after: Annotated[
-        int | None, typer.Option(metavar="ID", min=1, help="Only jobs older than this one (next page).")
-    ] = None,
-    by: Annotated[
-        str | None, options.option("FIELD,…", "Count jobs by status, site, vo, owner, minor_status …")
-    ] = None,
-    service: ServiceOptions,
-) -> None:
-    """List jobs, newest first, or count them by some of their fields."""
-    wanted, given = options.parse_ids(ids), options.given_options(filters)
-    with service.connect() as client:
-        if by is not None:
-            _summary(client, by, given, service)
-            return
-        if wanted:
-            found = PagedList(name="jobs", entries=list(waiting.fetch_jobs(client, wanted)))
-        else:
-            found = _list_visible(client, given, limit, after=after)
-            if found.next is not None:
-                counts = client.summary(by=["status"], filters=given)
-                found = replace(found, total=sum(row["count"] for row in counts))
-    found.emit(_JOBS, as_json=service.as_json)
-
-
-def _list_visible(
-    client: ServiceClient, filters: Mapping[str, str], limit: int, *, after: int | None
-) -> PagedList:
-    """The newest jobs; a refused site admin is referred to the numbers of jobs."""
-    try:
-        return list_newest(client, filters, limit, after=after)
-    except ApiError as error:
-        if error.status != _FORBIDDEN or client.whoami()["role"] != "site_admin":
-            raise
-        raise CommandRefused(
-            f"{error}; `pilotage job list --by vo,status` counts the jobs at your site"
-        ) from None
-
-
-def list_newest(
-    client: ServiceClient, filters: Mapping[str, str], limit: int, *, after: int | None = None
-) -> PagedList:
-    """The newest `limit` jobs that pass the filters and are older than `after`."""
-    return output.read_pages("jobs", partial(client.jobs, filters), limit=limit, after=after)
 
 
 def show(
@@ -314,25 +260,6 @@ _LOG: Mapping[str, Column] = {
     "Source": "source",
     "#Epoch": lambda entry: entry["epoch"] or None,
     "Details": "application",
-}
-
-
-def _summary(client: ServiceClient, by: str, filters: Mapping[str, str], service: ServiceOptions) -> None:
-    names = [name.strip() for name in by.split(",")]
-    rows = client.summary(by=names, filters=filters)
-    columns = {**{output.heading(name): name for name in names}, "#Jobs": "count"}
-    service.emit({"summary": rows}, lambda: output.list_table(columns, rows))
-
-
-_JOBS: Mapping[str, Column] = {
-    "#ID": "job_id",
-    "Status": "status",
-    "Minor status": "minor_status",
-    "VO": "vo",
-    "Owner": "owner",
-    "Site": "site",
-    "Pool": lambda job: (job["submit_pool"] or "")[:12],
-    "#Age": lambda job: output.ago(job["submitted_at"]),
 }
 
 

@@ -217,7 +217,7 @@ class JobDetails(JobAnswer):
 
 
 class JobPage(BaseModel):
-    """Jobs, newest first; a page may be short or empty: a request searches at most 100,000 jobs."""
+    """Jobs in order; a page may be short or empty: a request searches at most 100,000 jobs."""
 
     jobs: list[JobAnswer]
     next: int | None = Field(description="The `after` of the next page; null: this was the last.")
@@ -408,6 +408,11 @@ class JobQuery(JobFilter, ListPage):
 
     id: JobIds = Field(default=None, description="Job ids, separated by commas; `ids` means the same.")
     after: int | None = Field(default=None, ge=1, le=MAX_ID, description="`next` of the page before.")
+    sort: str = Field(
+        default="-job_id",
+        max_length=40,
+        description="A field, after `-` from its highest value; of very many jobs the newest are sorted.",
+    )
 
     @property
     def filter(self) -> JobFilter:

@@ -12,7 +12,6 @@ from uuid import uuid4
 from fastapi import APIRouter, Form, Header, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import BeforeValidator, Field, model_validator
-from sqlalchemy import Connection
 
 from optimizers.submit import checking
 from pilotage.service.auth import visibility
@@ -47,7 +46,7 @@ from taskqueue.jobs import control, descriptions, search
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
-from taskqueue.jobs.search import JobSelector, SearchPage
+from taskqueue.jobs.search import JobSelector
 
 _ALL = frozenset({Role.USER, Role.VO_ADMIN, Role.OPERATOR})
 _ADMINS = _ALL - {Role.USER}
@@ -129,16 +128,7 @@ class ListQuery(FilledFilter):
     @property
     def is_by_id(self) -> bool:
         """Whether the order is that of the ids."""
-        return self.sort in ("job", "-job")
-
-
-def _read_page(conn: Connection, wanted: JobSelector, query: ListQuery) -> SearchPage:
-    if query.is_by_id:
-        oldest_first = query.sort == "job"
-        return search.read_page(conn, wanted, limit=query.limit, after=query.after, oldest_first=oldest_first)
-    by, descending = query.sort.removeprefix("-"), query.sort.startswith("-")
-    skip = min(query.after or 0, search.MAX_SCANNED_ROWS)
-    return search.read_sorted(conn, wanted, by=by, descending=descending, limit=query.limit, skip=skip)
+        return search.is_by_id(self.sort)
 
 
 @router.get("/jobs")
@@ -149,7 +139,7 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     now = page.parts.clock()
     wanted = visibility.visible_jobs(page.caller, query, now=now)
     with database.reading(page.parts.engine) as conn:
-        seen = _read_page(conn, wanted, query)
+        seen = search.read_ordered(conn, wanted, sort=query.sort, limit=query.limit, after=query.after)
         counts = search.count_by_status(conn, wanted.without(STATUS))
     role = page.caller.role
     chosen = [each for each in COLUMNS if each.name in query.columns]

@@ -66,14 +66,15 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 @router.get("")
 @allow(Role.USER, Role.VO_ADMIN)
 def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query()]) -> JobPage:
-    """List jobs, newest first: users their own, VO admins those of the VO."""
+    """List jobs, newest first by default: users their own, VO admins those of the VO."""
     now = parts.clock()
 
     def select(which: JobFilter, _by: Collection[str] = ()) -> JobSelector:
         return visibility.visible_jobs(caller, which, now=now)
 
     with database.reading(parts.engine) as conn:
-        seen = search.read_page(conn, select(query.filter), limit=query.limit, after=query.after)
+        wanted = select(query.filter)
+        seen = search.read_ordered(conn, wanted, sort=query.sort, limit=query.limit, after=query.after)
     has_found = bool(seen.jobs) or seen.next is not None or query.after is not None
     return JobPage(
         jobs=[JobAnswer.model_validate(job) for job in seen.jobs],

@@ -166,6 +166,29 @@ def test_lists_page_without_gaps_or_repeats(service: Service):
     assert found == sorted(ids, reverse=True)
 
 
+def test_lists_are_sorted_by_a_field_page_by_page(service: Service):
+    user = service.user()
+    names = ["b", "c", "a", "c"]
+    ids = submit(user, *({**JOB, "JobName": name} for name in names))
+
+    def read(sort: str) -> list[int]:
+        read, after = [], None
+        while True:
+            given = {"sort": sort, "limit": 3, **({} if after is None else {"after": after})}
+            page = user.get("/api/v1/jobs", params=given).json()
+            read += [job["job_id"] for job in page["jobs"]]
+            if (after := page["next"]) is None:
+                return read
+
+    assert read("job_name") == [ids[2], ids[0], ids[3], ids[1]]
+    assert read("-job_name") == [ids[3], ids[1], ids[0], ids[2]]
+    assert read("job_id") == ids
+    assert read("-job_id") == ids[::-1]
+    wrong = user.get("/api/v1/jobs", params={"sort": "job_nam"})
+    assert wrong.status_code == 400
+    assert "did you mean job_name" in error(wrong)["message"]
+
+
 def test_a_full_page_that_is_the_last_one_says_so(service: Service):
     user = service.user()
     submit(user, *[JOB] * 3)

@@ -1,13 +1,19 @@
 import gzip
 import io
 import tarfile
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pilotage.cli.commands import job
+from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused
+from pilotage.cli.options import JobFilters
+from pilotage.client import outputs
 from pilotage.client.api import ApiError
 from pilotage.client.outputs import refuse_taken, unpack_output
 
@@ -34,8 +40,8 @@ def file(name: str, size: int = 3, **about: object) -> tuple[tarfile.TarInfo, by
     return member, b"x" * size
 
 
-def unpack(outputs: Outputs, target: Path, most: int = 1 << 20) -> list[Path]:
-    return unpack_output(outputs, 7, target, most=most)  # type: ignore[arg-type]
+def unpack(archive: Outputs, target: Path, most: int = 1 << 20) -> list[Path]:
+    return unpack_output(archive, 7, target, most=most)  # type: ignore[arg-type]
 
 
 def unsafe(kind: bytes, name: str, link: str) -> tuple[tarfile.TarInfo, bytes]:
@@ -93,17 +99,72 @@ class SomeOutputs(Outputs):
 
 
 def test_a_job_without_an_output_stops_no_other(tmp_path: Path):
-    targets = {job_id: tmp_path / str(job_id) for job_id in (7, 8, 9, 10, 11)}
-    outputs: Any = SomeOutputs(file("a"))
-    found, refused = job._fetch(outputs, targets, most=1000)
-    assert found == {7: [tmp_path / "7" / "a"], 11: [tmp_path / "11" / "a"]}
+    service: Any = SomeOutputs(file("a"))
+    found = outputs.fetch_all(service, (7, 8, 9, 10, 11), tmp_path, most=1000)
+    assert found.files == {7: [tmp_path / "7" / "a"], 11: [tmp_path / "11" / "a"]}
+    refused = list(found.refused.values())
     waits = "job 8: has no output yet: it is Waiting (No eligible queue); "
     waits += "`pilotage job wait 8` waits until it has ended"
     assert refused[:2] == [waits, "job 9: 9 does not exist"]
     assert refused[2].startswith("job 10: its output is not a readable tar archive")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["11", "7"]
     with pytest.raises(ApiError, match="9 does not exist"):
-        job._fetch(outputs, {9: tmp_path / "9"}, most=1000)
+        outputs.fetch_all(service, [9], tmp_path, most=1000)
+
+
+def test_jobs_whose_directories_have_files_are_skipped_if_wanted(tmp_path: Path):
+    service: Any = Outputs(file("a"))
+    first = outputs.fetch_all(service, [7, 8], tmp_path, most=1000)
+    assert sorted(first.files) == [7, 8]
+    with pytest.raises(CommandRefused, match=r"job 7: .*--skip-existing"):
+        outputs.fetch_all(service, [7, 8, 9], tmp_path, most=1000)
+    again = outputs.fetch_all(service, [7, 8, 9], tmp_path, most=1000, skip_existing=True)
+    assert (again.skipped, list(again.files)) == ([7, 8], [9])
+
+
+def test_outputs_are_fetched_at_the_same_time(tmp_path: Path):
+    both = threading.Barrier(2, timeout=60)
+
+    class Slow(Outputs):
+        """A service that answers when two have asked."""
+
+        def output(self, job_id: int, stream: io.BytesIO) -> None:
+            both.wait()
+            super().output(job_id, stream)
+
+    service: Any = Slow(file("a"))
+    found = outputs.fetch_all(service, range(1, 5), tmp_path, most=1000, parallel=2)
+    assert sorted(found.files) == [1, 2, 3, 4]
+
+
+class Group(Outputs):
+    """A service with a group of three jobs, of which two have ended."""
+
+    def jobs(self, filters: Mapping[str, str], **_: object) -> dict[str, Any]:
+        assert filters["job_group"] == "scan"
+        assert "Done" in filters["status"].split(",")
+        assert "Running" not in filters["status"]
+        return {"jobs": [{"job_id": 8}, {"job_id": 7}], "next": None}
+
+    def summary(self, **_: object) -> list[dict[str, Any]]:
+        return [{"status": "Done", "count": 2}, {"status": "Running", "count": 1}]
+
+
+def test_the_outputs_of_a_group_are_those_of_its_ended_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(ServiceOptions, "connect", lambda _: nullcontext(Group(file("a"))))
+    for skip_existing in (False, True):
+        job.fetch_output(
+            filters=JobFilters(job_group="scan"),  # type: ignore[call-arg]  # made of the table of fields
+            directory=tmp_path,
+            skip_existing=skip_existing,
+            service=ServiceOptions(),
+        )
+        printed = capsys.readouterr()
+        assert "1 job has not ended: no output yet" in printed.err
+        assert ("2 jobs skipped: 7-8" in printed.err) is skip_existing
+        assert (str(tmp_path / "7" / "a") in printed.out) is not skip_existing
 
 
 def test_an_output_that_would_fill_the_disk_is_refused(tmp_path: Path):
@@ -158,21 +219,21 @@ def test_links_too_long_to_be_resolved_overwrite_no_file_of_the_user(tmp_path: P
 
 
 def test_headers_that_are_about_headers_are_refused(tmp_path: Path):
-    outputs = Outputs()
+    archive = Outputs()
     name = tarfile.TarInfo("././@LongLink")
     name.type, name.size = tarfile.GNUTYPE_LONGNAME, 2
-    outputs._archive = (name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")) * 3000
+    archive._archive = (name.tobuf(tarfile.GNU_FORMAT) + b"a\0".ljust(512, b"\0")) * 3000
     with pytest.raises(CommandRefused, match=r"job 7: its output is not a readable tar archive"):
-        unpack(outputs, tmp_path / "7")
+        unpack(archive, tmp_path / "7")
 
 
 def test_a_header_of_gigabytes_is_not_read(tmp_path: Path):
-    outputs = Outputs()
+    archive = Outputs()
     name = tarfile.TarInfo("x")
     name.type, name.size = tarfile.XHDTYPE, 768 << 20
-    outputs._archive = gzip.compress(name.tobuf(tarfile.GNU_FORMAT) + bytes(5 << 20))
+    archive._archive = gzip.compress(name.tobuf(tarfile.GNU_FORMAT) + bytes(5 << 20))
     with pytest.raises(CommandRefused, match=r"job 7: its output has a header of 805306368 bytes"):
-        unpack(outputs, tmp_path / "7")
+        unpack(archive, tmp_path / "7")
 
 
 def test_a_name_that_is_no_text_is_shown_all_the_same(tmp_path: Path):
