@@ -18,6 +18,7 @@ from benchmarks import (
     explain,
     expressions,
     growth,
+    hostile,
     look,
     match,
     mixed,
@@ -50,6 +51,7 @@ BENCHMARKS: Mapping[str, Run] = {
     "director": director.run,
     "door": door.run,
     "worst": worst.run,
+    "hostile": hostile.run,
 }
 #: What is counted, not measured, and is for developers alone: it has no section on the page of operators.
 COUNTS: Mapping[str, Run] = {"walks": walks.run}

@@ -59,6 +59,19 @@ class Named(bytes):
     kind: str = ""
 
 
+class Held(bytes):
+    """A request that takes its connection until the end of the load: its answer is never read."""
+
+    rate: int = 0  #: bytes of a body a second that are sent after it
+
+    @classmethod
+    def trickling(cls, content: bytes, rate: int) -> "Held":
+        """The head of a request whose body comes slowly."""
+        found = cls(content)
+        found.rate = rate
+        return found
+
+
 #: One connection's requests and what it learns from the answers.
 Conversation = Generator[bytes, Answer, Any]
 #: Makes the conversation of the connection with this number; it has to survive pickling.
@@ -270,8 +283,21 @@ class _Client(asyncio.Protocol):
             self._end(None)
         elif not self.ended.done():
             assert self._next is not None
-            self._waits = True
+            self._waits = not isinstance(self._next, Held)
             self._transport.write(self._next)
+            if isinstance(self._next, Held):
+                self._transport.pause_reading()
+                self._hold(self._next.rate)
+
+    def _hold(self, rate: int) -> None:
+        """Send so many bytes each second; the end of the load closes the connection."""
+        left = self._until - time.perf_counter()
+        if left <= 0 or self._transport.is_closing():
+            self._transport.abort()
+            self._end(None)
+        else:
+            self._transport.write(bytes(rate))
+            asyncio.get_running_loop().call_later(min(1.0, left), self._hold, rate)
 
     def _end(self, end: StopIteration | None, *, failed: bool = False) -> None:
         if end is None and not failed:

@@ -24,6 +24,8 @@ from requirements.errors import PilotageError
 
 _URL = re.compile(r"pilotage (?:serves|answers DIRAC at) (https?://\S+)")
 _UP_WITHIN = 300.0
+#: Seconds of processor time in a second in which nothing is asked for.
+_AT_REST = 0.05
 
 
 class ServiceFailed(PilotageError):
@@ -46,6 +48,13 @@ class Service:
         """What its processes have used so far, of those that live."""
         processes = [self.process, *self.process.children(recursive=True)]
         return sum(sum(each.cpu_times()[:2]) for each in processes)
+
+    def await_rest(self) -> None:
+        """Wait until it has done what followed from the requests before."""
+        used = -1.0
+        while (now := self.cpu_seconds()) - used > _AT_REST:
+            used = now
+            time.sleep(1)
 
     def peak_megabytes(self) -> float:
         """The most memory that its process had since the start, or `reset_peak`."""

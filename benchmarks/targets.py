@@ -128,6 +128,20 @@ TARGETS: Mapping[str, Target] = {
         unit=" ms",
         at_most=True,
     ),
+    "hostile": Target(
+        benchmark="hostile",
+        text="another VO's requests for work beside an attack: p99, against that beside ordinary requests",
+        wanted=2,
+        unit="×",
+        at_most=True,
+    ),
+    "hostile longest": Target(
+        benchmark="hostile",
+        text="another VO beside an attack: the longest wait",
+        wanted=1_000,
+        unit=" ms",
+        at_most=True,
+    ),
     "submit": Target(
         benchmark="submit",
         text="submission until Waiting: JDL text in, 1,000 a call, two log rows a job",

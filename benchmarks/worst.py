@@ -4,7 +4,6 @@ Each is sent once, and nothing of it is cached. Refused requests count, too: rea
 """
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,8 +17,6 @@ from taskqueue.db import database
 
 #: Seconds of processor time, and megabytes, that one request may take.
 _SECONDS, _MEGABYTES = 1.0, 50.0
-#: Seconds of processor time in a second in which nothing is asked for.
-_AT_REST = 0.05
 #: Bytes of a body that is nearly as large as it may be.
 _NEARLY = bounds.BODY - 200
 _QUEUES = [f"{each['Site']}/{each['GridCE']}/{each['Queue']}" for each in lhcb.queues()]
@@ -114,7 +111,7 @@ def run(*, quick: bool) -> Iterator[Result]:
 
 
 def _measure(service: Service, worst: Worst) -> Result:
-    _await_rest(service)
+    service.await_rest()
     token = service.token(worst.role, **_ROLES[worst.role])
     head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     before = service.cpu_seconds(), service.reset_peak()
@@ -133,11 +130,3 @@ def _measure(service: Service, worst: Worst) -> Result:
             "ratio": round(max(seconds / _SECONDS, megabytes / _MEGABYTES), 2),
         }
     )
-
-
-def _await_rest(service: Service) -> None:
-    """Until the service has done what followed from the request before."""
-    used = -1.0
-    while (now := service.cpu_seconds()) - used > _AT_REST:
-        used = now
-        time.sleep(1)

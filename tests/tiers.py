@@ -95,6 +95,11 @@ GROUPS = (
         sources=(*_CORE, *_SITE_SIDE, "pilotage/service/"),
     ),
     Group(
+        name="attacks",
+        files=("tests/acceptance/test_benchmark_of_attacks.py",),
+        sources=("benchmarks/", "pilotage/service/"),
+    ),
+    Group(
         name="fuzzing",
         files=("tests/acceptance/test_fuzzing.py", "tests/acceptance/fuzzing/"),
         sources=("requirements/", "cs_config/", "optimizers/description/", "pilotage/service/"),

@@ -24,6 +24,7 @@ from cs_config.editing.show import read_docstrings
 from cs_config.options import bounds, keywords
 from cs_config.options.options import DeclaredName, JobType, ShareCorrection, TimeSlice, VoOptions
 from cs_config.tree.parameters import KNOWN
+from docs.reference.amounts import AMOUNTS, Amount
 from matcher.conditions import CONDITIONS
 from pilotage import extensions
 from pilotage.cli import man_pages
@@ -376,6 +377,33 @@ def list_alerts() -> Mapping[str, Mapping[str, Any]]:
     return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
+def write_bounds() -> str:
+    """What one caller, VO or site may have."""
+    parts = (
+        f"## {section}\n\n"
+        + table(
+            ("who", "what", "at most", "counted by", "test"),
+            ((each.who, each.what, each.most, _code(each.counted_by), _shown_test(each)) for each in amounts),
+        )
+        for section, amounts in AMOUNTS.items()
+    )
+    benchmark = "../developer/benchmarks.md#hostile-what-an-attack-of-one-vo-costs-another"
+    return f"""# Bounds
+
+Beyond a bound requests get 429 with `Retry-After`, unless another answer is named. Bounds hold for each
+process of the service unless said otherwise; [for whom, and why](../operator/bounds.md). `hostile` names
+attacks of [the benchmark]({benchmark}).
+
+""" + "\n".join(parts)
+
+
+def _shown_test(amount: Amount) -> str:
+    """The test that reaches a bound, and the attacks that do."""
+    file, name = amount.test.split("::")
+    attacks = f"; `hostile`: {', '.join(amount.attacks)}" if amount.attacks else ""
+    return f"[{name.removeprefix('test_').replace('_', ' ')}](../../{file}){attacks}"
+
+
 def write_alerts() -> str:
     """Alerts with their conditions."""
     rows = (
@@ -404,6 +432,7 @@ WRITERS: Final[Mapping[str, Callable[[], str]]] = {
     "errors": write_errors,
     "metrics": write_metrics,
     "alerts": write_alerts,
+    "bounds": write_bounds,
 }
 
 

@@ -1,0 +1,349 @@
+"""Every amount that one caller, VO or site may have: its bound, who counts it, the test that reaches it.
+
+`docs/reference/bounds.md` is written from it. What is new and can be asked for without end needs a row here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cs_config.options import bounds
+from cs_config.options.options import LimitOptions
+from pilotage.plugins.dirac import door_guard
+from pilotage.service.auth import rate_limits
+from pilotage.service.services import ServiceLimits
+from requirements.classad import work
+
+_MB: Final = 1 << 20
+_SERVICE: Final = "tests/integration/pilotage/service/"
+_ROUTES: Final = f"{_SERVICE}routes/"
+_ACCESS: Final = f"{_SERVICE}auth/test_access.py::"
+_SESSIONS: Final = f"{_SERVICE}auth/test_sessions.py::"
+_STREAMS: Final = f"{_ROUTES}test_job_changes.py::"
+_CONNECTIONS: Final = "tests/integration/pilotage/cli/processes/test_client_connections.py::"
+_RATES: Final = "tests/unit/pilotage/service/auth/test_rate_limits.py::"
+_EDITS: Final = "tests/unit/cs_config/editing/test_permissions.py::"
+_CHECKS: Final = "tests/unit/optimizers/submit/test_checking.py::"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """What is bounded."""
+
+    who: str
+    what: str
+    most: str  #: with its unit, and the answer beyond it unless that is 429
+    counted_by: str  #: module and name
+    test: str  #: file and name
+    attacks: Sequence[str] = ()  #: of `benchmarks.hostile`
+
+
+_DEFAULTS: Final = LimitOptions()
+_LIMITS: Final = ServiceLimits()
+_TURNS, _EXPENSIVE = rate_limits.TURNS, rate_limits.EXPENSIVE_TURNS
+_UPLOADS, _ANSWERS, _FORMS = rate_limits.UPLOADS, rate_limits.ANSWERS, door_guard.FORMS
+_SANDBOXES: Final = door_guard.SANDBOXES
+_HALF: Final = "half of what is free"
+
+AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
+    "Requests": (
+        Amount(
+            who="caller (subject of a token)",
+            what="requests",
+            most=f"`Limits/RequestsPerSecond`, {_LIMITS.burst_seconds:g} s of it at once; with "
+            "Redis at all processes",
+            counted_by="pilotage.service.auth.rate_limits.RateLimiter",
+            test=f"{_ACCESS}test_too_many_requests_of_one_subject_are_429",
+        ),
+        Amount(
+            who="caller",
+            what="requests at work",
+            most=f"{rate_limits.AT_WORK.of_one}; {rate_limits.AT_WORK.waiting} more wait",
+            counted_by="pilotage.service.auth.rate_limits.AT_WORK",
+            test=f"{_RATES}test_few_requests_of_a_subject_work_at_a_time_some_wait_and_more_are_refused",
+            attacks=["long lists"],
+        ),
+        Amount(
+            who="address without a token (`/login`, `/docs`, wrong secrets)",
+            what="requests",
+            most=f"{_LIMITS.strangers_per_second:g} a second, "
+            f"{10 * _LIMITS.strangers_per_second:g} at once; an IPv6 "
+            "network of /64 counts as one",
+            counted_by="pilotage.service.auth.access.limit_anonymous",
+            test=f"{_ROUTES}test_health.py::test_strangers_have_a_rate_of_their_own",
+            attacks=["wrong tokens"],
+        ),
+        Amount(
+            who="all / one VO",
+            what="submissions, changes, lists, reports of directors at work",
+            most=f"{_TURNS.of_all} / {_TURNS.of_vo}; VOs, and callers of each, take turns. "
+            "Requests of pilots need no "
+            "such place",
+            counted_by="pilotage.service.auth.rate_limits.TURNS",
+            test=f"{_RATES}test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some",
+            attacks=[
+                "1,000 different Requirements",
+                "1,000 jobs of 140 tags",
+                "pilots are registered by the hundred",
+            ],
+        ),
+        Amount(
+            who="all / one VO",
+            what="explanations, previews, changes of the configuration, accounting, summaries at work",
+            most=f"{_EXPENSIVE.of_all} / {_EXPENSIVE.of_vo}",
+            counted_by="pilotage.service.auth.rate_limits.EXPENSIVE_TURNS",
+            test=f"{_ACCESS}test_no_submission_pilot_or_report_waits_for_expensive_requests_of_others",
+            attacks=["summaries of everything", "queues are explained", "previews of 3,000 values"],
+        ),
+        Amount(
+            who="caller",
+            what="bytes and values of a body that is no archive",
+            most=f"{bounds.BODY / 1e6:g} MB, {bounds.JSON_VALUES:,} names and values: 413, 400; "
+            "operators more",
+            counted_by="pilotage.service.routing.limit_text",
+            test="tests/unit/pilotage/service/test_routing.py::"
+            "test_values_beyond_a_number_are_refused_before_they_take_memory",
+            attacks=["3 MB of zeros"],
+        ),
+        Amount(
+            who="client",
+            what="time for the body of a request",
+            most=f"{bounds.SLOWEST / 1e3:g} kB/s beyond two minutes; then it is disconnected",
+            counted_by="pilotage.cli.processes.client_connections.ClientConnection",
+            test=f"{_CONNECTIONS}test_a_body_has_to_come_at_the_least_rate",
+            attacks=["bodies come slowly"],
+        ),
+        Amount(
+            who="all / one VO / caller",
+            what="bytes of answers not sent yet",
+            most=f"{_ANSWERS.of_all / _MB:g} MB / {_HALF} / {_ANSWERS.of_one / _MB:g} MB. A client "
+            "that reads nothing for "
+            f"{bounds.READER_PATIENCE:g} s, or fewer than {bounds.SLOWEST / 1e3:g} kB/s for "
+            "longer, is disconnected",
+            counted_by="pilotage.service.middleware.CountedAnswers",
+            test=f"{_SERVICE}test_unread_answers.py::"
+            "test_the_unread_answers_of_one_vo_are_bounded_and_leave_room_to_others",
+            attacks=["answers are not read"],
+        ),
+        Amount(
+            who="all / one VO / caller",
+            what="streams of events",
+            most=f"{_LIMITS.streams:,} / {_HALF} / {_LIMITS.streams_of_caller}; then clients and pages poll",
+            counted_by="pilotage.service.job_events.JobEvents",
+            test=f"{_STREAMS}test_the_streams_of_some_vos_leave_room_for_those_of_others",
+            attacks=["streams of events"],
+        ),
+        Amount(
+            who="connection",
+            what="bytes behind a request that is not answered",
+            most="64 KiB; more wait in the network",
+            counted_by="pilotage.cli.processes.client_connections.ClientConnection",
+            test=f"{_CONNECTIONS}test_more_than_a_head_that_comes_behind_a_request_waits_in_the_network",
+        ),
+        Amount(
+            who="all / one address",
+            what="connections without a whole TLS handshake or head",
+            most="a quarter / a sixteenth of the open files; the oldest are closed, with a line in the log",
+            counted_by="pilotage.cli.processes.client_connections.ClientConnections",
+            test=f"{_CONNECTIONS}test_of_too_many_connections_without_a_whole_head_the_oldest_are_closed",
+            attacks=["heads do not end"],
+        ),
+    ),
+    "Jobs, pools and pilots": (
+        Amount(
+            who="caller",
+            what="jobs submitted, rescheduled or reset",
+            most="`Limits/JobsPerHour`, those of an hour at once. Each is a kilobyte of the database until "
+            "`Retention/Jobs`, also if it is killed at once",
+            counted_by="pilotage.service.auth.access.admit_jobs",
+            test=f"{_ACCESS}test_who_submitted_too_many_jobs_in_an_hour_neither_submits_nor_reschedules_more",
+        ),
+        Amount(
+            who="submission",
+            what="jobs, and words of its different expressions",
+            most=f"{bounds.SUBMITTED_JOBS:,}; {bounds.EXPRESSION_TOKENS:,}: 400",
+            counted_by="optimizers.submit.checking.check_sources",
+            test=f"{_CHECKS}test_different_expressions_that_take_seconds_are_refused_before_they_are_read",
+            attacks=["40 long expressions are submitted"],
+        ),
+        Amount(
+            who="expression at a queue",
+            what="work of its evaluation",
+            most=f"{(work.MAX_WORK + work.MAX_READING) / 1e7:g} ms, counted before it begins: then "
+            "its value is Error",
+            counted_by="requirements.classad.work.count_work",
+            test="tests/unit/requirements/classad/test_work.py::test_every_kind_of_expression_is_bounded",
+            attacks=[
+                "a text is multiplied",
+                "an expression of many terms",
+                "a node states 16,000 characters",
+            ],
+        ),
+        Amount(
+            who="request for work",
+            what="jobs",
+            most="as many as fit into the slot, 1,000",
+            counted_by="pilotage.service.models.matching.JobRequest",
+            test=f"{_ROUTES}test_matcher.py::test_a_wrong_resource_is_400",
+            attacks=["a pilot asks for 1,000 jobs"],
+        ),
+        Amount(
+            who="pilots, the first of a place after a start or a change",
+            what="places that are read from the database",
+            most="4 at a time, each once for all its pilots; 1,024 wait, further requests are "
+            "served one by one",
+            counted_by="matcher.claim.async_claimer.AsyncClaimer",
+            test="tests/integration/matcher/claim/test_async_claimer.py::"
+            "test_the_first_request_from_a_place_is_claimed_for_in_the_event_loop",
+        ),
+        Amount(
+            who="director",
+            what="pilots registered",
+            most="as jobs",
+            counted_by="pilotage.service.auth.access.admit_jobs",
+            test=f"{_ROUTES}test_pilot_batches.py::"
+            "test_a_director_that_registered_too_many_pilots_in_an_hour_registers_no_more",
+        ),
+        Amount(
+            who="VO",
+            what="pilots that have not ended, at all processes",
+            most=f"`Limits/PilotsPerVO` ({_DEFAULTS.pilots_per_vo:,}): directors submit no more "
+            "and show it as a problem. "
+            "Four days after its last report a pilot has ended",
+            counted_by="taskqueue.pilots.pilots.require_within_quota",
+            test=f"{_ROUTES}test_pilot_batches.py::"
+            "test_a_vo_has_so_many_pilots_that_have_not_ended_whoever_registers_them",
+        ),
+        Amount(
+            who="VO",
+            what="SubmitPools, at all processes",
+            most=f"`Limits/Pools` ({_DEFAULTS.pools:,}): jobs that need another one are held "
+            "(Checking, with the reason) "
+            "and tried again each `JobScheduling/HoldTime`",
+            counted_by="taskqueue.pools.pools.LOCK_NEW",
+            test="tests/integration/optimizers/chain/test_batch.py::"
+            "test_jobs_that_need_more_pools_than_their_vo_may_have_wait_until_others_go",
+        ),
+        Amount(
+            who="VO",
+            what="bytes of outputs",
+            most="`Limits/OutputQuota`: `retention` removes the oldest. An output that is sent "
+            "again replaces the first",
+            counted_by="agents.retention",
+            test="tests/integration/taskqueue/test_retention.py::test_the_oldest_outputs_beyond_the_quota_go",
+        ),
+        Amount(
+            who="VO",
+            what="directors and gateways, and characters of their reports",
+            most=f"{bounds.SITE_PROCESSES:,}, {bounds.SITE_REPORTS / 1e6:g} million",
+            counted_by="taskqueue.sites.processes",
+            test=f"{_ROUTES}test_sites.py::test_a_vo_has_so_many_directors_and_gateways_and_no_more",
+        ),
+    ),
+    "Uploads and sessions": (
+        Amount(
+            who="all / one VO",
+            what="sandboxes under way",
+            most=f"{_UPLOADS.of_all} / {_HALF}, {rate_limits.UPLOADS_OF_CALLER.of_one} of a "
+            "caller; others wait",
+            counted_by="pilotage.service.queries.archives.Uploads",
+            test=f"{_ROUTES}test_archives.py::test_slow_sandboxes_of_one_vo_leave_places_to_others",
+            attacks=["sandboxes come slowly"],
+        ),
+        Amount(
+            who="all / one VO / one site",
+            what="outputs under way",
+            most=f"{_UPLOADS.of_all} / {_HALF} / {_UPLOADS.of_one}",
+            counted_by="pilotage.service.queries.archives.Uploads",
+            test=f"{_ROUTES}test_archives.py::test_slow_outputs_of_one_site_leave_places_to_others",
+        ),
+        Amount(
+            who="upload",
+            what="time",
+            most=f"{bounds.SLOWEST / 1e3:g} kB/s over any minute: 408; then the caller has less "
+            "than a minute for the next",
+            counted_by="pilotage.service.auth.rate_limits.Patience",
+            test=f"{_RATES}test_a_client_may_pause_and_has_to_reach_the_least_rate_over_a_time",
+        ),
+        Amount(
+            who="person",
+            what="sign-ins, also by `pilotage login --device`",
+            most=f"{bounds.SIGN_INS} at once, then one in {bounds.SIGN_IN_SECONDS} s",
+            counted_by="pilotage.service.auth.access.count_sign_in",
+            test=f"{_SESSIONS}test_a_person_signs_in_so_often_and_a_refused_link_stays_good",
+        ),
+        Amount(
+            who="all / one address",
+            what="command lines that wait in `pilotage login --device`",
+            most=f"{bounds.DEVICE_LOGINS:,} / {bounds.DEVICE_LOGINS_OF_ADDRESS}, for 15 minutes: 503",
+            counted_by="cs_config.options.bounds.DEVICE_LOGINS",
+            test=f"{_SESSIONS}test_so_many_command_lines_wait_and_no_more",
+        ),
+        Amount(
+            who="all / VO / DN",
+            what="bytes of forms that `dirac-door` has in memory",
+            most=f"{_FORMS.of_all / _MB:g} MB / {_HALF} / {_FORMS.of_one / _MB:g} MB, one 16 MB",
+            counted_by="pilotage.plugins.dirac.door_guard.FORMS",
+            test="tests/plugins/dirac/test_moving.py::"
+            "test_forms_that_wait_are_bounded_by_their_bytes_and_cost_other_vos_nothing",
+        ),
+        Amount(
+            who="all / VO / DN",
+            what="sandboxes in such forms at work, once they have come",
+            most=f"{_SANDBOXES.of_all} / {_SANDBOXES.of_vo} / {_SANDBOXES.of_one}; others wait",
+            counted_by="pilotage.plugins.dirac.door_guard.SANDBOXES",
+            test="tests/plugins/dirac/test_moving.py::test_so_many_sandboxes_are_worked_on_at_once",
+        ),
+    ),
+    "Configuration and web hooks": (
+        Amount(
+            who="admin",
+            what="changes, and the values and characters of each",
+            most=f"30 at once, then one in 30 s; {bounds.EDITED_VALUES:,} values, "
+            f"{bounds.EDITED_TEXT:,} characters",
+            counted_by="pilotage.service.configuring",
+            test=f"{_EDITS}test_a_change_of_an_administrator_takes_little_time_at_most",
+            attacks=["changes of 3,000 values"],
+        ),
+        Amount(
+            who="site, VO",
+            what="values",
+            most=f"{bounds.OWN_VALUES:,}, but for what an earlier version had",
+            counted_by="cs_config.editing.permissions",
+            test=f"{_EDITS}test_the_parts_of_an_administrator_grow_up_to_a_bound",
+        ),
+        Amount(
+            who="all",
+            what="values that queues inherit, each counted for each queue",
+            most=f"{bounds.INHERITED_VALUES:,}",
+            counted_by="cs_config.editing.permissions",
+            test=f"{_EDITS}test_a_site_that_adds_queues_does_not_multiply_the_values_of_vos",
+        ),
+        Amount(
+            who="installation",
+            what="texts of versions of the configuration",
+            most="kept for `Retention/Logs`, the newest 1,000 for longer, 10,000 in all, and "
+            "those in force or named by "
+            "pools. Author, time and paths stay",
+            counted_by="agents.retention",
+            test="tests/integration/taskqueue/test_retention.py::"
+            "test_texts_of_old_versions_go_but_not_of_those_that_are_named",
+        ),
+        Amount(
+            who="VO",
+            what="web hooks",
+            most=f"`Limits/WebHooks` ({_DEFAULTS.web_hooks}); of each {bounds.HOOK_DELIVERIES:,} "
+            "messages wait, of "
+            f"{bounds.HOOK_JOBS} jobs each",
+            counted_by="pilotage.plugins.web_hooks.administration",
+            test="tests/plugins/web_hooks/test_agent.py::test_a_vo_has_so_many_hooks_each_with_a_name_of_its_own",
+        ),
+        Amount(
+            who="all / one VO",
+            what="receivers served at a time",
+            most="8 / 2; a try takes 10 s, after a failure the next comes later each time, for a day",
+            counted_by="pilotage.plugins.web_hooks.agent",
+            test="tests/plugins/web_hooks/test_agent.py::test_a_cycle_does_not_wait_for_a_receiver_without_end",
+        ),
+    ),
+}
