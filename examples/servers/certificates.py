@@ -129,15 +129,16 @@ def sign_proxy(
     *,
     group: str | None = None,
     limited: bool = False,
+    policy: str | None = None,
     days: float = 1,
 ) -> list[bytes]:
-    """The chain of a new proxy with this key, in PEM."""
+    """The chain of a new proxy with this key, in PEM; `policy`: the language of another policy."""
     chain = x509.load_pem_x509_certificates(certificate.read_bytes())
     issuer = chain[0]
     signer = cast("rsa.RSAPrivateKey", serialization.load_pem_private_key(secret.read_bytes(), None))
     serial = x509.random_serial_number()
     name = x509.Name([*issuer.subject, x509.NameAttribute(NameOID.COMMON_NAME, str(serial))])
-    policy = "1.3.6.1.4.1.3536.1.1.1.9" if limited else "1.3.6.1.5.5.7.21.1"
+    policy = policy or ("1.3.6.1.4.1.3536.1.1.1.9" if limited else "1.3.6.1.5.5.7.21.1")
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -139,7 +139,11 @@ def create_door(
 async def _answer(
     parts: Services, former_services: FormerServices | None, request: StrictRequest
 ) -> Response:
-    identity = _identify(request)
+    try:
+        identity = _identify(request)
+    except NotAuthenticated:
+        access.limit_anonymous(request, parts)
+        raise
     registry = parts.live.current.registry
     if identity is None or not (identity.dn in registry.users_by_dn or identity.dn in registry.hosts_by_dn):
         access.limit_anonymous(request, parts)

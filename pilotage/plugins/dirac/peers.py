@@ -62,9 +62,11 @@ HOSTS: Final = "hosts"
 
 _PROXY: Final = ObjectIdentifier("1.3.6.1.5.5.7.1.14")
 _GROUP: Final = ObjectIdentifier("1.2.42.42")
-#: Policy of a limited proxy, 1.3.6.1.4.1.3536.1.1.1.9, in DER.
+#: Policies of a proxy that has all rights of its issuer, 1.3.6.1.5.5.7.21.1, and of a limited one,
+#: 1.3.6.1.4.1.3536.1.1.1.9, in DER. Who does not understand another one has to refuse it (RFC 3820, 3.8).
+_INHERIT_ALL: Final = bytes.fromhex("2b06010505071501")
 _LIMITED: Final = bytes.fromhex("2b060104019b5001010109")
-_IA5_STRING: Final = 0x16
+_INTEGER, _OBJECT_IDENTIFIER, _IA5_STRING, _SEQUENCE = 0x02, 0x06, 0x16, 0x30
 #: Names of attributes as OpenSSL prints them.
 _ATTRIBUTES: Final = {
     NameOID.COMMON_NAME: "CN",
@@ -93,21 +95,27 @@ class Identity:
 
 
 def identify(chain: Sequence[bytes]) -> Identity | None:
-    """The identity of a verified chain in DER, the peer's own certificate first; None: unreadable."""
+    """The identity of a verified chain in DER, the peer's own certificate first; None: unreadable.
+
+    `NotAuthenticated`: a proxy has a policy that is not understood.
+    """
     try:
         certificates = [x509.load_der_x509_certificate(each) for each in chain]
-        proxies: list[x509.Certificate] = []
+        proxies, policies = list[x509.Certificate](), set[bytes]()
         for each in certificates:
-            if _extension(each, _PROXY) is None:
+            if (rights := _extension(each, _PROXY)) is None:
                 break
             proxies.append(each)
+            policies.add(_read_policy(rights))
         else:
             return None
+        if policies - {_INHERIT_ALL, _LIMITED}:
+            raise NotAuthenticated("a proxy has a policy that is neither `inherit all` nor `limited`")
         groups = [found for proxy in reversed(proxies) if (found := _extension(proxy, _GROUP)) is not None]
         return Identity(
             dn=format_name(each.subject),
             group=_read_text(groups[0]) if groups else None,
-            is_limited=any(_LIMITED in (_extension(proxy, _PROXY) or b"") for proxy in proxies),
+            is_limited=_LIMITED in policies,
             fingerprint=_hash_key(certificates[0]),
         )
     except ValueError:  # also of extensions that cannot be parsed
@@ -131,6 +139,33 @@ def _extension(certificate: x509.Certificate, wanted: ObjectIdentifier) -> bytes
         if each.oid == wanted and isinstance(each.value, x509.UnrecognizedExtension):
             return each.value.value
     return None
+
+
+def _read_policy(octets: bytes) -> bytes:
+    """The identifier of the policy in the extension of a proxy: ProxyCertInfo of RFC 3820 in DER."""
+    tag, content, rest = _read_item(octets)
+    if tag != _SEQUENCE or rest:
+        raise ValueError("the extension of the proxy is no sequence")
+    tag, policy, rest = _read_item(content)
+    if tag == _INTEGER:  # of further proxies
+        tag, policy, rest = _read_item(rest)
+    language, identifier, _ = _read_item(policy)
+    if (tag, language, rest) != (_SEQUENCE, _OBJECT_IDENTIFIER, b""):
+        raise ValueError("the extension of the proxy names no policy")
+    return identifier
+
+
+def _read_item(octets: bytes) -> tuple[int, bytes, bytes]:
+    """The tag and the content of the first item in DER, and what follows."""
+    if len(octets) < 2:
+        raise ValueError("the extension of the proxy ends too early")
+    size, begin = octets[1], 2
+    if size > 0x80:
+        begin += size - 0x80
+        size = int.from_bytes(octets[2:begin])
+    if size == 0x80 or len(octets) < begin + size:
+        raise ValueError("the extension of the proxy ends too early")
+    return octets[0], octets[begin : begin + size], octets[begin + size :]
 
 
 def _read_text(octets: bytes) -> str:

@@ -1,6 +1,12 @@
+import ssl
+from pathlib import Path
+from typing import Any
+
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from cs_config import validate
+from examples.servers.certificates import Authority, sign_proxy
 from pilotage.plugins.dirac import peers
 from pilotage.plugins.dirac.peers import Identity
 from pilotage.service.auth.callers import Role
@@ -61,3 +67,42 @@ def test_own_jobs_are_changed_as_a_user_and_all_others_as_an_admin_of_their_vo()
     for owner in ("ada", "door"):
         caller = host.changer_of(vo="lhcb", owner=owner)
         assert (caller.role, caller.vos) == (Role.VO_ADMIN, {"lhcb"})
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate and its key."""
+    return Authority(tmp_path_factory.mktemp("authority")).sign("ada")
+
+
+def identify_proxy(signed: tuple[Path, Path], **wishes: Any) -> Identity | None:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048).public_key()
+    chain = sign_proxy(*signed, key, **wishes)
+    return peers.identify([ssl.PEM_cert_to_DER_cert(each.decode()) for each in chain])
+
+
+def test_a_proxy_inherits_all_rights_or_is_limited(signed: tuple[Path, Path]):
+    whole, limited = identify_proxy(signed), identify_proxy(signed, limited=True)
+    assert whole is not None
+    assert limited is not None
+    assert (whole.is_limited, limited.is_limited) == (False, True)
+
+
+@pytest.mark.parametrize("policy", ["1.3.6.1.5.5.7.21.2", "1.3.6.1.4.1.3536.1.1.1.9.1", "1.2.3.4"])
+def test_a_proxy_with_another_policy_is_nobody(signed: tuple[Path, Path], policy: str):
+    """An independent one has none of its issuer's rights, and others cannot be understood."""
+    with pytest.raises(NotAuthenticated, match="neither `inherit all` nor `limited`"):
+        identify_proxy(signed, policy=policy)
+
+
+@pytest.mark.parametrize(
+    "rights", ["", "30", "3005", "300c300a06082b0601050507150100", "0200", "3080", "30820001", "30023000"]
+)
+def test_what_is_no_policy_is_unreadable(rights: str):
+    with pytest.raises(ValueError, match="the extension of the proxy"):
+        peers._read_policy(bytes.fromhex(rights))
+
+
+def test_a_policy_may_bound_the_number_of_further_proxies():
+    text = "300f020101300a06082b06010505071501"
+    assert peers._read_policy(bytes.fromhex(text)) == bytes.fromhex("2b06010505071501")
