@@ -19,7 +19,7 @@ from agents.leader import Leadership
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import blobs, ownership, retention
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import database, history
 from taskqueue.leases import uptime
 from taskqueue.pilots import pilots

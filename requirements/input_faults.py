@@ -47,8 +47,10 @@ _WHOLE: Final[Mapping[str, str]] = {
 }
 #: Characters of a refused value in the message.
 _SHOWN: Final = 200
+#: Type of an error of a validator of ours about a value that may have secrets: it is not repeated.
+SECRET: Final = "secret_value"  # noqa: S105 - the name of a type
 #: Errors whose words are those of a validator of ours, or of a reader.
-_OWN_WORDS: Final = frozenset({"value_error", "json_invalid"})
+_OWN_WORDS: Final = frozenset({"value_error", "json_invalid", SECRET})
 _QUOTED = re.compile("'([^']*)'")
 #: What pydantic adds to a location for a type of a union that has several.
 _TYPE = re.compile(r"(constrained-)?(int|float|str|bool)|none|literal\[.*\]")
@@ -95,7 +97,7 @@ def _repeat_own(each: Mapping[str, Any], seen: object) -> str:
     said = str(each["msg"]).removeprefix("Value error, ")
     if each["type"] == "json_invalid":
         return f"{said}: {each['ctx']['error']}"
-    is_plain = isinstance(seen, str | int | float) and str(seen) not in said
+    is_plain = each["type"] != SECRET and isinstance(seen, str | int | float) and str(seen) not in said
     return f"{said}, not {seen!r:.{_SHOWN}}" if is_plain else said
 
 

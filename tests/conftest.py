@@ -21,6 +21,8 @@ from cs_config.tree.configuration import Configuration
 from examples.servers.postgres import Postgres
 from examples.servers.redis_server import RedisServer
 from examples.servers.slurm import Slurm
+from taskqueue.blob_stores.directory import DirectoryStore
+from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import database
 from tests import debian, tiers
 from tests.support import databases, left_out
@@ -28,6 +30,7 @@ from tests.support.servers.arc import ArcCe
 from tests.support.servers.grid_engine import GridEngine
 from tests.support.servers.htcondor import HTCondorPool
 from tests.support.servers.pgbouncer import Pgbouncer
+from tests.support.servers.s3_server import S3Server, make_store
 
 ROOT = Path(__file__).parent.parent
 
@@ -295,6 +298,24 @@ def redis_server(_redis: RedisServer) -> Iterator[RedisServer]:
     yield _redis
     _redis.stop()
     _redis.start()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A server of S3 that runs; for tests with a prefix of their own."""
+    server = S3Server()
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BlobStore:
+    """An empty store of archives: the same suite runs on both kinds."""
+    if request.param == "directory":
+        return DirectoryStore(tmp_path / "blobs")
+    server: S3Server = request.getfixturevalue("s3_server")
+    return make_store(server.place(), monkeypatch)
 
 
 @pytest.fixture(scope="session")

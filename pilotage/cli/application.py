@@ -139,6 +139,11 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "Create, upgrade and check the tables of the database; recover from lost commits.",
         {"upgrade": "db:upgrade", "check": "db:check", "recover": "db:recover"},
     ),
+    "blobs": CommandGroup(
+        "Move the archives of sandboxes and outputs to another store.",
+        {"copy": "blobs:copy"},
+        package="pilotage.cli.processes",
+    ),
     "doctor": Command(
         "doctor:doctor",
         "Check this installation and list problems; exit status 1 if there are any. Changes nothing.",

@@ -40,7 +40,9 @@ from requirements import canonical
 from requirements.errors import PilotageError, format_count
 from requirements.record import Record
 from requirements.values import MAX_TEXT, find_excess
-from taskqueue import blobs
+from taskqueue.blob_stores.directory import check_space
+from taskqueue.blob_stores.place import S3Place
+from taskqueue.blob_stores.store import probe
 from taskqueue.db import agent_leases, clock, database, postgresql
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
@@ -488,24 +490,39 @@ def check_files(settings: Settings) -> Iterator[Finding]:
             yield _check_secret(path, forbidden_bits=0o077)
     for path in settings.foreign_secrets:
         yield from _check_foreign(path)
-    yield _check_blobs(settings.blobs)
+    yield _check_blobs("blobs", settings.blobs)
+    if settings.other_blobs is not None:
+        yield _check_blobs("other blobs", settings.other_blobs)
     for name, place in (("home", settings.home), ("blobs", settings.blobs)):
-        if _is_open(place):
+        if isinstance(place, Path) and _is_open(place):
             message = f"others on this host may read what jobs bring and leave there: chmod 700 {place}"
             yield Finding(name, Health.WARNING, message)
 
 
-def _check_blobs(place: Path) -> Finding:
+def _check_blobs(name: str, place: Path | S3Place) -> Finding:
     """Check that archives can be stored."""
+    if isinstance(place, S3Place):
+        return _probe_bucket(name, place)
     if not place.is_dir():
-        return Finding("blobs", Health.WARNING, f"{place} does not exist yet; the service makes it")
+        return Finding(name, Health.WARNING, f"{place} does not exist yet; the service makes it")
     try:
-        blobs.check_space(place)
+        check_space(place)
     except PilotageError as error:
-        return Finding("blobs", Health.BAD, f"{error}: {place}")
+        return Finding(name, Health.BAD, f"{error}: {place}")
     if not os.access(place, os.W_OK):
-        return Finding("blobs", Health.BAD, f"cannot be written by the user of this command: {place}")
-    return Finding("blobs", Health.GOOD, f"can be written, and have space: {place}")
+        return Finding(name, Health.BAD, f"cannot be written by the user of this command: {place}")
+    return Finding(name, Health.GOOD, f"can be written, and have space: {place}")
+
+
+def _probe_bucket(name: str, place: S3Place) -> Finding:
+    """Put, list, read and delete an object of a few bytes."""
+    try:
+        probe(wiring.open_place(place))
+    except ModuleNotFoundError as error:
+        return Finding(name, Health.BAD, str(explain_missing(error)))
+    except PilotageError as error:
+        return Finding(name, Health.BAD, f"{error}: {place}")
+    return Finding(name, Health.GOOD, f"can be put, listed, read and deleted: {place}")
 
 
 def _is_open(place: Path) -> bool:

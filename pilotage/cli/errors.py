@@ -36,6 +36,7 @@ SHOWN_ERRORS: tuple[type[Exception], ...] = (PilotageError, TyperException, OSEr
 #: The optional dependency of `pyproject.toml` that installs a module.
 EXTRAS = {
     "asyncssh": "ssh",
+    "botocore": "s3",
     "opentelemetry": "otel",
     "psycopg": "postgresql",
     "redis": "redis",

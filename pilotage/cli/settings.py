@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 from typer.models import OptionInfo
 
 from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
@@ -30,7 +31,8 @@ from pilotage.cli import options
 from pilotage.cli.options import CommandFunction
 from pilotage.client.home import PREFIX, SETTINGS_FILE, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
-from requirements.input_faults import InputFault, list_faults
+from requirements.input_faults import SECRET, InputFault, list_faults
+from taskqueue.blob_stores.place import S3Place, parse_place
 
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
 _ROLES = "^(user|vo_admin|site_admin|director|operator|monitor)$"
@@ -139,6 +141,15 @@ def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     return networks
 
 
+def _parse_place(given: object) -> object:
+    try:
+        return parse_place(given)
+    except ValueError as error:
+        raise PydanticCustomError(SECRET, "{problem}", {"problem": str(error)}) from None
+
+
+#: Where archives are; text that is no URL of S3 is a path.
+BlobPlace = Annotated[Path | S3Place, BeforeValidator(_parse_place)]
 #: Addresses and networks; a single one may be given as text.
 Networks = Annotated[tuple[str, ...], BeforeValidator(_make_tuple), AfterValidator(_check_networks)]
 
@@ -220,8 +231,10 @@ class Settings(BaseModel):
         Path | None,
         options.option("FILE", "Configuration file to import at start, if it changed since the last import."),
     ] = None
-    blobs: Path
-    """Directory of sandboxes and outputs; shared by all hosts."""
+    blobs: BlobPlace
+    """Directory of sandboxes and outputs, shared by all hosts; or `s3://bucket/prefix?endpoint=URL&region=NAME`."""
+    other_blobs: BlobPlace | None = None
+    """Another such place, read for what `blobs` lacks while archives move from one to the other."""
     key: Path
     """Private signing key of tokens; the same on all hosts."""
     issuers: tuple[IssuerSettings, ...] = ()

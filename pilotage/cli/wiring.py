@@ -28,6 +28,10 @@ from pilotage.service.auth.oidc import discovery, issuer
 from pilotage.service.auth.oidc.issuer import Issuer, RoleRule, SignIn
 from pilotage.service.auth.oidc.issuers import Issuers, TrustedIssuer
 from requirements.errors import InvalidRequest, Problem
+from taskqueue.blob_stores.directory import DirectoryStore
+from taskqueue.blob_stores.moving import MovingStore
+from taskqueue.blob_stores.place import S3Place
+from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import clock as clocks
 from taskqueue.db import database
 from taskqueue.db.clock import DatabaseClock
@@ -131,6 +135,23 @@ CONFIGURATION_EVERY = 1.0
 SEEN_EVERY = 5.0
 #: Database connections of a service process: its request threads, claimer, optimizer and agents.
 _CONNECTIONS = 20
+
+
+def open_blobs(settings: Settings) -> BlobStore:
+    """The store of archives, during a move both."""
+    written = open_place(settings.blobs)
+    if settings.other_blobs is None:
+        return written
+    return MovingStore(written, open_place(settings.other_blobs))
+
+
+def open_place(place: Path | S3Place) -> BlobStore:
+    """The store at this place."""
+    if isinstance(place, Path):
+        return DirectoryStore(place)
+    from taskqueue.blob_stores.s3 import S3Store
+
+    return S3Store(place)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pilotage.service.job_events import JobEvents
 from pilotage.service.lease_reports import LeaseReports
 from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import clock, database
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.task_queues.listing import WaitingClass

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine
 
 from cs_config import notifications, validate
 from cs_config.tree.configuration import Configuration
-from cs_config.versions import store
+from cs_config.versions import store as versions
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
@@ -37,7 +37,8 @@ from pilotage.service.auth.oidc.issuers import Issuers
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.queries import archives
 from pilotage.service.services import ServiceLimits, Services, utc_now
-from taskqueue.blobs import BlobStore, StagedBlob
+from taskqueue.blob_stores.directory import DirectoryStore
+from taskqueue.blob_stores.store import BlobStore, StagedBlob
 from taskqueue.db import database
 from taskqueue.db.notify import NotificationHub
 from taskqueue.leases.reports import OutputReport
@@ -148,7 +149,9 @@ class Service:
 
     def configure(self, text: str) -> None:
         with database.writing(self.engine) as conn:
-            store.store_checked(conn, _parse(text), author="test", message="", expected=None, now=utc_now())
+            versions.store_checked(
+                conn, _parse(text), author="test", message="", expected=None, now=utc_now()
+            )
         with database.reading(self.engine) as conn:
             self.parts.live.refresh(conn)
 
@@ -161,9 +164,9 @@ def _parse(text: str) -> Configuration:
 
 def _load_version(conn: Connection, version: int, earlier: Configuration) -> Configuration:
     """The same as `store.load_version`, but what `configure` stored is not parsed again."""
-    row = conn.execute(store.ONE_VERSION, {"wanted": version}).mappings().one()
+    row = conn.execute(versions.ONE_VERSION, {"wanted": version}).mappings().one()
     if row["author"] != "test":
-        return store.load_version(conn, version, earlier)
+        return versions.load_version(conn, version, earlier)
     empty: dict[str, Any] = {name: {} for name in ("derived", "_queues", "_aged")}
     return replace(_parse(row["text"]), version=version, author="test", **empty)
 
@@ -181,6 +184,7 @@ def running(
     *,
     clock: Callable[[], datetime] = utc_now,
     issuers: Issuers | None = None,
+    store: BlobStore | None = None,
 ) -> Iterator[Service]:
     """A service with this configuration; jobs are optimized in the request that submits them.
 
@@ -197,7 +201,7 @@ def running(
         live=live,
         matcher=matcher,
         claimer=claimer,
-        blobs=BlobStore(directory / "blobs"),
+        blobs=store or DirectoryStore(directory / "blobs"),
         tokens=Tokens(KeyRing(signing=KEY)),
         issuers=issuers or Issuers(),
         limits=_PATIENT,

@@ -34,7 +34,7 @@ from pilotage.cli import options, output, process_setup, settings, wiring
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 from requirements.errors import did_you_mean
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def agent(
             current=lambda: live.current,
             # Read for each cycle: what an agent decides by it cannot be taken back.
             clock=clock.read,
-            blobs=BlobStore(chosen.blobs),
+            blobs=wiring.open_blobs(chosen),
             holder=unique_holder(),
         )
         if once:

@@ -241,7 +241,8 @@ def check_isolation(chosen: Settings) -> None:
 
 def _own(chosen: Settings) -> Iterator[Path]:
     """Files, directories and sockets of the installation."""
-    yield from (chosen.home, chosen.blobs, chosen.key, *chosen.foreign_secrets, *_program())
+    yield from (chosen.home, chosen.key, *chosen.foreign_secrets, *_program())
+    yield from (place for place in (chosen.blobs, chosen.other_blobs) if isinstance(place, Path))
     if chosen.resources is not None:  # it defines permissions
         yield chosen.resources
     for url in sorted({chosen.database_url, chosen.direct_url}):

@@ -36,7 +36,6 @@ from pilotage.service.auth.rate_limits import RateLimiter, SharedRates
 from pilotage.service.auth.tokens import Tokens
 from pilotage.service.metrics import Metrics
 from pilotage.service.services import Services
-from taskqueue.blobs import BlobStore
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 _log = logging.getLogger(__name__)
@@ -238,7 +237,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             live=live,
             matcher=matcher,
             claimer=claimer,
-            blobs=BlobStore(settings.blobs),
+            blobs=wiring.open_blobs(settings),
             tokens=_tokens(settings, seen),
             issuers=trusted,
             notify_optimizers=notify_optimizers,

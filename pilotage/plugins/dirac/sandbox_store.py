@@ -31,7 +31,7 @@ from pilotage.service.queries import archives
 from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue import blobs
-from taskqueue.blobs import StagedBlob
+from taskqueue.blob_stores.store import StagedBlob
 from taskqueue.db import database
 from taskqueue.errors import BlobNotFound
 from taskqueue.jobs import descriptions
@@ -198,10 +198,7 @@ def stream_to_client(call: DiracCall, url: Url, token: str = "") -> Response:  #
     if path is None or not path.is_readable(call.peer):
         return Response(f"the sandbox {url[:300]!r} does not exist", _BAD_REQUEST)
     try:
-        with database.reading(parts.engine) as conn:
-            return archives.answer(
-                parts.blobs, conn, path.digest, vo=fold(path.vo), name=f"{path.digest}.tar"
-            )
+        return archives.answer(parts, path.digest, vo=fold(path.vo), name=f"{path.digest}.tar")
     except BlobNotFound:
         return Response(f"the sandbox {url[:300]!r} is not stored any more", _BAD_REQUEST)
 

@@ -7,10 +7,12 @@ anything. So it is read once, in order, up to a number of unpacked bytes.
 import asyncio
 import gzip
 import io
+import logging
 import tarfile
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
@@ -19,7 +21,6 @@ import anyio.from_thread
 import anyio.to_thread
 from fastapi import Request
 from fastapi.responses import StreamingResponse
-from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -33,11 +34,13 @@ from pilotage.service.routing import refuse_by_length
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, PilotageError, Problem
 from taskqueue import blobs
-from taskqueue.blobs import BlobStore, StagedBlob
+from taskqueue.blob_stores.store import BlobStore, StagedBlob
 from taskqueue.db import database
-from taskqueue.errors import BlobNotFound, TooLarge
+from taskqueue.errors import BlobNotFound, StorageAway, TooLarge
 from taskqueue.leases import lifecycle
 from taskqueue.leases.reports import OutputReport
+
+_log = logging.getLogger(__name__)
 
 #: Seconds for the next upload of a subject that has used up its patience; and how many subjects are kept.
 _LEAST_PATIENCE = 5.0
@@ -117,12 +120,10 @@ def store_input(parts: Services, staged: StagedBlob, vo: str, quota: int) -> Non
         with database.writing(parts.engine) as conn:
             blobs.store_blob(conn, parts.blobs, staged, vo=vo, quota=quota, now=parts.clock())
 
-    try:
+    with _discard_at_end(parts, staged):
         if not staged.size:
             raise InvalidRequest([Problem(path="body", message="is empty, it should be a tar archive")])
         record()
-    finally:
-        parts.blobs.discard(staged)
 
 
 def store_output(parts: Services, report: OutputReport, staged: StagedBlob) -> None:
@@ -138,25 +139,42 @@ def store_output(parts: Services, report: OutputReport, staged: StagedBlob) -> N
             replaced = outcome.replaced_output
             return blobs.store_output(conn, parts.blobs, staged, vo=outcome.vo, replaced=replaced, now=now)
 
-    try:
+    with _discard_at_end(parts, staged):
         if (dropped := record()) is not None:
-            with database.writing(parts.engine) as conn:
-                blobs.remove_file(conn, parts.blobs, dropped)
+            _remove_file(parts, dropped)
+
+
+@contextmanager
+def _discard_at_end(parts: Services, staged: StagedBlob) -> Iterator[None]:
+    """Delete what staging left, and the archive as well if it was refused."""
+    try:
+        yield
+    except StorageAway:
+        raise
+    except PilotageError:
+        with suppress(StorageAway):  # then retention does
+            _remove_file(parts, staged.digest)
+        raise
     finally:
         parts.blobs.discard(staged)
 
 
-def answer(
-    store: BlobStore, conn: Connection, digest: str | None, *, vo: str, name: str
-) -> StreamingResponse:
-    """Stream an archive of the store; `BlobNotFound` without a digest.
+def _remove_file(parts: Services, digest: str) -> None:
+    with database.writing(parts.engine) as conn:
+        blobs.remove_file(conn, parts.blobs, digest)
 
-    Its file is closed at the end or when the client disconnects.
+
+def answer(parts: Services, digest: str | None, *, vo: str, name: str) -> StreamingResponse:
+    """Stream an archive of a VO; `BlobNotFound` without a digest.
+
+    Its file is closed at the end or when the client disconnects. No connection to the database is kept while
+    the store is asked, which may be far away.
     """
     if digest is None:
         raise BlobNotFound(name)
-    size = blobs.read_size(conn, digest, vo=vo)
-    file = store.open(digest)
+    with database.reading(parts.engine) as conn:
+        size = blobs.read_size(conn, digest, vo=vo)
+    file = parts.blobs.open(digest)
     headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
     return _ArchiveStream(file, media_type="application/x-tar", headers=headers)
 
@@ -175,6 +193,8 @@ class _ArchiveStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
+        except StorageAway as error:  # the answer has begun: the server cuts it off, and clients see that
+            _log.warning("a download was cut off: %s", error)
         finally:
             self._file.close()
 

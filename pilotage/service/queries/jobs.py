@@ -262,8 +262,8 @@ def send(parts: Services, caller: Caller, job_id: int) -> StreamingResponse:
     with database.reading(parts.engine) as conn:
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
         attempt = attempts.get_latest(conn, job_id)
-        digest = attempt.output if attempt else None
-        return archives.answer(parts.blobs, conn, digest, vo=job.vo, name=f"output-{job_id}.tar")
+    digest = attempt.output if attempt else None
+    return archives.answer(parts, digest, vo=job.vo, name=f"output-{job_id}.tar")
 
 
 def listing(parts: Services, caller: Caller, job_id: int) -> ArchiveListing:

@@ -96,7 +96,7 @@ def fetch_sandbox(parts: PartsOf, caller: CallerOf, lease: LeasePath) -> Streami
         attempt = visibility.require_lease(conn, caller, lease)
         attempts.check_open(attempt)
         digest = descriptions.read_description(conn, attempt.job_id).sandbox
-        return archives.answer(parts.blobs, conn, digest, vo=attempt.vo, name=f"sandbox-{attempt.job_id}.tar")
+    return archives.answer(parts, digest, vo=attempt.vo, name=f"sandbox-{attempt.job_id}.tar")
 
 
 @output_router.put("/leases/{lease}/output", tags=["leases"], openapi_extra=TAR)

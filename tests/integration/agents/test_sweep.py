@@ -20,7 +20,7 @@ from optimizers.chain import batch
 from requirements.resource import Location
 from requirements.states import JobStatus, PilotStatus
 from taskqueue import blobs
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.directory import DirectoryStore
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import assignment, expiry, opening
@@ -376,7 +376,7 @@ def count(engine: Engine, table: object) -> int:
 
 
 def clean(
-    engine: Engine, now: datetime, store: BlobStore | None = None, text: str = GRID
+    engine: Engine, now: datetime, store: DirectoryStore | None = None, text: str = GRID
 ) -> Mapping[str, int]:
     result = retention.cycle(engine, grid(text), now=now, holder="me", store=store)
     assert result is not None
@@ -431,21 +431,21 @@ def test_more_than_one_transactions_worth_goes(engine: Engine, now: datetime) ->
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "blobs")
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "blobs")
 
 
-def keep(engine: Engine, store: BlobStore, content: bytes, now: datetime, vo: str = "lhcb") -> str:
+def keep(engine: Engine, store: DirectoryStore, content: bytes, now: datetime, vo: str = "lhcb") -> str:
     staged = store.stage(iter([content]), limit=100)
     with database.writing(engine) as conn:
         return blobs.store_blob(conn, store, staged, vo=vo, quota=None, now=now)
 
 
-def held(store: BlobStore) -> set[str]:
+def held(store: DirectoryStore) -> set[str]:
     return set(store.digests(before=datetime.now().astimezone() + DAY))
 
 
-def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, store: BlobStore) -> None:
+def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, store: DirectoryStore) -> None:
     needed, unneeded = (keep(engine, store, content, now) for content in (b"needed", b"not"))
     ids = submit(engine, grid(), now, JOB, sandbox=f"sha256:{needed}")
     assert clean(engine, now + 13 * DAY, store) == {}
@@ -457,14 +457,14 @@ def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, stor
     assert held(store) == set()
 
 
-def test_bytes_stay_while_another_vo_has_them(engine: Engine, now: datetime, store: BlobStore) -> None:
+def test_bytes_stay_while_another_vo_has_them(engine: Engine, now: datetime, store: DirectoryStore) -> None:
     digest = keep(engine, store, b"same", now)
     assert keep(engine, store, b"same", now + 10 * DAY, vo="atlas") == digest
     assert clean(engine, now + 15 * DAY, store)["blobs"] == 1
     assert held(store) == {digest}
 
 
-def test_outputs_go_as_configured(engine: Engine, now: datetime, store: BlobStore) -> None:
+def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryStore) -> None:
     digest = keep(engine, store, b"output", now)
     run(engine, now)
     with database.writing(engine) as conn:
@@ -475,7 +475,7 @@ def test_outputs_go_as_configured(engine: Engine, now: datetime, store: BlobStor
     assert held(store) == set()
 
 
-def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: BlobStore) -> None:
+def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: DirectoryStore) -> None:
     now = datetime.now().astimezone()
     stray = store.stage(iter([b"stray"]), limit=100)
     store.store(stray)
@@ -501,7 +501,7 @@ def test_what_the_system_noted_for_itself_goes(engine: Engine, now: datetime) ->
     assert count(engine, idempotency_keys) == 0
 
 
-def test_retention_twice_at_once_does_no_harm(engine: Engine, now: datetime, store: BlobStore) -> None:
+def test_retention_twice_at_once_does_no_harm(engine: Engine, now: datetime, store: DirectoryStore) -> None:
     ids = submit(engine, grid(), now, *([JOB] * 30))
     end(engine, ids, now)
     keep(engine, store, b"x", now)

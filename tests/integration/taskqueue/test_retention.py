@@ -12,7 +12,7 @@ from cs_config.versions import store
 from cs_config.versions.tables import config_versions
 from requirements.states import JobStatus, PilotStatus
 from taskqueue import blobs, retention
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.directory import DirectoryStore
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import jobs, log
@@ -161,13 +161,13 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
     assert found == [(2, True), (2, True), (1, False), (0, False)]
 
 
-def _blob(conn: Connection, store: BlobStore, content: bytes, now: datetime) -> str:
+def _blob(conn: Connection, store: DirectoryStore, content: bytes, now: datetime) -> str:
     staged = store.stage([content], limit=100)
     return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
 
 
 def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: Any) -> None:
-    store = BlobStore(tmp_path / "blobs")
+    store = DirectoryStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"output", now - 3 * DAY)
         job_id = _old(conn, JobStatus.DONE, now)
@@ -180,7 +180,7 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
 
 
 def test_the_oldest_outputs_beyond_the_quota_go(engine: Engine, now: datetime, tmp_path: Any) -> None:
-    store = BlobStore(tmp_path / "blobs")
+    store = DirectoryStore(tmp_path / "blobs")
     digests: list[str] = []
     with database.writing(engine) as conn:
         for number, vo in enumerate(("lhcb", "lhcb", "lhcb", "cms")):
@@ -209,7 +209,7 @@ def test_the_oldest_outputs_beyond_the_quota_go(engine: Engine, now: datetime, t
 def test_a_sandbox_stays_while_a_job_needs_it(
     engine: Engine, now: datetime, tmp_path: Any, status: JobStatus, *, goes: bool
 ) -> None:
-    store = BlobStore(tmp_path / "blobs")
+    store = DirectoryStore(tmp_path / "blobs")
     with database.writing(engine) as conn:
         digest = _blob(conn, store, b"sandbox", now - 3 * DAY)
         [job_id] = stored_rows.job_ids(conn, now, sandbox=digest)

@@ -10,7 +10,7 @@ import pytest
 from pilotage.fabric.batch import work_area
 from pilotage.fabric.pilot import job_files
 from pilotage.service.auth import keys
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.directory import DirectoryStore
 from taskqueue.db import database
 
 
@@ -36,7 +36,7 @@ def test_a_database_and_its_log_are_private(tmp_path: Path) -> None:
 
 
 def test_archives_are_private(tmp_path: Path) -> None:
-    store = BlobStore(tmp_path / "blobs")
+    store = DirectoryStore(tmp_path / "blobs")
     store.store(store.stage([b"archive"], limit=100))
     assert modes(tmp_path / "blobs") == {"0o700", "0o600"}
 

@@ -15,7 +15,7 @@ from cs_config.options.options import LimitOptions
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, NotAllowed
 from taskqueue import blobs
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.directory import DirectoryStore
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, submission
@@ -333,7 +333,7 @@ def test_limits_are_per_vo_and_owner(engine: Engine, now: datetime) -> None:
 @pytest.fixture
 def archive(engine: Engine, now: datetime, tmp_path: Path) -> str:
     """The digest of a sandbox of lhcb."""
-    store = BlobStore(tmp_path / "blobs")
+    store = DirectoryStore(tmp_path / "blobs")
     staged = store.stage(iter([io.BytesIO(b"tar").read()]), limit=100)
     with database.writing(engine) as conn:
         return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)

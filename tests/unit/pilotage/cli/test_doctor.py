@@ -10,7 +10,7 @@ from pilotage.cli import doctor, settings
 from pilotage.cli import doctor as checks_installation
 from pilotage.cli.doctor import Health
 from pilotage.cli.settings import Settings
-from taskqueue import blobs
+from taskqueue.blob_stores import directory
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -76,8 +76,8 @@ def test_a_full_directory_of_archives_is_named(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(checks_installation, "_is_open", lambda _: False)
     assert check() is Health.GOOD
-    monkeypatch.setattr(blobs, "_FREE_SHARE", 2.0)
-    monkeypatch.setattr(blobs, "_FREE_BYTES", 1 << 80)
+    monkeypatch.setattr(directory, "_FREE_SHARE", 2.0)
+    monkeypatch.setattr(directory, "_FREE_BYTES", 1 << 80)
     assert check() is Health.BAD
 
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from taskqueue import blobs
+from taskqueue.blob_stores import directory as directories
 from taskqueue.db import database
 from tests.support import wait
 from tests.support.factories import stored_rows
@@ -198,8 +199,8 @@ def test_an_output_is_stored_where_new_sandboxes_and_jobs_are_refused_for_space(
 ):
     _, lease, pilot, _ = run_with_sandbox(service)
     system = os.statvfs(tmp_path)
-    monkeypatch.setattr(blobs, "_FREE_SHARE", 1.5)
-    monkeypatch.setattr(blobs, "_FREE_BYTES", system.f_bavail * system.f_frsize * 1.5)
+    monkeypatch.setattr(directories, "_FREE_SHARE", 1.5)
+    monkeypatch.setattr(directories, "_FREE_BYTES", system.f_bavail * system.f_frsize * 1.5)
     user = service.user()
     for refused in (
         user.post("/api/v1/sandboxes", content=archive(b"new")),

@@ -15,7 +15,7 @@ from cs_config.options import bounds
 from pilotage.service.http_errors import SenderSilent
 from pilotage.service.queries import archives
 from pilotage.service.queries.archives import HEAD, ArchiveListing, ArchiveMember
-from taskqueue.blobs import BlobStore
+from taskqueue.blob_stores.directory import DirectoryStore
 from tests.support.factories import archives as tests_archives
 
 
@@ -120,5 +120,5 @@ def test_a_sender_whose_uploads_begin_anew_has_the_patience_that_it_left(
         await send(uploads, send_all())
         assert uploads._patience_with("eve").seconds == 1000
 
-    store = BlobStore(tmp_path / "blobs")
+    store = DirectoryStore(tmp_path / "blobs")
     asyncio.run(check())

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from taskqueue.blobs import BlobStore
-from taskqueue.errors import BlobNotFound, StorageAway, StorageFull, TooLarge
+from taskqueue import blobs
+from taskqueue.blob_stores import directory
+from taskqueue.blob_stores.directory import DirectoryStore
+from taskqueue.errors import BlobNotFound, StorageAway, StorageFull
 
 CHUNKS = [b"a" * 1000, b"", b"b" * 500]
 CONTENT = b"".join(CHUNKS)
@@ -22,75 +24,29 @@ LIMIT = 10_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "blobs")
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "blobs")
 
 
-def _files(store: BlobStore) -> list[Path]:
+def _files(store: DirectoryStore) -> list[Path]:
     return [path for path in store._path.rglob("*") if path.is_file()]
 
 
-def _read(store: BlobStore, digest: str) -> bytes:
+def _read(store: DirectoryStore, digest: str) -> bytes:
     with store.open(digest) as file:
         return file.read()
 
 
-def test_what_is_kept_is_read_back_under_its_digest(store: BlobStore) -> None:
-    staged = store.stage(CHUNKS, limit=LIMIT)
-    assert (staged.digest, staged.size) == (DIGEST, len(CONTENT))
-    store.store(staged)
-    assert _read(store, DIGEST) == CONTENT
-    assert len(_files(store)) == 1
-
-
-def test_what_is_only_staged_is_not_there(store: BlobStore) -> None:
+def test_what_is_only_staged_is_not_there(store: DirectoryStore) -> None:
     staged = store.stage(CHUNKS, limit=LIMIT)
     with pytest.raises(BlobNotFound, match=DIGEST):
         store.open(DIGEST)
+    assert list(store.digests(before=datetime.now(UTC) + timedelta(hours=1))) == []
     store.discard(staged)
     assert _files(store) == []
 
 
-def test_the_same_archive_twice_is_there_once(store: BlobStore) -> None:
-    first, second = store.stage(CHUNKS, limit=LIMIT), store.stage(CHUNKS, limit=LIMIT)
-    store.store(first)
-    store.store(second)
-    store.discard(second)
-    assert _read(store, DIGEST) == CONTENT
-    assert len(_files(store)) == 1
-
-
-def test_an_archive_over_the_limit_is_refused_while_it_comes_in(store: BlobStore) -> None:
-    taken = 0
-
-    def endless() -> Iterator[bytes]:
-        nonlocal taken
-        while True:
-            taken += 1000
-            yield b"x" * 1000
-
-    with pytest.raises(TooLarge, match="10,000 bytes"):
-        store.stage(endless(), limit=LIMIT)
-    assert taken == LIMIT + 1000
-    assert _files(store) == []
-
-
-def test_an_archive_of_exactly_the_limit_is_taken(store: BlobStore) -> None:
-    assert store.stage([b"x" * LIMIT], limit=LIMIT).size == LIMIT
-    assert store.stage([], limit=0).size == 0
-
-
-def test_a_sender_that_goes_away_leaves_nothing(store: BlobStore) -> None:
-    def broken() -> Iterator[bytes]:
-        yield b"half"
-        raise ConnectionResetError
-
-    with pytest.raises(ConnectionResetError):
-        store.stage(broken(), limit=LIMIT)
-    assert _files(store) == []
-
-
-def test_a_full_disk_loses_nothing_and_says_so(store: BlobStore) -> None:
+def test_a_full_disk_loses_nothing_and_says_so(store: DirectoryStore) -> None:
     """The process's own limit of a file's size, which fails a real write as a full disk does."""
     kept = store.stage(CHUNKS, limit=LIMIT)
     store.store(kept)
@@ -108,7 +64,7 @@ def test_a_full_disk_loses_nothing_and_says_so(store: BlobStore) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_is_full_only_at_the_fsync_is_noticed(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch, number: int
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def full(_: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -120,7 +76,7 @@ def test_a_disk_that_is_full_only_at_the_fsync_is_noticed(
 
 
 def test_another_fault_of_the_disk_is_not_taken_for_a_full_one(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: int) -> None:
         raise OSError(errno.EIO, "broken")
@@ -132,7 +88,9 @@ def test_another_fault_of_the_disk_is_not_taken_for_a_full_one(
     assert _files(store) == []
 
 
-def test_a_directory_that_cannot_be_used_is_no_error_of_the_program(store: BlobStore, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_used_is_no_error_of_the_program(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
     """As one that became read-only, or whose server is away."""
     staged = store.stage(CHUNKS, limit=LIMIT)
     (tmp_path / "blobs" / DIGEST[:2]).write_text("no directory")
@@ -152,7 +110,9 @@ def test_a_directory_that_cannot_be_used_is_no_error_of_the_program(store: BlobS
             use()
 
 
-def test_the_bytes_are_on_disk_before_the_name_is(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_are_on_disk_before_the_name_is(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -170,7 +130,7 @@ def test_the_bytes_are_on_disk_before_the_name_is(store: BlobStore, monkeypatch:
     assert done == ["file", "directory", "rename", "directory"]
 
 
-def test_after_a_crash_between_writing_and_renaming_the_rest_is_swept(store: BlobStore) -> None:
+def test_after_a_crash_between_writing_and_renaming_the_rest_is_swept(store: DirectoryStore) -> None:
     left = store.stage(CHUNKS, limit=LIMIT)  # and the process dies here
     later = datetime.now(UTC) + timedelta(hours=1)
     assert store.sweep(before=datetime.now(UTC) - timedelta(hours=1)) == 0
@@ -180,27 +140,41 @@ def test_after_a_crash_between_writing_and_renaming_the_rest_is_swept(store: Blo
     assert len(_files(store)) == 1
 
 
-def test_archives_are_listed_by_age(store: BlobStore) -> None:
-    store.store(store.stage(CHUNKS, limit=LIMIT))
-    store.stage([b"only staged"], limit=LIMIT)
-    later = datetime.now(UTC) + timedelta(hours=1)
-    assert list(store.digests(before=later)) == [DIGEST]
-    assert list(store.digests(before=later - timedelta(hours=2))) == []
+def test_outputs_may_use_a_part_of_the_space_that_new_sandboxes_and_jobs_leave_free(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = os.statvfs(tmp_path)
+    monkeypatch.setattr(directory, "_FREE_SHARE", 1.5)
+    monkeypatch.setattr(directory, "_FREE_BYTES", system.f_bavail * system.f_frsize * 1.5)
+    with pytest.raises(StorageFull):
+        store.stage([b"x"], limit=LIMIT)
+    with pytest.raises(StorageFull):
+        store.check_space()
+    staged = store.stage([b"x"], limit=LIMIT, leave=blobs.OUTPUTS_LEAVE)
+    store.discard(staged)
+    monkeypatch.setattr(directory, "_FREE_BYTES", system.f_bavail * system.f_frsize * 4)
+    monkeypatch.setattr(directory, "_FREE_SHARE", 4.0)
+    with pytest.raises(StorageFull):
+        store.stage([b"x"], limit=LIMIT, leave=blobs.OUTPUTS_LEAVE)
 
 
-def test_deleting_twice_does_no_harm(store: BlobStore) -> None:
-    store.store(store.stage(CHUNKS, limit=LIMIT))
-    store.delete(DIGEST)
-    store.delete(DIGEST)
-    with pytest.raises(BlobNotFound):
-        store.open(DIGEST)
+def test_below_the_space_that_stays_free_nothing_is_staged(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_LOOK_EVERY", 10)
+    received = []
 
+    def send() -> Iterator[bytes]:
+        yield b"x" * 20
+        received.append(1)
+        monkeypatch.setattr(directory, "_FREE_SHARE", 1.0)  # all of the file system, as if others filled it
+        monkeypatch.setattr(directory, "_FREE_BYTES", 2**63)
+        yield b"x" * 20
+        received.append(2)
 
-@pytest.mark.parametrize(
-    "digest", ["", "../../etc/passwd", "A" * 64, "a" * 63, "a" * 62 + "/x", "sha256:" + "a" * 64]
-)
-def test_what_is_no_digest_never_becomes_a_path(store: BlobStore, digest: str) -> None:
-    with pytest.raises(BlobNotFound):
-        store.open(digest)
-    with pytest.raises(BlobNotFound):
-        store.delete(digest)
+    with pytest.raises(StorageFull, match="no space left"):
+        store.stage(send(), limit=LIMIT)
+    assert received == [1]
+    with pytest.raises(StorageFull):
+        store.stage([b"x"], limit=LIMIT)
+    assert store.sweep(before=datetime.now(UTC) + timedelta(days=1)) == 0
