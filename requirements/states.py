@@ -1,7 +1,7 @@
 """States of jobs and pilots, and the allowed transitions, as tables.
 
 Source: DIRAC's job state machine, with the additions that leases need (a job returns to Waiting when no
-pilot started it, Rescheduled is stored).
+pilot started it, Rescheduled is stored) and users (who hold or edit a waiting job: it is Checking again).
 """
 
 import logging
@@ -17,7 +17,7 @@ class JobStatus(StrEnum):
 
     SUBMITTING = "Submitting"  #: part of a bulk that is not confirmed yet
     RECEIVED = "Received"  #: stored; no optimizer has processed it
-    CHECKING = "Checking"  #: held by an optimizer for a while
+    CHECKING = "Checking"  #: held by an optimizer for a while, or kept from pilots on purpose
     SCOUTING = "Scouting"  #: waits for its scout jobs
     STAGING = "Staging"  #: waits for its input data to come from tape
     WAITING = "Waiting"  #: in a task queue, any pilot that fits may take it
@@ -68,7 +68,7 @@ JOB_STEPS: Mapping[JobStatus, frozenset[JobStatus]] = {
     S.CHECKING: frozenset({S.SCOUTING, S.STAGING, S.WAITING, S.RESCHEDULED, S.FAILED, S.DELETED, S.KILLED}),
     S.SCOUTING: frozenset({S.CHECKING, S.FAILED, S.STALLED, S.KILLED}),
     S.STAGING: frozenset({S.CHECKING, S.WAITING, S.FAILED, S.KILLED}),
-    S.WAITING: frozenset({S.MATCHED, S.RESCHEDULED, S.FAILED, S.DELETED, S.KILLED}),
+    S.WAITING: frozenset({S.MATCHED, S.CHECKING, S.RESCHEDULED, S.FAILED, S.DELETED, S.KILLED}),
     S.MATCHED: frozenset({S.RUNNING, S.WAITING, S.FAILED, S.RESCHEDULED, S.KILLED}),
     S.RUNNING: frozenset(
         {S.STALLED, S.DONE, S.FAILED, S.RESCHEDULED, S.COMPLETING, S.COMPLETED, S.KILLED, S.RECEIVED}

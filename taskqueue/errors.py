@@ -90,6 +90,24 @@ class RescheduleLimit(PilotageError):
         super().__init__(f"job {job_id} was already rescheduled {format_count(maximum, 'time')}, the maximum")
 
 
+class NotHeld(PilotageError):
+    """The job is not held by its user."""
+
+    code = "not_held"
+
+    def __init__(self, job_id: int, *, current: JobStatus) -> None:
+        super().__init__(f"job {job_id} is {current}, not held: there is nothing to release")
+
+
+class JobKept(PilotageError):
+    """The job is kept from pilots on purpose: it is not rescheduled."""
+
+    code = "job_kept"
+
+    def __init__(self, job_id: int, *, minor: str, remedy: str) -> None:
+        super().__init__(f"job {job_id} is kept from pilots ({minor}): {remedy}")
+
+
 class SecretUsed(PilotageError):
     """The pilot's secret was already exchanged for a token by another process."""
 

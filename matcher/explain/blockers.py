@@ -34,7 +34,7 @@ from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.states import PREPARING, JobStatus
 from requirements.values import fold
-from taskqueue.jobs import waiting_ttl
+from taskqueue.jobs import waiting_ttl, withheld
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import expiry, uptime
 from taskqueue.pilots import pilots
@@ -175,6 +175,11 @@ def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:
         return
     if job.status is not JobStatus.CHECKING:
         yield "the optimizers have not processed it yet"
+        return
+    if (kept_for := withheld.find_reason(job)) is not None:
+        since = f"{job.updated_at:%Y-%m-%d %H:%M} UTC"
+        remedy = kept_for.remedy.format(job_id=job.job_id)
+        yield f"{kept_for.minor.lower()} {job.application_status} since {since}: {remedy}"
         return
     until = f", goes on at {job.due_at.isoformat(timespec='seconds')}" if job.due_at else ""
     yield f"held by the optimizers: {job.application_status or job.minor_status}{until}"

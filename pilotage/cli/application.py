@@ -38,6 +38,8 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "delete": "job:delete",
             "reschedule": "job:reschedule",
             "reset": "job:reset",
+            "hold": "job:hold",
+            "release": "job:release",
             "output": "job:fetch_output",
             "wait": "job:wait",
         },

@@ -42,13 +42,21 @@ RESET = JobVerb(
     summary="Reschedule jobs, by id or by filters, however often that was done before.",
     done="Reset",
 )
+HOLD = JobVerb(
+    name="hold",
+    summary="Keep jobs from pilots, by id or by filters, until they are released.",
+    done="Held",
+)
+RELEASE = JobVerb(
+    name="release", summary="Let held jobs, by id or by filters, wait for pilots again.", done="Released"
+)
 RESUBMIT = JobVerb(
     name="resubmit",
     summary="Submit copies of jobs, by id or by filters, with their input sandboxes.",
     done="Resubmitted",
     makes_jobs=True,
 )
-JOB_VERBS: Final = (KILL, DELETE, RESCHEDULE, RESET, RESUBMIT)
+JOB_VERBS: Final = (KILL, DELETE, RESCHEDULE, RESET, HOLD, RELEASE, RESUBMIT)
 
 #: Jobs that one request names.
 _IDS: Final = 1000

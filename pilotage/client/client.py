@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from pilotage.client import changes, connection, outputs, submission, waiting
 from pilotage.client.answers import ConfigPreview, CountedJobs, EligibilityReport
-from pilotage.client.changes import DELETE, KILL, RESCHEDULE, RESET, RESUBMIT, JobVerb
+from pilotage.client.changes import DELETE, HOLD, KILL, RELEASE, RESCHEDULE, RESET, RESUBMIT, JobVerb
 from pilotage.client.errors import WrongUsage
 from pilotage.client.outputs import FetchedOutputs
 from pilotage.client.submission import JobSource
@@ -259,6 +259,14 @@ class Client:
     def reset(self, /, *job_ids: int, **filters: str) -> ChangedIds:
         return self._change(RESET, job_ids, filters)
 
+    @_documented(HOLD)
+    def hold(self, /, *job_ids: int, **filters: str) -> ChangedIds:
+        return self._change(HOLD, job_ids, filters)
+
+    @_documented(RELEASE)
+    def release(self, /, *job_ids: int, **filters: str) -> ChangedIds:
+        return self._change(RELEASE, job_ids, filters)
+
     @_documented(RESUBMIT)
     def resubmit(self, /, *job_ids: int, **filters: str) -> ChangedIds:
         return self._change(RESUBMIT, job_ids, filters)
@@ -443,6 +451,8 @@ class AsyncClient:
     reschedule = _in_thread(Client.reschedule)
     delete = _in_thread(Client.delete)
     reset = _in_thread(Client.reset)
+    hold = _in_thread(Client.hold)
+    release = _in_thread(Client.release)
     wait = _in_thread(Client.wait)
     output = _in_thread(Client.output)
     outputs = _in_thread(Client.outputs)

@@ -23,6 +23,8 @@ STATUS: Final[dict[type[Exception], int]] = {
     taskqueue_errors.StaleLease: 409,
     taskqueue_errors.OutputMissing: 409,
     taskqueue_errors.RescheduleLimit: 409,
+    taskqueue_errors.NotHeld: 409,
+    taskqueue_errors.JobKept: 409,
     taskqueue_errors.IdempotencyConflict: 409,
     taskqueue_errors.SecretUsed: 409,
     taskqueue_errors.OtherProcess: 409,

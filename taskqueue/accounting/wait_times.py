@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, or_, select, union
 
 from requirements.states import FINAL, JobStatus
 from taskqueue.db import sql
-from taskqueue.jobs import log
+from taskqueue.jobs import log, withheld
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
@@ -61,6 +61,8 @@ def _get_cause(entry: LogEntry) -> str | None:
         return None
     if entry.to_status is JobStatus.WAITING:
         return "no eligible queue" if entry.minor_status == NO_ELIGIBLE_QUEUE else PILOT_CAUSE
+    if entry.to_status is JobStatus.CHECKING and entry.minor_status in withheld.WAIT_CAUSES:
+        return withheld.WAIT_CAUSES[entry.minor_status]
     return _CAUSES.get(entry.to_status)
 
 

@@ -61,7 +61,7 @@ MOVE = (
         started_at=func.coalesce(bindparam("started"), jobs.c.started_at),
         ended_at=bindparam("ended"),
         due_at=bindparam("due"),
-        step=None,
+        step=bindparam("step"),
         reschedules=jobs.c.reschedules + bindparam("again"),
     )
     .returning(jobs.c.job_id)
@@ -122,18 +122,19 @@ def move_jobs(
     from_states: Collection[JobStatus] | None = None,
     reschedules_below: int = NO_LIMIT,
     counts: bool = True,
+    kept_for: str | None = None,
 ) -> list[MovedJob]:
     """Change the status of the jobs whose current status allows it; the others stay unchanged.
 
     The caller changes what else belongs to the step: the waiting row, the attempt. Without `from_states` the
     table of steps decides; `application` is the new application status, also by job id, and None keeps it.
     Jobs rescheduled `reschedules_below` times or more are left alone. Without `counts` a rescheduling is not
-    counted.
+    counted. `kept_for`: why jobs that become Checking are not due for the optimizers, see `withheld`.
     """
     by_job = application if isinstance(application, Mapping) else {}
     common = None if isinstance(application, Mapping) else application
     allowed = may_come_from(wanted) if from_states is None else from_states
-    prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING
+    prepares = wanted in PREPARING and wanted is not JobStatus.SUBMITTING and kept_for is None
     values = {
         "wanted": wanted.value,
         "from_states": sorted(status.value for status in allowed),
@@ -144,6 +145,7 @@ def move_jobs(
         "started": now if wanted is JobStatus.RUNNING else None,
         "ended": now if wanted in FINAL else None,
         "due": now if prepares else None,
+        "step": kept_for,
         "again": int(wanted is JobStatus.RESCHEDULED and counts),
     }
     moved: list[MovedJob] = []

@@ -1,4 +1,4 @@
-"""`pilotage job kill`, `delete`, `reschedule`, `reset`, `resubmit`, `wait` and `output`."""
+"""Commands that change jobs, `pilotage job wait` and `pilotage job output`."""
 
 import os
 import time
@@ -49,7 +49,7 @@ def _change_command(change: JobVerb) -> CommandFunction:
     return command
 
 
-kill, delete, reschedule, reset, resubmit = map(_change_command, JOB_VERBS)
+kill, delete, reschedule, reset, hold, release, resubmit = map(_change_command, JOB_VERBS)
 
 
 def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], dict[str, str]]:

@@ -16,9 +16,10 @@ from pilotage.service.auth.callers import Caller
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.queries import jobs as queries
 from requirements.errors import InvalidInput, NotAllowed
-from requirements.states import JobStatus
 from taskqueue.db import database, sql
 from taskqueue.errors import JobNotFound
+from taskqueue.jobs import control
+from taskqueue.jobs.control import JobChange
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
 
@@ -71,7 +72,7 @@ def _sort(call: DiracCall, job_ids: Sequence[int]) -> _Named:
     )
 
 
-def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_reset: bool = False) -> Result:
+def _change(call: DiracCall, job_ids: Sequence[int], change: JobChange) -> Result:
     """Change the jobs that the peer controls and whose status allows it; the ids of these."""
     named = _sort(call, job_ids)
     by_caller: defaultdict[Caller, list[int]] = defaultdict(list)
@@ -82,7 +83,7 @@ def _change(call: DiracCall, job_ids: Sequence[int], wanted: JobStatus, *, is_re
         for caller, ids in by_caller.items()
         for some in sql.split_batches(ids)
         for job_id in queries.change_many(
-            call.parts, caller, JobFilter.model_validate({"ids": list(some)}), wanted, is_reset=is_reset
+            call.parts, caller, JobFilter.model_validate({"ids": list(some)}), change
         ).job_ids
     ]
     return _report(sorted(done), named)
@@ -98,19 +99,19 @@ def _report(done: Sequence[int], named: _Named) -> Result:
 
 def kill_job(call: DiracCall, job_ids: JobIds, force: bool = False) -> Result:  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
     """End jobs."""
-    return _change(call, job_ids, JobStatus.KILLED)
+    return _change(call, job_ids, control.KILL)
 
 
 def delete_job(call: DiracCall, job_ids: JobIds, force: bool = False) -> Result:  # noqa: ARG001, FBT001, FBT002  (DIRAC's)
     """End jobs and hide them; retention removes them."""
-    return _change(call, job_ids, JobStatus.DELETED)
+    return _change(call, job_ids, control.DELETE)
 
 
 def reset_job(call: DiracCall, job_ids: JobIds) -> Result:
     """Reschedule jobs however often that was done before: for administrators."""
     if not call.peer.has(peers.JOB_ADMINISTRATOR):
         raise NotAllowed(f"only a {peers.JOB_ADMINISTRATOR} may reset jobs")
-    return _change(call, job_ids, JobStatus.RESCHEDULED, is_reset=True)
+    return _change(call, job_ids, control.RESET)
 
 
 def reschedule_job(call: DiracCall, job_ids: JobIds) -> Result:
@@ -126,7 +127,7 @@ def reschedule_job(call: DiracCall, job_ids: JobIds) -> Result:
     others = [job_id for job_id in job_ids if job_id not in by_pilots]
     if not others:
         return jencode.ok(list(by_pilots), requireProxyUpload=False)
-    changed = _change(call, others, JobStatus.RESCHEDULED)
+    changed = _change(call, others, control.RESCHEDULE)
     if changed["OK"] and by_pilots:
         changed["Value"] = [*by_pilots, *_ids(changed["Value"])]
     return changed

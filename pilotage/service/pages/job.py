@@ -26,11 +26,13 @@ from pilotage.service.models.jobs import LOCAL_STATE, JobFilter, JobIdPath
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, jobs
 from requirements.errors import format_count
-from requirements.states import FINAL, PREPARING, JobStatus, may_become
+from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue.db import database
-from taskqueue.jobs import grid_jobs, groups
+from taskqueue.jobs import control, grid_jobs, groups
 from taskqueue.jobs import jobs as stored_jobs
+from taskqueue.jobs.control import JobChange
 from taskqueue.jobs.groups import FailureGroup
+from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 
 #: Smallest share of the timeline for a span, so that it is visible.
@@ -128,12 +130,18 @@ def show(
         is_over=job.status in FINAL,
         has_failed=job.status is JobStatus.FAILED,
         is_waiting=job.status in PREPARING | {JobStatus.WAITING},
-        may_be_killed=job.status is not JobStatus.KILLED and may_become(job.status, JobStatus.KILLED),
-        may_be_deleted=may_become(job.status, JobStatus.DELETED) and job.status is not JobStatus.DELETED,
-        may_be_rescheduled=may_become(job.status, JobStatus.RESCHEDULED)
-        and job.status is not JobStatus.RESCHEDULED,
+        changes=_list_changes(job),
         causes={cause: each for cause, each in story.waited.items() if each > _SHORTEST_WAIT},
     )
+
+
+def _list_changes(job: Job) -> list[JobChange]:
+    """The changes for which the page of a job has a button."""
+    return [
+        change
+        for change in control.CHANGES.values()
+        if change is not control.RESET and control.may_change(job, change)
+    ]
 
 
 @router.get("/jobs/{job_id}/output")

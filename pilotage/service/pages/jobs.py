@@ -44,6 +44,7 @@ from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import control, descriptions, search
 from taskqueue.jobs import jobs as stored_jobs
+from taskqueue.jobs.control import JobChange
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector
@@ -156,6 +157,7 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
         fields=_list_inputs(role),
         filters=dict(query.fields),
         matching=urlencode(query.fields),
+        changes=list(control.CHANGES.values()),
     )
 
 
@@ -225,26 +227,16 @@ _MOST = search.MAX_COUNTED
 #: Jobs listed before and after a change.
 _SHOWN = 20
 
-Do = Literal["kill", "delete", "reschedule", "reset"]
-_WANTED: Mapping[Do, JobStatus] = {
-    "kill": JobStatus.KILLED,
-    "delete": JobStatus.DELETED,
-    "reschedule": JobStatus.RESCHEDULED,
-    "reset": JobStatus.RESCHEDULED,
-}
-#: Participles, for headings.
-_DONE: Mapping[Do, str] = {
-    "kill": "killed",
-    "delete": "deleted",
-    "reschedule": "rescheduled",
-    "reset": "reset",
-}
-
 
 class JobChangeForm(FilledFilter):
     """An action and the jobs to change."""
 
-    do: Do
+    do: str = Field(pattern=f"^({'|'.join(control.CHANGES)})$")
+
+    @property
+    def change(self) -> JobChange:
+        """What is done."""
+        return control.CHANGES[self.do]
 
 
 class ConfirmedChange(JobChangeForm):
@@ -261,12 +253,11 @@ def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResp
     with database.reading(page.parts.engine) as conn:
         counts = search.count_by_status(conn, which, most=_MOST)
         seen = search.read_page(conn, which, limit=_SHOWN)
-    changeable = control.list_changeable(_WANTED[change.do])
-    possible = {status: count for status, count in counts.items() if status in changeable}
+    possible = {status: count for status, count in counts.items() if status in change.change.changeable}
     return page.render(
         "jobs/change.html",
         change=change,
-        past=_DONE[change.do],
+        past=change.change.done,
         counts=possible,
         total=search.sum_counts(possible),
         others=search.sum_counts({each: n for each, n in counts.items() if each not in possible}),
@@ -288,10 +279,9 @@ def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTM
             f"`pilotage job {change.do}` with --status, --owner, --vo, --site or --pool"
         )
         raise InvalidRequest([Problem(path="jobs", message=message)])
-    wanted, is_reset = _WANTED[change.do], change.do == "reset"
-    changed = jobs.change_many(page.parts, page.caller, change.filter, wanted, is_reset=is_reset)
+    changed = jobs.change_many(page.parts, page.caller, change.filter, change.change)
     return page.render(
-        "jobs/changed.html", change=change, past=_DONE[change.do], changed=changed, most=_SHOWN
+        "jobs/changed.html", change=change, past=change.change.done, changed=changed, most=_SHOWN
     )
 
 
@@ -300,7 +290,7 @@ def _select(page: PageContext, change: JobChangeForm) -> JobSelector:
     if change.filter.is_empty:
         message = "no job is selected: tick some, or filter the list first"
         raise InvalidRequest([Problem(path="jobs", message=message)])
-    return jobs.concerned(page.caller, change.filter, _WANTED[change.do], now=page.parts.clock())
+    return jobs.concerned(page.caller, change.filter, change.change, now=page.parts.clock())
 
 
 #: Job ids in the address of the list after a submission.

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -28,7 +28,7 @@ from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.queries.resource_use import AttemptUse
 from pilotage.service.services import Services
 from requirements.errors import InvalidJob, InvalidRequest, NotAllowed, PilotageError, Problem
-from requirements.job_fields import JOB_ID, STATUS
+from requirements.job_fields import JOB_ID
 from requirements.states import FINAL, JobStatus
 from requirements.values import fold
 from taskqueue.accounting import wait_times
@@ -37,10 +37,13 @@ from taskqueue.errors import (
     BlobNotFound,
     IdempotencyConflict,
     IllegalTransition,
+    JobKept,
     JobNotFound,
+    NotHeld,
     RescheduleLimit,
 )
-from taskqueue.jobs import control, descriptions, jobs, log, search
+from taskqueue.jobs import control, descriptions, jobs, log, search, withheld
+from taskqueue.jobs.control import JobChange
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -56,34 +59,27 @@ _PLACE: Final = re.compile(r"^jobs\[\d+\]/")
 
 
 def change_many(
-    parts: Services,
-    caller: Caller,
-    which: JobFilter,
-    wanted: JobStatus,
-    *,
-    after: int | None = None,
-    is_reset: bool = False,
+    parts: Services, caller: Caller, which: JobFilter, change: JobChange, *, after: int | None = None
 ) -> ChangedJobs:
-    """Kill, delete or reschedule jobs that match the filter and whose status allows it, newest first.
+    """Change the jobs that match the filter and whose status allows it, newest first.
 
-    `wanted` is KILLED, DELETED or RESCHEDULED; `is_reset`: reschedule them however often that was done.
     `after`: the `next` of the answer before, where the filter matches more jobs than one request changes.
     """
     if which.is_empty:
         message = "names no job: give ids, or a filter such as status or owner"
         raise InvalidRequest([Problem(path="body", message=message)])
-    if wanted is JobStatus.RESCHEDULED:
+    if change.makes_due:
         access.admit_jobs(parts, caller)
     named = which.get(JOB_ID) or ()
     changed: list[int] = []
     refused: dict[int, str] = {}
     begins_later = after is not None
-    selector = concerned(caller, which, wanted, now=parts.clock())
+    selector = concerned(caller, which, change, now=parts.clock())
     for _ in range(_BATCHES):
         # As to write, which a database that has lost commits refuses: it may have other jobs under these ids.
         with database.writing(parts.engine) as conn:
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
-        done, errors = _change(parts, caller, seen.jobs, wanted, is_reset=is_reset)
+        done, errors = _change(parts, caller, seen.jobs, change)
         changed += done
         refused |= {job_id: str(error) for job_id, error in errors.items() if named}
         after = seen.next
@@ -92,7 +88,8 @@ def change_many(
     # Named ids are never more than one page.
     unknown = set(named).difference(changed, refused)
     refused |= {job_id: f"job {job_id} does not exist" for job_id in sorted(unknown)}
-    audit.done(caller, f"jobs {wanted}", jobs=len(changed), filter=which.model_dump_json(exclude_none=True))
+    filled = which.model_dump_json(exclude_none=True)
+    audit.done(caller, f"jobs {change.result}", jobs=len(changed), filter=filled)
     has_found = bool(changed) or after is not None or begins_later
     misspelt: list[UnknownValue] = []
     with database.after_commit("find misspelt values of the filter"):
@@ -111,14 +108,17 @@ def _select(caller: Caller, now: datetime, which: JobFilter, _by: Collection[str
     return visibility.visible_jobs(caller, which, now=now)
 
 
-def concerned(caller: Caller, which: JobFilter, wanted: JobStatus, *, now: datetime) -> JobSelector:
-    """The jobs to change; jobs that are not named by id only if their status allows the change."""
+def concerned(caller: Caller, which: JobFilter, change: JobChange, *, now: datetime) -> JobSelector:
+    """The jobs to change; jobs that are not named by id only if their state allows the change."""
     found = visibility.visible_jobs(caller, which, now=now)
-    return found if which.get(JOB_ID) is not None else found.where(STATUS, control.list_changeable(wanted))
+    if which.get(JOB_ID) is None:
+        for field, values in change.conditions.items():
+            found = found.where(field, values)
+    return found
 
 
 def _change(
-    parts: Services, caller: Caller, batch: Sequence[Job], wanted: JobStatus, *, is_reset: bool
+    parts: Services, caller: Caller, batch: Sequence[Job], change: JobChange
 ) -> tuple[list[int], dict[int, PilotageError]]:
     """Change the jobs that allow it: their ids, and why others are as they were."""
     by_vo: defaultdict[str, list[int]] = defaultdict(list)
@@ -128,10 +128,10 @@ def _change(
     changed: list[int] = []
     refused: dict[int, PilotageError] = {}
     for vo, ids in by_vo.items():
-        done, others = _change_of_vo(parts, vo, ids, wanted, source, is_reset=is_reset)
+        done, others = _change_of_vo(parts, vo, ids, change, source)
         changed += done
-        refused |= {job.job_id: _describe_refusal(parts, job, wanted, is_reset=is_reset) for job in others}
-    if wanted is JobStatus.RESCHEDULED:
+        refused |= {job.job_id: _describe_refusal(parts, job, change) for job in others}
+    if change.makes_due:
         access.count_jobs(parts, caller, len(changed))
         parts.notify(sorted(changed))
     return sorted(changed), refused
@@ -139,56 +139,46 @@ def _change(
 
 @database.retry_on_conflict
 def _change_of_vo(
-    parts: Services, vo: str, ids: Sequence[int], wanted: JobStatus, source: str, *, is_reset: bool
+    parts: Services, vo: str, ids: Sequence[int], change: JobChange, source: str
 ) -> tuple[list[int], list[Job]]:
     """Change the jobs of one VO that allow it: their ids, and the others as they are now."""
-    change = _choose_change(parts, vo, wanted, is_reset=is_reset)
+    bound = {"maximum": max_reschedules(parts, vo)} if change is control.RESCHEDULE else {}
     with database.writing(parts.engine) as conn:
-        done = change(conn, ids, source=source, now=parts.clock())
+        done = change.apply(conn, ids, source=source, now=parts.clock(), **bound)
         left = frozenset(ids).difference(done)
         return done, search.list_jobs(
             conn, JobSelector().where(JOB_ID, left), limit=len(left)
         ) if left else []
 
 
-def _choose_change(
-    parts: Services, vo: str, wanted: JobStatus, *, is_reset: bool
-) -> Callable[..., list[int]]:
-    """The function of `control` that changes jobs of a VO to `wanted`."""
-    if wanted is JobStatus.KILLED:
-        return control.kill_jobs
-    if wanted is JobStatus.DELETED:
-        return control.delete_jobs
-    if is_reset:
-        return control.reset_jobs
-    return partial(control.reschedule_jobs, maximum=max_reschedules(parts, vo))
-
-
-def _describe_refusal(parts: Services, job: Job, wanted: JobStatus, *, is_reset: bool) -> PilotageError:
+def _describe_refusal(parts: Services, job: Job, change: JobChange) -> PilotageError:
     """Why a job was not changed."""
-    if wanted is JobStatus.RESCHEDULED and not is_reset and job.status in control.list_changeable(wanted):
+    if change is control.RELEASE:
+        return NotHeld(job.job_id, current=job.status)
+    if change.status is JobStatus.RESCHEDULED and (kept_for := withheld.find_reason(job)):
+        remedy = kept_for.remedy.format(job_id=job.job_id)
+        return JobKept(job.job_id, minor=job.minor_status, remedy=remedy)
+    if change is control.RESCHEDULE and job.status in change.changeable:
         return RescheduleLimit(job.job_id, maximum=max_reschedules(parts, job.vo))
-    return IllegalTransition(job.job_id, current=job.status, wanted=wanted)
+    return IllegalTransition(job.job_id, current=job.status, wanted=change.result)
 
 
-def change_one(
-    parts: Services, caller: Caller, job_id: int, wanted: JobStatus, *, is_reset: bool = False
-) -> ChangedJob:
-    """Change a job of the caller's, or one that the caller controls; `wanted` as for `change_many`.
+def change_one(parts: Services, caller: Caller, job_id: int, change: JobChange) -> ChangedJob:
+    """Change a job of the caller's, or one that the caller controls.
 
     No effect if it is killed or deleted already.
     """
-    if wanted is JobStatus.RESCHEDULED:
+    if change.makes_due:
         access.admit_jobs(parts, caller)
     with database.writing(parts.engine) as conn:  # as for many
         job = visibility.require_job(caller, jobs.get_job(conn, job_id))
-    changed, refused = _change(parts, caller, [job], wanted, is_reset=is_reset)
+    changed, refused = _change(parts, caller, [job], change)
     if not changed:
         error = refused.get(job_id, JobNotFound(job_id))
-        if wanted is JobStatus.RESCHEDULED or error.details.get("current") != wanted:
+        if not change.is_end or error.details.get("current") != change.status:
             raise error
-    _audit_change(caller, job, wanted)
-    return ChangedJob(job_id=job_id, status=wanted)
+    _audit_change(caller, job, change.result)
+    return ChangedJob(job_id=job_id, status=change.status)
 
 
 def complete_one(parts: Services, caller: Caller, job_id: int, status: JobStatus, minor: str) -> ChangedJob:
@@ -206,10 +196,10 @@ def name_source(caller: Caller) -> str:
     return f"{_SOURCE}, {caller.user or caller.subject}"
 
 
-def _audit_change(caller: Caller, job: Job, wanted: JobStatus) -> None:
+def _audit_change(caller: Caller, job: Job, result: str) -> None:
     """Audit the change of another's job; as for many at once."""
     if (job.owner, job.vo) != (caller.user, caller.vo):
-        audit.done(caller, f"jobs {wanted}", jobs=1, job_id=job.job_id, owner=job.owner, vo=job.vo)
+        audit.done(caller, f"jobs {result}", jobs=1, job_id=job.job_id, owner=job.owner, vo=job.vo)
 
 
 def max_reschedules(parts: Services, vo: str) -> int:

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, show, kill, delete, reschedule, reset and complete.
+"""Jobs: submit, list, show, change and complete.
 
 Explanations: why a job does not run, and which waiting jobs a queue could run.
 """
@@ -54,9 +54,10 @@ from requirements import job_fields
 from requirements.errors import InvalidRequest, Problem
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.jobs import grid_jobs, log, search
+from taskqueue.jobs import control, grid_jobs, log, search
 from taskqueue.jobs import jobs as jobs_jobs
 from taskqueue.jobs import jobs as stored_jobs
+from taskqueue.jobs.control import JobChange
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
 
@@ -194,46 +195,29 @@ def list_local_jobs(
 control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 
 
-@control_router.post("/kill")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
-def kill_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
-    """Kill jobs that match the filter and have not ended."""
-    return jobs.change_many(parts, caller, which, JobStatus.KILLED, after=which.after)
+#: What a token that is limited to capabilities needs for a change; for the others it is MODIFY.
+_NEEDS = {control.KILL.name: Capability.CANCEL, control.DELETE.name: Capability.CANCEL}
 
 
-@control_router.post("/reschedule")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
-def reschedule_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
-    """Reschedule jobs that match the filter and whose status allows it."""
-    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED, after=which.after)
+def _add_routes(change: JobChange) -> None:
+    """Add the routes of a change: of the jobs that match a filter, and of one job."""
+
+    def change_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
+        return jobs.change_many(parts, caller, which, change, after=which.after)
+
+    def change_one(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
+        return jobs.change_one(parts, caller, job_id, change)
+
+    change_many.__name__, change_one.__name__ = f"{change.name}_many", change.name
+    change_many.__doc__ = f"{change.summary} Those that match the filter; of the others none is named."
+    change_one.__doc__ = f"{change.summary} One job."
+    needs = _NEEDS.get(change.name, Capability.MODIFY)
+    for path, endpoint in ((f"/{change.name}", change_many), (f"/{{job_id}}/{change.name}", change_one)):
+        control_router.post(path)(allow(Role.USER, Role.VO_ADMIN, needs=needs)(endpoint))
 
 
-@control_router.post("/delete")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
-def delete_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
-    """Delete jobs that match the filter, and kill those that have not ended."""
-    return jobs.change_many(parts, caller, which, JobStatus.DELETED, after=which.after)
-
-
-@control_router.post("/reset")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
-def reset_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:
-    """Reschedule jobs that match the filter, however often that was done before."""
-    return jobs.change_many(parts, caller, which, JobStatus.RESCHEDULED, after=which.after, is_reset=True)
-
-
-@control_router.post("/{job_id}/delete")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
-def delete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
-    """Delete a job, which is killed if it has not ended; retention removes it within days."""
-    return jobs.change_one(parts, caller, job_id, JobStatus.DELETED)
-
-
-@control_router.post("/{job_id}/reset")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
-def reset(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
-    """Reschedule a job, however often that was done before, and count its reschedulings anew."""
-    return jobs.change_one(parts, caller, job_id, JobStatus.RESCHEDULED, is_reset=True)
+for _change in control.CHANGES.values():
+    _add_routes(_change)
 
 
 @control_router.post("/{job_id}/complete")
@@ -241,20 +225,6 @@ def reset(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
 def complete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, body: JobEnd) -> ChangedJob:
     """End a Completed job: the requests that it left are carried out, or have failed."""
     return jobs.complete_one(parts, caller, job_id, JobStatus(body.status), body.minor_status)
-
-
-@control_router.post("/{job_id}/kill")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CANCEL)
-def kill(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
-    """Kill a job; its pilot is notified at its next heartbeat."""
-    return jobs.change_one(parts, caller, job_id, JobStatus.KILLED)
-
-
-@control_router.post("/{job_id}/reschedule")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
-def reschedule(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> ChangedJob:
-    """Send a job through the optimizers again."""
-    return jobs.change_one(parts, caller, job_id, JobStatus.RESCHEDULED)
 
 
 submission_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)

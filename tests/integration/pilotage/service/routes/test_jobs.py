@@ -8,8 +8,9 @@ from sqlalchemy import delete, select, update
 
 from cs_config.cache import CountCache
 from pilotage.service.queries import jobs as queries_jobs
-from requirements.states import JobStatus
 from taskqueue.db import database
+from taskqueue.jobs import control
+from taskqueue.jobs.control import JobChange
 from taskqueue.schema.tables import blobs, descriptions, jobs
 from tests.support.service import Service
 
@@ -266,14 +267,14 @@ def test_a_refusal_names_the_status_at_the_time_of_the_change(
 ):
     user = service.user()
     [job_id] = submit(user)
-    choose = queries_jobs._choose_change
+    change = queries_jobs._change_of_vo
 
-    def kill_then_choose(parts: Any, vo: str, wanted: JobStatus, *, is_reset: bool) -> Any:
-        if wanted is JobStatus.RESCHEDULED:
+    def kill_then_change(parts: Any, vo: str, ids: Any, wanted: JobChange, source: str) -> Any:
+        if wanted is control.RESCHEDULE:
             user.post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
-        return choose(parts, vo, wanted, is_reset=is_reset)
+        return change(parts, vo, ids, wanted, source)
 
-    monkeypatch.setattr(queries_jobs, "_choose_change", kill_then_choose)
+    monkeypatch.setattr(queries_jobs, "_change_of_vo", kill_then_change)
     [refused] = user.post("/api/v1/jobs/reschedule", json={"ids": [job_id]}).json()["refused"]
     assert refused["reason"] == f"job {job_id} is Killed; it cannot become Rescheduled"
 
@@ -669,3 +670,23 @@ def test_a_bulk_reschedule_names_the_limit_that_a_job_has_reached(service: Servi
     answer = ada.post("/api/v1/jobs/reschedule", json={"ids": str(job_id)}).json()
     [refused] = answer["refused"]
     assert refused["reason"] == f"job {job_id} was already rescheduled 7 times, the maximum"
+
+
+def test_a_held_job_is_explained_and_waits_again_when_it_is_released(service: Service):
+    user = service.user()
+    [held, other] = submit(user, JOB, JOB)
+    answer = user.post("/api/v1/jobs/hold", json={"ids": [held]}).json()
+    assert (answer["job_ids"], answer["refused"]) == ([held], [])
+    found = user.get(f"/api/v1/jobs/{held}").json()
+    assert (found["status"], found["minor_status"]) == ("Checking", "Held")
+    assert found["application_status"] == "by ada"
+    now = user.get(f"/api/v1/jobs/{held}/explain").json()["now"]
+    assert now[0].startswith("held by ada since 20")
+    assert now[0].endswith(f"`pilotage job release {held}`")
+    again = user.post(f"/api/v1/jobs/{held}/reschedule")
+    assert (again.status_code, error(again)["code"]) == (409, "job_kept")
+    assert f"pilotage job release {held}" in error(again)["message"]
+    none = user.post(f"/api/v1/jobs/{other}/release")
+    assert (none.status_code, error(none)["code"]) == (409, "not_held")
+    assert user.post("/api/v1/jobs/release", json={"owner": "ada"}).json()["job_ids"] == [held]
+    assert user.get(f"/api/v1/jobs/{held}").json()["status"] == "Waiting"
