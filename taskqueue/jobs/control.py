@@ -152,7 +152,7 @@ _STARTED_OVER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobChange:
+class ControlVerb:
     """A change of jobs that people ask for by its name; interface, pages and commands follow from it."""
 
     name: str
@@ -178,7 +178,7 @@ class JobChange:
         return {STATUS: self.changeable} | ({} if self.minor is None else {MINOR_STATUS: [self.minor]})
 
 
-KILL: Final = JobChange(
+KILL: Final = ControlVerb(
     name="kill",
     summary="Kill jobs that have not ended; pilots are notified at their next heartbeats.",
     done="killed",
@@ -188,7 +188,7 @@ KILL: Final = JobChange(
     changeable=may_come_from(JobStatus.KILLED),
     is_end=True,
 )
-DELETE: Final = JobChange(
+DELETE: Final = ControlVerb(
     name="delete",
     summary="Delete jobs, which are killed if they have not ended; retention removes them within days.",
     done="deleted",
@@ -198,7 +198,7 @@ DELETE: Final = JobChange(
     changeable=may_come_from(JobStatus.DELETED) | may_come_from(JobStatus.KILLED),
     is_end=True,
 )
-RESCHEDULE: Final = JobChange(
+RESCHEDULE: Final = ControlVerb(
     name="reschedule",
     summary="Send jobs whose status allows it through the optimizers again.",
     done="rescheduled",
@@ -208,7 +208,7 @@ RESCHEDULE: Final = JobChange(
     changeable=may_come_from(JobStatus.RESCHEDULED),
     makes_due=True,
 )
-RESET: Final = JobChange(
+RESET: Final = ControlVerb(
     name="reset",
     summary="Reschedule jobs, however often that was done before, and count their reschedulings anew.",
     done="reset",
@@ -218,7 +218,7 @@ RESET: Final = JobChange(
     changeable=may_come_from(JobStatus.RESCHEDULED),
     makes_due=True,
 )
-HOLD: Final = JobChange(
+HOLD: Final = ControlVerb(
     name="hold",
     summary="Keep jobs that no pilot has from pilots, until they are released.",
     done="held",
@@ -227,7 +227,7 @@ HOLD: Final = JobChange(
     status=JobStatus.CHECKING,
     changeable=withheld.KEEPABLE,
 )
-RELEASE: Final = JobChange(
+RELEASE: Final = ControlVerb(
     name="release",
     summary="Release held jobs: they wait for pilots again, with their old places.",
     done="released",
@@ -239,12 +239,12 @@ RELEASE: Final = JobChange(
     makes_due=True,
 )
 #: In the order of pages and documents.
-CHANGES: Final[Mapping[str, JobChange]] = {
+CHANGES: Final[Mapping[str, ControlVerb]] = {
     each.name: each for each in (KILL, DELETE, RESCHEDULE, RESET, HOLD, RELEASE)
 }
 
 
-def may_change(job: Job, change: JobChange) -> bool:
+def may_change(job: Job, change: ControlVerb) -> bool:
     """Whether the state of a job allows a change that would change something."""
     kept_for = withheld.find_reason(job)
     if change in (HOLD, RELEASE):

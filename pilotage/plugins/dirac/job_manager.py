@@ -19,7 +19,7 @@ from requirements.errors import InvalidInput, NotAllowed
 from taskqueue.db import database, sql
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import control
-from taskqueue.jobs.control import JobChange
+from taskqueue.jobs.control import ControlVerb
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
 
@@ -72,7 +72,7 @@ def _sort(call: DiracCall, job_ids: Sequence[int]) -> _Named:
     )
 
 
-def _change(call: DiracCall, job_ids: Sequence[int], change: JobChange) -> Result:
+def _change(call: DiracCall, job_ids: Sequence[int], change: ControlVerb) -> Result:
     """Change the jobs that the peer controls and whose status allows it; the ids of these."""
     named = _sort(call, job_ids)
     by_caller: defaultdict[Caller, list[int]] = defaultdict(list)

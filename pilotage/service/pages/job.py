@@ -30,7 +30,7 @@ from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, grid_jobs, groups
 from taskqueue.jobs import jobs as stored_jobs
-from taskqueue.jobs.control import JobChange
+from taskqueue.jobs.control import ControlVerb
 from taskqueue.jobs.groups import FailureGroup
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -135,7 +135,7 @@ def show(
     )
 
 
-def _list_changes(job: Job) -> list[JobChange]:
+def _list_changes(job: Job) -> list[ControlVerb]:
     """The changes for which the page of a job has a button."""
     return [
         change

@@ -44,7 +44,7 @@ from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import control, descriptions, search
 from taskqueue.jobs import jobs as stored_jobs
-from taskqueue.jobs.control import JobChange
+from taskqueue.jobs.control import ControlVerb
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.search import JobSelector
@@ -234,7 +234,7 @@ class JobChangeForm(FilledFilter):
     do: str = Field(pattern=f"^({'|'.join(control.CHANGES)})$")
 
     @property
-    def change(self) -> JobChange:
+    def change(self) -> ControlVerb:
         """What is done."""
         return control.CHANGES[self.do]
 

@@ -43,7 +43,7 @@ from taskqueue.errors import (
     RescheduleLimit,
 )
 from taskqueue.jobs import control, descriptions, jobs, log, search, withheld
-from taskqueue.jobs.control import JobChange
+from taskqueue.jobs.control import ControlVerb
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -59,7 +59,7 @@ _PLACE: Final = re.compile(r"^jobs\[\d+\]/")
 
 
 def change_many(
-    parts: Services, caller: Caller, which: JobFilter, change: JobChange, *, after: int | None = None
+    parts: Services, caller: Caller, which: JobFilter, change: ControlVerb, *, after: int | None = None
 ) -> ChangedJobs:
     """Change the jobs that match the filter and whose status allows it, newest first.
 
@@ -108,7 +108,7 @@ def _select(caller: Caller, now: datetime, which: JobFilter, _by: Collection[str
     return visibility.visible_jobs(caller, which, now=now)
 
 
-def concerned(caller: Caller, which: JobFilter, change: JobChange, *, now: datetime) -> JobSelector:
+def concerned(caller: Caller, which: JobFilter, change: ControlVerb, *, now: datetime) -> JobSelector:
     """The jobs to change; jobs that are not named by id only if their state allows the change."""
     found = visibility.visible_jobs(caller, which, now=now)
     if which.get(JOB_ID) is None:
@@ -118,7 +118,7 @@ def concerned(caller: Caller, which: JobFilter, change: JobChange, *, now: datet
 
 
 def _change(
-    parts: Services, caller: Caller, batch: Sequence[Job], change: JobChange
+    parts: Services, caller: Caller, batch: Sequence[Job], change: ControlVerb
 ) -> tuple[list[int], dict[int, PilotageError]]:
     """Change the jobs that allow it: their ids, and why others are as they were."""
     by_vo: defaultdict[str, list[int]] = defaultdict(list)
@@ -139,7 +139,7 @@ def _change(
 
 @database.retry_on_conflict
 def _change_of_vo(
-    parts: Services, vo: str, ids: Sequence[int], change: JobChange, source: str
+    parts: Services, vo: str, ids: Sequence[int], change: ControlVerb, source: str
 ) -> tuple[list[int], list[Job]]:
     """Change the jobs of one VO that allow it: their ids, and the others as they are now."""
     bound = {"maximum": max_reschedules(parts, vo)} if change is control.RESCHEDULE else {}
@@ -151,7 +151,7 @@ def _change_of_vo(
         ) if left else []
 
 
-def _describe_refusal(parts: Services, job: Job, change: JobChange) -> PilotageError:
+def _describe_refusal(parts: Services, job: Job, change: ControlVerb) -> PilotageError:
     """Why a job was not changed."""
     if change is control.RELEASE:
         return NotHeld(job.job_id, current=job.status)
@@ -163,7 +163,7 @@ def _describe_refusal(parts: Services, job: Job, change: JobChange) -> PilotageE
     return IllegalTransition(job.job_id, current=job.status, wanted=change.result)
 
 
-def change_one(parts: Services, caller: Caller, job_id: int, change: JobChange) -> ChangedJob:
+def change_one(parts: Services, caller: Caller, job_id: int, change: ControlVerb) -> ChangedJob:
     """Change a job of the caller's, or one that the caller controls.
 
     No effect if it is killed or deleted already.

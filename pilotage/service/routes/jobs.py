@@ -57,7 +57,7 @@ from taskqueue.db import database
 from taskqueue.jobs import control, grid_jobs, log, search
 from taskqueue.jobs import jobs as jobs_jobs
 from taskqueue.jobs import jobs as stored_jobs
-from taskqueue.jobs.control import JobChange
+from taskqueue.jobs.control import ControlVerb
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
 
@@ -199,7 +199,7 @@ control_router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ApiRoute)
 _NEEDS = {control.KILL.name: Capability.CANCEL, control.DELETE.name: Capability.CANCEL}
 
 
-def _add_routes(change: JobChange) -> None:
+def _add_routes(change: ControlVerb) -> None:
     """Add the routes of a change: of the jobs that match a filter, and of one job."""
 
     def change_many(parts: PartsOf, caller: CallerOf, which: BulkChange) -> ChangedJobs:

@@ -10,7 +10,7 @@ from cs_config.cache import CountCache
 from pilotage.service.queries import jobs as queries_jobs
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.jobs.control import JobChange
+from taskqueue.jobs.control import ControlVerb
 from taskqueue.schema.tables import blobs, descriptions, jobs
 from tests.support.service import Service
 
@@ -269,7 +269,7 @@ def test_a_refusal_names_the_status_at_the_time_of_the_change(
     [job_id] = submit(user)
     change = queries_jobs._change_of_vo
 
-    def kill_then_change(parts: Any, vo: str, ids: Any, wanted: JobChange, source: str) -> Any:
+    def kill_then_change(parts: Any, vo: str, ids: Any, wanted: ControlVerb, source: str) -> Any:
         if wanted is control.RESCHEDULE:
             user.post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()
         return change(parts, vo, ids, wanted, source)
