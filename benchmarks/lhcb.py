@@ -152,11 +152,12 @@ def queues() -> tuple[Mapping[str, object], ...]:
     )
 
 
-def tree(*, limited: int = 0) -> str:
+def tree(*, limited: int = 0, is_full: bool = False) -> str:
     """The configuration of the VO's sites.
 
     Args:
-        limited: Sites at which the jobs of a type are counted in every claim; the limit is never reached.
+        limited: Sites at which the jobs of the most frequent type are counted in every claim.
+        is_full: Whether no further one may run there; else the limit is never reached.
     """
     stated = {
         (str(queue["Site"]), str(queue["GridCE"]), str(queue["Queue"])): {
@@ -164,7 +165,7 @@ def tree(*, limited: int = 0) -> str:
         }
         for queue in queues()
     }
-    limits = {site: {"JobType": {"MCSimulation": 1_000_000}} for site in SITES[:limited]}
+    limits = {site: {"JobType": {"MCSimulation": 0 if is_full else 1_000_000}} for site in SITES[:limited]}
     return configuration(stated, limits)
 
 

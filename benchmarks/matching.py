@@ -25,19 +25,22 @@ _PATIENCE = 30.0  # seconds
 
 
 def singly(
-    url: str, offers: Sequence[Mapping[str, object]], number: int, *, limited: int = 0
+    url: str, offers: Sequence[Mapping[str, object]], number: int, *, tree: str = ""
 ) -> AbstractContextManager[Work]:
-    """One client that asks, waits for its answer, and asks again; each claim is a transaction."""
-    return together(url, offers, 1, number, limited=limited)
+    """One client that asks, waits for its answer, and asks again; each claim is a transaction.
+
+    `tree`: the configuration, by default that without limits.
+    """
+    return together(url, offers, 1, number, tree=tree)
 
 
 @contextmanager
 def together(
-    url: str, offers: Sequence[Mapping[str, object]], at_a_time: int, number: int, *, limited: int = 0
+    url: str, offers: Sequence[Mapping[str, object]], at_a_time: int, number: int, *, tree: str = ""
 ) -> Iterator[Work]:
     """One process in which so many requests wait at any time, as in the service."""
     with (
-        _matcher(url, limited) as (engine, matcher),
+        _matcher(url, tree) as (engine, matcher),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         worker = ClaimWorker(engine, matcher)
@@ -90,9 +93,9 @@ class _Crowd:
 
 
 @contextmanager
-def _matcher(url: str, limited: int) -> Iterator[tuple[Engine, Matcher]]:
+def _matcher(url: str, tree: str) -> Iterator[tuple[Engine, Matcher]]:
     gc_tuning.collect_seldom()  # as each process of the service
-    config = validate.parse(lhcb.tree(limited=limited))
+    config = validate.parse(tree or lhcb.tree())
     engine = database.connect(url)
     try:
         yield engine, Matcher(engine, lambda: config, lambda: population.NOW)

@@ -2,8 +2,9 @@
 
 A request is served here if any one job will do and its candidates are in memory; what the mapping decides at
 its place is read in a thread before the first claim there. A place with limits must have given a job a moment
-ago, and have only running limits without a ramp. The claim thread serves all other requests, and those for
-which no job was found here, because only a current index can prove that there is none.
+ago, and have only running limits without a ramp. Where a limit leaves no room for a task queue, another is
+tried. The claim thread serves all other requests, and those for which no job was found here, because only a
+current index can prove that there is none.
 
 A single request is sent at once, without a timer or a thread. While a statement is under way, requests gather
 for the next one, since a statement costs PostgreSQL three times as much as one more job in it. A second
@@ -30,6 +31,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from matcher.claim import matcher as matching
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
+from matcher.index.sampling import CandidateOrder
+from matcher.limits import running_limits
 from matcher.request.match_request import MatchRequest, MatchResult, NotInTime
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AsyncRunner
@@ -321,10 +324,11 @@ class AsyncClaimer:
             ticket.answer(matching.build_answer(request, result))
             return
         if outcome.is_undecided:
-            self._matcher.record_outcome(ticket.prepared, gave=False)
-            ticket.answer(None)
-            return
-        if task_queue_id not in lane.shared:
+            if not _leave_out_full(ticket.prepared.drawn, outcome.full):
+                self._matcher.record_outcome(ticket.prepared, gave=False)
+                ticket.answer(None)
+                return
+        elif task_queue_id not in lane.shared:
             self._matcher.exclude({task_queue_id})
         if len(ticket.prepared.drawn.tried) >= _TRIES:
             ticket.answer(None)
@@ -345,6 +349,22 @@ def _leave_sites(tickets: list[_Ticket]) -> list[_Ticket]:
         taken.add(site)
         wanted -= number
     return [each for each in tickets if each.prepared.locks in taken]
+
+
+def _leave_out_full(drawn: CandidateOrder, full: Sequence[str]) -> bool:
+    """Leave out all task queues that a place has no room for, as for the last one, by limits on attributes.
+
+    False: no limit counts all jobs of that task queue. Another of its jobs may run there.
+    """
+    last = drawn.tried[-1]
+    values = {each: value for each in full if (value := running_limits.find_value(last, each)) is not None}
+
+    def is_kept_out(other: TaskQueue) -> bool:
+        same = (running_limits.find_value(other, each) == value for each, value in values.items())
+        return other.vo == last.vo and any(same)
+
+    drawn.leave_out(is_kept_out)
+    return bool(values)
 
 
 def _build_claim(prepared: ClaimRequest, task_queue: TaskQueue, lease: str) -> BatchClaim:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, filterfalse
 from random import Random
 
 from taskqueue.task_queues.task_queues import TaskQueue
@@ -86,6 +86,10 @@ class CandidateOrder:
         if found is not None:
             self.tried.append(found)
         return found
+
+    def leave_out(self, is_out: Callable[[TaskQueue], bool]) -> None:
+        """Leave out some of those that are untried."""
+        self.order = filterfalse(is_out, self.order)
 
 
 @dataclass(frozen=True, eq=False)

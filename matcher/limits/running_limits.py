@@ -58,7 +58,7 @@ class PlaceRule:
         return self.counts(limited.vo) and self._is_limited(limited)
 
     def _is_limited(self, limited: LimitedJob | TaskQueue) -> bool:
-        value = _find_value(limited, self.limit.attribute)
+        value = find_value(limited, self.limit.attribute)
         return value is not None and self.limits(value)
 
     def limits(self, value: str) -> bool:
@@ -277,7 +277,7 @@ def find_delay(rule: PlaceRule) -> MatchingDelay | None:
     return rule.limit if isinstance(rule.limit, MatchingDelay) else rule.limit.ramp
 
 
-def _find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
+def find_value(limited: LimitedJob | TaskQueue, attribute: str) -> str | None:
     """The value of a job, or the one common to all jobs of a task queue; None: they may differ."""
     column = place_limits.ATTRIBUTES[attribute]
     if not isinstance(limited, TaskQueue):

@@ -42,6 +42,8 @@ class BatchClaimResult:
     #: It was answered before, its place is closed or has no room for the job, or its pilot has room for a
     #: smaller job only: step by step it gets the earlier answer, a job, or the reason.
     is_undecided: bool = False
+    #: If undecided: the attributes by whose limits on jobs the place has no room for the first job.
+    full: tuple[str, ...] = ()
 
 
 def build_statement(requests: Sequence[BatchClaim], *, now: datetime) -> tuple[str, tuple[str, ...]]:
@@ -60,9 +62,9 @@ def read_results(
 ) -> list[BatchClaimResult]:
     """The outcome of each request, from the rows of the statement."""
     outcomes = [BatchClaimResult()] * len(requests)
-    for number, job_id, epoch, vo, parameters, body, sandbox, refusal in rows:
+    for number, job_id, epoch, vo, parameters, body, sandbox, refusal, full in rows:
         if refusal is not None:
-            outcomes[number] = _read_refusal(refusal)
+            outcomes[number] = _read_refusal(refusal, full or ())
             continue
         request = requests[number]
         outcomes[number] = BatchClaimResult(
@@ -80,9 +82,10 @@ def read_results(
     return outcomes
 
 
-def _read_refusal(refusal: str) -> BatchClaimResult:
-    is_undecided = refusal == "undecided"
-    return BatchClaimResult(refused=None if is_undecided else SlotRefusal(refusal), is_undecided=is_undecided)
+def _read_refusal(refusal: str, full: Iterable[str]) -> BatchClaimResult:
+    if refusal == "undecided":
+        return BatchClaimResult(is_undecided=True, full=tuple(full))
+    return BatchClaimResult(refused=SlotRefusal(refusal))
 
 
 def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str, object]:

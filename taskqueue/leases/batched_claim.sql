@@ -6,7 +6,7 @@
 -- A row for each request that gets a job, and one with the `refusal` of each that does not get one, whatever waits:
 -- `undecided` (its place is banned, locked or throttled, a limit of the place has no room for the job or cannot be
 -- applied here, it was answered before, or a smaller job may fit) or the SlotRefusal of its pilot. No row: its task
--- queue has no free job for it.
+-- queue has no free job for it. `full`: the attributes by whose limits on jobs the place has no room for the job.
 --
 -- In psql: "PREPARE claim (text, timestamptz) AS" before this text and ";" after it, then
 --     BEGIN;
@@ -169,14 +169,15 @@ eligible AS (
 -- The rules that count a job, by its own values. Jobs rank within a rule by their request, whether they are given in
 -- the end or not: what is left of the room is for the next statement. Values beyond ASCII are compared in Python.
 use AS (
-    SELECT eligible.number, rule.rule_id, rule.scope,
+    SELECT eligible.number, rule.rule_id, rule.scope, rule.attribute,
         rule.kind = 'running' AND rule.opened AND rule.counted AND defined.curb IS NULL
             AND octet_length(job.value) = length(job.value) AS is_decided,
         -- A job of a VO with a limit of its own is counted, and not limited. Cores that are not counted yet are null.
         defined.exempt ? eligible.vo
             OR (defined.most IS NULL OR rule.there + row_number() OVER earlier <= defined.most)
             AND (defined.cores IS NULL
-                OR rule.cores_there + sum(coalesce(eligible.processors, 1)) OVER earlier <= defined.cores) AS has_room
+                OR rule.cores_there + sum(coalesce(eligible.processors, 1)) OVER earlier <= defined.cores) AS has_room,
+        rule.there + row_number() OVER earlier > defined.most AS has_enough_jobs
     FROM eligible
     JOIN counter AS rule ON rule.scope = ANY (eligible.scopes) AND rule.vo IN ('', '*', eligible.vo)
     CROSS JOIN LATERAL
@@ -194,6 +195,11 @@ use AS (
 assigned AS (
     SELECT * FROM eligible
     WHERE number NOT IN (SELECT number FROM use WHERE NOT is_decided OR has_room IS NOT TRUE)
+),
+full_places AS (
+    SELECT number, array_agg(attribute) AS attributes FROM use
+    WHERE is_decided AND has_room IS NOT TRUE AND has_enough_jobs
+    GROUP BY number
 ),
 
 -- The claim. Attempts are opened sorted, since each one waits until another claim of its pilot has committed; a pilot
@@ -254,12 +260,13 @@ stored_counters AS (
 )
 -- LATERAL … LIMIT: descriptions are looked up one by one, whatever number the planner estimates.
 SELECT given.number, given.job_id, given.epoch, given.vo, given.parameters, described.body, described.sandbox,
-    NULL AS refusal
+    NULL AS refusal, NULL::text[] AS full
 FROM given CROSS JOIN LATERAL (
     SELECT body, sandbox FROM descriptions WHERE descriptions.description_id = given.description_id LIMIT 1
 ) AS described
 UNION ALL
-SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, refusal FROM judged WHERE refusal IS NOT NULL
+SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, refusal, NULL FROM judged WHERE refusal IS NOT NULL
 UNION ALL
-SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided' FROM eligible
+SELECT number, NULL, NULL, NULL, NULL, NULL, NULL, 'undecided', full_places.attributes
+FROM eligible LEFT JOIN full_places USING (number)
 WHERE job_id NOT IN (SELECT job_id FROM new_attempts)

@@ -18,6 +18,7 @@ from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from matcher.wait_cause_recorder import WaitCauseRecorder
+from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
@@ -134,6 +135,52 @@ def test_what_a_limit_keeps_out_is_recorded_while_its_place_stays_open(engine: E
         task_queue = queued_jobs.task_queue_of(conn, kept_out)
         found = wait_causes.read_causes(conn, [task_queue], since=now - timedelta(days=1))[task_queue]
     assert [(each.cause, each.since, each.until) for each in found] == [("limits", now, times[-1])]
+
+
+#: A limit on each attribute that keeps out the first task queue of `_put_two`, and not the second one.
+REACHED = {
+    "JobType": "MC",
+    "JobGroup": "mc",
+    "JobName": "mc",
+    "Owner": "ann",
+    "OwnerGroup": "lhcb_mc",
+    "VO": "lhcb",
+    "SubmitPool": "''",
+}
+POOL = "a" * 64
+
+
+def _put_two(engine: Engine, now: datetime, config: Configuration) -> None:
+    """Jobs of two task queues that differ in each attribute."""
+    with database.writing(engine) as conn:
+        queued_jobs.pool(conn, now, POOL, LONG, config=config, vo="cms")
+        for vo, owner, job_type, pool in (("lhcb", "ann", "MC", None), ("cms", "bob", "Merge", POOL)):
+            asked = RequirementClass(vo=vo, cpu_time=3600, job_types=frozenset({job_type}), submit_pool=pool)
+            of_all = {"asked": asked, "owner": owner, "group": f"{vo}_mc"}
+            for job_id in queued_jobs.put(conn, now, 40, **of_all):  # type: ignore[arg-type]
+                name = job_type.lower()
+                stored_rows.force(conn, job_id, job_type=job_type, job_group=name, job_name=name)
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_where_a_limit_is_reached_another_task_queue_is_served(
+    engine: Engine, now: datetime, attribute: str
+) -> None:
+    config = _config(f"A.B.ch: {{{attribute}: {{{REACHED[attribute]}: 0}}}}")
+    _put_two(engine, now, config)
+    with _process(engine, now, config) as process:
+
+        async def work() -> list[MatchResult]:
+            asked = request(caller=MatchCaller(subject="x", vos=frozenset({"lhcb", "cms"})), **at(LONG))
+            while not (await process.ask(asked)).matches:
+                pass
+            return await asyncio.gather(*(process.ask(asked) for _ in range(12)))
+
+        answers = run(work, process)
+    assert all(answer.matches for answer in answers)
+    is_of_task_queue = attribute not in ("JobGroup", "JobName")
+    assert (process.in_loop == 12) == is_of_task_queue, "else another job of that task queue may have room"
+    assert scope_counters.agree(engine)
 
 
 def _count_waiting_statements(engine: Engine) -> int:

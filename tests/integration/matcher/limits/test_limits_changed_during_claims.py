@@ -21,7 +21,7 @@ from requirements.resource import Allotment, Location
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.leases import attempts
-from taskqueue.leases.batched_claim import BatchClaim
+from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.leases.opening import LeaseHolder
 from tests.support import databases, scope_counters, wait
 from tests.support.claimers import claim_together
@@ -77,16 +77,22 @@ def _claim_step_by_step(engine: Engine, now: datetime, config: Configuration, ta
 
 def _claim_in_a_statement(engine: Engine, now: datetime, config: Configuration, task_queue: int) -> int:
     del config
+    return int(_send(engine, now, task_queue, KEY[1]).claimed is not None)
+
+
+def _send(engine: Engine, now: datetime, task_queue: int, key: str) -> BatchClaimResult:
+    """The outcome of a statement that claims one job."""
     claim = BatchClaim(
         task_queue_id=task_queue,
         place=Location(site=LONG.site, ce=LONG.ce, queue=LONG.queue),
         holder=LeaseHolder(subject=KEY[0], stamp=None, lease_time=timedelta(minutes=5)),
-        lease="x",
+        lease=key,
         allotment=Allotment(processors=2),
-        request_id=KEY[1],
+        request_id=key,
     )
     with contextlib.closing(AutocommitRunner(engine)) as server:
-        return sum(each.claimed is not None for each in claim_together(server, [claim], now=now))
+        [outcome] = claim_together(server, [claim], now=now)
+    return outcome
 
 
 @contextlib.contextmanager
@@ -123,6 +129,47 @@ def test_a_claim_that_read_other_limits_is_counted(
     wait.until(lambda: follower.follow(after))
     assert scope_counters.agree(engine)
     assert sum(len(_ask(engine, now, after).claimed) for _ in range(5)) == CHANGES[change][2]
+    assert scope_counters.agree(engine)
+    engine.dispose()
+
+
+#: Limits before and after, and what a statement finds full once the held claim has the first job.
+FULL = {
+    "smaller": ("{JobType: {MC: 9}}", ONE, ("JobType",)),
+    "larger": (ONE, "{JobType: {MC: 2}}", ()),
+    "another": (ONE, "{VO: {lhcb: 1}, Owner: {alice: 9}}", ("VO",)),
+    "both": (ONE, "{VO: {lhcb: 1}, JobType: {MC: 1}}", ("JobType", "VO")),
+    "of cores": (ONE, "{JobType: {MC: {cores: 3}}}", ()),
+    "with cores": (ONE, "{JobType: {MC: {count: 1, cores: 2}}}", ("JobType",)),
+    "a ramp": (ONE, "{JobType: {MC: {Curb: 0, Max: 1, Interval: 600}}}", ()),
+    "removed": (ONE, NONE, ()),
+}
+
+
+@pytest.mark.parametrize("change", FULL)
+@pytest.mark.parametrize("claim", [_claim_step_by_step, _claim_in_a_statement])
+def test_only_a_limit_in_force_is_found_full(
+    postgres_url: str, now: datetime, claim: Claim, change: str
+) -> None:
+    engine = databases.connect_patiently(postgres_url)
+    before, after = (_config(limits, number + 1) for number, limits in enumerate(FULL[change][:2]))
+    task_queue, full = _put(engine, now), FULL[change][2]
+    follower = RuleFollower(engine)
+    wait.until(lambda: follower.follow(before))
+    with _hold(engine, now, lambda: claim(engine, now, before, task_queue)) as given:
+        during = _send(engine, now, task_queue, "during")
+        follower.follow(after)
+        changed = _send(engine, now, task_queue, "changed")
+        for each in (during, changed):
+            assert each.is_undecided, "the scope is locked: whether the held claim will use the room is open"
+            assert not each.full
+    assert given == [1]
+    wait.until(lambda: follower.follow(after))
+    found = _send(engine, now, task_queue, "found")
+    assert tuple(sorted(found.full)) == full
+    assert found.is_undecided == (not found.claimed)
+    if full:
+        assert not _ask(engine, now, after).claimed, "step by step it is the same"
     assert scope_counters.agree(engine)
     engine.dispose()
 
