@@ -10,7 +10,7 @@ from pathlib import Path
 from examples.servers import dirac_package, slurm
 from examples.servers.debian import Suite, install
 from tests.support.documents import readers
-from tests.support.servers import balancers, htcondor, machines, pgbouncer, torque
+from tests.support.servers import balancers, htcondor, machines, pgbackrest, pgbouncer, torque
 
 #: The library of Debian's package libfaketime, with which campaigns change the clocks of hosts.
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
@@ -45,6 +45,7 @@ SUITES = {
         programs=("chromium-headless-shell",),
         packages=("chromium-headless-shell", "fonts-dejavu-core"),
     ),
+    "pgbackrest": pgbackrest.SUITE,
     "pgbouncer": pgbouncer.SUITE,
     "postgresql": Suite(
         about="PostgreSQL as Debian packages it",

@@ -115,6 +115,11 @@ GROUPS = (
         sources=("deploy/", "pilotage/service/", "pilotage/client/"),
     ),
     Group(
+        name="backups",
+        files=("tests/acceptance/test_restore_to_a_time.py",),
+        sources=("deploy/pgbackrest/", "taskqueue/db/", "taskqueue/blob_stores/", "taskqueue/blobs.py"),
+    ),
+    Group(
         name="demos",
         files=("tests/acceptance/test_demo_on_grid.py", "tests/acceptance/test_demo_on_slurm.py"),
         sources=("examples/", "pilotage/cli/", *_SITE_SIDE),
