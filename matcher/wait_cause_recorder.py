@@ -2,15 +2,17 @@
 
 A claim records nothing. Outside of claims each process finds once a minute which task queues fit the places
 that gave an answer, and stores its cause for that minute. While the database is unavailable, the first minute
-is kept to be stored later. The others, the last minute of a process that dies and everything beyond the
-bound of the memory count as waiting for a pilot.
+is kept to be stored later. The others, the last minute of a process that dies or has no time left for it, and
+everything beyond the bound of the memory count as waiting for a pilot.
 """
 
+import math
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from sqlalchemy import Engine
@@ -58,6 +60,7 @@ class WaitCauseRecorder:
         self._since = matcher.now()  #: of the answers
         self._answered: dict[tuple[_Place, str], MatchRequest] = {}  #: the last request of each kind
         self._unstored: _Minute | None = None  #: the database was unavailable
+        self._until = math.inf  #: when `store` leaves out the rest, monotonic clock
 
     def count(self, request: MatchRequest, answer: MatchResult) -> None:
         """Count an answer; a reason that is not in `CAUSE_ORDER` says nothing of jobs that fit."""
@@ -86,6 +89,16 @@ class WaitCauseRecorder:
                 self._unstored = minute
                 raise
 
+    def end(self, *, within: float) -> None:
+        """Let `store` leave out what it has not done in so many seconds, a running one, too. Thread-safe.
+
+        Thousands of places take a busy machine a minute.
+        """
+        self._until = time.monotonic() + within
+
+    def _has_time(self, *_: object) -> bool:
+        return time.monotonic() < self._until
+
     def _take_minute(self) -> _Minute:
         now = self._matcher.now()
         since = self._since if self._since < now else now - timedelta(seconds=EVERY)  # the clock was set back
@@ -100,7 +113,7 @@ class WaitCauseRecorder:
     def _store_minute(self, minute: _Minute) -> None:
         if minute.answered:
             with self._matcher.current_view() as view:
-                found = find_causes(view, minute.answered)
+                found = find_causes(view, takewhile(self._has_time, minute.answered))
             self._write(found, minute.since, minute.until)
 
     def _write(self, found: Mapping[str, set[int]], since: datetime, until: datetime) -> None:
@@ -110,12 +123,12 @@ class WaitCauseRecorder:
             for each in sorted(found.get(cause, ()))
         )
         left = islice(causes, _MOST)
-        while piece := list(islice(left, _WRITTEN_AT_ONCE)):
+        while self._has_time() and (piece := list(islice(left, _WRITTEN_AT_ONCE))):
             with database.writing(self._engine) as conn:
                 wait_causes.record_causes(conn, piece)
 
 
-def find_causes(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:
+def find_causes(view: Snapshot, answered: Iterable[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:
     """The task queues that each cause keeps from the pilots of some requests, each with its own answer."""
     found: defaultdict[str, _HeldTaskQueues] = defaultdict(_HeldTaskQueues)
     for cause, request in answered:

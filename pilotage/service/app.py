@@ -42,6 +42,8 @@ _TOKEN_REFRESH = 2.0
 _ISSUER_REFRESH = 600.0
 #: Seconds between two writes of the contacts of pilots.
 _CONTACTS = 1.0
+#: Seconds after the last request in which causes of waiting are still stored.
+_LAST_CAUSES = 5.0
 
 #: For the OpenAPI description only: `access` reads the token itself.
 _BEARER = HTTPBearer(
@@ -186,6 +188,7 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
         try:
             yield
         finally:
+            parts.wait_causes.end(within=_LAST_CAUSES)
             for each in watching:
                 each.cancel()
                 with suppress(asyncio.CancelledError):

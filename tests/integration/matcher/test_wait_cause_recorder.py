@@ -138,6 +138,19 @@ def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: d
         assert jobs_wait_times.read_waits(conn, job_id) == {"limits": 120, "a pilot": 100, "optimizers": 0}
 
 
+def test_a_process_that_ends_leaves_out_what_it_has_no_time_to_store(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now, LIMITS)
+    job_id = hand.put(job_type="Merge")
+    hand.asks(60)
+    hand.process.causes.end(within=600)
+    hand.store()
+    assert hand.waited(job_id) == {"limits": 60}
+    hand.asks(60)
+    hand.process.causes.end(within=0)
+    hand.store()
+    assert hand.waited(job_id) == {"limits": 60, "a pilot": 60}
+
+
 def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()

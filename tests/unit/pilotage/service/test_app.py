@@ -27,7 +27,7 @@ def test_a_look_that_breaks_is_told_and_not_the_last(caplog: pytest.LogCaptureFi
 
 
 def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
-    closed = []
+    closed, bounded = [], []
 
     async def fail() -> None:
         raise RuntimeError("no such table: contacts")
@@ -42,14 +42,17 @@ def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
         issuers=(),
         places=SimpleNamespace(store_contacts=fail),
         claims=SimpleNamespace(close=close),
-        wait_causes=SimpleNamespace(store=lambda: None),
+        wait_causes=SimpleNamespace(
+            store=lambda: None, end=lambda *, within: bounded.append((within, closed.copy()))
+        ),
         hardware=SimpleNamespace(store=lambda: None),
     )
 
     async def run() -> None:
         async with app.keep_running(parts):
-            pass
+            assert not bounded
 
     with pytest.raises(RuntimeError, match="contacts"):
         asyncio.run(run())
     assert closed == [True]
+    assert bounded == [(5.0, [])], "what may take long is bounded first"
