@@ -1,0 +1,382 @@
+"""Three PostgreSQL under Patroni and etcd, and three Redis with Sentinels, from the shipped files.
+
+Each node has a loopback address of its own, so that only the addresses in the files are changed, and the
+ports are those that operators have. Nothing needs root; started by root, the servers run as nobody.
+"""
+
+import itertools
+import os
+import random
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import psycopg
+
+from examples.servers import patroni_package
+from examples.servers.debian import PATH, Suite
+from examples.servers.starting import wait_until
+from examples.servers.supervised import Supervised
+
+SUITE = Suite(
+    about="PostgreSQL under Patroni and etcd, HAProxy, and Redis with Sentinels",
+    programs=("etcd", "haproxy", "redis-server", "redis-sentinel", "/usr/bin/python3"),
+    packages=("postgresql", "etcd-server", "haproxy", "redis-server", "redis-sentinel", "python3-venv"),
+    files=("/usr/lib/postgresql/*/bin/postgres",),
+)
+DEPLOY = Path(__file__).parents[2] / "deploy"
+NODES = ("n1", "n2", "n3")
+MASTER = "pilotage"
+#: As in the shipped files.
+_SHIPPED = {name: f"192.0.2.1{number}" for number, name in enumerate(NODES, 1)}
+_PASSWORD = "change-me-1"  # noqa: S105 - of the shipped example
+_NOBODY = 65534
+_DRAW = random.SystemRandom()
+
+
+def find_program(name: str) -> str:
+    """The path of a program of Debian."""
+    found = shutil.which(name, path=PATH)
+    if found is None:
+        raise RuntimeError(f"there is no {name} on this host")
+    return found
+
+
+def postgresql_programs() -> Path:
+    """The directory of the newest PostgreSQL of Debian."""
+    return max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+
+
+class Addresses:
+    """A network of loopback addresses, in the place of the example's in the shipped files."""
+
+    def __init__(self) -> None:
+        self._network = f"127.{_DRAW.randint(1, 254)}.{_DRAW.randint(0, 254)}"
+
+    def __getitem__(self, name: str) -> str:
+        """Of a node, or of a host of the service: `a`, `b`."""
+        if name in _SHIPPED:
+            return f"{self._network}.1{NODES.index(name) + 1}"
+        return f"{self._network}.2{'ab'.index(name)}"
+
+    def adapt(self, file: Path, name: str, **more: str) -> str:
+        """A shipped file for one of the nodes, with its addresses, and `more` replaced as well."""
+        text = file.read_text(encoding="utf-8")
+        exchanged = {"n1": name, name: "n1", _SHIPPED["n1"]: _SHIPPED[name], _SHIPPED[name]: _SHIPPED["n1"]}
+        text = re.sub(
+            r"\bn[123]\b|\b192\.0\.2\.1[123]\b", lambda found: exchanged.get(found[0], found[0]), text
+        )
+        for each, shipped in _SHIPPED.items():
+            text = text.replace(shipped, self[each])
+        for before, after in more.items():
+            if before not in text:
+                raise ValueError(f"{file} has no {before}")
+            text = text.replace(before, after)
+        return text
+
+
+class Node:
+    """One of the three hosts: an etcd, and a PostgreSQL that its Patroni keeps."""
+
+    def __init__(
+        self, name: str, directory: Path, addresses: Addresses, patroni: Path, user: int | None
+    ) -> None:
+        self.name = name
+        self.address = addresses[name]
+        self._patroni_log = directory / "patroni.log"
+        directory.mkdir()
+        etcd = addresses.adapt(
+            DEPLOY / "etcd" / "etcd.env", name, **{"/var/lib/etcd/pilotage": str(directory / "etcd")}
+        )
+        file = directory / "patroni.yaml"
+        paths = {
+            "/var/lib/postgresql/15/pilotage": str(directory / "data"),
+            "/usr/lib/postgresql/15/bin": str(postgresql_programs()),
+            "/var/lib/postgresql/.pgpass-patroni": str(directory / "pgpass"),
+            "/var/run/postgresql": str(directory),
+            "192.0.2.0/24": "127.0.0.0/8",
+            "local all postgres peer": "local all postgres scram-sha-256",
+        }
+        file.write_text(addresses.adapt(DEPLOY / "patroni" / "patroni.yaml", name, **paths))
+        if user is not None:
+            for each in (directory, file):
+                os.chown(each, user, user)
+        self.etcd = Supervised(
+            f"etcd-{name}",
+            (),
+            env=_parse_environment(etcd),
+            log=directory / "etcd.log",
+            program=find_program("etcd"),
+            user=user,
+        )
+        self.patroni = Supervised(
+            f"patroni-{name}",
+            ("-m", "patroni", str(file)),
+            env={"HOME": str(directory)},
+            log=self._patroni_log,
+            program=patroni / "bin" / "python",
+            user=user,
+        )
+        self._data = directory / "data"
+        self.is_down = False
+
+    def start(self) -> None:
+        """Switch the host on."""
+        self.is_down = False
+        self.etcd.start()
+        self.patroni.start()
+
+    def keep_alive(self) -> None:
+        """Start what has ended, as systemd would."""
+        if not self.is_down:
+            self.etcd.keep_alive()
+            self.patroni.keep_alive()
+
+    def kill(self) -> None:
+        """Switch the host off at once."""
+        self.is_down = True
+        processes = self.processes()
+        for process in (*processes, *_of(self.etcd)):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=60)
+
+    def suspend(self) -> None:
+        """Freeze all its processes, as a virtual machine that is moved."""
+        self.is_down = True
+        for process in (*self.processes(), *_of(self.etcd)):
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def resume(self) -> None:
+        """Let it go on where it was."""
+        for process in (*self.processes(), *_of(self.etcd)):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        self.is_down = False
+
+    def stop(self) -> None:
+        """End all of it; PostgreSQL ends with its Patroni."""
+        self.is_down = True
+        self.patroni.stop()
+        for process in self.server_processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.etcd.stop()
+
+    def processes(self) -> list[psutil.Process]:
+        """Patroni, and PostgreSQL with its sessions."""
+        return [*_of(self.patroni), *self.server_processes()]
+
+    def server_processes(self) -> list[psutil.Process]:
+        """PostgreSQL with its sessions, which outlives its Patroni."""
+        try:
+            number = int((self._data / "postmaster.pid").read_text().split()[0])
+            server = psutil.Process(number)
+            if str(self._data) not in " ".join(server.cmdline()):
+                return []
+            return [server, *server.children(recursive=True)]
+        except (OSError, ValueError, IndexError, psutil.Error):
+            return []
+
+    def receivers(self) -> list[psutil.Process]:
+        """The processes by which a standby receives from its primary."""
+        found = []
+        for process in self.server_processes():
+            with suppress(psutil.Error):
+                if "walreceiver" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def has_etcd_leader(self) -> bool:
+        """Whether the etcd here leads the others."""
+        try:
+            url = f"http://{self.address}:2379/v3/maintenance/status"
+            status = httpx.post(url, json={}, trust_env=False, timeout=2).json()
+            return bool(status["leader"] == status["header"]["member_id"])
+        except (httpx.HTTPError, KeyError, ValueError):
+            return False
+
+
+class PatroniCluster:
+    """The three nodes; use it with `start` and `stop`."""
+
+    def __init__(self, directory: Path, addresses: Addresses) -> None:
+        self._addresses = addresses
+        self.user = None if os.geteuid() else _NOBODY  # PostgreSQL refuses root
+        patroni = patroni_package.install()
+        if self.user is not None:  # who may not reach this environment: give it a copy
+            patroni = shutil.copytree(patroni, directory / "patroni", symlinks=True)
+        self.nodes = {name: Node(name, directory / name, addresses, patroni, self.user) for name in NODES}
+
+    def start(self) -> None:
+        """Start all nodes, and wait for a primary with a synchronous standby."""
+        for node in self.nodes.values():
+            node.start()
+        wait_until(self.is_whole)
+
+    def stop(self) -> None:
+        """End all nodes, standbys first: nobody is promoted any more."""
+        primary = self.find_primary()
+        for node in sorted(self.nodes.values(), key=lambda each: each is primary):
+            node.stop()
+
+    def keep_alive(self) -> None:
+        """Start what has ended by itself."""
+        for node in self.nodes.values():
+            node.keep_alive()
+
+    def members(self) -> Mapping[str, Mapping[str, Any]]:
+        """What Patroni tells about its members; empty: no node answers."""
+        for node in self.nodes.values():
+            if node.is_down:
+                continue
+            with suppress(httpx.HTTPError, ValueError):
+                answer = httpx.get(f"http://{node.address}:8008/cluster", trust_env=False, timeout=2).json()
+                return {member["name"]: member for member in answer.get("members", ())}
+        return {}
+
+    def find_primary(self) -> Node | None:
+        """The node that holds the leader key; None: there is none now."""
+        for name, member in self.members().items():
+            if member.get("role") == "leader" and not self.nodes[name].is_down:
+                return self.nodes[name]
+        return None
+
+    def wait_for_primary(self) -> Node:
+        """The node that holds the leader key, as soon as one does."""
+        primary = wait_until(self.find_primary)
+        assert primary is not None
+        return primary
+
+    def is_whole(self) -> bool:
+        """Whether there is a primary, a synchronous standby, and a third one that follows."""
+        members = self.members().values()
+        roles = sorted(member.get("role", "") for member in members)
+        states = {member.get("state") for member in members}
+        return roles == ["leader", "replica", "sync_standby"] and states <= {"running", "streaming"}
+
+    def switch_over(self) -> None:
+        """Let Patroni make another server the primary."""
+        if (primary := self.find_primary()) is not None:
+            url = f"http://{primary.address}:8008/switchover"
+            with suppress(httpx.HTTPError):
+                httpx.post(url, json={"leader": primary.name}, trust_env=False, timeout=60)
+
+    def create_database(self, name: str, password: str) -> None:
+        """A role with a database of the same name."""
+        primary = self.wait_for_primary()
+        with psycopg.connect(self.direct(primary), autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")  # type: ignore[arg-type]
+            connection.execute(f"CREATE DATABASE {name} OWNER {name}")  # type: ignore[arg-type]
+
+    def direct(self, node: Node, database: str = "postgres") -> str:
+        """The connection of the superuser to a node, past all balancers."""
+        return f"postgresql://postgres:{_PASSWORD}@{node.address}:5432/{database}?connect_timeout=5"
+
+
+class SentinelServers:
+    """A Redis on two nodes and a Sentinel on each of three."""
+
+    def __init__(self, directory: Path, addresses: Addresses, programs: Sequence[str] | None = None) -> None:
+        """`programs`: the server and the Sentinel; by default those of Debian."""
+        self._addresses = addresses
+        server, sentinel = programs or (find_program("redis-server"), find_program("redis-sentinel"))
+        self.servers: dict[str, Supervised] = {}
+        self.sentinels: dict[str, Supervised] = {}
+        for name in NODES[:2]:
+            home = directory / f"redis-{name}"
+            home.mkdir()
+            words = ["--bind", addresses[name], "--port", "6379", "--dir", str(home), "--save", ""]
+            words += ["--replica-announce-ip", addresses[name]]
+            if name != NODES[0]:
+                words += ["--replicaof", addresses[NODES[0]], "6379"]
+            self.servers[name] = Supervised(
+                f"redis-{name}", words, env={}, log=directory / f"redis-{name}.log", program=server
+            )
+        for name in NODES:
+            home = directory / f"sentinel-{name}"
+            home.mkdir()
+            file = home / "sentinel.conf"
+            file.write_text(_of_sentinel(addresses, name))
+            self.sentinels[name] = Supervised(
+                f"sentinel-{name}",
+                (str(file), "--sentinel", "--dir", str(home)),
+                env={},
+                log=directory / f"sentinel-{name}.log",
+                program=sentinel,
+            )
+
+    @property
+    def url(self) -> str:
+        """As a setting of ours."""
+        hosts = ",".join(f"{self._addresses[name]}:26379" for name in NODES)
+        return f"redis+sentinel://{hosts}/{MASTER}"
+
+    def start(self) -> None:
+        """Start them, and wait until the Sentinels know the master with its replica."""
+        for process in (*self.servers.values(), *self.sentinels.values()):
+            process.start()
+        wait_until(lambda: self.find_master() is not None and self._has_replica())
+
+    def keep_alive(self) -> None:
+        """Start what has ended by itself."""
+        for process in (*self.servers.values(), *self.sentinels.values()):
+            process.keep_alive()
+
+    def stop(self) -> None:
+        """End them."""
+        for process in (*self.sentinels.values(), *self.servers.values()):
+            process.stop()
+
+    def find_master(self) -> str | None:
+        """The node whose Redis is the master, as most Sentinels have it; None: they do not answer."""
+        import redis
+
+        for name in NODES:
+            with (
+                suppress(redis.RedisError),
+                redis.Redis(self._addresses[name], 26379, socket_timeout=2, decode_responses=True) as client,
+            ):
+                address, _ = client.sentinel_get_master_addr_by_name(MASTER)
+                return next(each for each in NODES if self._addresses[each] == address)
+        return None
+
+    def _has_replica(self) -> bool:
+        import redis
+
+        with (
+            suppress(redis.RedisError),
+            redis.Redis(self._addresses[NODES[-1]], 26379, socket_timeout=2, decode_responses=True) as client,
+        ):
+            state = client.sentinel_master(MASTER)
+            return int(state["num-slaves"]) >= 1 and int(state["num-other-sentinels"]) >= len(NODES) - 1
+        return False
+
+
+def _of_sentinel(addresses: Addresses, name: str) -> str:
+    """The shipped file for the Sentinel of a node; it follows the master of the first one."""
+    file = DEPLOY / "redis" / "sentinel.conf"
+    text = addresses.adapt(file, NODES[0])
+    for word in ("bind", "sentinel announce-ip"):
+        text = text.replace(f"{word} {addresses[NODES[0]]}", f"{word} {addresses[name]}")
+    return text
+
+
+def _parse_environment(text: str) -> dict[str, str]:
+    lines = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: value for name, _, value in lines}
+
+
+def _of(supervised: Supervised) -> Iterator[psutil.Process]:
+    """A supervised process with its children, if it runs."""
+    if not supervised.is_running:
+        return
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(supervised.pid)
+        yield from itertools.chain([process], process.children(recursive=True))
