@@ -23,9 +23,7 @@ from types import FrameType
 from typing import Any, Final, cast
 
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 from rq import Queue, SimpleWorker, Worker
 from rq import Retry as RunAgain
 from rq.job import Job
@@ -36,7 +34,7 @@ from cs_config.versions.store import LiveConfiguration
 from optimizers.chain import batch, chain
 from optimizers.chain.batch import MOST_AT_ONCE
 from requirements.errors import format_count
-from taskqueue.db import clock, database
+from taskqueue.db import clock, database, redis_servers
 from taskqueue.db.notify import RedisTransport, make_publisher
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
@@ -62,7 +60,7 @@ _contexts: list[WorkerContext] = []
 
 def connect_worker(database_url: str, redis_url: str | None = None) -> WorkerContext:
     """Connect `optimize_jobs` of this process to the database, and to Redis for its counters."""
-    redis = None if redis_url is None else _connect(redis_url)
+    redis = None if redis_url is None else redis_servers.connect(redis_url, timeout=_TIMEOUT)
     context = WorkerContext(database.connect(database_url, pool_size=2), redis)
     _contexts[:] = [context]
     return context
@@ -126,12 +124,6 @@ _MOST_WAITING: Final = 10_000
 _STATE_AGE: Final = 5.0
 
 
-def _connect(redis_url: str) -> Redis:
-    return Redis.from_url(
-        redis_url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=Retry(NoBackoff(), 0)
-    )
-
-
 def read_state(redis: Redis) -> OptimizerQueueState:
     """The current state; one with a problem if Redis is unavailable."""
     queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
@@ -154,7 +146,7 @@ class RQNotifier:
     """Notifies the workers through Redis; thread-safe."""
 
     def __init__(self, redis_url: str) -> None:
-        self._redis = _connect(redis_url)
+        self._redis = redis_servers.connect(redis_url, timeout=_TIMEOUT)
         self._queue = Queue(QUEUE, connection=self._redis, serializer=JSONSerializer)
         self._retry_at = 0.0
         self._state = OptimizerQueueState()
@@ -275,7 +267,7 @@ def _run_until_stopped(redis_url: str, *, burst: bool) -> None:
 
 
 def _work(redis_url: str, stopping: Event, *, burst: bool) -> None:
-    with Redis.from_url(redis_url) as connection:
+    with redis_servers.connect(redis_url) as connection:
         worker = _OptimizerWorker(
             [QUEUE],
             name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}",  # shown by `rq info`

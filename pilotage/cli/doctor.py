@@ -43,7 +43,7 @@ from requirements.values import MAX_TEXT, find_excess
 from taskqueue.blob_stores.directory import check_space
 from taskqueue.blob_stores.place import S3Place
 from taskqueue.blob_stores.store import probe
-from taskqueue.db import agent_leases, clock, database, postgresql
+from taskqueue.db import agent_leases, clock, database, postgresql, redis_servers
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.pilots import nodes
@@ -555,16 +555,12 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         )
         return
     try:
-        from redis import Redis
-
         from optimizers.workers import rq
     except ModuleNotFoundError as error:
         yield Finding("redis", Health.BAD, str(explain_missing(error)))
         return
     try:
-        with Redis.from_url(
-            settings.redis_url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE
-        ) as client:
+        with redis_servers.connect(settings.redis_url, timeout=_PATIENCE) as client:
             state = rq.read_state(client)
     except ValueError as error:
         state = OptimizerQueueState(problem=str(error))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from sqlalchemy import Connection, Engine, bindparam, func, make_url, select, true
 
 from cs_config import notifications
-from taskqueue.db import database
+from taskqueue.db import database, redis_servers
 
 if TYPE_CHECKING:
     import psycopg
@@ -176,19 +176,10 @@ class RedisTransport:
     """
 
     def __init__(self, redis_url: str) -> None:
-        from redis import Redis  # optional package
-        from redis.backoff import NoBackoff
-        from redis.exceptions import RedisError
-        from redis.retry import Retry
+        from redis.exceptions import RedisError  # optional package
 
         self._away = RedisError
-        self._redis = Redis.from_url(
-            redis_url,
-            socket_timeout=_TIMEOUT,
-            socket_connect_timeout=_TIMEOUT,
-            health_check_interval=_SILENCE,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = redis_servers.connect(redis_url, timeout=_TIMEOUT, health_check_interval=_SILENCE)
 
     def send(self, topics: frozenset[str]) -> None:
         """Send to all listeners."""

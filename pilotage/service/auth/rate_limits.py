@@ -14,6 +14,7 @@ from typing import Final
 
 from cs_config.options import bounds
 from pilotage.service.http_errors import TooManyRequests
+from taskqueue.db import redis_servers
 
 log = logging.getLogger(__name__)
 
@@ -345,15 +346,10 @@ class SharedRates:
     """
 
     def __init__(self, rates: RateLimiter, redis_url: str) -> None:
-        from redis import Redis  # optional package
-        from redis.backoff import NoBackoff
-        from redis.exceptions import RedisError
-        from redis.retry import Retry
+        from redis.exceptions import RedisError  # optional package
 
         self._rates, self._away = rates, RedisError
-        self._redis = Redis.from_url(
-            redis_url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=Retry(NoBackoff(), 0)
-        )
+        self._redis = redis_servers.connect(redis_url, timeout=_TIMEOUT)
         self._totals: dict[str, int] = {}  # of each subject, at the last exchange about it
         self._is_away = False
 

