@@ -3,14 +3,16 @@
 The last commit of this host that the database acknowledged is stored in the home directory. A database behind
 it has lost commits: a backup was restored, or a replica promoted that was behind (`taskqueue.db.history`).
 No process starts on it before `pilotage db recover`, and none that runs stores anything, since lost
-identifiers would be used again.
+identifiers would be used again. With the setting `recovery: automatic` the first that notices it recovers.
 """
 
 import contextlib
 import fcntl
 import json
 import logging
+import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,9 +25,9 @@ from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.settings import InvalidSettings, Settings
+from pilotage.cli.settings import InvalidSettings, Recovery, Settings
 from requirements.errors import Problem
-from taskqueue.db import clock, database, history, sql
+from taskqueue.db import clock, database, history, incarnation, sql
 from taskqueue.db.history import HistoryState, SeenCommit
 from taskqueue.schema.tables import jobs
 
@@ -85,8 +87,11 @@ def may_have_password(url: str) -> bool:
 
 
 def hide_password(url: str) -> str:
-    """The URL without its password."""
-    parsed = make_url(url)
+    """The URL without its password, also where it names several servers."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return re.sub(r"(://[^/@]*:|password=)[^/@&]*", r"\1***", url)
     return parsed.difference_update_query(_password_options(parsed)).render_as_string(hide_password=True)
 
 
@@ -151,11 +156,29 @@ def _describe_loss(settings: Settings, state: HistoryState, seen: SeenCommit) ->
 
 
 def refuse_lost(engine: Engine, settings: Settings) -> HistoryState:
-    """The state of the database; `CommandRefused` if it has lost commits."""
+    """The state of the database; `CommandRefused` if it has lost commits, which nobody recovers here."""
     state, problem = compare(engine, settings)
+    if problem is not None and settings.recovery is Recovery.AUTOMATIC:
+        recover(engine, read_last_seen(settings) or SeenCommit(home=""))
+        state, problem = compare(engine, settings)
     if problem is not None:
         raise CommandRefused(problem)
     return state
+
+
+def recover(engine: Engine, seen: SeenCommit) -> None:
+    """Recover from lost commits as `pilotage db recover` does, unless another process has done it."""
+    with database.writing(engine, despite_loss=True) as conn:
+        conn.execute(incarnation.LOCK)
+        now = clock.read_time(conn, clock.utc_now())
+        if not history.read_state(conn, seen.home, now=now).has_loss(seen):
+            return
+        done = incarnation.recover(conn, now=now)
+    log.error(
+        "lost commits are recovered from without an operator: incarnation %d, %d open attempts wait for "
+        "their pilots, submissions since %s may have to be repeated",
+        *(done.incarnation, done.quarantined, done.last_commit),
+    )
 
 
 class LastSeen:
@@ -167,6 +190,12 @@ class LastSeen:
         self._settings = settings
         # If the home directory cannot be written, this process alone has it.
         self._seen = read_last_seen(settings) or SeenCommit(home=f"{socket.gethostname()}:{token_hex(8)}")
+        self._confirmed = time.monotonic()
+
+    @property
+    def commit_age(self) -> float:
+        """Seconds since the database confirmed a commit; it grows while commits hang."""
+        return time.monotonic() - self._confirmed
 
     @property
     def incarnation(self) -> int:
@@ -180,7 +209,7 @@ class LastSeen:
             self._seen = SeenCommit(home=self._seen.home, incarnation=state.incarnation)
 
     def look(self, now: datetime) -> None:
-        """Compare, and commit; after a loss the engine stores nothing until a recovery."""
+        """Compare, and commit; after a loss the engine stores nothing until a recovery, perhaps by us."""
         with _locked(self._settings):
             seen = self._read()
             with database.writing(self._engine, despite_loss=True) as conn:
@@ -190,7 +219,10 @@ class LastSeen:
                     self._store(after)  # before the commit: it may fail, and the loss remains one
                 self._report(state, seen, after)
                 history.record(conn, state, after)
+            self._confirmed = time.monotonic()
             self._store(after)
+        if after.is_lost and self._settings.recovery is Recovery.AUTOMATIC:
+            recover(self._engine, after)
 
     def _read(self) -> SeenCommit:
         """The file, unless it is older than what this process knows: it may be missing, or unwritable."""

@@ -4,10 +4,12 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 from functools import cache, wraps
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -33,6 +35,7 @@ from pilotage.client.home import PREFIX, SETTINGS_FILE, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.input_faults import SECRET, InputFault, list_faults
 from taskqueue.blob_stores.place import S3Place, parse_place
+from taskqueue.db import redis_servers
 
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
 _ROLES = "^(user|vo_admin|site_admin|director|operator|monitor)$"
@@ -135,6 +138,16 @@ def _make_tuple(given: object) -> object:
     return (given,) if isinstance(given, str) else given
 
 
+def _separate_hosts(url: str) -> str:
+    """The URL as SQLAlchemy reads it, if it names several servers as libpq does: `//user@h1:5432,h2/db`."""
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    if "," not in hosts or not parts.scheme.startswith("postgres"):
+        return url
+    query = "&".join((*(f"host={host}" for host in hosts.split(",")), *filter(None, (parts.query,))))
+    return f"{parts.scheme}://{login and f'{login}@'}{parts.path}?{query}"
+
+
 def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     for each in networks:
         ip_network(each)
@@ -160,6 +173,13 @@ class InvalidSettings(InvalidInput):
     """A setting has an invalid value or an unknown name."""
 
     code = "config_error"
+
+
+class Recovery(StrEnum):
+    """What happens after a loss of commits."""
+
+    MANUAL = "manual"  #: nothing is stored before `pilotage db recover`
+    AUTOMATIC = "automatic"  #: the first process that notices it recovers
 
 
 class Settings(BaseModel):
@@ -193,11 +213,14 @@ class Settings(BaseModel):
             "(default: PILOTAGE_FIRST_JOB_ID or 1); later smaller values have no effect.",
         ),
     ] = Field(default=1, ge=1, le=2**53)
+    recovery: Recovery = Recovery.MANUAL
+    """After a loss of commits: manual waits for `pilotage db recover`, automatic recovers at once."""
     redis_url: Annotated[
         str | None,
         options.option(
             "URL",
-            "Redis (default: PILOTAGE_REDIS_URL); without it, optimizers run in the service.",
+            "Redis (default: PILOTAGE_REDIS_URL), or its Sentinels: redis+sentinel://host:26379,host:26379/name;"
+            " without it, optimizers run in the service.",
             "--redis-url",
             "--redis",
         ),
@@ -267,6 +290,16 @@ class Settings(BaseModel):
     """For clients: HTTP proxy to the service, or `none`; else HTTPS_PROXY."""
     token: str | None = Field(default=None, repr=False)
     """For clients: the token."""
+
+    @field_validator("database_url", "database_direct_url")
+    @classmethod
+    def _name_each_host(cls, url: str | None) -> str | None:
+        return None if url is None else _separate_hosts(url)
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis(cls, url: str | None) -> str | None:
+        return None if url is None else redis_servers.check_url(url)
 
     @field_validator("tls_key")
     @classmethod

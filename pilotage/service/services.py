@@ -86,6 +86,8 @@ class Services:
     clock: Callable[[], datetime] = utc_now  #: time of the database
     #: The problem of the clock of this host, if it differs too much from the database's.
     clock_problem: Callable[[], str | None] = lambda: None
+    #: Seconds since the database confirmed a commit of this process, which makes one every five seconds.
+    commit_age: Callable[[], float] = lambda: 0.0
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted

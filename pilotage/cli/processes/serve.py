@@ -245,6 +245,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             metrics=metrics,
             clock=clock,
             clock_problem=lambda: clock.problem,
+            commit_age=lambda: seen.commit_age,
             direct_url=settings.direct_url,
         )
 

@@ -37,6 +37,8 @@ async def alive() -> dict[str, str]:
 
 #: Seconds for which the outcome of the checks is used again.
 _REMEMBERED = 1.0
+#: Seconds without a confirmed commit after which a process is not ready: reading goes on while commits hang.
+_CONFIRMED_WITHIN = 12.0
 
 
 class Readiness:
@@ -97,6 +99,8 @@ def _check(parts: Services) -> JSONResponse:
 def _database(parts: Services) -> str:
     if (fault := parts.storage.fault) is not None:
         return f"can store nothing: {fault}"
+    if (seconds := parts.commit_age()) > _CONFIRMED_WITHIN:
+        return f"has confirmed no commit for {seconds:.0f} s"
     try:
         return "ok" if database.schema_state(parts.engine).current else "has no schema"
     except database.UNAVAILABLE:

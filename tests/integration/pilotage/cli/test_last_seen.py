@@ -15,7 +15,7 @@ from pilotage.cli import engine as cli_engine
 from pilotage.cli import settings
 from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
-from pilotage.cli.settings import Settings
+from pilotage.cli.settings import Recovery, Settings
 from taskqueue.db import database, history, incarnation
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.db.history import SeenCommit
@@ -140,6 +140,40 @@ def test_a_loss_holds_until_a_recovery_however_far_others_go_on(
     for each, its in ((engine, chosen), other):
         _submit(each, now)
         _start(each, its, now)
+
+
+def test_a_loss_is_recovered_from_once_where_nobody_has_to(
+    engine: Engine, chosen: Settings, other: tuple[Engine, Settings], now: datetime,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    chosen = chosen.model_copy(update={"recovery": Recovery.AUTOMATIC})
+    other = other[0], other[1].model_copy(update={"recovery": Recovery.AUTOMATIC})
+    ours, theirs = _start(engine, chosen, now), _start(*other, now)
+    _lose(engine, chosen)
+    for _ in range(2):
+        ours.look(now)
+        theirs.look(now)
+    assert ours.incarnation == theirs.incarnation > 1
+    assert sum("without an operator" in each.getMessage() for each in caplog.records) == 1
+    for each in (engine, other[0]):
+        _submit(each, now)
+
+    _lose(engine, chosen)  # while no process was there
+    _start(engine, chosen, now)
+    _submit(engine, now)
+
+
+def test_the_age_of_the_last_commit_grows_until_the_next_one(
+    engine: Engine, chosen: Settings, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 100.0
+    monkeypatch.setattr(cli_engine.time, "monotonic", lambda: seconds)
+    seen = _start(engine, chosen, now)
+    assert seen.commit_age == 0
+    seconds += 7
+    assert seen.commit_age == 7
+    seen.look(now)
+    assert seen.commit_age == 0
 
 
 def test_a_loss_holds_though_the_mark_cannot_be_stored(

@@ -81,3 +81,18 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
 def test_the_token_is_not_shown(tmp_path: Path) -> None:
     assert "secret" not in repr(settings.load({"home": tmp_path, "token": "secret"}, {}))
+
+
+def test_a_database_of_several_hosts_may_be_stated_as_libpq_does(tmp_path: Path) -> None:
+    for stated, read in (
+        ("postgresql://a:b@h1:5432,h2:5433/db", "postgresql://a:b@/db?host=h1:5432&host=h2:5433"),
+        ("postgresql://h1,h2/db?jit=off", "postgresql:///db?host=h1&host=h2&jit=off"),
+        ("postgresql://a@h1:5432/db", "postgresql://a@h1:5432/db"),
+        ("sqlite:////a,b", "sqlite:////a,b"),
+    ):
+        assert settings.load({"home": tmp_path, "database_url": stated}, {}).database_url == read
+
+
+def test_what_is_no_redis_is_refused_as_a_setting(tmp_path: Path) -> None:
+    with pytest.raises(settings.InvalidSettings, match=r"--redis-url: names no Sentinels or no master"):
+        settings.load({"home": tmp_path, "redis_url": "redis+sentinel://h1:26379"}, {})

@@ -48,6 +48,13 @@ def test_readyz_fails_while_nothing_can_be_stored_with_the_reason(service: Servi
     assert checks["database"] == "can store nothing: it is read-only"
 
 
+def test_readyz_fails_while_the_database_confirms_no_commit(service: Service):
+    object.__setattr__(service.parts, "commit_age", lambda: 12.6)
+    answer = service.client().get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["checks"]["database"] == "has confirmed no commit for 13 s"
+
+
 def test_readyz_is_checked_once_a_second_however_many_ask(service: Service, monkeypatch: pytest.MonkeyPatch):
     client = service.client()
     client.get("/readyz")
