@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 
 from matcher import wait_cause_recorder
 from pilotage import extensions
-from pilotage.service import error_handlers, openapi
+from pilotage.service import deadline, error_handlers, middleware, openapi
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.hot_routes import HotRoutes
-from pilotage.service.http_errors import ServiceEnding
+from pilotage.service.http_errors import NotConfirmed, ServiceEnding
 from pilotage.service.middleware import CountedAnswers, MeasuredRequests, SecurityHeaders
 from pilotage.service.pages import page, templating
 from pilotage.service.pages.navigation import list_pages
@@ -30,6 +30,7 @@ from pilotage.service.routes import health
 from pilotage.service.routes.api import ROUTERS
 from pilotage.service.routing import ApiRoute
 from pilotage.service.services import Services
+from requirements.errors import PilotageError
 from taskqueue import blobs
 from taskqueue.db import database
 from taskqueue.leases import uptime
@@ -80,15 +81,18 @@ class ServiceApplication(FastAPI):
             await self.hot_routes.answer(route, scope, receive, send)
             return
         try:
-            await super().__call__(scope, receive, send)
+            await deadline.answer_in_time(super().__call__, scope, receive, send)
         except asyncio.CancelledError:  # the server has waited for requests under way, and ends
-            await _refuse_at_end(scope, receive, send)
+            error = ServiceEnding("the service is being stopped, try again")
+            await _ask_to_repeat(error, scope, receive, send)
+        except NotConfirmed as unknown:
+            await _ask_to_repeat(unknown, scope, receive, send)
 
 
-async def _refuse_at_end(scope: Scope, receive: Receive, send: Send) -> None:
+async def _ask_to_repeat(error: PilotageError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer that the request has to be repeated; it may have taken effect."""
-    error = ServiceEnding("the service is being stopped, try again")
     response, _ = await error_handlers.answer_to(Request(scope, receive), error)
+    response.raw_headers.extend(middleware.headers(scope))  # this is outside of the middleware that adds them
     with suppress(RuntimeError):  # an answer has begun
         await response(scope, receive, send)
 

@@ -49,6 +49,7 @@ STATUS: Final[dict[type[Exception], int]] = {
     http_errors.TooManyStreams: 429,
     http_errors.SenderSilent: 408,
     http_errors.ServiceEnding: 503,
+    http_errors.NotConfirmed: 503,
     http_errors.ClientGone: 400,
 }
 

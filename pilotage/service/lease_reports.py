@@ -11,6 +11,7 @@ from cs_config.cache import derived
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.store import LiveConfiguration
+from pilotage.service import deadline
 from pilotage.service.batching import run_in_thread
 from requirements.errors import PilotageError
 from taskqueue.db import database
@@ -85,19 +86,20 @@ class LeaseReports:
         Raises:
             PilotageError: It was refused, and changed nothing.
             Busy: Too many reports wait.
+            NotConfirmed: The database does not confirm it in time.
         """
-        if not self._is_postgresql:
-            outcome = await self._every.answer(report)
-        else:
-            if (
-                plain_reports.may_be_plain(report)
-                and (answer := await self._plain.answer(report)) is not None
-            ):
-                return answer
-            outcome = (await anyio.to_thread.run_sync(self._record, [report]))[0]
+        outcome = await deadline.confirm(self._store(report))
         if isinstance(outcome, PilotageError):
             raise outcome
         return outcome
+
+    async def _store(self, report: LeaseReport) -> ReportOutcome:
+        if not self._is_postgresql:
+            return await self._every.answer(report)
+        if plain_reports.may_be_plain(report) and (answer := await self._plain.answer(report)) is not None:
+            return answer
+        outcomes = await anyio.to_thread.run_sync(self._record, [report], abandon_on_cancel=True)
+        return outcomes[0]
 
     def _record_plain(self, reports: Sequence[LeaseReport]) -> Sequence[ReportAnswer | None]:
         rules, now = build_rules(self._live.current), self._clock()
