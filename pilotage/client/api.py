@@ -2,10 +2,11 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Protocol, Self
+from typing import Any, BinaryIO, Final, Protocol, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from pilotage.fabric.pilot.service import transport as trust
@@ -18,6 +19,8 @@ from pilotage.fabric.pilot.service.transport import (
     Transport,
 )
 from requirements.errors import PilotageError, format_ids
+
+_Answer = TypeVar("_Answer")
 
 
 class ServiceAway(Away, PilotageError):
@@ -48,6 +51,39 @@ class ApiError(Refused, PilotageError):
 def is_passing(error: ServiceAway | ApiError) -> bool:
     """Whether the same request may be answered later, while the service or its database starts again."""
     return isinstance(error, ServiceAway) or error.status in _PASSING
+
+
+#: Seconds until the next try, where the service states none.
+_PAUSE: Final = 2.0
+#: A refusal for good, by a status that otherwise passes.
+_FINAL: Final = frozenset({"quota_exceeded"})
+
+
+def wait_out(
+    request: Callable[[], _Answer],
+    *,
+    patience: float,
+    warn: Callable[[str], object],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> _Answer:
+    """The answer to a request that may come twice, repeated while the service is away or overloaded.
+
+    It pauses as long as the service states, and raises the last error when `patience` seconds are over.
+    """
+    deadline, has_warned = clock() + patience, False
+    while True:
+        try:
+            return request()
+        except (ServiceAway, ApiError) as error:
+            pause = error.retry_after or _PAUSE
+            is_final = not is_passing(error) or error.code in _FINAL
+            if is_final or clock() + pause > deadline:
+                raise
+            if not has_warned:
+                warn(f"{error}; trying again for {patience:g} s")
+            has_warned = True
+        sleep(pause)
 
 
 Json = dict[str, Any]

@@ -186,21 +186,30 @@ class Client:
         *descriptions: Description,
         count: int = 1,
         parameters: Mapping[str, Sequence[object]] | None = None,
+        patience: float = submission.PATIENCE,
+        idempotency_key: str | None = None,
     ) -> SubmittedIds:
         """Submit jobs with their input sandboxes, and return their ids, with `warnings`.
+
+        For `patience` seconds it waits for a service that is away, as while its database fails over; the
+        `details` of an error after that have the `idempotency_key`. By one key the same jobs are stored once.
 
         `count` copies of each; with `parameters` one job for each combination of the values, which replace
         `%(NAME)s`. Relative names in `InputSandbox` begin at the directory of the file, else at the current
         one. Up to 1,000 jobs are stored as a whole or not at all. Of more, the `details` of an error have
         those that were stored before it as `job_ids`; another exception, such as Ctrl-C, has a note.
         """
+        key = idempotency_key or submission.make_key()
+        repetition = submission.Repetition(patience=patience, key=key)
         requests = submission.plan_requests(
             self._service,
             list(map(_read_source, descriptions)),
             parameters={name: _read_values(name, given) for name, given in (parameters or {}).items()},
             count=count,
+            repetition=repetition,
         )
-        return _collect(partial(submission.send_requests, self._service, requests))
+        send = partial(submission.send_requests, self._service, requests, repetition=repetition)
+        return _collect(send)
 
     def job(self, job_id: int) -> JobRecord:
         """One job; `fields` has its description, its latest attempt and how long it waited for what."""

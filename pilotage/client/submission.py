@@ -8,12 +8,13 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from pilotage.client import own_plan
-from pilotage.client.api import ApiError, Json, ServiceClient
+from pilotage.client.api import ApiError, Json, ServiceAway, ServiceClient, is_passing, wait_out
 from pilotage.client.errors import WrongUsage
 from requirements.errors import PilotageError, format_count, format_ids
 
@@ -23,6 +24,7 @@ _BYTES = 3_000_000
 #: Statuses of services that plan nothing, or not so much.
 _NOT_PLANNED = frozenset({404, 405, 413})
 
+_Answer = TypeVar("_Answer")
 #: One value of each parameter makes a job: names with values.
 Parameters = Mapping[str, Sequence[str]]
 
@@ -59,17 +61,51 @@ class PlannedJobs:
     warnings: tuple[str, ...] = ()  #: of files that nobody sends, and of the whole plan
 
 
+#: Seconds that a submission waits for a service that is away: a failover of its database takes half of them.
+PATIENCE = 60.0
+
+
+def make_key() -> str:
+    """A new idempotency key."""
+    return str(uuid.uuid4())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """How a submission is repeated: for how long, and under which key, by which nothing is stored twice."""
+
+    patience: float = PATIENCE  #: seconds
+    key: str = field(default_factory=make_key)
+    warn: Callable[[str], object] = lambda _: None  #: gets a line when it begins to wait
+
+    def wait_out(self, request: Callable[[], _Answer]) -> _Answer:
+        """The answer to a request, once the service gives one."""
+        return wait_out(request, patience=self.patience, warn=self.warn)
+
+    def key_of(self, number: int) -> str:
+        """The key of one of several requests, the same whenever the same jobs are submitted by this key."""
+        return self.key if number == 0 else f"{self.key}/{number}"
+
+
 def plan_requests(
-    service: ServiceClient, sources: Sequence[JobSource], *, parameters: Parameters, count: int
+    service: ServiceClient,
+    sources: Sequence[JobSource],
+    *,
+    parameters: Parameters,
+    count: int,
+    repetition: Repetition | None = None,
 ) -> list[PlannedJobs]:
     """The requests for `count` copies of each job; `parameters` make several of one description.
 
     `WrongUsage` if a file is missing.
     """
+    repetition = repetition or Repetition(patience=0)
     return [
         request
         for batch in _batches(sources)
-        for request in _read_plan(batch, _plan(service, batch, parameters, count))
+        for request in _read_plan(
+            batch, repetition.wait_out(partial(_plan, service, batch, parameters, count))
+        )
     ]
 
 
@@ -171,27 +207,58 @@ def _find_files(names: Iterable[str], directory: Path) -> tuple[Path, ...]:
 
 
 def send_requests(
-    service: ServiceClient, requests: Iterable[PlannedJobs], *, warn: Callable[[str], object]
+    service: ServiceClient,
+    requests: Iterable[PlannedJobs],
+    *,
+    warn: Callable[[str], object],
+    repetition: Repetition | None = None,
 ) -> Iterator[list[int]]:
-    """Send the requests, and yield the ids of the jobs of each."""
+    """Send the requests, and yield the ids of the jobs of each.
+
+    What broke it off states the key by which the same jobs may be submitted again.
+    """
+    repetition = repetition or Repetition(patience=0)
     digests: dict[tuple[tuple[Path, ...], str | None], str | None] = {((), None): None}
+    for number, request in enumerate(_warn_of_files(requests, warn)):
+        sandbox = request.files, request.vo if request.files else None
+        if sandbox not in digests:
+            digests[sandbox] = repetition.wait_out(partial(_upload, service, request))
+        contents = [content for content, copies in request.parts for _ in range(copies)]
+        submit = partial(
+            service.submit,
+            **{"jdls" if request.is_text else "jobs": contents},  # type: ignore[arg-type]  # one or the other
+            sandbox=digests[sandbox],
+            idempotency_key=repetition.key_of(number),
+            warn=warn,
+        )
+        try:
+            yield repetition.wait_out(submit)
+        except (ServiceAway, ApiError) as error:
+            if is_passing(error):
+                _name_key(error, repetition.key)
+            raise
+
+
+def _warn_of_files(requests: Iterable[PlannedJobs], warn: Callable[[str], object]) -> Iterator[PlannedJobs]:
+    """The same requests, with each warning of theirs once, before the first that has it."""
     warned: set[str] = set()
     for request in requests:
         for warning in dict.fromkeys(request.warnings):
             if warning not in warned:
                 warn(warning)
         warned.update(request.warnings)
-        sandbox = request.files, request.vo if request.files else None
-        if sandbox not in digests:
-            with pack_sandbox(request.files) as archive:
-                digests[sandbox] = service.upload_sandbox(archive, vo=request.vo)
-        contents = [content for content, copies in request.parts for _ in range(copies)]
-        yield service.submit(
-            **{"jdls" if request.is_text else "jobs": contents},  # type: ignore[arg-type]  # one or the other
-            sandbox=digests[sandbox],
-            idempotency_key=str(uuid.uuid4()),
-            warn=warn,
-        )
+        yield request
+
+
+def _upload(service: ServiceClient, request: PlannedJobs) -> str:
+    with pack_sandbox(request.files) as archive:
+        return service.upload_sandbox(archive, vo=request.vo)
+
+
+def _name_key(error: ServiceAway | ApiError, key: str) -> None:
+    """State how the same jobs can be submitted again, whether they were stored or not."""
+    error.args = (f"{error}; submit the same again with the idempotency key {key}: nothing is stored twice",)
+    error.details = {**error.details, "idempotency_key": key}
 
 
 def collect_ids(

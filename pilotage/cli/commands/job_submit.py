@@ -13,7 +13,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.client import submission
 from pilotage.client.api import ServiceClient
-from pilotage.client.submission import JobSource, PlannedJobs
+from pilotage.client.submission import JobSource, PlannedJobs, Repetition
 from requirements.errors import format_count, format_ids
 
 
@@ -48,14 +48,28 @@ def submit(
             "NAME=V1,V2…", "One job for each value, which replaces %(NAME)s; repeated: for each combination."
         ),
     ] = None,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="S", help="Seconds to wait for a service that is away, as in a failover."
+        ),
+    ] = submission.PATIENCE,
+    idempotency_key: Annotated[
+        str | None,
+        options.option("KEY", "Key of a submission whose outcome is unknown: the same jobs are stored once."),
+    ] = None,
     service: ServiceOptions,
 ) -> None:
     """Submit jobs with their input sandboxes, and print the job ids."""
     parameters = parse_parameters(param or [])
     sources = list(map(_read, files))
+    key = idempotency_key or submission.make_key()
+    repetition = Repetition(patience=patience, key=key, warn=output.warn)
     with service.connect() as client:
-        requests = submission.plan_requests(client, sources, parameters=parameters, count=count)
-        ids = _send_visibly(client, requests)
+        requests = submission.plan_requests(
+            client, sources, parameters=parameters, count=count, repetition=repetition
+        )
+        ids = _send_visibly(client, requests, repetition)
     if service.as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
         service.emit({"job_ids": ids}, lambda: "\n".join(map(str, ids)))
     else:
@@ -68,7 +82,9 @@ def _read(file: str) -> JobSource:
     return JobSource.from_file(Path(file))
 
 
-def _send_visibly(client: ServiceClient, requests: Sequence[PlannedJobs]) -> list[int]:
+def _send_visibly(
+    client: ServiceClient, requests: Sequence[PlannedJobs], repetition: Repetition
+) -> list[int]:
     """Send all requests, with a progress bar on a terminal; the ids of all jobs."""
     ids: list[int] = []
     columns = (TextColumn("Submitting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -77,7 +93,7 @@ def _send_visibly(client: ServiceClient, requests: Sequence[PlannedJobs]) -> lis
     with progress as bar:
         task = bar.add_task("jobs", total=sum(request.jobs for request in requests))
         submission.collect_ids(
-            submission.send_requests(client, requests, warn=output.warn),
+            submission.send_requests(client, requests, warn=output.warn, repetition=repetition),
             ids,
             progress=lambda number: bar.update(task, completed=number),
         )

@@ -289,11 +289,13 @@ def test_a_submission_returns_its_warnings_and_prints_nothing(
     with Client("http://127.0.0.1:9", "x") as client:
         ids = client.submit({"Executable": "/bin/true"})
         copies = client.resubmit(5)
-        with pytest.raises(ApiError, match="too many; 1 job submitted before: 7") as broken:
-            client.submit({"Executable": "/bin/true"}, count=1500)
+        with pytest.raises(
+            ApiError, match=r"too many; submit .* key mine: .*; 1 job submitted before: 7"
+        ) as broken:
+            client.submit({"Executable": "/bin/true"}, count=1500, patience=0, idempotency_key="mine")
     assert (ids, ids.warnings) == ([5], ["job 5: no queue"])
     assert (copies, copies.warnings) == ([6], ["job 6: no queue"])
-    assert broken.value.details == {"retry_after": 3, "job_ids": [7]}
+    assert broken.value.details == {"retry_after": 3, "job_ids": [7], "idempotency_key": "mine"}
     assert capsys.readouterr() == ("", "")
 
 
