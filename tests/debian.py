@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from examples.servers import dirac_package, slurm
+from examples.servers import cluster, dirac_package, slurm
 from examples.servers.debian import Suite, install
 from tests.support.documents import readers
 from tests.support.servers import balancers, htcondor, machines, pgbackrest, pgbouncer, torque
@@ -53,6 +53,7 @@ SUITES = {
         files=(f"{_POSTGRESQL}/bin/postgres", f"{_POSTGRESQL}/lib/llvmjit.so"),
         packages=("postgresql",),
     ),
+    "patroni": cluster.SUITE,
     "haproxy": balancers.HAPROXY,
     "nginx": balancers.NGINX,
     "machines": machines.SUITE,

@@ -120,6 +120,17 @@ GROUPS = (
         sources=("deploy/pgbackrest/", "taskqueue/db/", "taskqueue/blob_stores/", "taskqueue/blobs.py"),
     ),
     Group(
+        name="cluster",
+        files=("tests/acceptance/test_cluster.py",),
+        sources=(
+            "deploy/",
+            "examples/cluster/",
+            "examples/servers/",
+            "taskqueue/db/",
+            "pilotage/cli/engine.py",
+        ),
+    ),
+    Group(
         name="demos",
         files=("tests/acceptance/test_demo_on_grid.py", "tests/acceptance/test_demo_on_slurm.py"),
         sources=("examples/", "pilotage/cli/", *_SITE_SIDE),

@@ -1,4 +1,4 @@
-"""`./dev demo`: on a real grid's resource tree, on a real batch system (`--slurm`) or with DIRAC."""
+"""`./dev demo`: on a real grid's resource tree, on a batch system, with DIRAC, or on a cluster."""
 
 import argparse
 import signal
@@ -14,8 +14,11 @@ def main() -> int:
     parser.add_argument("--slurm", action="store_true", help="on a real Slurm; takes root on Debian")
     parser.add_argument("--dirac", action="store_true", help="with genuine clients and pilots of DIRAC")
     parser.add_argument(
-        "--install", action="store_true", help="with --slurm or --dirac: install Debian's packages"
+        "--cluster", action="store_true", help="on three nodes of PostgreSQL under Patroni, with faults"
     )
+    parser.add_argument("--install", action="store_true", help="with one of these: install Debian's packages")
+    parser.add_argument("--minutes", type=float, metavar="N", help="with --cluster: of faults")
+    parser.add_argument("--seed", type=int, metavar="N", help="with --cluster: the order of faults")
     parser.add_argument("--copies", type=int, metavar="N", help="with --slurm: of each kind of job")
     said = parser.parse_args()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -28,6 +31,10 @@ def main() -> int:
         from examples.demo import on_dirac
 
         return on_dirac.main(install=said.install)
+    if said.cluster:
+        from examples.demo import on_cluster
+
+        return on_cluster.main(minutes=said.minutes, seed=said.seed, install=said.install)
     return on_grid.main()
 
 
