@@ -272,8 +272,8 @@ class PatroniCluster:
         """A role with a database of the same name."""
         primary = self.wait_for_primary()
         with psycopg.connect(self.direct(primary), autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")  # type: ignore[arg-type]
-            connection.execute(f"CREATE DATABASE {name} OWNER {name}")  # type: ignore[arg-type]
+            connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
+            connection.execute(f"CREATE DATABASE {name} OWNER {name}")
 
     def direct(self, node: Node, database: str = "postgres") -> str:
         """The connection of the superuser to a node, past all balancers."""

@@ -154,15 +154,21 @@ def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     return networks
 
 
-def _parse_place(given: object) -> object:
-    try:
-        return parse_place(given)
-    except ValueError as error:
-        raise PydanticCustomError(SECRET, "{problem}", {"problem": str(error)}) from None
+def _keep_secret(read: Callable[[Any], object]) -> Callable[[object], object]:
+    """A validator whose message does not show the value: it may have a password."""
+
+    def validate(given: object) -> object:
+        try:
+            return read(given)
+        except ValueError as error:
+            raise PydanticCustomError(SECRET, "{problem}", {"problem": str(error)}) from None
+
+    return validate
 
 
 #: Where archives are; text that is no URL of S3 is a path.
-BlobPlace = Annotated[Path | S3Place, BeforeValidator(_parse_place)]
+BlobPlace = Annotated[Path | S3Place, BeforeValidator(_keep_secret(parse_place))]
+RedisUrl = Annotated[str, AfterValidator(_keep_secret(redis_servers.check_url))]
 #: Addresses and networks; a single one may be given as text.
 Networks = Annotated[tuple[str, ...], BeforeValidator(_make_tuple), AfterValidator(_check_networks)]
 
@@ -216,7 +222,7 @@ class Settings(BaseModel):
     recovery: Recovery = Recovery.MANUAL
     """After a loss of commits: manual waits for `pilotage db recover`, automatic recovers at once."""
     redis_url: Annotated[
-        str | None,
+        RedisUrl | None,
         options.option(
             "URL",
             "Redis (default: PILOTAGE_REDIS_URL), or its Sentinels: redis+sentinel://host:26379,host:26379/name;"
@@ -295,11 +301,6 @@ class Settings(BaseModel):
     @classmethod
     def _name_each_host(cls, url: str | None) -> str | None:
         return None if url is None else _separate_hosts(url)
-
-    @field_validator("redis_url")
-    @classmethod
-    def _check_redis(cls, url: str | None) -> str | None:
-        return None if url is None else redis_servers.check_url(url)
 
     @field_validator("tls_key")
     @classmethod

@@ -94,5 +94,6 @@ def test_a_database_of_several_hosts_may_be_stated_as_libpq_does(tmp_path: Path)
 
 
 def test_what_is_no_redis_is_refused_as_a_setting(tmp_path: Path) -> None:
-    with pytest.raises(settings.InvalidSettings, match=r"--redis-url: names no Sentinels or no master"):
-        settings.load({"home": tmp_path, "redis_url": "redis+sentinel://h1:26379"}, {})
+    with pytest.raises(InvalidSettings, match=r"--redis-url: names no Sentinels or no master") as refused:
+        settings.load({"home": tmp_path, "redis_url": "redis+sentinel://:secret@h1:26379"}, {})
+    assert "secret" not in str(refused.value)
