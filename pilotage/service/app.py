@@ -21,7 +21,7 @@ from pilotage import extensions
 from pilotage.service import deadline, error_handlers, middleware, openapi
 from pilotage.service.error_handlers import ErrorAnswer
 from pilotage.service.hot_routes import HotRoutes
-from pilotage.service.http_errors import NotConfirmed, ServiceEnding
+from pilotage.service.http_errors import ServiceEnding
 from pilotage.service.middleware import CountedAnswers, MeasuredRequests, SecurityHeaders
 from pilotage.service.pages import page, templating
 from pilotage.service.pages.navigation import list_pages
@@ -33,6 +33,7 @@ from pilotage.service.services import Services
 from requirements.errors import PilotageError
 from taskqueue import blobs
 from taskqueue.db import database
+from taskqueue.errors import NotConfirmed
 from taskqueue.leases import uptime
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pilotage.service.http_errors import NotConfirmed
+from taskqueue.errors import NotConfirmed
 
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")

@@ -31,6 +31,7 @@ STATUS: Final[dict[type[Exception], int]] = {
     taskqueue_errors.QuotaExceeded: 429,
     taskqueue_errors.TooLarge: 413,
     PlanTooLarge: 413,
+    taskqueue_errors.NotConfirmed: 503,
     taskqueue_errors.StorageAway: 503,
     matcher_errors.Busy: 503,
     matcher_errors.NotInTime: 503,
@@ -49,7 +50,6 @@ STATUS: Final[dict[type[Exception], int]] = {
     http_errors.TooManyStreams: 429,
     http_errors.SenderSilent: 408,
     http_errors.ServiceEnding: 503,
-    http_errors.NotConfirmed: 503,
     http_errors.ClientGone: 400,
 }
 
