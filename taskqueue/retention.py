@@ -98,10 +98,6 @@ OLD_DELETED = OLD_JOBS.where(jobs.c.status == JobStatus.DELETED.value)
 REMOVE_WAITING = delete(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id))
 #: Log, parameters and attempts go with the job, by foreign key.
 REMOVE_JOBS = delete(jobs).where(sql.is_listed(jobs.c.job_id))
-REMOVE_DESCRIPTIONS = delete(descriptions).where(
-    sql.is_listed(descriptions.c.description_id),
-    ~exists().where(jobs.c.description_id == descriptions.c.description_id),
-)
 
 OLD_LOGS = (
     select(jobs.c.job_id)
@@ -261,7 +257,7 @@ def remove_jobs(
         job_ids = [row.job_id for row in old]
         conn.execute(REMOVE_WAITING, {"ids": job_ids})
         conn.execute(REMOVE_JOBS, {"ids": job_ids})
-        conn.execute(REMOVE_DESCRIPTIONS, {"ids": sorted({row.description_id for row in old})})
+        job_descriptions.remove_unused(conn, {row.description_id for row in old})
     return len(old)
 
 

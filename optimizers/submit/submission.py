@@ -77,13 +77,15 @@ def submit(
     sandbox: str | None = None,
     steps: Mapping[str, Step] | None = None,
     check_job: CheckJob | None = None,
+    origins: Sequence[str] = (),
 ) -> Accepted:
     """Store the jobs of a submission of JDL, YAML or JSON texts, or records; each may make many jobs.
 
     `key`: idempotency key, repeating the submission with it returns the same ids. `sandbox`: reference of
     the archive that is the input sandbox of all jobs that name no other. Raises InvalidJob with the problems
     of every description, QuotaExceeded, or IdempotencyConflict; nothing is stored then. Without `steps` the
-    installed ones are run. `check_job` checks each job in addition.
+    installed ones are run. `check_job` checks each job in addition. `origins`: where each job comes from, for
+    its log, if each source makes one.
 
     Everything but the transaction itself comes before it, so that its locks are held for a short time.
     """
@@ -100,6 +102,7 @@ def submit(
         )
         context = batch.read_context(engine, config, now)
         new = _decide(checked, chain.installed_steps() if steps is None else steps, context)
+        new = replace(new, origins=origins)
     except (InvalidJob, QuotaExceeded) as error:
         # It may have been accepted under this key before, with another configuration or when there was room.
         if key is None:
@@ -164,6 +167,7 @@ class _NewJobs:
     members: Sequence[tuple[Ownership, JobMember]]  #: each job with its owner
     jobs: Sequence[DescribedJob]  #: the same jobs, as they are stored
     results: Sequence[ChainResult | None]  #: of the chain for each job; None: for the optimizers
+    origins: Sequence[str] = ()  #: where each job comes from; empty: not from another
 
 
 def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: ChainContext) -> _NewJobs:
@@ -189,7 +193,9 @@ def _store(conn: Connection, new: _NewJobs) -> Accepted:
     limits = {vo: new.context.operations(vo).limits for vo, _ in counts}
     submission.check_quota(conn, counts, limits, now=now, stored_next=True)
     states = _lock_places(conn, new)
-    job_ids = submission.store_jobs(conn, new.descriptions, new.jobs, decided=states, now=now)
+    job_ids = submission.store_jobs(
+        conn, new.descriptions, new.jobs, decided=states, origins=new.origins, now=now
+    )
     return _build_result(new, states, job_ids)
 
 

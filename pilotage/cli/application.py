@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "reset": "job:reset",
             "hold": "job:hold",
             "release": "job:release",
+            "edit": "job:edit",
             "output": "job:fetch_output",
             "wait": "job:wait",
         },

@@ -316,9 +316,15 @@ class ServiceClient:
         """Write the output archive of a job to a file."""
         self._http.download(f"/jobs/{job_id}/output", to)
 
-    def resubmit_jobs(self, ids: Sequence[int], *, idempotency_key: str) -> Json:
-        """Submit copies of jobs; the ids of the new ones as `job_ids`, `refused`, and `warnings`."""
-        return self._call_keyed("/jobs/resubmit", idempotency_key, json={"ids": list(ids)})
+    def resubmit_jobs(
+        self, ids: Sequence[int], *, idempotency_key: str, values: Mapping[str, object] | None = None
+    ) -> Json:
+        """Submit copies of jobs; the ids of the new ones as `job_ids`, `refused`, and `warnings`.
+
+        `values`: what differs in the copies.
+        """
+        body = {"ids": list(ids)} | ({"set": dict(values)} if values else {})
+        return self._call_keyed("/jobs/resubmit", idempotency_key, json=body)
 
     def resubmit(self, job_id: int, *, idempotency_key: str) -> Json:
         """The same for one job, as services of 1.0 have it."""

@@ -22,6 +22,7 @@ class JobVerb:
     summary: str  #: for the help of the command and the documentation of the method
     done: str  #: what the jobs are then
     makes_jobs: bool = False  #: the ids in the answer are those of new jobs
+    sets: str = ""  #: what its values are for, if it takes some
 
 
 KILL = JobVerb(
@@ -55,8 +56,15 @@ RESUBMIT = JobVerb(
     summary="Submit copies of jobs, by id or by filters, with their input sandboxes.",
     done="Resubmitted",
     makes_jobs=True,
+    sets="Another value in the copies",
 )
-JOB_VERBS: Final = (KILL, DELETE, RESCHEDULE, RESET, HOLD, RELEASE, RESUBMIT)
+EDIT = JobVerb(
+    name="edit",
+    summary="Change values in the descriptions of jobs that no pilot has, by id or by filters.",
+    done="Edited",
+    sets="A value in the descriptions",
+)
+JOB_VERBS: Final = (KILL, DELETE, RESCHEDULE, RESET, HOLD, RELEASE, EDIT, RESUBMIT)
 
 #: Jobs that one request names.
 _IDS: Final = 1000
@@ -74,28 +82,34 @@ def change_all(
     ids: Sequence[int] = (),
     *,
     warn: Callable[[str], object] = lambda _: None,
+    values: Mapping[str, object] | None = None,
 ) -> Json:
     """Change the jobs with these ids, or else all that pass the filters, in as many requests as it takes.
 
     The answer has the changed ones, or the new ones, as `job_ids`, and others that were named as `refused`,
-    with reasons; `warn` gets each warning about new ones. If a later request fails, its error has those of
+    with reasons; `warn` gets each warning about new ones. `values`: of descriptions, by keyword or by name in
+    the Requirements. If a later request fails, its error has those of
     the earlier ones in its message and `details`; Ctrl-C has them in a note.
     """
     if not verb.makes_jobs:
-        bodies = [{"ids": ",".join(map(str, batch))} for batch in _split(ids, _IDS)] or [dict(filters)]
+        given = {"set": dict(values)} if values else {}
+        named = [{"ids": ",".join(map(str, batch))} for batch in _split(ids, _IDS)] or [dict(filters)]
+        bodies = [{**each, **given} for each in named]
         return _send_all(verb, bodies, ids, _IDS, lambda body: service.change_jobs(verb.name, body))
     # By ids: copies pass the filters, too, so that a request with them could not be repeated.
-    done = _resubmit(service, verb, ids or sorted(waiting.find_ids(service, filters)))
+    done = _resubmit(service, verb, ids or sorted(waiting.find_ids(service, filters)), values)
     for warning in done["warnings"]:
         warn(warning)
     return done
 
 
-def _resubmit(service: ServiceClient, verb: JobVerb, ids: Sequence[int]) -> Json:
+def _resubmit(
+    service: ServiceClient, verb: JobVerb, ids: Sequence[int], values: Mapping[str, object] | None
+) -> Json:
     key = str(uuid.uuid4())
 
     def send(body: Json) -> Json:
-        return service.resubmit_jobs(body["ids"], idempotency_key=key)
+        return service.resubmit_jobs(body["ids"], idempotency_key=key, values=values)
 
     def send_one(body: Json) -> Json:
         return service.resubmit(body["ids"][0], idempotency_key=key)
@@ -104,7 +118,7 @@ def _resubmit(service: ServiceClient, verb: JobVerb, ids: Sequence[int]) -> Json
         return _send_all(verb, [{"ids": batch} for batch in _split(ids, _IDS)], ids, _IDS, send)
     except ApiError as error:
         # After the first copies another release answers: of their jobs there would be two.
-        if error.status not in _NOT_THERE or error.details.get("job_ids"):
+        if values or error.status not in _NOT_THERE or error.details.get("job_ids"):
             raise
         return _send_all(verb, [{"ids": [job_id]} for job_id in ids], ids, 1, send_one)
 

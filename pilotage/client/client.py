@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from pilotage.client import changes, connection, outputs, submission, waiting
 from pilotage.client.answers import ConfigPreview, CountedJobs, EligibilityReport
-from pilotage.client.changes import DELETE, HOLD, KILL, RELEASE, RESCHEDULE, RESET, RESUBMIT, JobVerb
+from pilotage.client.changes import DELETE, EDIT, HOLD, KILL, RELEASE, RESCHEDULE, RESET, RESUBMIT, JobVerb
 from pilotage.client.errors import WrongUsage
 from pilotage.client.outputs import FetchedOutputs
 from pilotage.client.submission import JobSource
@@ -142,10 +142,16 @@ def _documented(
     """Document the method of a change."""
     jobs = "new jobs, with `warnings`" if change.makes_jobs else "changed jobs"
 
+    values = (
+        "`set` has values by keyword, or by name in the Requirements; None takes one away. "
+        if change.sets
+        else ""
+    )
+
     def document(method: Callable[_P, ChangedIds]) -> Callable[_P, ChangedIds]:
         method.__doc__ = (
             f"{change.summary}\n\n"
-            f"Filters are those of `jobs`. Returns the ids of the {jobs}; its `refused` has reasons\n"
+            f"{values}Filters are those of `jobs`. Returns the ids of the {jobs}; its `refused` has reasons\n"
             "why others that were named by id were not."
         )
         return method
@@ -276,9 +282,19 @@ class Client:
     def release(self, /, *job_ids: int, **filters: str) -> ChangedIds:
         return self._change(RELEASE, job_ids, filters)
 
+    @_documented(EDIT)
+    def edit(self, /, *job_ids: int, set: Mapping[str, object], **filters: str) -> ChangedIds:  # noqa: A002  (as in requests)
+        return self._change(EDIT, job_ids, filters, set)
+
     @_documented(RESUBMIT)
-    def resubmit(self, /, *job_ids: int, **filters: str) -> ChangedIds:
-        return self._change(RESUBMIT, job_ids, filters)
+    def resubmit(
+        self,
+        /,
+        *job_ids: int,
+        set: Mapping[str, object] | None = None,  # noqa: A002  (as in requests)
+        **filters: str,
+    ) -> ChangedIds:
+        return self._change(RESUBMIT, job_ids, filters, set)
 
     def wait(self, /, *job_ids: int, timeout: float | None = None, **filters: str) -> dict[int, str]:
         """Wait until jobs, by id or by filters, have ended, or for `timeout` seconds; the status of each.
@@ -383,12 +399,20 @@ class Client:
         edits = {**_as_edits(changes), "message": message}
         return int(self._service.patch_config(edits, version=before)["version"])
 
-    def _change(self, change: JobVerb, job_ids: Sequence[int], filters: Mapping[str, str]) -> ChangedIds:
+    def _change(
+        self,
+        change: JobVerb,
+        job_ids: Sequence[int],
+        filters: Mapping[str, str],
+        values: Mapping[str, object] | None = None,
+    ) -> ChangedIds:
         _refuse_both(job_ids, filters)
         if not job_ids and not filters:
             return ChangedIds()
         warnings: list[str] = []
-        answer = changes.change_all(self._service, change, filters, job_ids, warn=warnings.append)
+        answer = changes.change_all(
+            self._service, change, filters, job_ids, warn=warnings.append, values=values
+        )
         refused = {int(each["job_id"]): str(each["reason"]) for each in answer["refused"]}
         ids = ChangedIds(map(int, answer["job_ids"]), refused)
         ids.warnings = warnings
@@ -462,6 +486,7 @@ class AsyncClient:
     reset = _in_thread(Client.reset)
     hold = _in_thread(Client.hold)
     release = _in_thread(Client.release)
+    edit = _in_thread(Client.edit)
     wait = _in_thread(Client.wait)
     output = _in_thread(Client.output)
     outputs = _in_thread(Client.outputs)

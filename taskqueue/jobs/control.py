@@ -15,7 +15,7 @@ from requirements.job_fields import MINOR_STATUS, STATUS, JobField
 from requirements.states import FINAL, HELD, PREPARING, JobStatus, may_come_from
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition
-from taskqueue.jobs import jobs, transitions, withheld
+from taskqueue.jobs import edits, jobs, transitions, withheld
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.transitions import MovedJob
 from taskqueue.leases import attempts
@@ -236,6 +236,17 @@ RELEASE: Final = ControlVerb(
     status=JobStatus.CHECKING,
     changeable=frozenset({JobStatus.CHECKING}),
     minor=withheld.HOLD.minor,
+    makes_due=True,
+)
+#: With values for the descriptions: no form of it is only a filter, as of the others.
+EDIT: Final = ControlVerb(
+    name="edit",
+    summary="Change values in the descriptions of jobs that no pilot has.",
+    done="edited",
+    means="They go through the optimizers again with other descriptions, and keep their places.",
+    apply=edits.edit_jobs,
+    status=JobStatus.CHECKING,
+    changeable=withheld.KEEPABLE,
     makes_due=True,
 )
 #: In the order of pages and documents.

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, delete, func, select
+from sqlalchemy import Connection, Row, delete, exists, func, select
 
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, Problem
 from taskqueue.db import sql
 from taskqueue.errors import JobNotFound
-from taskqueue.jobs.placeholders import fill_job_id, fill_placeholders, fill_source
+from taskqueue.jobs.placeholders import Parameters, fill_job_id, fill_placeholders, fill_source
 from taskqueue.schema.tables import descriptions, job_parameters, jobs
 
 STORE_DESCRIPTIONS = sql.bulk_insert(
@@ -33,9 +33,14 @@ DESCRIPTIONS = select(descriptions.c.description_id, descriptions.c.body, descri
 )
 DESCRIPTIONS_OF_JOBS = (
     select(jobs.c.job_id, descriptions.c.source, descriptions.c.body, descriptions.c.sandbox)
-    .add_columns(jobs.c.parameters)
+    .add_columns(jobs.c.parameters, jobs.c.description_id)
     .join(jobs, jobs.c.description_id == descriptions.c.description_id)
     .where(sql.is_listed(jobs.c.job_id))
+)
+
+REMOVE_UNUSED = delete(descriptions).where(
+    sql.is_listed(descriptions.c.description_id),
+    ~exists().where(jobs.c.description_id == descriptions.c.description_id),
 )
 
 
@@ -48,6 +53,16 @@ class Description:
     sandbox: str | None = None  #: blob of the input sandbox
     rank: str | None = None  #: expression over queues, written only; with the own values of the first job
     waiting_ttl: int | None = None  #: seconds, written only; None: that of the VO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDescription:
+    """The description of a job as it is stored, with the job's values for its placeholders."""
+
+    description_id: int
+    body: Mapping[str, object]  #: with placeholders
+    sandbox: str | None
+    parameters: Parameters | None
 
 
 def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence[int]:
@@ -100,6 +115,24 @@ def read_submitted(conn: Connection, job_id: int) -> Description:
 def list_submitted(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Description]:
     """The descriptions of jobs as copies are submitted: `%j` stands for the id that each will have."""
     return {row.job_id: _fill(row) for row in sql.read_batches(conn, DESCRIPTIONS_OF_JOBS, job_ids)}
+
+
+def read_stored(conn: Connection, job_ids: Collection[int]) -> Mapping[int, StoredDescription]:
+    """The descriptions of jobs as they are stored, by job id."""
+    return {
+        row.job_id: StoredDescription(
+            description_id=row.description_id,
+            body=json.loads(row.body),
+            sandbox=row.sandbox,
+            parameters=None if row.parameters is None else json.loads(row.parameters),
+        )
+        for row in sql.read_batches(conn, DESCRIPTIONS_OF_JOBS, job_ids)
+    }
+
+
+def remove_unused(conn: Connection, ids: Collection[int]) -> None:
+    """Remove those of the descriptions that no job has."""
+    conn.execute(REMOVE_UNUSED, {"ids": sorted(ids)})
 
 
 def _fill(row: Row[Any]) -> Description:

@@ -69,12 +69,14 @@ def store_jobs(
     placed: Sequence[DescribedJob],
     *,
     decided: Sequence[DecidedState | None] | None = None,
+    origins: Sequence[str] = (),
     now: datetime,
 ) -> list[int]:
     """Store jobs, in their decided state or Received and due for the optimizers; their ids in the same order.
 
-    `decided` has an entry for each job. The log is the same as if the job had been stored first. The number
-    of statements does not depend on the number of jobs.
+    `decided` has an entry for each job; so has `origins`, or none: where each comes from, for its log.
+    The log is the same as if the job had been stored first. The number of statements does not depend on the
+    number of jobs.
     """
     if not placed:
         return []
@@ -112,7 +114,7 @@ def store_jobs(
     ]
     if waiting:
         task_queues.add_waiting(conn, waiting)
-    _append_log(conn, job_ids, states, received, now)
+    _append_log(conn, job_ids, states, received, origins, now)
     return list(job_ids)
 
 
@@ -121,6 +123,7 @@ def _append_log(
     job_ids: Sequence[int],
     states: Sequence[DecidedState],
     received: DecidedState,
+    origins: Sequence[str],
     now: datetime,
 ) -> None:
     """Log that all were received and then, for jobs with the same state together, what was decided."""
@@ -130,7 +133,11 @@ def _append_log(
             alike.setdefault(id(state.update), (state.update, []))[1].append(job_id)
     first = replace(received.update.entry(JobStatus.RECEIVED, epoch=0, now=now), from_status=None)
     later = [(update.entry(JobStatus.RECEIVED, epoch=0, now=now), ids) for update, ids in alike.values()]
-    log.append_repeated(conn, [(first, job_ids), *later])
+    came: list[tuple[log.LogEntry, Sequence[int]]] = [
+        (replace(first, application_status=origin), [job_id])
+        for job_id, origin in zip(job_ids, origins, strict=bool(origins))
+    ]
+    log.append_repeated(conn, [*(came or [(first, job_ids)]), *later])
 
 
 RESERVE_KEY = sql.insert_or_skip(table, "key")

@@ -172,14 +172,32 @@ def move_jobs(
     return moved
 
 
-def log_note(conn: Connection, job_ids: Collection[int], *, minor: str, source: str, now: datetime) -> None:
-    """Add a log entry that changes neither status nor minor status of the jobs."""
+def log_note(
+    conn: Connection,
+    job_ids: Collection[int],
+    *,
+    minor: str,
+    source: str,
+    now: datetime,
+    application: Mapping[int, str] | None = None,
+) -> None:
+    """Add a log entry that changes neither status nor minor status of the jobs.
+
+    `application`: what it has as application status, by job id; None: that of the job.
+    """
+    texts = application or {}
     for ids in sql.split_batches(job_ids):
-        rows = conn.execute(LOCK_JOBS, {"ids": ids}).all()
-        log.append(
-            conn,
-            (_build_entry(row, read_status(row.status), minor=minor, source=source, now=now) for row in rows),
+        entries = (
+            _build_entry(
+                *(row, read_status(row.status)),
+                minor=minor,
+                application=texts.get(row.job_id),
+                source=source,
+                now=now,
+            )
+            for row in conn.execute(LOCK_JOBS, {"ids": ids}).all()
         )
+        log.append(conn, entries)
 
 
 def note_progress(

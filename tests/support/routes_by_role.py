@@ -51,6 +51,7 @@ ROUTES: Sequence[Route] = [
     ("POST", "/jobs/1/resubmit", None, {"user"}),
     ("POST", "/jobs/resubmit", {"ids": [1]}, {"user"}),
     ("POST", "/jobs/kill", {"ids": [1]}, {"user", "vo_admin"}),
+    ("POST", "/jobs/edit", {"ids": [1], "set": {"Memory": 1}}, {"user", "vo_admin"}),
     ("POST", "/jobs/hold", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/jobs/release", {"ids": [1]}, {"user", "vo_admin"}),
     ("POST", "/jobs/plan", {"sources": [{"jdl": "Executable = x"}]}, {"user", "vo_admin"}),

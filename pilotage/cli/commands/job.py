@@ -1,5 +1,7 @@
 """Commands that change jobs, `pilotage job wait` and `pilotage job output`."""
 
+import inspect
+import json
 import os
 import time
 from collections import Counter
@@ -24,14 +26,33 @@ from pilotage.client.outputs import FetchedOutputs
 from requirements.errors import format_count, format_ids
 from requirements.states import FINAL, JobStatus
 
+SetValues = Annotated[
+    list[str] | None,
+    options.option(
+        "NAME=VALUE",
+        "Another value of a keyword, or in the Requirements, such as Memory=6000; an empty one takes it "
+        "away. May be given several times.",
+        "--set",
+    ),
+]
+
 
 def _change_command(change: JobVerb) -> CommandFunction:
     """The command of a change; it prints the changed or the new jobs, and why others are as they were."""
 
-    def command(ids: options.JobIds = None, *, filters: JobFilters, service: ServiceOptions) -> None:
+    def command(
+        ids: options.JobIds = None,
+        *,
+        filters: JobFilters,
+        values: SetValues = None,
+        service: ServiceOptions,
+    ) -> None:
         wanted, given = _selected(ids, filters)
+        read = _read_values(values or ())
+        if change is changes.EDIT and not read:
+            raise WrongUsage("give at least one --set NAME=VALUE")
         with service.connect() as client:
-            result = changes.change_all(client, change, given, wanted, warn=output.warn)
+            result = changes.change_all(client, change, given, wanted, warn=output.warn, values=read)
         changed, refused = result["job_ids"], result["refused"]
         shown = f"{change.done} {len(changed)}: {format_ids(changed) or 'none'}"
         service.emit(
@@ -46,10 +67,33 @@ def _change_command(change: JobVerb) -> CommandFunction:
             raise typer.Exit(REFUSED)
 
     command.__name__, command.__doc__ = change.name, change.summary
-    return command
+    parameters = inspect.signature(command).parameters.values()
+    return options.with_signature(
+        command, [each for each in parameters if change.sets or each.name != "values"]
+    )
 
 
-kill, delete, reschedule, reset, hold, release, resubmit = map(_change_command, JOB_VERBS)
+def _read_values(words: Sequence[str]) -> dict[str, object]:
+    """Values by name of words such as `Memory=6000`: numbers, JSON, else texts; None for an empty one."""
+    found: dict[str, object] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.strip():
+            raise WrongUsage(f"--set {word!r}: give NAME=VALUE, such as Memory=6000")
+        found[name.strip()] = _read_value(value.strip())
+    return found
+
+
+def _read_value(text: str) -> object:
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+kill, delete, reschedule, reset, hold, release, edit, resubmit = map(_change_command, JOB_VERBS)
 
 
 def _selected(words: list[str] | None, filters: JobFilters) -> tuple[list[int], dict[str, str]]:

@@ -403,6 +403,18 @@ class BulkChange(JobFilter):
     after: int | None = Field(default=None, ge=1, le=MAX_ID, description="`next` of the answer before.")
 
 
+#: Values for keywords of descriptions, or for parts of their Requirements.
+SetValues = Annotated[dict[str, Any], Field(max_length=MOST)]
+
+
+class EditRequest(BulkChange):
+    """The filter of the jobs to edit, and what changes in their descriptions."""
+
+    set: Annotated[SetValues, Field(min_length=1)] = Field(
+        description="Values by keyword, or by name in the Requirements; null takes one away."
+    )
+
+
 class JobQuery(JobFilter, ListPage):
     """The filter and the page of a list of jobs."""
 
@@ -519,6 +531,11 @@ class CopyRequest(StrictInput):
 
     ids: Annotated[list[JobId], Field(min_length=1, max_length=MOST), BeforeValidator(_ids)] = Field(
         description="Job ids."
+    )
+    set: SetValues = Field(
+        default_factory=dict,
+        description="What differs in the copies: values by keyword, or by name in the Requirements; null "
+        "takes one away.",
     )
 
 

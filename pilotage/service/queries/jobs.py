@@ -14,15 +14,22 @@ from sqlalchemy import Connection
 
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
-from optimizers.description import jdl, parametric
-from optimizers.submit import submission
+from optimizers.description import changes, jdl, parametric
+from optimizers.submit import editing, submission
 from optimizers.submit.checking import CheckJob, Source, check_sources
 from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter, resolve_ownership
 from pilotage.service.auth import access, audit, visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.http_errors import TooManyRequests
-from pilotage.service.models.jobs import ChangedJob, ChangedJobs, JobFilter, RefusedJob, UnknownValue
+from pilotage.service.models.jobs import (
+    ChangedJob,
+    ChangedJobs,
+    JobFilter,
+    RefusedJob,
+    SetValues,
+    UnknownValue,
+)
 from pilotage.service.queries import archives, resource_use, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.queries.resource_use import AttemptUse
@@ -59,11 +66,18 @@ _PLACE: Final = re.compile(r"^jobs\[\d+\]/")
 
 
 def change_many(
-    parts: Services, caller: Caller, which: JobFilter, change: ControlVerb, *, after: int | None = None
+    parts: Services,
+    caller: Caller,
+    which: JobFilter,
+    change: ControlVerb,
+    *,
+    after: int | None = None,
+    values: SetValues | None = None,
 ) -> ChangedJobs:
     """Change the jobs that match the filter and whose status allows it, newest first.
 
     `after`: the `next` of the answer before, where the filter matches more jobs than one request changes.
+    `values`: of descriptions, for an edit.
     """
     if which.is_empty:
         message = "names no job: give ids, or a filter such as status or owner"
@@ -79,7 +93,7 @@ def change_many(
         # As to write, which a database that has lost commits refuses: it may have other jobs under these ids.
         with database.writing(parts.engine) as conn:
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
-        done, errors = _change(parts, caller, seen.jobs, change)
+        done, errors = _change(parts, caller, seen.jobs, change, values)
         changed += done
         refused |= {job_id: str(error) for job_id, error in errors.items() if named}
         after = seen.next
@@ -118,9 +132,15 @@ def concerned(caller: Caller, which: JobFilter, change: ControlVerb, *, now: dat
 
 
 def _change(
-    parts: Services, caller: Caller, batch: Sequence[Job], change: ControlVerb
+    parts: Services,
+    caller: Caller,
+    batch: Sequence[Job],
+    change: ControlVerb,
+    values: SetValues | None = None,
 ) -> tuple[list[int], dict[int, PilotageError]]:
     """Change the jobs that allow it: their ids, and why others are as they were."""
+    if values is not None:
+        return _edit(parts, caller, batch, values)
     by_vo: defaultdict[str, list[int]] = defaultdict(list)
     for job in batch:
         by_vo[job.vo].append(job.job_id)
@@ -135,6 +155,25 @@ def _change(
         access.count_jobs(parts, caller, len(changed))
         parts.notify(sorted(changed))
     return sorted(changed), refused
+
+
+def _edit(
+    parts: Services, caller: Caller, batch: Sequence[Job], values: SetValues
+) -> tuple[list[int], dict[int, PilotageError]]:
+    """Edit the jobs that allow it: their ids, and why others are as they were."""
+    able = [job for job in batch if job.status in control.EDIT.changeable]
+    edit = database.retry_on_conflict(editing.edit)
+    source = name_source(caller)
+    result = edit(parts.engine, parts.live.current, able, values, source=source, now=parts.clock())
+    access.count_jobs(parts, caller, len(result.done))
+    parts.notify(result.done)
+    is_taken = set(result.taken)
+    late = [job for job in batch if job not in able or job.job_id in is_taken]
+    with database.reading(parts.engine) as conn:
+        refused = {
+            job.job_id: _describe_refusal(parts, jobs.get_job(conn, job.job_id), control.EDIT) for job in late
+        }
+    return sorted([*result.done, *result.unchanged]), {**result.refused, **refused}
 
 
 @database.retry_on_conflict
@@ -286,6 +325,7 @@ def submit(
     key: str | None,
     sandbox: str | None = None,
     check_job: CheckJob | None = None,
+    origins: Sequence[str] = (),
 ) -> Accepted:
     """Store the jobs of a submission, each checked by `check_job`, and notify the optimizers."""
     submitter, accepted = submitter_of(caller), None
@@ -308,11 +348,20 @@ def submit(
             key=key,
             sandbox=sandbox,
             check_job=check_job,
+            origins=origins,
         )
     access.count_jobs(parts, caller, 0 if accepted.is_repeated else len(accepted.job_ids))
     parts.metrics.optimized(accepted.decided)
     parts.notify(accepted.due)
     return accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySource:
+    """What is submitted as the copy of a job."""
+
+    described: Mapping[str, object]
+    origin: str  #: the job that it repeats, and what differs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,14 +372,23 @@ class Copies:
     refused: Mapping[int, PilotageError]  #: why others were not copied
 
 
-def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: str | None) -> Copies:
+def resubmit(
+    parts: Services,
+    caller: Caller,
+    job_ids: Collection[int],
+    *,
+    key: str | None,
+    values: SetValues | None = None,
+) -> Copies:
     """Submit copies of jobs for their owners; NotAllowed if that is another, except for operators.
+
+    `values`: what differs in the copies. The log of a copy names its job, and what was changed.
 
     Of jobs with the same input sandbox those that are valid are copied as a whole or not at all. `key`:
     idempotency key of these jobs' copies. Raises the first error if no job could be copied that exists.
     """
     wanted = list(dict.fromkeys(job_ids))
-    groups, refused = _read_copies(parts, caller, wanted)
+    groups, refused = _read_copies(parts, caller, wanted, values or {})
     done: dict[int, int] = {}
     stored: list[Accepted] = []
     for (_, sandbox), sources in groups.items():
@@ -357,14 +415,21 @@ def resubmit(parts: Services, caller: Caller, job_ids: Collection[int], *, key: 
 
 
 def _submit_valid(
-    parts: Services, caller: Caller, sources: Mapping[int, Source], *, key: str | None, sandbox: str | None
+    parts: Services,
+    caller: Caller,
+    sources: Mapping[int, CopySource],
+    *,
+    key: str | None,
+    sandbox: str | None,
 ) -> tuple[Accepted | None, dict[int, PilotageError]]:
     """Submit the copies of jobs that are valid each by itself; with the reasons for the others, by job.
 
     Also after a conflict: without those that are invalid this may be a request that was answered before.
     """
     try:
-        return submit(parts, caller, [*sources.values()], key=key, sandbox=sandbox), {}
+        described = [each.described for each in sources.values()]
+        origins = [each.origin for each in sources.values()]
+        return submit(parts, caller, described, key=key, sandbox=sandbox, origins=origins), {}
     except (InvalidJob, IdempotencyConflict) as error:
         refused = _find_invalid(parts, caller, sources)
         if not refused:
@@ -378,13 +443,15 @@ def _submit_valid(
     return accepted, {**refused, **others}
 
 
-def _find_invalid(parts: Services, caller: Caller, sources: Mapping[int, Source]) -> dict[int, PilotageError]:
+def _find_invalid(
+    parts: Services, caller: Caller, sources: Mapping[int, CopySource]
+) -> dict[int, PilotageError]:
     """What is wrong with each description that is invalid by itself."""
     config, submitter = parts.live.current, submitter_of(caller)
     found: dict[int, PilotageError] = {}
     for job_id, source in sources.items():
         try:
-            check_sources(config, submitter, [source])
+            check_sources(config, submitter, [source.described])
         except InvalidJob as error:
             found[job_id] = error
     return found
@@ -398,8 +465,8 @@ def _without_places(error: PilotageError) -> PilotageError:
 
 
 def _read_copies(
-    parts: Services, caller: Caller, job_ids: Sequence[int]
-) -> tuple[Mapping[tuple[str, str | None], Mapping[int, Source]], dict[int, PilotageError]]:
+    parts: Services, caller: Caller, job_ids: Sequence[int], values: SetValues
+) -> tuple[Mapping[tuple[str, str | None], Mapping[int, CopySource]], dict[int, PilotageError]]:
     """The descriptions of copies of the jobs that the caller controls, by VO, input sandbox and job.
 
     With the errors of those that the caller may not submit: these must not stop others.
@@ -408,13 +475,13 @@ def _read_copies(
     with database.reading(parts.engine) as conn:
         found = {job.job_id: job for job in search.list_jobs(conn, selector, limit=len(job_ids))}
         described = descriptions.list_submitted(conn, found)
-    groups: defaultdict[tuple[str, str | None], dict[int, Source]] = defaultdict(dict)
+    groups: defaultdict[tuple[str, str | None], dict[int, CopySource]] = defaultdict(dict)
     refused: dict[int, PilotageError] = {}
     for job_id in filter(described.__contains__, job_ids):
         description = described[job_id]
-        copy = _describe_copy(found[job_id], description)
         try:
-            resolve_ownership(copy, submitter_of(caller), parts.live.current)
+            copy = _describe_copy(parts, found[job_id], description, values)
+            resolve_ownership(copy.described, submitter_of(caller), parts.live.current)
         except (NotAllowed, InvalidJob) as error:
             refused[job_id] = error
         else:
@@ -422,12 +489,14 @@ def _read_copies(
     return groups, refused
 
 
-def _describe_copy(job: Job, description: Description) -> Mapping[str, object]:
-    """The description of a job as an object that names whose job it is."""
+def _describe_copy(parts: Services, job: Job, description: Description, values: SetValues) -> CopySource:
+    """The description of a copy as an object that names whose job it is."""
     whose = {"VO": job.vo, "Owner": job.owner, "OwnerGroup": job.owner_group}
     named = {fold(name) for name in whose}
     body = {name: value for name, value in description.body.items() if fold(name) not in named}
-    return {**body, **whose}
+    changed = changes.change_body(body, values, options_for(parts.live.current, job.vo))
+    differs = f" with {changed.note}" if changed.note else ""
+    return CopySource(described={**changed.body, **whose}, origin=f"repeats job {job.job_id}{differs}")
 
 
 def write_copy(vo: str, found: Description) -> str:

@@ -26,6 +26,7 @@ from pilotage.service.models.jobs import (
     ChangeQuery,
     CopiedJobs,
     CopyRequest,
+    EditRequest,
     EventQuery,
     JobAnswer,
     JobDetails,
@@ -220,6 +221,17 @@ for _change in control.CHANGES.values():
     _add_routes(_change)
 
 
+@control_router.post("/edit")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
+def edit_many(parts: PartsOf, caller: CallerOf, which: EditRequest) -> ChangedJobs:
+    """Change values in the descriptions of jobs that match the filter and that no pilot has.
+
+    Each job is checked as a submission is. It leaves its task queue in the same transaction, goes through the
+    optimizers again, and keeps its place; a job that is held stays held. The log has the old and new values.
+    """
+    return jobs.change_many(parts, caller, which, control.EDIT, after=which.after, values=which.set)
+
+
 @control_router.post("/{job_id}/complete")
 @allow(Role.VO_ADMIN, needs=Capability.MODIFY)
 def complete(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, body: JobEnd) -> ChangedJob:
@@ -257,7 +269,7 @@ def resubmit_many(
     Repeating a request with the same `Idempotency-Key` returns the same ids. Of jobs with the same input
     sandbox those whose descriptions are valid are copied as a whole or not at all.
     """
-    copies = jobs.resubmit(parts, caller, which.ids, key=_check_key(idempotency_key))
+    copies = jobs.resubmit(parts, caller, which.ids, key=_check_key(idempotency_key), values=which.set)
     return CopiedJobs(
         job_ids=copies.accepted.job_ids,
         warnings=explanations.warn_of_jobs(parts, copies.accepted),

@@ -173,14 +173,16 @@ def test_command_and_methods_of_a_change_follow_from_its_definition(
     monkeypatch.setattr(ServiceClient, "_call", answer)
     for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
         monkeypatch.setenv(name, value)
+    values: dict[str, Any] = {"set": {"Memory": 6000, "GPUs": None, "OS": "el9"}} if change.sets else {}
+    words = ["--set", "Memory=6000", "--set", "GPUs=", "--set", "OS=el9"] if change.sets else []
     with Client() as client:
-        ids = getattr(client, change.name)(7, 8)
+        ids = getattr(client, change.name)(7, 8, **values)
     assert (ids, ids.refused) == ([7], {8: "job 8 is Failed"})
-    assert asyncio.run(getattr(AsyncClient(), change.name)(7, 8)) == [7]
+    assert asyncio.run(getattr(AsyncClient(), change.name)(7, 8, **values)) == [7]
     with pytest.raises(SystemExit, match="1"):
-        main(["job", change.name, "7-8"])
+        main(["job", change.name, "7-8", *words])
     ids_sent = [7, 8] if change.makes_jobs else "7,8"
-    assert sent == [("POST", f"/jobs/{change.name}", {"ids": ids_sent})] * 3
+    assert sent == [("POST", f"/jobs/{change.name}", {"ids": ids_sent, **values})] * 3
     shown = capsys.readouterr()
     expected = "7\n" if change.makes_jobs else f"{change.done} 1: 7\n"
     assert (shown.out, shown.err) == (expected, "pilotage: job 8 is Failed\n")

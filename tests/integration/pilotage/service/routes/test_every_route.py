@@ -197,6 +197,7 @@ def _kill_and_reschedule(walk: Walk, user: httpx.Client, waiting: list[int]) -> 
     walk.go(user, "POST", f"/jobs/{waiting[0]}/reset")
     walk.go(user, "POST", f"/jobs/{waiting[0]}/hold")
     walk.go(user, "POST", f"/jobs/{waiting[0]}/release")
+    walk.go(user, "POST", "/jobs/edit", json={"ids": waiting, "set": {"CPUTime": 600}})
     walk.go(user, "POST", "/jobs/hold", json={"ids": waiting})
     walk.go(user, "POST", "/jobs/release", json={"ids": waiting})
     walk.go(user, "POST", f"/jobs/{waiting[0]}/kill")

@@ -3,6 +3,7 @@ import logging
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import delete, select, update
 
@@ -690,3 +691,85 @@ def test_a_held_job_is_explained_and_waits_again_when_it_is_released(service: Se
     assert (none.status_code, error(none)["code"]) == (409, "not_held")
     assert user.post("/api/v1/jobs/release", json={"owner": "ada"}).json()["job_ids"] == [held]
     assert user.get(f"/api/v1/jobs/{held}").json()["status"] == "Waiting"
+
+
+MEMORY = {**JOB, "Requirements": {"Memory": 2000}}
+
+
+def _log(user: httpx.Client, job_id: int) -> list[tuple[str, str]]:
+    """Minor and application status of each entry of the log."""
+    log = user.get(f"/api/v1/jobs/{job_id}/log").json()["log"]
+    return [(entry["minor"], entry["application"]) for entry in log]
+
+
+def test_a_copy_may_differ_and_tells_which_job_it_repeats(service: Service):
+    user = service.user()
+    [job_id] = submit(user, MEMORY)
+    body = {"ids": [job_id], "set": {"Memory": 1500, "CPUTime": 600}}
+    [copy] = user.post("/api/v1/jobs/resubmit", json=body).json()["job_ids"]
+    described = user.get(f"/api/v1/jobs/{copy}").json()["description"]
+    assert (described["Requirements"], described["CPUTime"]) == ({"Memory": 1500}, 600)
+    told = f"repeats job {job_id} with Memory 2000 → 1500, CPUTime none → 600"
+    assert _log(user, copy)[0] == ("Job accepted", told)
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {"Memory": 2000}
+    wrong = user.post("/api/v1/jobs/resubmit", json={"ids": [job_id], "set": {"CPUTime": "long"}})
+    assert (wrong.status_code, "CPUTime" in error(wrong)["message"]) == (400, True)
+    owner = user.post("/api/v1/jobs/resubmit", json={"ids": [job_id], "set": {"Owner": "eve"}})
+    assert "a job keeps its owner" in error(owner)["message"]
+
+
+def test_a_waiting_job_that_is_edited_moves_to_another_pool_and_tells_what_was_changed(service: Service):
+    user = service.user()
+    [job_id, other] = submit(user, MEMORY, MEMORY)
+    before = user.get(f"/api/v1/jobs/{job_id}").json()
+    done = user.post("/api/v1/jobs/edit", json={"ids": [job_id], "set": {"Memory": 1500, "Priority": 5}})
+    assert done.json()["job_ids"] == [job_id]
+    after = user.get(f"/api/v1/jobs/{job_id}").json()
+    assert (after["status"], after["priority"]) == ("Waiting", 5)
+    assert after["description"]["Requirements"] == {"Memory": 1500}
+    assert after["submit_pool"] != before["submit_pool"]
+    told = ("Edited", "Memory 2000 → 1500, Priority none → 5")
+    assert told in _log(user, job_id)
+    unchanged = user.get(f"/api/v1/jobs/{other}").json()
+    assert unchanged["submit_pool"] == before["submit_pool"]
+    assert unchanged["description"]["Requirements"] == {"Memory": 2000}
+    again = user.post("/api/v1/jobs/edit", json={"ids": [job_id], "set": {"Memory": 1500}}).json()
+    assert (again["job_ids"], again["refused"]) == ([job_id], [])
+    assert _log(user, job_id).count(told) == 1
+
+
+def test_an_edit_is_checked_as_a_submission_and_refused_for_jobs_that_have_ended(service: Service):
+    user = service.user()
+    [job_id, killed] = submit(user, MEMORY, MEMORY)
+    user.post(f"/api/v1/jobs/{killed}/kill").raise_for_status()
+    [wrong] = user.post("/api/v1/jobs/edit", json={"ids": [job_id], "set": {"Priority": 99}}).json()[
+        "refused"
+    ]
+    assert (wrong["job_id"], "Priority" in wrong["reason"]) == (job_id, True)
+    [late] = user.post("/api/v1/jobs/edit", json={"ids": [killed], "set": {"Memory": 1}}).json()["refused"]
+    assert late["reason"] == f"job {killed} is Killed; it cannot become Edited"
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {"Memory": 2000}
+
+
+def test_a_held_job_that_is_edited_stays_held(service: Service):
+    user = service.user()
+    [job_id] = submit(user, MEMORY)
+    user.post(f"/api/v1/jobs/{job_id}/hold").raise_for_status()
+    user.post("/api/v1/jobs/edit", json={"ids": [job_id], "set": {"Memory": 1500}}).raise_for_status()
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["minor_status"] == "Held"
+    assert ("Edited", "Memory 2000 → 1500") in _log(user, job_id)
+    user.post(f"/api/v1/jobs/{job_id}/release").raise_for_status()
+    found = user.get(f"/api/v1/jobs/{job_id}").json()
+    assert (found["status"], found["description"]["Requirements"]) == ("Waiting", {"Memory": 1500})
+
+
+def test_jobs_with_one_description_share_the_edited_one(service: Service):
+    user = service.user()
+    source = {**JOB, "Arguments": "%(n)s", "Requirements": {"Memory": 2000}, "Parameters.n": [1, 2]}
+    ids = user.post("/api/v1/jobs", json={"jobs": [source]}).json()["job_ids"]
+    user.post("/api/v1/jobs/edit", json={"ids": ids, "set": {"Memory": 1500}}).raise_for_status()
+    found = [user.get(f"/api/v1/jobs/{job_id}").json()["description"] for job_id in ids]
+    assert [each["Arguments"] for each in found] == ["1", "2"]
+    assert [each["Requirements"] for each in found] == [{"Memory": 1500}] * 2
+    with database.reading(service.parts.engine) as conn:
+        assert len(conn.execute(select(descriptions)).all()) == 1

@@ -1,0 +1,124 @@
+"""Changes of a stored description: some of its keywords, or parts of its Requirements, get other values.
+
+A name that is no keyword is a part of the Requirements. None takes a keyword, or a part, away.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cs_config.options import keywords
+from cs_config.options.keywords import UnfitValueError
+from cs_config.options.options import VoOptions
+from requirements.classad import expression
+from requirements.classad.expression import AttributeComparison
+from requirements.classad.syntax_tree import TextSpan
+from requirements.errors import InvalidJob, Problem
+from requirements.values import fold, format_value
+
+#: Names with values that are kept as they are, and why.
+_KEPT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("vo", "owner", "ownergroup"), "a job keeps its owner"),
+    **dict.fromkeys(map(fold, keywords.PARAMETRIC), "the jobs are made already"),
+    "inputsandbox": "a job keeps its input files",
+}
+_REQUIREMENTS: Final = "Requirements"
+_EXPRESSIONS: Final[Mapping[str, str]] = {
+    "requirements": _REQUIREMENTS,
+    "requirement": _REQUIREMENTS,
+    "rank": "Rank",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedBody:
+    """A description with other values."""
+
+    body: Mapping[str, object]
+    note: str  #: what was changed, for people; empty: nothing
+
+
+def change_body(body: Mapping[str, object], changes: Mapping[str, object], options: VoOptions) -> ChangedBody:
+    """Change the JSON of a stored description; InvalidJob with the problem of each change.
+
+    The result has to be checked as a submission is.
+    """
+    changed = dict(body)
+    notes: list[str] = []
+    problems: list[Problem] = []
+    for name, value in changes.items():
+        try:
+            notes += _change(changed, name, value, options)
+        except UnfitValueError as unfit:
+            problems.append(Problem(path=name, message=str(unfit)))
+        except InvalidJob as error:
+            problems += error.problems
+    if problems:
+        raise InvalidJob(problems)
+    return ChangedBody(body=changed, note=", ".join(notes))
+
+
+def _change(body: dict[str, object], name: str, value: object, options: VoOptions) -> Iterator[str]:
+    folded = fold(name.strip())
+    if folded in _KEPT:
+        raise InvalidJob([Problem(path=name, message=f"is not changed: {_KEPT[folded]}")])
+    keyword = keywords.find_keyword(name.strip())
+    if keyword is not None:
+        new = None if value is None else keywords.as_json(keyword, keyword.read(value))
+        return _replace(body, keyword.name, new)
+    if folded in _EXPRESSIONS:
+        return _replace(body, _EXPRESSIONS[folded], value)
+    own = next((each for each in options.job_description.extra if fold(each) == folded), None)
+    if own is not None:
+        return _replace(body, own, value)
+    return _replace(body, _REQUIREMENTS, _change_part(body.get(_REQUIREMENTS), name.strip(), value), name)
+
+
+def _replace(body: dict[str, object], name: str, value: object, part: str | None = None) -> Iterator[str]:
+    """Replace a value; yields what has changed, by the name of the part if one did."""
+    spelled = next((each for each in body if fold(each) == fold(name)), name)
+    old = body.pop(spelled, None)
+    if value is not None:
+        body[name] = value
+    if old != value:
+        if part and isinstance(old, Mapping | None) and isinstance(value, Mapping | None):
+            name, old, value = part, _find(old or {}, part), _find(value or {}, part)
+        yield f"{name} {_format(old)} → {_format(value)}"
+
+
+def _find(record: Mapping[str, object], name: str) -> object:
+    return next((value for spelled, value in record.items() if fold(spelled) == fold(name)), None)
+
+
+def _format(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return format_value(value) if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _change_part(requirements: object, name: str, value: object) -> object:
+    """The Requirements with another value of a name."""
+    if isinstance(requirements, str):
+        return _change_expression(requirements, name, value)
+    record = dict(requirements) if isinstance(requirements, Mapping) else {}
+    kept = {spelled: it for spelled, it in record.items() if fold(spelled) != fold(name)}
+    return (kept if value is None else {**kept, name: value}) or None
+
+
+def _change_expression(text: str, name: str, value: object) -> str:
+    """An expression whose one comparison of this name has another value; without any it gets one."""
+    found = [each for each in expression.comparisons(text) if fold(each.name) == fold(name)]
+    if len(found) > 1 or not isinstance(value, str | int | float):
+        compared = f"compares {name} {len(found)} times" if len(found) > 1 else "is not shortened"
+        message = f"the expression in Requirements {compared}: state a new expression as Requirements"
+        raise InvalidJob([Problem(path=name, message=message)])
+    if found:
+        new = expression.render_comparison(found[0], found[0].operator, value)
+        return expression.replace_part(text, found[0].whole, new)
+    operator, nowhere = "==" if isinstance(value, str | bool) else ">=", TextSpan()
+    added = AttributeComparison(
+        attribute=f"other.{name}", operator=operator, value=value, literal=nowhere, whole=nowhere
+    )
+    return f"({text}) && {expression.render_comparison(added, operator, value)}"

@@ -1,0 +1,70 @@
+"""Edits of waiting jobs beside claims: one gets the old description or the new one, never a mixture."""
+
+import json
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, Engine
+
+from optimizers.chain import batch
+from optimizers.submit import editing
+from optimizers.submit.editing import EditResult
+from requirements.resource import Location
+from requirements.states import JobStatus
+from taskqueue.db import database
+from taskqueue.leases import assignment, opening
+from taskqueue.leases.opening import ClaimedJob, LeaseHolder
+from taskqueue.task_queues import task_queues
+from tests.support import concurrency
+from tests.support.factories.submitted_jobs import grid, job, submit, waiting
+
+JOB = {"Executable": "a.sh", "Requirements": {"Memory": 2000}}
+PLACE = Location(site="A.B.ch", ce="ce", queue="big")
+
+
+def wait_in_queue(engine: Engine, now: datetime) -> int:
+    [job_id] = submit(engine, grid(), now, JOB)
+    batch.optimize(engine, grid(), [job_id], now=now)
+    return job_id
+
+
+def claim(conn: Connection, now: datetime) -> list[ClaimedJob]:
+    ids = [each.task_queue_id for each in task_queues.list_occupied(conn)]
+    holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
+    taken = assignment.take_jobs(conn, ids, 1, place=PLACE, now=now)
+    assigned = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
+    return opening.open_attempts(conn, assigned, now=now)
+
+
+def edit(engine: Engine, job_id: int, now: datetime) -> EditResult:
+    found = job(engine, job_id)
+    return editing.edit(engine, grid(), [found], {"Memory": 1000}, source="JobManager, ann", now=now)
+
+
+def test_an_edit_that_comes_during_a_claim_changes_nothing(engine: Engine, now: datetime) -> None:
+    job_id = wait_in_queue(engine, now)
+    result = concurrency.meanwhile(engine, lambda conn: claim(conn, now), lambda: edit(engine, job_id, now))
+    assert (result.done, result.taken) == ([], [job_id])
+    assert job(engine, job_id).status is JobStatus.MATCHED
+
+
+def test_after_an_edit_no_claim_gets_the_old_description(engine: Engine, now: datetime) -> None:
+    job_id = wait_in_queue(engine, now)
+    before = job(engine, job_id)
+    assert edit(engine, job_id, now).done == [job_id]
+    assert waiting(engine) == []
+    with database.writing(engine) as conn:
+        assert claim(conn, now) == []
+    batch.optimize(engine, grid(), [job_id], now=now)
+    after = job(engine, job_id)
+    assert (after.status, after.submit_pool != before.submit_pool) == (JobStatus.WAITING, True)
+    with database.writing(engine) as conn:
+        [given] = claim(conn, now)
+    assert json.loads(given.description_json)["Requirements"] == {"Memory": 1000}
+
+
+def test_of_two_edits_at_once_the_second_is_told(engine: Engine, now: datetime) -> None:
+    job_id = wait_in_queue(engine, now)
+    found = job(engine, job_id)
+    stale = editing.plan(engine, grid(), [found], {"Memory": 1000})
+    assert edit(engine, job_id, now).done == [job_id]
+    assert editing.store(engine, stale, source="JobManager, ann", now=now).taken == [job_id]

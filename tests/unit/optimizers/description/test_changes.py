@@ -1,0 +1,83 @@
+"""Other values in a stored description: keywords, parts of its Requirements, and what is said of them."""
+
+import pytest
+
+from cs_config import validate
+from cs_config.options.operations import options_for
+from optimizers.description import changes
+from requirements.errors import InvalidJob
+
+OPTIONS = options_for(
+    validate.parse("Operations: {Defaults: {JobDescription: {Extra: [Pilot]}}}", "c.yaml", 1), "cms"
+)
+BODY = {"Executable": "a.sh", "CPUTime": 3600, "Requirements": {"Memory": 4000, "OS": "el9"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "body", "note"),
+    [
+        ({"cputime": "7200"}, BODY | {"CPUTime": 7200}, "CPUTime 3600 → 7200"),
+        ({"CPUTime": None}, {k: v for k, v in BODY.items() if k != "CPUTime"}, "CPUTime 3600 → none"),
+        (
+            {"memory": 6000},
+            BODY | {"Requirements": {"OS": "el9", "memory": 6000}},
+            "memory 4000 → 6000",
+        ),
+        ({"OS": None}, BODY | {"Requirements": {"Memory": 4000}}, "OS el9 → none"),
+        ({"Site": "A.B.ch, C.D.ch"}, BODY | {"Site": ["A.B.ch", "C.D.ch"]}, "Site none → A.B.ch, C.D.ch"),
+        ({"pilot": 3}, BODY | {"Pilot": 3}, "Pilot none → 3"),
+        ({"CPUTime": 3600}, BODY, ""),
+        (
+            {"Requirements": "other.Memory > 1"},
+            BODY | {"Requirements": "other.Memory > 1"},
+            "Requirements {'Memory': 4000, 'OS': 'el9'} → other.Memory > 1",
+        ),
+    ],
+)
+def test_keywords_and_parts_of_requirements_get_other_values(
+    wanted: dict[str, object], body: dict[str, object], note: str
+) -> None:
+    found = changes.change_body(BODY, wanted, OPTIONS)
+    assert (found.body, found.note) == (body, note)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "new"),
+    [
+        (
+            'other.Memory >= 4000 && other.OS == "el9"',
+            {"Memory": 6000},
+            'other.Memory >= 6000 && other.OS == "el9"',
+        ),
+        ('other.OS == "el9"', {"Memory": 6000}, '(other.OS == "el9") && other.Memory >= 6000'),
+        ("other.Memory > 1", {"OS": "el8"}, '(other.Memory > 1) && other.OS == "el8"'),
+    ],
+)
+def test_an_expression_keeps_all_else(text: str, wanted: dict[str, object], new: str) -> None:
+    assert changes.change_body({"Requirements": text}, wanted, OPTIONS).body == {"Requirements": new}
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted", "message"),
+    [
+        (BODY, {"Owner": "eve"}, "Owner: is not changed: a job keeps its owner"),
+        (BODY, {"InputSandbox": "x"}, "InputSandbox: is not changed: a job keeps its input files"),
+        (BODY, {"CPUTime": "long"}, 'CPUTime: "long", allowed is a whole number'),
+        (
+            {"Requirements": "other.Memory > 1 || other.Memory < 9"},
+            {"Memory": 6000},
+            "Memory: the expression in Requirements compares Memory 2 times: state a new",
+        ),
+        (
+            {"Requirements": "other.OS == 1"},
+            {"OS": None},
+            "OS: the expression in Requirements is not shortened",
+        ),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_with_the_reason(
+    body: dict[str, object], wanted: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        changes.change_body(body, wanted, OPTIONS)
+    assert message in str(refused.value)
