@@ -165,3 +165,25 @@ def test_a_token_of_the_new_key_is_taken_while_another_thread_reads_that_key(pat
         taken = threads.submit(tokens.verify, text, now=NOW)
         may_end.set()
         assert taken.result(300).caller.is_operator
+
+
+def test_a_key_that_is_mounted_as_a_secret_is_read_only_and_followed(tmp_path: Path) -> None:
+    """A link to a directory that is exchanged, as Kubernetes does; nothing beside it may be written."""
+    versions = [tmp_path / name for name in ("first", "second")]
+    for version in versions:
+        version.mkdir()
+        auth_keys.load_or_create(version / "signing-key.pem")
+        (version / "signing-key.pem").chmod(0o400)
+        version.chmod(0o500)
+    mount = tmp_path / "secret"
+    mount.symlink_to(versions[0])
+    file = KeyFile(mount / "signing-key.pem")
+    first = auth_keys.load_or_create(mount / "signing-key.pem")
+    assert file.changed() is None
+    (tmp_path / "next").symlink_to(versions[1])
+    (tmp_path / "next").replace(mount)
+    changed = file.changed()
+    assert changed is not None
+    assert changed.signing.public.public_numbers() != first.signing.public.public_numbers()
+    for version in versions:
+        version.chmod(0o700)
