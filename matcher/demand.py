@@ -17,6 +17,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher
 from matcher.claim.snapshot import Snapshot
+from matcher.class_flags import ClassFlags, Flags
 from matcher.explain.eligible_queues import DemandRanks
 from matcher.index import type_order
 from matcher.limits.place_policy import PlacePolicy
@@ -64,6 +65,8 @@ class PilotDemand:
     served: list[list[int]]  #: ids for each resource, in the order of the request
     #: For each resource the rank of each of `served`, by the job's `Rank`, else the queue's; empty: none.
     ranks: list[list[float | None]]
+    #: For each resource what its batch system is asked for each of `served`; empty: nothing for any of them.
+    flags: list[list[Flags]]
 
 
 #: Candidates for all resources of one request: well below a second of processor time.
@@ -108,23 +111,32 @@ class DemandCount:
             if each in everywhere
         }
         served = [[each for each in of_resource if each in waiting] for of_resource in self._served]
-        ranks = DemandRanks(conn, config, waiting)
+        ranks, flags = DemandRanks(conn, config, waiting), ClassFlags(config)
+        by_queue = [
+            (_read_address(place), of_resource)
+            for place, of_resource in zip(self._places, served, strict=True)
+        ]
         return PilotDemand(
             task_queues={each: self._task_queues[each] for each in waiting},
             waiting=waiting,
             served=served,
-            ranks=[
-                self._rank(ranks, place, of_resource)
-                for place, of_resource in zip(self._places, served, strict=True)
-            ],
+            ranks=[self._rank(ranks, *each) for each in by_queue],
+            flags=[self._list_flags(flags, *each) for each in by_queue],
         )
 
-    def _rank(
-        self, ranks: DemandRanks, place: Location | None, task_queues: Sequence[int]
-    ) -> list[float | None]:
-        if place is None or not place.queue:
+    def _list_flags(
+        self, flags: ClassFlags, address: QueueAddress | None, task_queues: Sequence[int]
+    ) -> list[Flags]:
+        if address is None:
             return []
-        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+        found = [flags.find(address, self._task_queues[each].requirement_class) for each in task_queues]
+        return found if any(found) else []
+
+    def _rank(
+        self, ranks: DemandRanks, address: QueueAddress | None, task_queues: Sequence[int]
+    ) -> list[float | None]:
+        if address is None:
+            return []
         by_vo = defaultdict[str, list[int]](list)
         for each in task_queues:
             by_vo[self._task_queues[each].vo].append(each)
@@ -134,6 +146,13 @@ class DemandCount:
             for each, rank in zip(of_vo, ranks.rank(address, vo, of_vo), strict=True)
         }
         return [] if all(rank is None for rank in found.values()) else [found[each] for each in task_queues]
+
+
+def _read_address(place: Location | None) -> QueueAddress | None:
+    """The queue of a place; None: it has none."""
+    if place is None or not place.queue:
+        return None
+    return QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
 
 
 def _count_admitted(conn: Connection, found: MatchedPlace) -> Mapping[int, int | None]:

@@ -27,6 +27,9 @@ NODES = {
     "n2": ("amd,el9,si00_900", 4, 16000),
     "n3": ("amd,el9,avx512,si00_1200", 8, 32000),
 }
+#: GPUs of nodes, by kind, and MB of their local disks; nodes have no real ones, Slurm only counts them.
+GPUS = {"n2": "a100", "n3": "l40s"}
+DISKS = {"n1": 10_000, "n2": 20_000, "n3": 100_000}
 #: Bytes of a path that a unix socket may have.
 _LONGEST_SOCKET = 107
 #: Times that it is looked for what still runs when all is to end.
@@ -70,6 +73,7 @@ MessageTimeout=10
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
+GresTypes=gpu
 {nodes}
 PartitionName=short Nodes=n1,n2 Default=YES MaxTime=10 State=UP
 PartitionName=long Nodes=n2,n3 MaxTime=2880 State=UP
@@ -94,10 +98,21 @@ class Slurm:
             (self.directory / name).mkdir()
         self._start_munge()
         (self.directory / "slurm.conf").write_text(self._configuration())
+        self._make_gpus()
         self.start_controller()
         for node in NODES:
             self.start_node(node)
         self.wait_until_up()
+
+    def _make_gpus(self) -> None:
+        """Two files for each kind, which Slurm takes for devices."""
+        lines = []
+        for node, kind in GPUS.items():
+            for number in range(2):
+                (self.directory / f"{kind}-{number}").touch()
+            files = f"{self.directory}/{kind}-[0-1]"
+            lines.append(f"NodeName={node} Name=gpu Type={kind} File={files}\n")
+        (self.directory / "gres.conf").write_text("".join(lines))
 
     def _check_path(self) -> None:
         """Each job has a socket in the spool of its node; where its path is longer, the job ends at once."""
@@ -206,7 +221,8 @@ class Slurm:
         host = socket.gethostname().split(".")[0]
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()}"
-            f" CPUs={cores} RealMemory={memory} Features={features}"
+            f" CPUs={cores} RealMemory={memory} TmpDisk={DISKS[name]} Features={features}"
+            + (f" Gres=gpu:{GPUS[name]}:2" if name in GPUS else "")
             for name, (features, cores, memory) in NODES.items()
         )
         return _CONFIGURATION.format(host=host, port=free_port(), directory=self.directory, nodes=nodes)

@@ -8,7 +8,7 @@ Source: gLite's and HTCondor's matchmaking.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Annotated
@@ -16,17 +16,19 @@ from typing import Annotated
 from pydantic import Field
 from sqlalchemy import Connection
 
-from cs_config.classes.queue_classes import find_class
+from cs_config.classes.queue_classes import QueueClass, find_class
 from cs_config.tree import admission, glue
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher.class_flags import ClassFlags, has_needs
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import job_groups
 from requirements.classad import evaluation
 from requirements.classad.expression import Expression
 from requirements.nodes import flags
-from requirements.nodes.flags import Forwarding
+from requirements.nodes.flags import NO_REQUIREMENTS, Forwarding
+from requirements.record import Declarations
 from requirements.values import Value, fold, lookup
 from taskqueue.task_queues import listing
 from taskqueue.task_queues import task_queues as task_queue_rows
@@ -140,22 +142,32 @@ class DecisionSplit:
 def split_decisions(
     config: Configuration, survey: QueueSet, vo: str, demand: JobDemand
 ) -> tuple[DecisionSplit, ...]:
-    """Where the requirements are decided at the eligible queues of a demand; most queues first."""
-    if demand.requirements is None:
+    """Where the requirements are decided at the eligible queues of a demand; most queues first.
+
+    With what batch systems are asked for the keywords of the job.
+    """
+    if demand.requirements is None and not has_needs(demand.asked):
         return ()
     by_class: dict[str, Forwarding | None] = {}
     members: defaultdict[Forwarding, list[QueueAddress]] = defaultdict(list)
+    class_flags = ClassFlags(config)
     for queue in survey.members(survey.eligible(demand)):
         if (here := find_class(config, vo, queue.address)) is None:
             continue
         if here.digest not in by_class:
-            by_class[here.digest] = flags.forwarding(
-                demand.requirements, here.values, survey.declarations, here.nodes, here.forwarding
-            )
+            by_class[here.digest] = _split(demand, here, survey.declarations)
         if (found := by_class[here.digest]) is not None:
-            members[found].append(queue.address)
+            own = class_flags.find(queue.address, demand.asked)
+            members[replace(found, flags=(*found.flags, *own))].append(queue.address)
     ordered = sorted(members.items(), key=lambda each: (-len(each[1]), each[1][0]))
     return tuple(
         DecisionSplit(queues=len(addresses), example=addresses[0], forwarding=forwarding)
         for forwarding, addresses in ordered
     )
+
+
+def _split(demand: JobDemand, here: QueueClass, declarations: Declarations) -> Forwarding | None:
+    """Where the requirements of a demand are decided at the queues of a class; None: not eligible."""
+    if demand.requirements is None:
+        return NO_REQUIREMENTS
+    return flags.forwarding(demand.requirements, here.values, declarations, here.nodes, here.forwarding)

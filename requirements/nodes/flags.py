@@ -74,12 +74,23 @@ def compile_flags(decision: QueueDecision, mapping: SiteMapping | None) -> NodeF
         return NO_FLAGS
     terms = NodeTerms(mapping=mapping)
     clauses = [clause for part in decision.undecided for clause in _find_clauses(part, terms)]
-    written = choose_written(_strongest(clauses), mapping.vocabulary)
+    written = _write(clauses, mapping.vocabulary)
     return NodeFlags(
         arguments=arguments(written, mapping.vocabulary),
         sufficient=are_all_written(written, mapping.vocabulary)
         and all(_suffice(written, part, terms) for part in decision.undecided),
     )
+
+
+def render_clauses(clauses: Iterable[Clause], vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Arguments for clauses, all of which are to hold; those that a language cannot express are left out."""
+    return arguments(
+        _write((each for each in clauses if place_for(each, vocabulary)), vocabulary), vocabulary
+    )
+
+
+def _write(clauses: Iterable[Clause], vocabulary: Vocabulary) -> tuple[Clause, ...]:
+    return choose_written(_strongest(clauses), vocabulary)
 
 
 def _suffice(written: Sequence[Clause], part: NodePart, terms: NodeTerms) -> bool:
@@ -224,6 +235,10 @@ class Forwarding:
     flags: tuple[str, ...]  #: arguments for the batch system, one by one
     left: str | None  #: parts that the matcher checks with the facts of the node; None: none
     sufficient: bool  #: whether the flags say all that is left, so that job managers may get such jobs
+
+
+#: Of a job without requirements.
+NO_REQUIREMENTS = Forwarding(at_queue=(), flags=(), left=None, sufficient=True)
 
 
 def forwarding(

@@ -25,6 +25,7 @@ class ConditionForm(StrEnum):
     NOT_EQUAL = "not_equal"  #: has another text
     FEATURE = "feature"  #: has the feature named by the word
     NO_FEATURE = "no_feature"  #: does not have it
+    KIND = "kind"  #: its GPUs are of the kind named by the word
 
 
 #: Convertible units by quantity, in multiples of the smallest.
@@ -92,7 +93,11 @@ SLURM = Vocabulary(
         "time": OptionForm(arguments=("--time={value}",), unit="min"),
         "mincpus": OptionForm(arguments=("--mincpus={value}",)),
     },
-    items=ItemForm(arguments=("--gres={items}",), forms={ConditionForm.MIN: "{word}:{value}"}),
+    items=ItemForm(
+        arguments=("--gres={items}",),
+        # As many as the slot has: the submission takes the larger number.
+        forms={ConditionForm.MIN: "{word}:{value}", ConditionForm.KIND: "gpu:{word}:1"},
+    ),
     joined=JoinedForm(
         arguments=("--constraint={expression}",), forms={ConditionForm.FEATURE: "{word}"}, and_="&", or_="|"
     ),
@@ -163,7 +168,13 @@ LSF = Vocabulary(
 )
 HTCONDOR = Vocabulary(
     name="HTCondor",
-    words={"Memory": OptionForm(unit="MB"), "Disk": OptionForm(unit="kB"), "Cpus": OptionForm()},
+    words={
+        "Memory": OptionForm(unit="MB"),
+        "Disk": OptionForm(unit="kB"),
+        "Cpus": OptionForm(),
+        # Not of the whole machine, as `Disk` is, but what a slot gets of it.
+        "RequestDisk": OptionForm(arguments=("-append", "request_disk = {value}"), unit="kB"),
+    },
     joined=JoinedForm(
         arguments=("-append", "requirements = {expression}"),
         forms={
@@ -266,7 +277,7 @@ def _pattern(template: str, placeholders: Mapping[str, str]) -> str:
 
 
 _OF_TEXTS = frozenset({ConditionForm.EQUAL, ConditionForm.NOT_EQUAL})
-_OF_WORDS = frozenset({ConditionForm.FEATURE, ConditionForm.NO_FEATURE})
+_OF_WORDS = frozenset({ConditionForm.FEATURE, ConditionForm.NO_FEATURE, ConditionForm.KIND})
 #: Arguments of one condition, and characters of each, in a vocabulary of a site.
 _MOST_ARGUMENTS, _LONGEST_ARGUMENT = 5, 200
 

@@ -65,12 +65,12 @@ class NodeTerms:
         (low, is_above), (high, is_below) = hull
         if math.isfinite(low) and (whole is None or low > whole[0][0]):
             form = ConditionForm.ABOVE if is_above else ConditionForm.MIN
-            yield from self._bound(form, low, meaning.minimum, meaning)
+            yield from self.bound(form, low, meaning.minimum, meaning)
         if math.isfinite(high) and (whole is None or high < whole[1][0]):
             form = ConditionForm.BELOW if is_below else ConditionForm.MAX
-            yield from self._bound(form, high, meaning.maximum, meaning)
+            yield from self.bound(form, high, meaning.maximum, meaning)
 
-    def _bound(self, form: ConditionForm, value: float, word: str | None, meaning: Meaning) -> Iterator[Term]:
+    def bound(self, form: ConditionForm, value: float, word: str | None, meaning: Meaning) -> Iterator[Term]:
         """Convert a bound to the word's unit, rounded to the weaker side if necessary; 0 is left out.
 
         A zero requests nothing or, as in Slurm's `--mem=0`, everything.

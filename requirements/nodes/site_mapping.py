@@ -27,6 +27,7 @@ class Meaning:
         None  #: our value and its text at the site; None: the same text
     )
     features: tuple[tuple[Scalar, str], ...] = ()  #: our value and the feature of nodes that have it
+    kinds: tuple[tuple[Scalar, str], ...] = ()  #: our value and the kind of GPUs that have it
     factors: tuple[tuple[str, Fraction], ...] = ()  #: by word: factor for our number
 
     def text(self, value: Scalar, vocabulary: Vocabulary) -> str | None:
@@ -60,8 +61,8 @@ class SiteMapping:
 def parse_mapping(raw: object, path: str = "Forwarding") -> SiteMapping:
     """Parse the section `Forwarding` of the configuration: `{Vocabulary: …, Attributes: {Name: {…}}}`.
 
-    An attribute has `min`, `max`, `equal` with `values`, `features` or `feature`, `unit` (of ours) and `in`
-    (of the word).
+    An attribute has `min`, `max`, `equal` with `values`, `features` or `feature`, `kinds` (of GPUs), `unit`
+    (of ours) and `in` (of the word).
 
     Raises:
         InvalidInput: With every problem.
@@ -107,7 +108,7 @@ class _Reading:
     path: str
 
     def meaning(self, name: str, raw: object) -> Meaning:
-        allowed = ("min", "max", "equal", "values", "features", "feature", "unit", "in")
+        allowed = ("min", "max", "equal", "values", "features", "feature", "kinds", "unit", "in")
         entry = _section(raw, self.path, allowed)
         features = dict(self._table(entry, "features", ConditionForm.FEATURE) or ())
         if "feature" in entry:
@@ -122,10 +123,11 @@ class _Reading:
             equal=self._word(entry, "equal", ConditionForm.EQUAL),
             values=self._table(entry, "values", ConditionForm.EQUAL),
             features=tuple(features.items()),
+            kinds=self._table(entry, "kinds", ConditionForm.KIND) or (),
             factors=tuple((word, self._factor(entry, word)) for word in words),
         )
-        if not (words or meaning.equal or features):
-            raise self._fault("", "is empty; allowed are min, max, equal, features, feature")
+        if not (words or meaning.equal or features or meaning.kinds):
+            raise self._fault("", "is empty; allowed are min, max, equal, features, feature, kinds")
         return meaning
 
     def _word(self, entry: Mapping[object, object], how: str, form: ConditionForm) -> str | None:
@@ -146,14 +148,15 @@ class _Reading:
             return None
         if not isinstance(raw, Mapping):
             raise self._fault(how, f"{raw!r}, allowed is {{value: text}}")
-        pattern = self.vocabulary.word if form is ConditionForm.FEATURE else self.vocabulary.text
+        is_word = form in (ConditionForm.FEATURE, ConditionForm.KIND)
+        pattern = self.vocabulary.word if is_word else self.vocabulary.text
         for ours, theirs in raw.items():
             if not isinstance(ours, str | bool | int | float):
                 raise self._fault(how, f"{ours!r} is not a value of a node")
             if not isinstance(theirs, str) or not pattern.fullmatch(theirs):
                 raise self._fault(how, f"{theirs!r} cannot be written, allowed is {pattern.pattern}")
-            if form is ConditionForm.FEATURE and not supports(self.vocabulary, form, theirs):
-                raise self._fault(how, f"{self.vocabulary.name} has no features")
+            if is_word and not supports(self.vocabulary, form, theirs):
+                raise self._fault(how, f"{self.vocabulary.name} has no {how}")
         return tuple(raw.items())
 
     def _factor(self, entry: Mapping[object, object], word: str) -> Fraction:

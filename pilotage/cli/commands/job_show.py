@@ -45,7 +45,7 @@ def _format_eligible(eligible: int, candidates: int) -> str:
 def _forwarding(decisions: list[Mapping[str, Any]]) -> RenderableType:
     """The parts of the Requirements that the queue, its batch system and the matcher decide."""
     if not decisions:
-        return "Nodes have nothing to decide: no eligible queue, or no Requirements."
+        return "Nodes have nothing to decide: no eligible queue, or the job requires nothing of them."
     columns: dict[str, Column] = {
         "Such as": "example",
         "#Queues": "queues",

@@ -66,6 +66,8 @@ from requirements.nodes.lrms_vocabulary import OF_COMMANDS, are_flags
 _OTHER_PROCESS = "other_process"
 #: Seconds for which pilots avoid no nodes of a queue after one that was to avoid some was refused.
 _WITHOUT_OTHERS = 3600.0
+#: Groups with flags, of each VO, with which a check lets batch systems tell whether they take pilots.
+_CHECKED_GROUPS = 50
 
 
 @dataclass(slots=True, kw_only=True)
@@ -214,9 +216,28 @@ class Director:
         queues: dict[targets.QueueTarget, None] = {}
         for vo, client in self.clients.items():
             queues |= dict.fromkeys(matcher_client.check_slots(client, vo, self.sites).queues)
+            queues |= dict.fromkeys(self._list_flagged(matcher_client.fetch_demand(client, vo, self.sites)))
         return system_check.check_systems(
             self.sites.systems, queues, seconds=self.sites.options.system_timeout
         )
+
+    def _list_flagged(self, of_vo: VoDemand) -> list[targets.QueueTarget]:
+        """How pilots would be sent for waiting jobs that need certain nodes, those of most jobs first."""
+        jobs = Counter[TargetGroup]()
+        for each in of_vo.work:
+            jobs.update({group: each.jobs for group in each.groups if group.flags})
+        found = []
+        for group, _ in jobs.most_common(_CHECKED_GROUPS):
+            target = self.sites.find_target(group)
+            found.append(
+                replace(
+                    target,
+                    queue=group.where,
+                    resources=of_vo.slot_of(group),
+                    flags=(*target.flags, *group.flags),
+                )
+            )
+        return found
 
     def _refresh(self, summary: DirectorSummary) -> list[DirectorPilot]:
         """Read our pilots from the service anew, VO by VO; refusals are noted in the summary."""

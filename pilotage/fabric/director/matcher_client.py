@@ -65,18 +65,32 @@ class TargetWork:
     groups: Groups
     task_queues: tuple[TaskQueueWork, ...]
     ranks: Mapping[int, float] = field(default_factory=dict)  #: of the queue, by task queue
+    flags: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  #: by task queue, beside its pool's
     beyond: tuple[TaskQueueWork, ...] = ()  #: that the queue allows, and the slot of the file does not
 
-    def way(self, pool: str | None) -> Way:
-        """How pilots for a pool are sent; jobs without one, and pools without flags, take any node."""
-        flags = next((flags for flags, pools in self.groups.items() if pool in pools), ())
-        return self.target.broker, flags
+    def way(self, task_queue: TaskQueueWork) -> Way:
+        """How pilots for a task queue are sent: with the flags of its pool, if it has one, and its own."""
+        return self.target.broker, (*self._flags_of_pool(task_queue), *self._own_flags(task_queue))
+
+    def _flags_of_pool(self, task_queue: TaskQueueWork) -> tuple[str, ...]:
+        """The flags of its pool; jobs without one, and pools without flags, take any node."""
+        return next((flags for flags, pools in self.groups.items() if task_queue.submit_pool in pools), ())
+
+    def _own_flags(self, task_queue: TaskQueueWork) -> tuple[str, ...]:
+        return self.flags.get(task_queue.number, ())
 
     def straight(self, vo: str) -> Mapping[TargetGroup, tuple[str, ...]]:
-        """Groups of the queue with their pools; the one without flags is for jobs without pool, too."""
+        """Groups of the queue with their pools; the one without flags is for jobs without pool, too.
+
+        Pilots with flags of task queues serve the pools that those without them serve.
+        """
         if self.target.broker:
             return {}
-        groups: Groups = {(): (), **self.groups}
+        groups = {(): (), **self.groups}
+        for each in self.task_queues:
+            if own := self._own_flags(each):
+                of_pool = self._flags_of_pool(each)
+                groups[*of_pool, *own] = groups[of_pool]
         return {
             TargetGroup(vo=vo, queues=(self.target.queue,), flags=flags): pools
             for flags, pools in groups.items()
@@ -121,7 +135,7 @@ def _queues_by_task_queue(found: Iterable[TargetWork]) -> Mapping[int, Mapping[W
     for each in found:
         for task_queue in each.task_queues:
             ways = served.setdefault(task_queue.number, {})
-            ways.setdefault(each.way(task_queue.submit_pool), set()).add(each.target.queue)
+            ways.setdefault(each.way(task_queue), set()).add(each.target.queue)
     return served
 
 
@@ -285,25 +299,35 @@ def _fetch_work(
     ]
     answers = list(_fetch_demand(client, requests))
     beyond = {
-        (each.broker, each.queue): answer
-        for each, (answer, _) in zip(whole, answers[len(own) :], strict=True)
+        (each.broker, each.queue): answer.task_queues
+        for each, answer in zip(whole, answers[len(own) :], strict=True)
     }
     return [
         TargetWork(
             target=target,
             groups={tuple(each["flags"]): tuple(each["pools"]) for each in flags[target.queue]},
-            task_queues=answer,
-            ranks=ranks,
+            task_queues=answer.task_queues,
+            ranks=answer.ranks,
+            flags=answer.flags,
             beyond=beyond.get((target.broker, target.queue), ()),
         )
-        for target, (answer, ranks) in zip(own, answers[: len(own)], strict=True)
+        for target, answer in zip(own, answers[: len(own)], strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ResourceDemand:
+    """What the service answers for one resource."""
+
+    task_queues: tuple[TaskQueueWork, ...]  #: that it may serve
+    ranks: Mapping[int, float]  #: of its queue, by task queue
+    flags: Mapping[int, tuple[str, ...]]  #: of pilots for a task queue, where there are any
 
 
 def _fetch_demand(
     client: ServiceClient, resources: Sequence[Mapping[str, object]]
-) -> Iterator[tuple[tuple[TaskQueueWork, ...], Mapping[int, float]]]:
-    """The task queues that each resource may serve, and the ranks of its queue for them."""
+) -> Iterator[_ResourceDemand]:
+    """The task queues that each resource may serve, with the ranks of its queue and the flags for them."""
     begin = 0
     while begin < len(resources):
         answer = client.demand(resources[begin : begin + _count_fitting(resources[begin : begin + _MOST])])
@@ -320,9 +344,16 @@ def _fetch_demand(
             )
             for each in answer["task_queues"]
         }
-        for numbers, ranks in zip(answer["resources"], answer["ranks"], strict=True):
-            ranked = {number: rank for number, rank in zip(numbers, ranks, strict=False) if rank is not None}
-            yield tuple(known[number] for number in numbers), ranked
+        flag_sets = [tuple(each) for each in answer.get("flag_sets", ())]
+        flags_of = answer.get("flags") or [()] * len(answer["resources"])  # a service of 1.0 has none
+        for numbers, ranks, flags in zip(answer["resources"], answer["ranks"], flags_of, strict=True):
+            yield _ResourceDemand(
+                task_queues=tuple(known[number] for number in numbers),
+                ranks={
+                    number: rank for number, rank in zip(numbers, ranks, strict=False) if rank is not None
+                },
+                flags={number: flag_sets[each] for number, each in zip(numbers, flags, strict=False) if each},
+            )
 
 
 def _count_fitting(resources: Sequence[Mapping[str, object]]) -> int:

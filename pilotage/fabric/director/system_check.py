@@ -97,4 +97,5 @@ def _check_queue(
         try:
             system.system.dry_run(job)
         except SubmissionRefused as error:
-            yield f"{target.queue}: a job would be refused: {str(error).removeprefix(f'{stamp}: ')}"
+            flags = f" with {' '.join(target.flags)}" if target.flags else ""
+            yield f"{target.queue}: a job{flags} would be refused: {str(error).removeprefix(f'{stamp}: ')}"

@@ -204,6 +204,11 @@ class DemandAnswer(BaseModel):
         description="For each resource the rank of its queue for each of these task queues, by the `Rank` of "
         "the first job in it, else of the queue; null: no number; empty: none has one."
     )
+    flag_sets: list[list[str]] = Field(description="Arguments of submit commands; the first are none.")
+    flags: list[list[int]] = Field(
+        description="For each resource, for each of these task queues, which of `flag_sets` its pilots are "
+        "submitted with, beside the flags of its pool; empty: none has any."
+    )
 
 
 class TaskQueueAnswer(BaseModel):

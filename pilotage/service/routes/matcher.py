@@ -22,6 +22,7 @@ from matcher import conditions, demand
 from matcher.claim import matcher as matching
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.snapshot import NoMatch
+from matcher.class_flags import Flags
 from matcher.demand import MatchingTaskQueue
 from matcher.index import place_pools
 from matcher.request import match_request, queue_offer
@@ -302,10 +303,14 @@ def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> Demand
     for site in {each.site for each in resources}:
         pilot_binding.check_site(caller, site)
     found = demand.count_demand(parts.matcher, resources, _caller(parts, caller, resources[0]))
+    numbers: dict[Flags, int] = {(): 0}
+    flags = [[numbers.setdefault(each, len(numbers)) for each in of_queue] for of_queue in found.flags]
     return DemandAnswer(
         task_queues=[_demanded(each, found.waiting[number]) for number, each in found.task_queues.items()],
         resources=found.served,
         ranks=found.ranks,
+        flag_sets=[list(each) for each in numbers],
+        flags=flags,
     )
 
 

@@ -158,9 +158,9 @@ _TROUBLE = (
     r"(?:connect|contact|communicate|establish|open|reach|read|receive|resolve|send|write)\b"
     r"|transport endpoint|no route to host|unreachable|service not known|name resolution|zero bytes"
     r"|\bend of file|\beof\b|not respond|no (?:response|answer|reply)|\bis down\b|shutting down|standby"
-    r"|\bbusy\b|try (?:again|later)|retry|temporar|interrupted|killed|terminated|authentication|munge"
-    r"|internal error|system error|segmentation|core dumped|no space left|quota exceeded|i/o error"
-    r"|input/output|read-only file system|cannot allocate|out of memory|too many open files"
+    r"|\bbusy\b|try (?:again|later)|retry|temporar(?:il|y (?:[^d]|d[^i]))|interrupted|killed|terminated"
+    r"|authentication|munge|internal error|system error|segmentation|core dumped|no space left|quota exceeded"
+    r"|i/o error|input/output|read-only file system|cannot allocate|out of memory|too many open files"
 )
 #: Exit statuses of shells whose command could not be run, or was ended by a signal.
 _NOT_ITS_OWN = range(126, 144)

@@ -166,12 +166,21 @@ def _in_brackets(expression: str) -> str:
 
 
 def _all_items(before: str, after: str) -> str:
+    """Each item once, and nothing of any kind where kinds are stated: Slurm refuses `gpu:2,gpu:a100:1`.
+
+    One kind takes the larger number.
+    """
     counts: dict[str, str] = {}
     for item in f"{before},{after}".split(","):
         name, _, count = item.rpartition(":")
         if not count.isdecimal():
             name, count = item, "1"
         counts[name] = larger(counts.get(name, count), count)
+    for name in list(counts):
+        if kinds := [each for each in counts if each.startswith(f"{name}:")]:
+            of_any_kind = counts.pop(name)
+            if len(kinds) == 1:
+                counts[kinds[0]] = larger(counts[kinds[0]], of_any_kind)
     return ",".join(f"{name}:{count}" for name, count in counts.items())
 
 

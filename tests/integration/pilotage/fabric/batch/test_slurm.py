@@ -124,10 +124,30 @@ def test_flags_add_to_what_a_slot_has_and_never_take_from_it(system: DialectSyst
     assert "Features=amd&(avx512|intel) " in shown
 
 
+@pytest.mark.parametrize(("flags", "node"), [(("--gres=gpu:a100:1",), "n2"), (("--gres=gpu:l40s:1",), "n3")])
+def test_a_kind_of_gpu_is_asked_for_as_often_as_the_slot_has_gpus(
+    system: DialectSystem, slurm: Cluster, flags: tuple[str, ...], node: str
+) -> None:
+    asked = job("echo $SLURMD_NODENAME", resources=JobResources(gpus=2), flags=flags)
+    handle = submit(system, asked)
+    until(lambda: system.status([handle])[handle.stamp], State.DONE)
+    assert system.output(handle).stdout.decode().strip() == node
+    shown = slurm.ask("scontrol", "show", "job", handle.reference or "")
+    assert f"TresPerNode=gres:{flags[0].removeprefix('--gres=').removesuffix(':1')}:2\n" in shown
+
+
+def test_local_disk_that_jobs_need_leaves_out_the_nodes_with_less(system: DialectSystem) -> None:
+    handle = submit(system, job("echo $SLURMD_NODENAME", flags=("--tmp=50000M",)))
+    until(lambda: system.status([handle])[handle.stamp], State.DONE)
+    assert system.output(handle).stdout == b"n3\n"
+
+
 @pytest.mark.parametrize(
     "asked",
     [
         {"queue": "nowhere"},
+        {"resources": JobResources(gpus=1), "flags": ("--gres=gpu:h100:1",)},
+        {"flags": ("--tmp=900000M",)},
         {"resources": JobResources(memory=10**6)},
         {"resources": JobResources(wall_time=10**8)},
         {"flags": ("--constraint=nosuch",)},

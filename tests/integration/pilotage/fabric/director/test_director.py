@@ -62,6 +62,17 @@ Resources:
               MaxRAM: 4000
               NodeAttributes: {CPUModel: [intel, amd]}
               Forwarding: {Vocabulary: Slurm, Attributes: {CPUModel: {features: {intel: intel, amd: amd}}}}
+            mixed:
+              maxWallClockTime: 100000
+              MaxRAM: 4000
+              GPUs: 2
+              NodeAttributes: {CPUModel: [intel, amd]}
+              Forwarding:
+                Vocabulary: Slurm
+                Attributes:
+                  CPUModel: {features: {intel: intel, amd: amd}}
+                  MaxScratch: {min: tmp, unit: MB}
+                  GPUArchitecture: {kinds: {sm_70: v100, sm_80: a100, sm_89: l40s}}
 Registry:
   VO: {cms: {}, dune: {}}
   Groups:
@@ -79,12 +90,15 @@ class Mortal:
     system: FaultySystem
     dies: str = ""
     submitted: Counter[str] = field(default_factory=Counter)
+    jobs: list[BatchJob] = field(default_factory=list)
 
     def submit(self, job: BatchJob) -> str:
         if self.dies == "before":
             raise KeyboardInterrupt
         self.submitted[job.stamp] += 1
-        reference = self.system.submit(job)
+        self.jobs.append(job)
+        # This host has no GPUs.
+        reference = self.system.submit(replace(job, resources=replace(job.resources, gpus=0)))
         if self.dies == "after":
             raise KeyboardInterrupt
         return reference
@@ -341,6 +355,85 @@ def test_pilots_for_jobs_that_need_a_node_are_sent_with_its_flags_and_never_mixe
     assert kinds["any"] == 3
     plain = [stamp.split(".")[1] == "any" for stamp in ground.system.submitted]
     assert plain == [False, False, True, True, True], "who takes any node comes last"
+
+
+#: What every job that follows the specification states.
+LENGTH = {"Architecture": "x86_64", "CPULevel": "x86-64-v2", "WallTime": 3600}
+GPU = {**LENGTH, "GPUs": 1, "MaxGPUs": 2, "GPUVendor": "nvidia"}
+MIXED = "LCG.A.org/ce1/mixed"
+
+
+def flags_of(ground: Ground) -> dict[str, tuple[str, ...]]:
+    """The flags of each batch job that was submitted."""
+    return {job.stamp: job.flags for job in ground.system.jobs}
+
+
+def test_each_pilot_is_sent_with_what_the_jobs_need_for_which_it_is_sent(ground: Ground) -> None:
+    ground.submit(2, **GPU, GPUArchitecture="sm_89")
+    ground.submit(1, **GPU, GPUArchitecture="sm_89", MinScratch=30_000)
+    ground.submit(1, **GPU, GPUArchitecture="sm_70")
+    director = ground.director(MIXED, resources=JobResources(gpus=1))
+
+    assert ground.cycle(director).submitted == 4
+
+    assert sorted(flags_of(ground).values()) == [
+        (),  # three kinds will do, of which Slurm cannot be asked for any
+        ("--gres=gpu:l40s:1",),
+        ("--gres=gpu:l40s:1",),
+        ("--tmp=30000M", "--gres=gpu:l40s:1"),
+    ]
+    assert ground.cycle(director).submitted == 0, "those that wait are recognised by their stamps"
+    assert ground.cycle(director).surplus == []
+
+
+def test_flags_of_requirements_and_of_keywords_are_asked_together_and_serve_the_same_pools(
+    ground: Ground,
+) -> None:
+    ground.submit(1, **GPU, GPUArchitecture="sm_89", Requirements={"CPUModel": "amd"})
+    ground.submit(1, **GPU, GPUArchitecture="sm_70", Requirements={"CPUModel": "amd"})
+
+    ground.cycle(ground.director(MIXED, resources=JobResources(gpus=1)))
+
+    flags, pools = flags_of(ground), {each.stamp: each.pools for each in ground.intents}
+    assert sorted(flags.values()) == [("--constraint=amd",), ("--constraint=amd", "--gres=gpu:l40s:1")]
+    assert len(pools) == 2
+    assert len(set(pools.values())) == 1
+
+
+def test_a_service_that_answers_no_flags_gets_pilots_for_any_node(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.submit(2, **GPU, GPUArchitecture="sm_89")
+    ask = ServiceClient.demand
+
+    def answer_as_1_0(client: ServiceClient, resources: Sequence[Mapping[str, object]]) -> Json:
+        answer = ask(client, resources)
+        return {name: answer[name] for name in ("task_queues", "resources", "ranks")}
+
+    monkeypatch.setattr(ServiceClient, "demand", answer_as_1_0)
+
+    assert ground.cycle(ground.director(MIXED, resources=JobResources(gpus=1))).submitted == 2
+    assert set(flags_of(ground).values()) == {()}
+
+
+def test_a_check_lets_the_batch_system_tell_of_flags_of_waiting_jobs(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.submit(1, **GPU, GPUArchitecture="sm_89")
+    asked = []
+
+    def refuse(job: BatchJob) -> None:
+        asked.append(job.flags)
+        if job.flags:
+            raise SubmissionRefused(f"{job.stamp}: no such GPUs")
+
+    monkeypatch.setattr(Mortal, "dry_run", lambda _, job: refuse(job), raising=False)
+    director = ground.director(MIXED, resources=JobResources(gpus=1))
+
+    assert director.check_systems() == {
+        "host": f"{MIXED}: a job with --gres=gpu:l40s:1 would be refused: no such GPUs"
+    }
+    assert asked == [(), ("--gres=gpu:l40s:1",)]
 
 
 def test_flags_that_are_in_no_language_of_batch_systems_are_refused(
@@ -796,6 +889,21 @@ def test_pilots_that_cannot_start_never_hold_the_last_place_of_a_queue(ground: G
     kinds = Counter(each["stamp"].split(".")[1] == "any" for each in ground.pilots())
     assert kinds == {False: 4, True: 1}, "the place went to the job that any node runs"
     assert len(batch_system.held) == 3
+
+
+def test_a_pilot_for_a_kind_of_node_is_one_too_many_once_no_job_needs_it(ground: Ground) -> None:
+    ground.system.system = FaultySystem(system=FullOfOthers(ground.host))  # type: ignore[arg-type]
+    ground.submit(1, **GPU, GPUArchitecture="sm_89", JobGroup="l40s")
+    director = ground.director(MIXED, resources=JobResources(gpus=1))
+    ground.cycle(director)
+    ground.service.user().post("/api/v1/jobs/kill", json={"job_group": "l40s"}).raise_for_status()
+    ground.submit(1, **GPU, GPUArchitecture="sm_70")
+
+    summaries = [ground.cycle(director) for _ in range(3)]
+
+    assert [each.submitted for each in summaries] == [1, 0, 0]
+    assert "surplus: 1 waiting pilot of LCG.A.org/ce1/mixed serves no job" in str(summaries[0])
+    assert list(flags_of(ground).values()) == [("--gres=gpu:l40s:1",), ()]
 
 
 def test_waiting_pilots_of_jobs_that_wait_are_not_withdrawn(ground: Ground) -> None:

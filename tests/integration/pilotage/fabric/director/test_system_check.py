@@ -39,13 +39,22 @@ def test_a_queue_that_takes_jobs_passes_and_no_job_and_no_file_is_left(slurm: Sl
     [
         ("nosuch", {}, f"{PLACE}: no batch queue nosuch, there are "),
         ("long,nosuch", {}, f"{PLACE}: no batch queue nosuch, there are "),
-        ("long", {"flags": ("--foo",)}, f"{PLACE}: a job would be refused: sbatch: "),
+        ("long", {"flags": ("--foo",)}, f"{PLACE}: a job with --foo would be refused: sbatch: "),
+        (
+            "long",
+            {"resources": JobResources(gpus=1), "flags": ("--gres=gpu:h100:1",)},
+            f"{PLACE}: a job with --gres=gpu:h100:1 would be refused: sbatch: ",
+        ),
         (
             "long",
             {"resources": JobResources(memory=900_000_000)},
             f"{PLACE}: a job would be refused: sbatch: ",
         ),
-        ("long", {"flags": ("--constraint=nosuch",)}, f"{PLACE}: a job would be refused: sbatch: "),
+        (
+            "long",
+            {"flags": ("--constraint=nosuch",)},
+            f"{PLACE}: a job with --constraint=nosuch would be refused: sbatch: ",
+        ),
     ],
 )
 def test_what_slurm_would_refuse_does_not_pass(

@@ -258,6 +258,7 @@ def test_a_command_that_ended_well_and_names_no_job_is_uncertain(name: str, line
     [
         ("slurm", "sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive."),
         ("slurm", "sbatch: error: Please state --account, or contact help@example.org"),
+        ("slurm", "sbatch: error: Temporary disk specification can not be satisfied"),
         ("slurm", "sbatch: error: no project\nsbatch: error: Batch job submission failed: Unspecified error"),
         ("pbs", "qsub: a project has to be stated with -P"),
         ("lsf", "Project must be one of a, b. Request aborted by esub. Job not submitted."),

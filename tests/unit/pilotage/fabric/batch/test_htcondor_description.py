@@ -7,8 +7,11 @@ import classad2
 import htcondor2
 import pytest
 
+from matcher.class_flags import find_flags
 from pilotage.fabric.batch import htcondor
 from pilotage.fabric.batch.batch_system import BatchJob, JobResources, State, SubmissionRefused
+from requirements.nodes.site_mapping import parse_mapping
+from requirements.requirement_class import RequirementClass
 
 STAMP = "north-any-0123456789"
 DIRECTORY = f"/var/spool/our pilots/{STAMP}"
@@ -50,6 +53,24 @@ def test_cores_memory_gpus_and_a_whole_machine_are_asked_for() -> None:
     asked = {name: submit[name] for name in submit if name.startswith("request_")}
     assert asked == {"request_cpus": "4", "request_memory": "8000", "request_gpus": "1"}
     assert submit["My.RequiresWholeMachine"] == "true"
+
+
+def test_local_disk_and_a_kind_of_gpu_that_jobs_need_are_asked_for() -> None:
+    attributes = {
+        "MaxScratch": {"min": "RequestDisk", "unit": "MB"},
+        "GPUArchitecture": {"equal": "GPUs_DeviceName", "values": {"sm_90": "NVIDIA H100"}},
+    }
+    mapping = parse_mapping({"Vocabulary": "HTCondor", "Attributes": attributes})
+    asked = RequirementClass(vo="cms", cpu_time=1, gpus=1, gpu_architecture="sm_90", scratch_mb=50_000)
+    of_system = ("-append", 'requirements = TARGET.OpSys == "LINUX"')
+    lines = htcondor._appended(STAMP, (*of_system, *find_flags(asked, mapping)), is_ours=False)
+
+    submit = described(JobResources(gpus=1), *htcondor.join_requirements(lines))
+
+    assert (submit["request_disk"], submit["request_gpus"]) == ("51200000", "1")
+    assert submit["requirements"] == (
+        '(TARGET.OpSys == "LINUX") && (TARGET.GPUs_DeviceName == "NVIDIA H100")'
+    )
 
 
 def test_administrators_see_what_it_is_for() -> None:

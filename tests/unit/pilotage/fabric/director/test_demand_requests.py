@@ -35,7 +35,7 @@ class Service:
 
 def fetch(service: Service, resources: Sequence[Mapping[str, object]]) -> list[int]:
     found = matcher_client._fetch_demand(service, resources)  # type: ignore[arg-type]
-    return [work.number for some, _ in found for work in some]
+    return [work.number for each in found for work in each.task_queues]
 
 
 def test_small_resources_are_in_one_request():
