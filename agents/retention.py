@@ -22,7 +22,7 @@ from taskqueue import blobs, ownership, retention
 from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import database, history
 from taskqueue.leases import uptime
-from taskqueue.pilots import pilots
+from taskqueue.pilots import hardware, pilots
 from taskqueue.sites import processes
 from taskqueue.task_queues import change_feed, task_queues
 
@@ -56,7 +56,7 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     ("idempotency keys", "idempotency_keys", timedelta(days=7)),
     # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
     ("wait causes", "wait_causes", timedelta(days=30)),
-    ("seen hardware", "seen_hardware", timedelta(days=90)),
+    ("seen hardware", "seen_hardware", hardware.KEPT),
     ("revoked tokens", "revoked_tokens", timedelta()),
     ("depths of queues", "queue_depths", timedelta(days=7)),
     ("deliveries of web hooks", "hook_deliveries", timedelta(days=3)),

@@ -478,6 +478,8 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
                 fields=("tag_expression", "gpus", "gpus_max"),
                 split=_list_gpu_range,
                 wanted=_format_gpu_range,
+                change=f"offer the Tag {OPPORTUNISTIC}, for jobs that name it and require no GPU",
+                remedy=remedies.consent_to_gpus,
                 read_value=lambda queue: format_value(queue.offered.gpus or 0),
             ),
         ),

@@ -13,6 +13,7 @@ from requirements import requirement_class, tag_expression
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
+from requirements.specification import OPPORTUNISTIC
 from requirements.values import fold, format_value, normal_number
 
 #: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
@@ -121,6 +122,22 @@ def shorten_tag_expression(refusal: Refusal) -> Remedies:
         if text:
             yield OTHER, f"write {keyword} {text}", {attribute: text}
     yield LEFT_OUT, f"leave out {keyword}", {attribute: None}
+
+
+def consent_to_gpus(refusal: Refusal) -> Remedies:
+    """Allow as many GPUs as queues have; a job that requires none names the tag of queues that consent."""
+    asked = refusal.asked
+    if asked.gpus:
+        largest = max((queue.offered.gpus for queue in refusal.winnable), default=0)
+        if largest > (asked.gpus_max or 0):
+            yield nearness(asked.gpus_max, largest), f"raise MaxGPUs to {largest}", {"gpus_max": largest}
+        return
+    open_ = any(OPPORTUNISTIC in (queue.offered.literal_tags or ()) for queue in refusal.winnable)
+    if open_:
+        given = refusal.job.tag_expression
+        text = tag_expression.normalise(f"({given}) & {OPPORTUNISTIC}" if given else OPPORTUNISTIC)
+        changes = {"gpus": 0, "gpus_max": None, "tag_expression": text}
+        yield OTHER, f"let it run beside idle GPUs: state GPUs 0 and TagExpression {text}", changes
 
 
 def _keep_fulfilled(expression: str, queue: RefusingQueue) -> str:

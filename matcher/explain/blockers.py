@@ -19,7 +19,7 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
 from matcher import allotment, rules
 from matcher.conditions import COLUMNS
-from matcher.explain import pilot_supply, queue_set, waiting_reason
+from matcher.explain import pilot_supply, queue_set, unseen_hardware, waiting_reason
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import running_limits, throttle_standings, throttles
@@ -79,8 +79,12 @@ def list_closed_sites(
         _format_ban(bans[site]) if site in bans else f"{site} has no queue that is open to {asked.vo}"
         for site in closed[:_MOST_NAMED]
     )
+    if len(named) == 1:
+        yield f"the only site of a job takes no jobs now: {why}; it waits for it"
+        return
     rest = "it may run at its other sites" if len(closed) < len(named) else "it waits for one of them"
-    yield f"{len(closed)} of the {format_count(len(named), 'site')} of a job take no jobs now: {why}; {rest}"
+    verb = "takes" if len(closed) == 1 else "take"
+    yield f"{len(closed)} of the {len(named)} sites of a job {verb} no jobs now: {why}; {rest}"
 
 
 def closed_queues(
@@ -251,7 +255,8 @@ def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
     ):
         if asks and eligible and situation.survey.is_unstated(field, eligible):
             number = eligible.bit_count()
-            yield f"no queue states that it has {what}; the {number} eligible ones leave it open"
+            open_ = format_count(number, "eligible one leaves", "eligible ones leave")
+            yield f"no queue states that it has {what}; the {open_} it open"
 
 
 def _job_managers(conn: Connection, situation: JobSituation) -> Iterator[str]:
@@ -266,8 +271,9 @@ def _job_managers(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if not any(managed & rules.fold_names(each.job_types) for each in handled):
         others = "; ".join(f"{', '.join(each.job_types)} at {each.scope}" for each in handled[:_MOST_NAMED])
         yield (
-            f"only a gateway takes jobs of type {', '.join(sorted(asked.job_types))}, and none at the "
-            f"{eligible.bit_count()} eligible queues handles it now; handled: {others or 'no type'}"
+            f"only a gateway takes jobs of type {', '.join(sorted(asked.job_types))}, and none at "
+            f"the {format_count(eligible.bit_count(), 'eligible queue')} handles it now; "
+            f"handled: {others or 'no type'}"
         )
 
 
@@ -291,9 +297,10 @@ def _nodes(_: Connection, situation: JobSituation) -> Iterator[str]:
         for name in evaluator.parameters(asked, survey.declarations)
         if name in example.nodes and fold(name) in deciding
     )
+    where = _format_queues(len(undecided), situation.eligible.bit_count(), "decides", "decide")
     yield (
-        f"{len(undecided)} of the {situation.eligible.bit_count()} eligible queues decide only at the "
-        f"node: a pilot there must measure what it requires of {names}, such as at {example.address}"
+        f"{where} only at the node: a pilot there must measure what it requires of {names}, "
+        f"such as at {example.address}"
     )
 
 
@@ -317,10 +324,15 @@ def _measured(_: Connection, situation: JobSituation) -> Iterator[str]:
         left |= dict.fromkeys(unstated)
         queues += number if unstated else 0
     if left:
-        yield (
-            f"{queues} of the {situation.eligible.bit_count()} eligible queues leave to their nodes: "
-            f"{', '.join(left)}; what a pilot measures there decides"
-        )
+        eligible, verbs = situation.eligible.bit_count(), ("leaves to its nodes", "leave to their nodes")
+        where = _format_queues(queues, eligible, *verbs)
+        yield f"{where}: {', '.join(left)}; what a pilot measures there decides"
+
+
+def _hardware(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Hardware that no pilot of an eligible site had lately."""
+    if text := unseen_hardware.find_lacking(conn, situation.config, situation.demand, situation.now):
+        yield text
 
 
 def _advertised(conn: Connection, situation: JobSituation) -> Iterator[str]:
@@ -349,9 +361,9 @@ def _advertised(conn: Connection, situation: JobSituation) -> Iterator[str]:
     for standing, texts in sorted(found.items()):
         verb = "exclude" if standing is NodeStanding.REFUSED else "admit"
         others = f"; and {len(texts) - _MOST_NAMED} others" if len(texts) > _MOST_NAMED else ""
+        where = _format_queues(len(texts), eligible.bit_count())
         yield (
-            f"values that are advertised now {verb} it at {len(texts)} of the {eligible.bit_count()} "
-            f"eligible queues ({'; '.join(texts[:_MOST_NAMED])}{others})"
+            f"values that are advertised now {verb} it at {where} ({'; '.join(texts[:_MOST_NAMED])}{others})"
         )
 
 
@@ -443,7 +455,8 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
         others = format_count(len(texts) - _MOST_NAMED, "other place is", "other places are")
         yield f"{others} closed to it as well"
     if closed:
-        yield _format_closures(closed.bit_count(), eligible.bit_count())
+        queues = _format_queues(closed.bit_count(), eligible.bit_count(), "takes", "take")
+        yield f"{queues} no job like it now"
 
 
 def _narrow_limits(conn: Connection, situation: JobSituation) -> Iterator[str]:
@@ -477,12 +490,14 @@ def _count_given(asked: RequirementClass, slots: Iterable[Resource], *, is_only:
     return max(allotment.build_core_counter(each, is_only=is_only)(asked) for each in slots)
 
 
-def _format_closures(closed: int, eligible: int) -> str:
-    if closed < eligible:
-        verb = "takes" if closed == 1 else "take"
-        return f"{closed} of the {eligible} eligible queues {verb} no job like it now"
-    which = "the only eligible queue takes" if eligible == 1 else f"all {eligible} eligible queues take"
-    return f"{which} no job like it now"
+def _format_queues(number: int, eligible: int, one: str = "", many: str = "") -> str:
+    """So many of the eligible queues, with what one or several of them do."""
+    verb = one if number == 1 else many
+    if number < eligible:
+        return f"{number} of the {eligible} eligible queues {verb}".rstrip()
+    return (
+        f"the only eligible queue {one}" if eligible == 1 else f"all {eligible} eligible queues {many}"
+    ).rstrip()
 
 
 def _type_order(_: Connection, situation: JobSituation) -> Iterator[str]:
@@ -525,6 +540,16 @@ def _waiting_ttl(conn: Connection, situation: JobSituation) -> Iterator[str]:
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
-    *(_closures, _narrow_limits, _advertised, _nodes, _measured, _directors, _pilot_supply, _pilots),
+    *(
+        _closures,
+        _narrow_limits,
+        _advertised,
+        _nodes,
+        _measured,
+        _hardware,
+        _directors,
+        _pilot_supply,
+        _pilots,
+    ),
     *(_type_order, _queue_position, _waiting_ttl),
 )

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, func, select
@@ -21,11 +21,20 @@ _MOST_TEXT: Final = 10_000
 #: CPU seconds that are enough for any job.
 _ANY_TIME: Final = 2.0**53
 
+#: After which agents remove what was not seen again.
+KEPT: Final = timedelta(days=90)
+
 STORE = sql.insert_or_raise(table, "last_seen_at")
 OF_SITES = (
     select(table)
     .where(sql.is_listed(table.c.site), table.c.last_seen_at >= bindparam("since"))
     .order_by(table.c.site, table.c.last_seen_at.desc(), table.c.digest)
+)
+SHAPES = (
+    select(table.c.digest, table.c.shape)
+    .where(sql.is_listed(table.c.site), table.c.last_seen_at >= bindparam("since"))
+    .distinct()
+    .limit(bindparam("most"))
 )
 _place = func.row_number().over(
     partition_by=table.c.site, order_by=(table.c.last_seen_at.desc(), table.c.digest)
@@ -120,6 +129,15 @@ def read_seen(conn: Connection, sites: Collection[str], *, since: datetime) -> S
         )
         for row in rows
     ]
+
+
+def read_shapes(
+    conn: Connection, sites: Collection[str], *, since: datetime, most: int
+) -> Collection[HardwareShape]:
+    """The different shapes that were seen at some sites; none if there are more than `most`."""
+    rows = sql.read_batches(conn, SHAPES, sites, since=since, most=most + 1)
+    texts = {row.digest: row.shape for row in rows}
+    return [_from_text(each) for each in texts.values()] if len(texts) <= most else ()
 
 
 def _to_text(shape: HardwareShape) -> str:

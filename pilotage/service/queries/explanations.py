@@ -14,7 +14,6 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue, parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher import unseen_hardware
 from matcher.explain import (
     blockers,
     eligible_queues,
@@ -23,6 +22,7 @@ from matcher.explain import (
     pilot_supply,
     queue_report,
     queue_set,
+    unseen_hardware,
     work_budget,
 )
 from matcher.explain.blockers import JobSituation, list_blockers

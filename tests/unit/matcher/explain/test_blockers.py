@@ -14,7 +14,8 @@ from matcher.explain import blockers
     ],
 )
 def test_closed_queues_are_told_as_people_count(shut: int, eligible: int, said: str):
-    assert blockers._format_closures(shut, eligible) == said
+    said_here = blockers._format_queues(shut, eligible, "takes", "take")
+    assert f"{said_here} no job like it now" == said
 
 
 def test_one_pilot_is_no_pilots():

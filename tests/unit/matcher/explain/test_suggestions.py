@@ -303,3 +303,14 @@ def test_a_tag_expression_is_shortened_by_what_the_queue_does_not_fulfil():
 
 def test_a_job_without_gpus_is_told_how_many_the_queue_has():
     assert explain_to({"GPUs": 2}) == ({"MaxGPUs": "2"}, set())
+
+
+def test_a_job_without_gpus_is_told_how_to_use_nodes_whose_gpus_may_be_idle():
+    open_queue = {"GPUs": 2, "Tag": ["gpu:opportunistic-cpu-ok", "os:el9"]}
+    own = "let it run beside idle GPUs: state GPUs 0 and TagExpression "
+    assert explain_to(open_queue)[1] == {f"{own}gpu:opportunistic-cpu-ok"}
+    assert explain_to(open_queue, gpus=0, gpus_max=0)[1] == {f"{own}gpu:opportunistic-cpu-ok"}
+    assert f"{own}gpu:opportunistic-cpu-ok & os:el9" in explain_to(open_queue, tag_expression="os:el9")[1]
+    assert explain_to(open_queue, gpus=1, gpus_max=1, gpu_vendor="nvidia", gpu_architecture="sm_80")[1] == {
+        "raise MaxGPUs to 2"
+    }

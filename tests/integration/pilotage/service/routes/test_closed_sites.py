@@ -39,7 +39,7 @@ def test_a_job_loses_its_closed_sites_with_a_warning_and_waits(engine: Engine, t
         ban(service, "LCG.A.org")
         status, [text], _ = submit(user, "LCG.A.org", "LCG.B.org")
         assert status == "Waiting"
-        assert text.startswith("1 of the 2 sites of a job take no jobs now: LCG.A.org is banned: dead disks")
+        assert text.startswith("1 of the 2 sites of a job takes no jobs now: LCG.A.org is banned: dead disks")
         assert text.endswith("it may run at its other sites")
         status, [text], _ = submit(user, "LCG.A.org", "LCG.C.org")
         assert status == "Waiting"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import Engine
 
 from pilotage.service.services import utc_now
@@ -60,6 +61,29 @@ def test_hardware_that_nobody_had_is_warned_of(engine: Engine, tmp_path: Path) -
         )
         assert "lacks MinRAM (at least 30000 MB)" in text
         assert warn(user, MinRAM=30_000, Site="LCG.B.org") == []  # no pilot was seen there
+
+
+@pytest.mark.parametrize(("option", "days"), [("", 90), (WARN, 7)])
+def test_an_explanation_names_hardware_that_no_pilot_had(
+    engine: Engine, tmp_path: Path, option: str, days: int
+) -> None:
+    with running(engine, tmp_path, TREE + option) as service:
+        user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
+
+        def explain(**more: object) -> list[str]:
+            job = {"Executable": "/bin/true", "CPUTime": 3600, "Site": "LCG.A.org", **more}
+            job_id = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["job_ids"][0]
+            now = user.get(f"/api/v1/jobs/{job_id}/explain").json()["now"]
+            return [each for each in now if "such hardware" in each]
+
+        assert explain(MinRAM=30_000) == []  # nothing is known
+        assert pilot.post("/api/v1/matcher/requestJob", json=SLOT).is_success
+        service.parts.hardware.store()
+        assert explain(MinRAM=15_000) == []
+        [text] = explain(MinRAM=30_000)
+        assert text.startswith(
+            f"no pilot of an eligible site had such hardware in the last {days} days: the nearest"
+        )
 
 
 def test_seen_hardware_is_listed_by_site(engine: Engine, tmp_path: Path) -> None:
