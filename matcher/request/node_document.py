@@ -4,10 +4,13 @@ Source: the match-making specification of DiracX, v0.2, section 6.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeGuard
 
 from cs_config.options import bounds
 from requirements.errors import InvalidResource, Problem, did_you_mean
+from requirements.resource import StatedResource
+from requirements.values import fold
 
 #: The keyword of each field. Keywords that are no field, such as `GridCE` or `VO`, may stand beside them.
 FIELDS: Final[Mapping[str, str]] = {
@@ -45,6 +48,8 @@ _LARGEST: Final = {
 }
 #: Normalised seconds that a request may state: the largest integer that is exact as a float.
 _LONGEST: Final = 2**53
+#: Keywords beside a document, folded, that state its time another way.
+_TIMES: Final = frozenset({"cputime", "cputimes", "walltime", "walltimes"})
 _NEEDED_OF_GPUS: Final = ("gpu/vendor", "gpu/arch", "gpu/vram_mb_per_gpu")
 
 
@@ -73,9 +78,35 @@ def read_keywords(raw: Mapping[str, Any]) -> dict[str, object]:
         raise InvalidResource(problems)
     keywords = {FIELDS[path]: value for path, value in found.items() if path in FIELDS}
     others = {name: value for name, value in raw.items() if name not in _SECTIONS and name not in FIELDS}
-    # CPU time is normalised by DB12. What is left of it limits jobs that do not follow the specification.
-    time = min(int(found["wall_time"] * found["cpu_power_db12"]), _LONGEST)
+    time = _normalise_time(found["wall_time"], found["cpu_power_db12"])
     return {"CPUTime": time, **others, **keywords}
+
+
+def _normalise_time(wall_time: float, power: float) -> int:
+    """CPU time, normalised by DB12. What is left of it limits jobs that do not follow the specification."""
+    return min(int(wall_time * power), _LONGEST)
+
+
+def split_time(raw: Mapping[str, Any]) -> tuple[dict[str, Any], float] | None:
+    """A document without its wall time, and that; None: it is none, or its time is wrong or stated twice.
+
+    The rest is equal in most requests from a node.
+    """
+    time = raw.get("wall_time")
+    if not is_document(raw) or not _is_amount(time, _LARGEST["wall_time"]) or any(map(_states_time, raw)):
+        return None
+    return {name: value for name, value in raw.items() if name != "wall_time"}, time
+
+
+def _states_time(name: str) -> bool:
+    return fold(name) in _TIMES
+
+
+def set_time(read: StatedResource, time: float) -> StatedResource:
+    """A document that was read, as it would be with another wall time."""
+    known = read.resource
+    cpu_time = _normalise_time(time, known.cpu_power_db12 or 0)
+    return replace(read, resource=replace(known, wall_time=time, cpu_time=cpu_time))
 
 
 def _walk(section: Mapping[str, Any], path: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
@@ -96,5 +127,5 @@ def _walk(section: Mapping[str, Any], path: str, problems: list[Problem]) -> Ite
             problems.append(Problem(path=here, message="is unknown", suggestion=did_you_mean(name, known)))
 
 
-def _is_amount(value: object, most: int) -> bool:
+def _is_amount(value: object, most: int) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most

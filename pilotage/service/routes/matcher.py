@@ -25,7 +25,7 @@ from matcher.claim.snapshot import NoMatch
 from matcher.class_flags import Flags
 from matcher.demand import MatchingTaskQueue
 from matcher.index import place_pools
-from matcher.request import match_request, queue_offer
+from matcher.request import match_request, node_document, queue_offer
 from matcher.request.match_request import Busy, MatchRequest, MatchResult, NotInTime
 from pilotage.service.auth import pilot_binding
 from pilotage.service.auth.access import allow
@@ -250,19 +250,34 @@ def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
     )
 
 
-def _read_place(
-    stated: bytes, config: Configuration, *, is_cached: bool
-) -> tuple[StatedResource, QueueAddress | None]:
+_Place = tuple[StatedResource, QueueAddress | None]
+
+
+def _read_place(stated: bytes, config: Configuration, *, is_cached: bool) -> _Place:
     """The stated resource, its place spelled as in the configuration, and its queue; None: none is stated."""
-    if is_cached and (known := _places.find(stated, config)) is not None:
+    if not is_cached:
+        return _read_record(json.loads(stated), config)
+    if (known := _places.find(stated, config)) is not None:
         return known
-    resource = place_pools.respell_place(match_request.read_resource(json.loads(stated)), config)
-    found = resource, place_pools.find_stated_queue(resource, config)
-    return _places.store(stated, found, config) if is_cached else found
+    record = json.loads(stated)
+    if (parts := node_document.split_time(record)) is None:
+        return _places.store(stated, _read_record(record, config), config)
+    lasting, time_left = to_json(parts[0]), parts[1]
+    if (known := _nodes.find(lasting, config)) is None:
+        return _nodes.store(lasting, _read_record(record, config), config)
+    resource, address = known
+    return node_document.set_time(resource, time_left), address
+
+
+def _read_record(record: Mapping[str, Any], config: Configuration) -> _Place:
+    resource = place_pools.respell_place(match_request.read_resource(record), config)
+    return resource, place_pools.find_stated_queue(resource, config)
 
 
 #: By what is stated: the pilots of one queue send the same text.
-_places: Cache[bytes, tuple[StatedResource, QueueAddress | None]] = Cache(2048)
+_places: Cache[bytes, _Place] = Cache(2048)
+#: By documents of nodes without the wall time left, which differs in each request.
+_nodes: Cache[bytes, _Place] = Cache(8192)
 
 
 def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | None:
