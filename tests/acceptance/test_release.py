@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -28,6 +30,20 @@ def test_two_builds_are_equal(tmp_path: Path) -> None:
             shutil.copyfile(PROJECT / file, tmp_path / name / file)  # with another time each
         digests.add(_build(tmp_path / name, tmp_path / f"wheel of {name}"))
     assert len(digests) == 1
+
+
+def test_no_advisory_is_known_about_what_a_release_pins() -> None:
+    pins = PROJECT / "deploy" / "requirements.txt"
+    command = [sys.executable, "-m", "uv", "tool", "run", "--quiet", "pip-audit", "--disable-pip"]
+    done = subprocess.run(
+        [*command, "--requirement", str(pins)], check=False, capture_output=True, text=True, timeout=300
+    )
+    said = done.stdout + done.stderr
+    assert "known vulnerabilit" not in said or "No known" in said, said
+    if done.returncode != 0 or "could not be audited" in said or "not found on PyPI" in said:
+        pytest.skip(
+            f"NOT RUN: no data of advisories here, only deploy/advisories.toml was read: {said[-300:]}"
+        )
 
 
 def test_checksums_are_verified_by_their_signature(tmp_path: Path) -> None:
