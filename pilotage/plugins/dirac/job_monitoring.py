@@ -3,12 +3,11 @@
 Jobs that the peer may not see are left out, as if they did not exist.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from cs_config.options import bounds
@@ -16,12 +15,14 @@ from cs_config.options.operations import options_for
 from pilotage.plugins.dirac import dialect, jencode, peers
 from pilotage.plugins.dirac.jencode import Result
 from pilotage.plugins.dirac.job_state_update import MEASURED, OUTPUT
-from pilotage.plugins.dirac.peers import DiracCall, JobId, JobIds, Method, list_problems
+from pilotage.plugins.dirac.peers import DiracCall, JobId, JobIds, Method
 from pilotage.service.auth import visibility
+from pilotage.service.auth.callers import Caller
+from pilotage.service.models import MOST
 from pilotage.service.models.jobs import JobFilter
-from requirements.errors import InvalidRequest, Problem
-from requirements.job_fields import OWNER_GROUP
+from requirements.errors import InvalidRequest, Problem, require_names
 from requirements.states import JobStatus
+from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs import descriptions, log, search
 from taskqueue.jobs.jobs import Job
@@ -43,10 +44,14 @@ COLUMNS: Final[Mapping[str, str]] = {
     "Status": "status",
     "VO": "vo",
 }
-#: Filters of ours that take several values.
-_SEVERAL: Final = frozenset({"site", "status", "vo"})
-#: What a job without a site has in DIRAC, and one without a status of its application.
-_ANY, _UNKNOWN = "ANY", "Unknown"
+#: What DIRAC's clients read, and select by, where a job has no value of an attribute.
+ABSENT: Final[Mapping[str, str]] = {
+    "ApplicationStatus": "Unknown",
+    "JobName": "Unknown",
+    "JobType": dialect.DEFAULT_TYPE,
+    "MinorStatus": "Unknown",
+    "Site": "ANY",
+}
 _MOMENT: Final = "%Y-%m-%d %H:%M:%S"
 
 
@@ -54,10 +59,10 @@ def summarise_job(job: Job) -> dict[str, object]:
     """A job with the names of DIRAC's JobDB."""
     return {
         "JobID": job.job_id,
-        "JobType": job.job_type or dialect.DEFAULT_TYPE,
+        "JobType": job.job_type or ABSENT["JobType"],
         "JobGroup": job.job_group,
-        "Site": job.site or _ANY,
-        "JobName": job.job_name or _UNKNOWN,
+        "Site": job.site or ABSENT["Site"],
+        "JobName": job.job_name or ABSENT["JobName"],
         "Owner": job.owner,
         "OwnerGroup": job.owner_group,
         "VO": job.vo,
@@ -68,8 +73,8 @@ def summarise_job(job: Job) -> dict[str, object]:
         "HeartBeatTime": job.updated_at,
         "EndExecTime": job.ended_at,
         "Status": str(job.status),
-        "MinorStatus": job.minor_status or _UNKNOWN,
-        "ApplicationStatus": job.application_status or _UNKNOWN,
+        "MinorStatus": job.minor_status or ABSENT["MinorStatus"],
+        "ApplicationStatus": job.application_status or ABSENT["ApplicationStatus"],
         "UserPriority": int(job.priority),
         "RescheduleCounter": job.reschedules,
         "VerifiedFlag": "True",
@@ -160,8 +165,8 @@ def get_logging_info(call: DiracCall, job_id: JobId) -> Result:
         [
             [
                 str(each.to_status),
-                each.minor_status or _UNKNOWN,
-                each.application_status or _UNKNOWN,
+                each.minor_status or ABSENT["MinorStatus"],
+                each.application_status or ABSENT["ApplicationStatus"],
                 each.at.astimezone(UTC).strftime(_MOMENT),
                 each.source,
             ]
@@ -215,27 +220,27 @@ def get_heartbeat_data(call: DiracCall, job_id: JobId) -> Result:
 
 def get_jobs(call: DiracCall, attributes: dict[str, Any] | None = None, since: Any = None) -> Result:
     """The ids of the newest jobs with these attributes that changed since a date, as texts."""
-    wanted = _read_filter(attributes or {})
+    if attributes:
+        require_names("attributes", list(attributes), CONDITIONS)
     after_date = read_date(since)
-    found: list[Job] = []
-    caller, now = call.peer.caller, call.parts.clock()
-    if caller is not None:
-        found += _list(call, visibility.visible_jobs(caller, wanted, now=now))
-    if call.peer.has(peers.JOB_SHARING) and wanted.get(OWNER_GROUP) in (None, [call.peer.group]):
-        shared = wanted.model_copy(update={"owner_group": call.peer.group})
-        found += _list(call, visibility.visible_jobs(call.peer.admin_of(call.peer.vo), shared, now=now))
-    if call.peer.has(peers.GENERIC_PILOT):
-        found += _list_of_pilots(call, wanted, now)
+    peer, found = call.peer, list[Job]()
+
+    def list_visible(caller: Caller, **more: str) -> list[Job]:
+        visible = visibility.visible_jobs(caller, JobFilter(), now=call.parts.clock())
+        return _list(call, narrow(narrow(visible, attributes), more))
+
+    if peer.caller is not None:
+        found += list_visible(peer.caller)
+    if peer.has(peers.JOB_SHARING):
+        found += list_visible(peer.admin_of(peer.vo), OwnerGroup=peer.group)
+    if peer.has(peers.GENERIC_PILOT):
+        # What a pilot sees, such as the running ones of which a PushJobAgent looks for its own.
+        anybody = replace(peer.admin_of(""), vos=peer.vos)
+        of_any = list_visible(anybody)
+        with database.reading(call.parts.engine) as conn:
+            found += call.select_visible(conn, of_any).values()
     chosen = {job.job_id for job in found if after_date is None or job.updated_at >= after_date}
     return jencode.ok([str(each) for each in sorted(chosen)])
-
-
-def _list_of_pilots(call: DiracCall, wanted: JobFilter, now: datetime) -> Iterable[Job]:
-    """Those that a pilot sees, such as the running ones of which a PushJobAgent looks for its own."""
-    anybody = replace(call.peer.admin_of(""), vos=call.peer.vos)
-    found = _list(call, visibility.visible_jobs(anybody, wanted, now=now))
-    with database.reading(call.parts.engine) as conn:
-        return call.select_visible(conn, found).values()
 
 
 def _list(call: DiracCall, which: search.JobSelector) -> list[Job]:
@@ -250,31 +255,41 @@ def _list(call: DiracCall, which: search.JobSelector) -> list[Job]:
     return found[:_LISTED]
 
 
-def _read_filter(attributes: Mapping[str, Any]) -> JobFilter:
-    if unknown := sorted(set(attributes) - set(COLUMNS)):
-        listed = ", ".join(COLUMNS)
-        message = f"unknown: {', '.join(unknown)[:200]}; {listed} are allowed"
-        raise InvalidRequest([Problem(path="attributes", message=message)])
-    values: dict[str, object] = {}
-    for name, value in attributes.items():
-        ours = COLUMNS[name]
-        given = value if isinstance(value, list) else [value]
-        if ours in _SEVERAL:
-            values[ours] = given
-        elif len(given) == 1:
-            values[ours] = given[0]
-        else:
-            raise InvalidRequest([Problem(path=name, message="one value is allowed")])
-    if wrong := sorted({str(each) for each in _as_list(values.get("status"))} - set(map(str, JobStatus))):
-        raise InvalidRequest([Problem(path="Status", message=f"{wrong[0]!r:.80} is no status of a job")])
-    try:
-        return JobFilter.model_validate(values)
-    except ValidationError as fault:
-        raise list_problems("attributes", fault) from None
+def _read_ids(ids: frozenset[str]) -> frozenset[int]:
+    if not all(each.isdecimal() and len(each) < 19 for each in ids):
+        message = "allowed are ids of jobs, of at most 18 digits"
+        raise InvalidRequest([Problem(path="JobID", message=message)])
+    return frozenset(map(int, ids))
 
 
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+#: What reads the values of a condition, where it is not what is stored.
+_READERS: Final[Mapping[str, Callable[[frozenset[str]], frozenset[Any]]]] = {
+    "JobID": _read_ids,
+    "Status": lambda words: frozenset(each for each in JobStatus if each in words),
+    "VO": lambda words: frozenset(map(fold, words)),
+}
+#: Fields by DIRAC's names of conditions.
+CONDITIONS: Final[Mapping[str, str]] = {**COLUMNS, "JobID": "job_id"}
+
+
+def narrow(which: search.JobSelector, conditions: Mapping[str, Any] | None) -> search.JobSelector:
+    """Those with one of the values of each condition by a name of `CONDITIONS`."""
+    for name, value in (conditions or {}).items():
+        words = _read_words(name, value)
+        read = _READERS.get(name, frozenset)
+        which = which.narrow(CONDITIONS[name], read(words))
+    return which
+
+
+def _read_words(name: str, value: object) -> frozenset[str]:
+    """The values of a condition: no more than our own lists take, since each status is counted with them."""
+    given = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str | int if name == "JobID" else str) for each in given):
+        raise InvalidRequest([Problem(path=name, message="allowed are a text, or a list of texts")])
+    words = frozenset(map(str, given))
+    if len(words) > MOST:
+        raise InvalidRequest([Problem(path=name, message=f"{len(words)} values, allowed are {MOST}")])
+    return words | {""} if ABSENT.get(name) in words else words
 
 
 def read_date(given: Any) -> datetime | None:

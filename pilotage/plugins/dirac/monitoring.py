@@ -19,12 +19,18 @@ from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.dirac import jencode, peers
 from pilotage.plugins.dirac.jencode import Result
-from pilotage.plugins.dirac.job_monitoring import COLUMNS, read_date, summarise_job
+from pilotage.plugins.dirac.job_monitoring import (
+    ABSENT,
+    COLUMNS,
+    CONDITIONS,
+    narrow,
+    read_date,
+    summarise_job,
+)
 from pilotage.plugins.dirac.peers import DiracCall, Method
 from pilotage.service.auth import visibility
-from pilotage.service.models import MOST
 from pilotage.service.models.jobs import JobFilter
-from requirements.errors import InvalidRequest, Problem, require_names
+from requirements.errors import require_names
 from requirements.job_fields import JOB_ID, OWNER_GROUP, STATUS, UPDATED_AT
 from requirements.states import JobStatus
 from requirements.values import fold
@@ -61,20 +67,6 @@ _PAGE: Final = 1_000
 _COUNTED: Final = 100_000
 
 
-def _read_ids(ids: frozenset[str]) -> frozenset[int]:
-    if not all(each.isdecimal() and len(each) < 19 for each in ids):
-        message = "allowed are ids of jobs, of at most 18 digits"
-        raise InvalidRequest([Problem(path="JobID", message=message)])
-    return frozenset(map(int, ids))
-
-
-#: Fields by DIRAC's names of conditions, with what reads the values of each.
-_FIELDS: Final[Mapping[str, tuple[str, Callable[[frozenset[str]], frozenset[Any]]]]] = {
-    **{name: (ours, frozenset) for name, ours in COLUMNS.items()},
-    "JobID": ("job_id", _read_ids),
-    "Status": ("status", lambda words: frozenset(each for each in JobStatus if each in words)),
-    "VO": ("vo", lambda words: frozenset(map(fold, words))),
-}
 _NO_JOB: Final = JobSelector().where(JOB_ID, ())
 
 #: Conditions by DIRAC's names: a value or a list of them.
@@ -88,22 +80,11 @@ def _select(call: DiracCall, given: Selection | None) -> JobSelector:
     before = read_date(wanted.pop("ToDate", None))
     wanted.pop("LastUpdate", None)
     if wanted:
-        require_names("selection", list(wanted), _FIELDS)
+        require_names("selection", list(wanted), CONDITIONS)
     visible = _find_visible(call)
     if visible is None:
         return _NO_JOB
-    for name, value in wanted.items():
-        field, read = _FIELDS[name]
-        visible = visible.narrow(field, read(_read_words(name, value)))
-    return visible.between(UPDATED_AT, since, before)
-
-
-def _read_words(name: str, value: object) -> frozenset[str]:
-    """The values of a condition: no more than our own lists take, since each status is counted with them."""
-    words = frozenset(map(str, value if isinstance(value, list) else [value]))
-    if len(words) > MOST:
-        raise InvalidRequest([Problem(path=name, message=f"{len(words)} values, allowed are {MOST}")])
-    return words
+    return narrow(visible, wanted).between(UPDATED_AT, since, before)
 
 
 def _find_visible(call: DiracCall) -> JobSelector | None:
@@ -173,7 +154,10 @@ def _count_largest(
 def get_job_stats(call: DiracCall, attribute: str, selection: Selection) -> Result:
     """Numbers of jobs by the values of one attribute."""
     counts = _count_largest(call, [attribute], _select(call, selection))
-    return jencode.ok({value or "": jobs for (value,), jobs in counts.items()})
+    numbers = Counter[str]()
+    for (value,), jobs in counts.items():
+        numbers[value or ABSENT.get(attribute, "")] += jobs
+    return jencode.ok(dict(numbers))
 
 
 def get_jobs_counters(
@@ -182,7 +166,11 @@ def get_jobs_counters(
     """Numbers of jobs by the values of some attributes."""
     which = _select(call, selection)
     counts = _count_largest(call, attributes, which.between(UPDATED_AT, read_date(since), None))
-    return jencode.ok([[dict(zip(attributes, values, strict=True)), jobs] for values, jobs in counts.items()])
+    numbers = Counter[tuple[str, ...]]()
+    for values, jobs in counts.items():
+        shown = (value or ABSENT.get(name, "") for name, value in zip(attributes, values, strict=True))
+        numbers[tuple(shown)] += jobs
+    return jencode.ok([[dict(zip(attributes, each, strict=True)), jobs] for each, jobs in numbers.items()])
 
 
 def _list_values(attribute: str) -> Method:
@@ -196,7 +184,8 @@ def _list_values(attribute: str) -> Method:
         with database.reading(call.parts.engine) as conn:
             found = search.count_largest(conn, [COLUMNS[attribute]], which, most=bounds.DIRAC_VALUES)
         more = [f"and {found.more_groups} more"] if found.more_groups else []
-        return jencode.ok(sorted(value for (value,) in found.jobs if value) + more)
+        values = {value or ABSENT.get(attribute) for (value,) in found.jobs}
+        return jencode.ok(sorted(filter(None, values)) + more)
 
     return list_values
 

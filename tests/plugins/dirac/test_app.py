@@ -266,6 +266,30 @@ def test_wrong_values_of_filters_are_named(ask: Ask):
         assert (answer.status_code, answer.json()["OK"]) == (200, False), wanted
 
 
+def test_jobs_are_found_by_what_is_shown_of_them_and_by_any_of_several_values(ask: Ask):
+    one, two, bare = (
+        value(ask("ada", MANAGER, "submitJob", f"{JDL}{more}"))
+        for more in ("; JobName = one; JobGroup = g", "; JobName = two; JobType = Merge", "")
+    )
+    for wanted, found in (
+        ({"JobName": ["one", "two"]}, [one, two]),
+        ({"JobName": ["one", "two"], "JobGroup": "g"}, [one]),
+        ({"JobName": "Unknown"}, [bare]),
+        ({"JobName": ["Unknown", "one"]}, [one, bare]),
+        ({"ApplicationStatus": "Unknown"}, [one, two, bare]),
+        ({"JobID": [two, str(bare), 99]}, [two, bare]),
+        ({"Status": ["Staging", "Waiting"]}, [one, two, bare]),
+        ({"Status": "Staging"}, []),
+        ({"OwnerGroup": ["lhcb_user", "x"]}, [one, two, bare]),
+    ):
+        assert value(ask("ada", MONITORING, "getJobs", wanted)) == [str(each) for each in found], wanted
+        page = value(ask("ada", WEB, "getJobPageSummaryWeb", wanted, [], 0, 10))
+        assert page["TotalRecords"] == len(found), wanted
+    shown = value(ask("ada", MONITORING, "getJobAttributes", two))
+    for name in ("JobName", "JobType", "ApplicationStatus", "MinorStatus", "Site"):
+        assert str(two) in value(ask("ada", MONITORING, "getJobs", {name: shown[name]})), name
+
+
 def test_attempts_by_the_door_have_times_of_their_own(ask: Ask, engine: Engine):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     resource = {"Site": "LCG.A.org", "GridCE": "ce1", "CEQueue": "long", "CPUTime": "5000", "Tag": ""}
@@ -707,7 +731,7 @@ def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may
     assert counters == [[{"Status": "Running", "Site": "LCG.A.org"}, 1]]
     assert value(ask("ada", WEB, "getJobsCounters", ["Status"], {"FromDate": "2999-01-01"})) == []
     for method, found in {
-        "getApplicationStates": ["event 7"],
+        "getApplicationStates": ["Unknown", "event 7"],
         "getJobTypes": ["User"],
         "getOwners": ["ada"],
         "getOwnerGroup": ["lhcb_user"],
