@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from pilotage.cli.errors import harmless
 
 #: Width without a terminal: lines are not cut or wrapped, and a table is separated by tabs, for programs.
 _UNLIMITED = 10_000
+#: Signs by which texts of others may give orders to a terminal, or hide or reorder what stands there.
+_HIDDEN = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 
 _COLOURS = {
     "good": "green",
@@ -65,7 +70,8 @@ def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -
     """Print `data` as JSON, or what `render` makes of it: of an empty text not even a line."""
     if as_json:
         is_utf8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
-        sys.stdout.write(json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8) + "\n")
+        text = json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8)
+        sys.stdout.write(_HIDDEN.sub(lambda sign: json.dumps(sign[0])[1:-1], text) + "\n")
         return
     rendered, shown = render(), console()
     if isinstance(rendered, Table) and shown.width == _UNLIMITED:

@@ -75,6 +75,8 @@ ENDED_ATTEMPTS = select_log_rows(
 #: Largest CPU time that is counted, by core time: reports come from nodes that may be hostile. More than 1,
 #: since a payload may use more cores than it was allotted for a moment.
 _MOST_EFFICIENT: Final = 1.1
+#: Largest power of a processor that is counted, in normalised seconds a second: no processor has more.
+_MOST_POWER: Final = 1_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ def _measure_attempt(row: Row[*tuple[Any, ...]], since: datetime) -> Usage:
         core_seconds=wall * processors,
         cpu_seconds=counted,
         told_core_seconds=0.0 if cpu is None else whole,
-        normalised_seconds=counted * (power or 0.0),
+        normalised_seconds=counted * min(power or 0.0, _MOST_POWER),
     )
 
 

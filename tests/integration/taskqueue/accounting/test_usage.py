@@ -85,6 +85,16 @@ def test_no_attempt_counts_more_cpu_time_than_its_cores_can_have_used(engine: En
         assert _sum(conn, accounted_use, "normalised_seconds", "status") == {"Done": 23760}
 
 
+def test_no_processor_counts_more_than_one_can_have(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        leases = accounted_jobs.begin(conn, accounted_jobs.put(conn, now), now)
+        done = PayloadResult(status="Done", cpu_seconds=10.0, cpu_power=1_000_000.0)
+        accounted_jobs.finish(conn, leases, now + HOUR, done)
+    _cycle(engine, now + 2 * HOUR)
+    with database.reading(engine) as conn:
+        assert _sum(conn, accounted_use, "normalised_seconds", "status") == {"Done": 10_000}
+
+
 def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
     engine: Engine, now: datetime
 ) -> None:

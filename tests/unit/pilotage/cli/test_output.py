@@ -116,6 +116,17 @@ def test_text_gives_no_orders_to_the_terminal() -> None:
     assert shown == r"job\x1b[31m\x1b]0;x\x07\x9b2J\u202egpj\udcff" + "\ttab\nline ä–\u202f7"
 
 
+def test_json_gives_no_orders_to_the_terminal_and_is_read_as_it_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = {"name": "job\x1b[31m\x9b2J\u202egpj\u2066x\U000e0041\ufeff größe"}
+    output.emit(data, as_json=True, render=str)
+    written = capsys.readouterr().out
+    assert harmless(written) == written
+    assert "größe" in written
+    assert json.loads(written) == data
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_the_encoding_of_the_output_lacks_is_escaped(
     as_json: bool, monkeypatch: pytest.MonkeyPatch
