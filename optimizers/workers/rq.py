@@ -188,6 +188,8 @@ class RQNotifier:
         )
 
 
+#: The only function that workers run.
+_FUNCTION: Final = f"{optimize_jobs.__module__}.{optimize_jobs.__qualname__}"
 #: Seconds; low, so that the batch of a killed worker is soon considered lost.
 _WORKER_TTL: Final = 30
 _MONITORING: Final = 5
@@ -210,6 +212,14 @@ class _OptimizerWorker(SimpleWorker):
         super()._install_signal_handlers()  # type: ignore[no-untyped-call]
         if self.stopping.is_set():  # by a signal that came before RQ's own handlers
             self._stop_requested = True
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Run a batch. Whoever may write to Redis could name any other function: none is looked up."""
+        if job.func_name == _FUNCTION:
+            super().execute_job(job, queue)
+        else:
+            log.warning("refused in the queue %s: %.200r, which is no batch of ours", QUEUE, job.func_name)
+            job.delete()
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """Log a failure of the optimizers with its traceback; that Redis lost the RQ job is expected."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from redis import Redis
 from rq import Queue
 from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
@@ -99,6 +100,21 @@ def test_a_worker_does_what_is_rung_for(
     assert job(engine, ids[0]).minor_status == "Pilot Agent Submission"
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
+
+
+def test_a_worker_runs_nothing_but_the_optimizers(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers, tmp_path: Path
+) -> None:
+    store_grid(engine, now)
+    ids = submit(engine, grid(), now, JOB)
+    with Redis.from_url(redis_server.url) as connection:
+        queue = Queue(rq.QUEUE, connection=connection, serializer=JSONSerializer)
+        queue.enqueue("os.mkdir", str(tmp_path / "made"))
+        RQNotifier(redis_server.url).notify(ids)
+        workers.start()
+        until(lambda: waiting(engine) == ids, "the arrival of the job")
+        assert queue.count == 0
+    assert not (tmp_path / "made").exists()
 
 
 def test_the_state_of_the_queue_and_the_outcomes_of_workers_are_read_from_redis(
