@@ -103,6 +103,23 @@ def may_come_from(wanted: JobStatus) -> frozenset[JobStatus]:
     return frozenset(status for status, steps in JOB_STEPS.items() if wanted in steps)
 
 
+#: The statuses of jobs that no pilot has, and that are confirmed: users hold and edit these.
+WITHOUT_PILOT = (PREPARING - {S.SUBMITTING}) | {S.WAITING}
+#: Minor status of a job that its users hold.
+HELD_BY_USER = "Held"
+#: The statuses in which jobs can be changed, by the name of the change; services and commands have these.
+CHANGEABLE: Mapping[str, frozenset[JobStatus]] = {
+    "kill": may_come_from(S.KILLED),
+    "delete": may_come_from(S.DELETED) | may_come_from(S.KILLED),
+    "reschedule": may_come_from(S.RESCHEDULED),
+    "reset": may_come_from(S.RESCHEDULED),
+    "hold": WITHOUT_PILOT,
+    "release": frozenset({S.CHECKING}),
+    "edit": WITHOUT_PILOT,
+    "resubmit": frozenset(S) - {S.DELETED},
+}
+
+
 class PilotStatus(StrEnum):
     """Status of a pilot, as far as the pilot or its batch system reported it."""
 

@@ -19,7 +19,7 @@ from matcher.remedies import LEFT_OUT, OTHER, SPELLING, Refusal, nearness, small
 from requirements import evaluator
 from requirements.canonical import Requirements
 from requirements.classad import expression
-from requirements.classad.expression import AttributeComparison
+from requirements.classad.expression import AttributeComparison, Expression
 from requirements.errors import did_you_mean
 from requirements.record import Record, ValueKind
 from requirements.values import Scalar, Value, as_number, fold, format_value, job_attributes, key
@@ -169,6 +169,34 @@ def _restate(demand: JobDemand, edits: dict[str, Any], survey: QueueSet) -> JobD
     kept = {name: value for name, value in demand.job.items() if name not in set(map(fold, listed))}
     own = {fold(name): value for name, value in job_attributes(listed).items()}
     return replace(demand, asked=changed, job=kept | own)
+
+
+def list_values(before: JobDemand, after: JobDemand) -> dict[str, object]:
+    """The values by which an edit of the description makes one demand of the other; None takes one away.
+
+    By keyword, or by name in a record of Requirements. Empty: there is no such edit.
+    """
+    old, new = before.asked.statements, after.asked.statements
+    changed = {name: new.get(name) for name in old | new if old.get(name) != new.get(name)}
+    if not changed.keys() <= keywords.BY_ATTRIBUTE.keys():
+        return {}
+    values: dict[str, object] = {
+        keywords.BY_ATTRIBUTE[name].name: sorted(value) if isinstance(value, frozenset) else value
+        for name, value in sorted(changed.items())
+    }
+    return values | _list_parts(before.requirements, after.requirements)
+
+
+def _list_parts(old: Requirements | None, new: Requirements | None) -> dict[str, object]:
+    if old == new:
+        return {}
+    if isinstance(new, Expression):
+        return {"Requirements": new.original_text}
+    if isinstance(old, Expression):
+        return {"Requirements": None}
+    had, has = dict(old.values if old else ()), dict(new.values if new else ())
+    changed = [name for name in had | has if had.get(name) != has.get(name)]
+    return {name: list(it) if isinstance(it := has.get(name), tuple) else it for name in changed}
 
 
 def _requirement_alternatives(

@@ -56,6 +56,11 @@ def console() -> Console:
     return _plain_console(width=None if sys.stdout.isatty() else _UNLIMITED)
 
 
+def is_interactive() -> bool:
+    """Whether somebody at a terminal can answer a question."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def progress_console() -> Console:
     """Standard error, for progress."""
     return _plain_console(stderr=True)

@@ -46,6 +46,7 @@ class HelpfulChange(Answer):
     change: str = ""
     gains: int = 0  #: queues
     example: str = ""  #: one of them
+    set: Mapping[str, Any] = field(default_factory=dict)  #: for `Client.edit`; empty: others must change it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

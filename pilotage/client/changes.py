@@ -4,7 +4,7 @@ A verb is a route, a command, and a method of both clients, by one name.
 """
 
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 from pilotage.client import waiting
 from pilotage.client.api import ApiError, Json, ServiceAway, ServiceClient, require_known
 from requirements.errors import format_ids
+from requirements.states import CHANGEABLE, HELD_BY_USER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class JobVerb:
     summary: str  #: for the help of the command and the documentation of the method
     done: str  #: what the jobs are then
     makes_jobs: bool = False  #: the ids in the answer are those of new jobs
+    minor: str | None = None  #: the minor status of jobs that can be changed; None: any
     sets: str = ""  #: what its values are for, if it takes some
 
 
@@ -49,7 +51,10 @@ HOLD = JobVerb(
     done="Held",
 )
 RELEASE = JobVerb(
-    name="release", summary="Let held jobs, by id or by filters, wait for pilots again.", done="Released"
+    name="release",
+    summary="Let held jobs, by id or by filters, wait for pilots again.",
+    done="Released",
+    minor=HELD_BY_USER,
 )
 RESUBMIT = JobVerb(
     name="resubmit",
@@ -101,6 +106,20 @@ def change_all(
     for warning in done["warnings"]:
         warn(warning)
     return done
+
+
+def foresee(
+    service: ServiceClient, verb: JobVerb, filters: Mapping[str, str], ids: Sequence[int] = ()
+) -> list[Json]:
+    """Numbers of the jobs that would be changed, as `count` by `status` and `owner`; nothing is changed."""
+    named = [{"ids": ",".join(map(str, batch))} for batch in _split(ids, _IDS)] or [dict(filters)]
+    by = ("status", "owner") if verb.minor is None else ("status", "owner", "minor_status")
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in named:
+        for row in service.summary(by=by, filters=each):
+            if row["status"] in CHANGEABLE[verb.name] and verb.minor in (None, row.get("minor_status")):
+                counts[row["status"], row["owner"]] += row["count"]
+    return [{"status": status, "owner": owner, "count": n} for (status, owner), n in counts.most_common()]
 
 
 def _resubmit(

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, exists, select, update
 
 from requirements.job_fields import MINOR_STATUS, STATUS, JobField
-from requirements.states import FINAL, HELD, PREPARING, JobStatus, may_come_from
+from requirements.states import CHANGEABLE, FINAL, HELD, PREPARING, JobStatus
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition
 from taskqueue.jobs import edits, jobs, transitions, withheld
@@ -162,10 +162,14 @@ class ControlVerb:
     #: Changes jobs; the ids of those that have changed, or had before. A rescheduling needs a `maximum`.
     apply: Callable[..., list[int]]
     status: JobStatus  #: of changed jobs
-    changeable: frozenset[JobStatus]  #: the statuses of jobs that may be changed
     minor: str | None = None  #: the minor status of these; None: any
     is_end: bool = False  #: it cannot be undone
     makes_due: bool = False  #: the optimizers have to be notified of changed jobs
+
+    @property
+    def changeable(self) -> frozenset[JobStatus]:
+        """The statuses of jobs that may be changed."""
+        return CHANGEABLE[self.name]
 
     @property
     def result(self) -> str:
@@ -185,7 +189,6 @@ KILL: Final = ControlVerb(
     means=_ENDED,
     apply=kill_jobs,
     status=JobStatus.KILLED,
-    changeable=may_come_from(JobStatus.KILLED),
     is_end=True,
 )
 DELETE: Final = ControlVerb(
@@ -195,7 +198,6 @@ DELETE: Final = ControlVerb(
     means=f"{_ENDED} All of them disappear, with their log and output, after a day.",
     apply=delete_jobs,
     status=JobStatus.DELETED,
-    changeable=may_come_from(JobStatus.DELETED) | may_come_from(JobStatus.KILLED),
     is_end=True,
 )
 RESCHEDULE: Final = ControlVerb(
@@ -205,7 +207,6 @@ RESCHEDULE: Final = ControlVerb(
     means=_STARTED_OVER,
     apply=reschedule_jobs,
     status=JobStatus.RESCHEDULED,
-    changeable=may_come_from(JobStatus.RESCHEDULED),
     makes_due=True,
 )
 RESET: Final = ControlVerb(
@@ -215,7 +216,6 @@ RESET: Final = ControlVerb(
     means=f"{_STARTED_OVER} Earlier reschedulings no longer count.",
     apply=reset_jobs,
     status=JobStatus.RESCHEDULED,
-    changeable=may_come_from(JobStatus.RESCHEDULED),
     makes_due=True,
 )
 HOLD: Final = ControlVerb(
@@ -225,7 +225,6 @@ HOLD: Final = ControlVerb(
     means="No pilot gets them until they are released. They keep their places.",
     apply=hold_jobs,
     status=JobStatus.CHECKING,
-    changeable=withheld.KEEPABLE,
 )
 RELEASE: Final = ControlVerb(
     name="release",
@@ -234,7 +233,6 @@ RELEASE: Final = ControlVerb(
     means="They go through the optimizers again, and wait for pilots with their old places.",
     apply=release_jobs,
     status=JobStatus.CHECKING,
-    changeable=frozenset({JobStatus.CHECKING}),
     minor=withheld.HOLD.minor,
     makes_due=True,
 )
@@ -246,7 +244,6 @@ EDIT: Final = ControlVerb(
     means="They go through the optimizers again with other descriptions, and keep their places.",
     apply=edits.edit_jobs,
     status=JobStatus.CHECKING,
-    changeable=withheld.KEEPABLE,
     makes_due=True,
 )
 #: In the order of pages and documents.
@@ -260,5 +257,7 @@ def may_change(job: Job, change: ControlVerb) -> bool:
     kept_for = withheld.find_reason(job)
     if change in (HOLD, RELEASE):
         return job.status in change.changeable and (kept_for == withheld.HOLD) == (change is RELEASE)
+    if change is EDIT:
+        return job.status in change.changeable
     is_done = job.status is change.status or (kept_for is not None and change.status is JobStatus.RESCHEDULED)
     return job.status in change.changeable and not is_done

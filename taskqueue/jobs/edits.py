@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from requirements.states import JobStatus
+from requirements.states import WITHOUT_PILOT, JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions, transitions, withheld
 from taskqueue.jobs.descriptions import Description
@@ -69,7 +69,7 @@ def edit_jobs(
     status = {
         row.job_id: row.status
         for row in rows
-        if row.status in withheld.KEEPABLE and row.description_id == by_id[row.job_id].description_id
+        if row.status in WITHOUT_PILOT and row.description_id == by_id[row.job_id].description_id
     }
     _describe_anew(conn, [by_id[job_id] for job_id in sorted(status)], new)
     notes = {job_id: by_id[job_id].note for job_id in status}
@@ -84,7 +84,7 @@ def edit_jobs(
         application=_keep(notes, free),
         source=source,
         now=now,
-        from_states=withheld.KEEPABLE,
+        from_states=WITHOUT_PILOT,
     )
     task_queues.dequeue(conn, [job.job_id for job in moved if job.from_status is JobStatus.WAITING])
     attempts.end_lost(conn, free, closed_as=EDITED.lower())

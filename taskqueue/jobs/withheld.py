@@ -13,16 +13,13 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from requirements.states import PREPARING, JobStatus
+from requirements.states import HELD_BY_USER, WITHOUT_PILOT, JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import transitions
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts
 from taskqueue.schema.tables import jobs
 from taskqueue.task_queues import task_queues
-
-#: The statuses of a job that no pilot has: these can be kept from pilots.
-KEEPABLE: Final = (PREPARING - {JobStatus.SUBMITTING}) | {JobStatus.WAITING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class KeepReason:
 
 HOLD: Final = KeepReason(
     step="Hold",
-    minor="Held",
+    minor=HELD_BY_USER,
     let_go="Released",
     wait_cause="hold by its user",
     remedy="`pilotage job release {job_id}`",
@@ -98,7 +95,7 @@ def withhold(
         application=details,
         source=source,
         now=now,
-        from_states=KEEPABLE,
+        from_states=WITHOUT_PILOT,
         kept_for=reason.step,
     )
     kept = [job.job_id for job in moved]

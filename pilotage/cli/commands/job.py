@@ -45,6 +45,10 @@ def _change_command(change: JobVerb) -> CommandFunction:
         *,
         filters: JobFilters,
         values: SetValues = None,
+        yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.")] = False,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only count the jobs that would be changed.")
+        ] = False,
         service: ServiceOptions,
     ) -> None:
         wanted, given = _selected(ids, filters)
@@ -52,6 +56,12 @@ def _change_command(change: JobVerb) -> CommandFunction:
         if change is changes.EDIT and not read:
             raise WrongUsage("give at least one --set NAME=VALUE")
         with service.connect() as client:
+            if dry_run:
+                counts = changes.foresee(client, change, given, wanted)
+                service.emit({"counts": counts}, lambda: f"Would {change.name} {_describe(counts)}")
+                return
+            if given and not yes and output.is_interactive():
+                _ask(change, changes.foresee(client, change, given))
             result = changes.change_all(client, change, given, wanted, warn=output.warn, values=read)
         changed, refused = result["job_ids"], result["refused"]
         shown = f"{change.done} {len(changed)}: {format_ids(changed) or 'none'}"
@@ -71,6 +81,25 @@ def _change_command(change: JobVerb) -> CommandFunction:
     return options.with_signature(
         command, [each for each in parameters if change.sets or each.name != "values"]
     )
+
+
+def _describe(counts: Sequence[Entry]) -> str:
+    """The number of jobs, their owners, and how many are in each status."""
+    if not counts:
+        return "no job"
+    by_status: Counter[str] = Counter()
+    for row in counts:
+        by_status[row["status"]] += row["count"]
+    owners = list(dict.fromkeys(row["owner"] for row in counts))
+    whose = owners[0] if len(owners) == 1 else f"{len(owners)} owners"
+    statuses = ", ".join(f"{number:,} {status}" for status, number in by_status.most_common())
+    return f"{format_count(by_status.total(), 'job')} of {whose} ({statuses})"
+
+
+def _ask(change: JobVerb, counts: Sequence[Entry]) -> None:
+    """Ask before a change of jobs that are not named; the command ends if it is not wanted."""
+    if counts and not typer.confirm(f"{change.name.capitalize()} {_describe(counts)}?", err=True):
+        raise typer.Exit(REFUSED)
 
 
 def _read_values(words: Sequence[str]) -> dict[str, object]:

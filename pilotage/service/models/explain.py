@@ -1,6 +1,7 @@
 """Explanations of jobs and queues."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import AliasPath, BaseModel, Field
 
@@ -27,6 +28,11 @@ class ChangeAnswer(AnswerModel):
         "that it loses."
     )
     example: QueueAddress = Field(description="One of these queues, `Site/CE/Queue`.")
+    set: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The same as an edit of the job: what `POST /jobs/edit` takes; empty: others must change "
+        "something.",
+    )
 
 
 class ForwardingAnswer(AnswerModel):

@@ -225,7 +225,8 @@ def explain(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     return page.render(
         "jobs/explained.html" if page.is_fragment else "jobs/why.html",
         job=job,
-        has_page=visibility.controls(page.caller, vo=job.vo, owner=job.owner),
+        has_page=(controls := visibility.controls(page.caller, vo=job.vo, owner=job.owner)),
+        may_edit=controls and control.may_change(job, control.EDIT),
         explained=ExplainedJob(found=found, ranked=ranked[:LISTED_QUEUES]),
     )
 

@@ -11,14 +11,14 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Form, Header, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, Json, model_validator
 
 from optimizers.submit import checking
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Capability, Role
 from pilotage.service.job_events import EventStream
-from pilotage.service.models.jobs import MAX_ID, EventQuery, JobAnswer, JobFilter, words
+from pilotage.service.models.jobs import MAX_ID, EventQuery, JobAnswer, JobFilter, SetValues, words
 from pilotage.service.pages import job
 from pilotage.service.pages.job import ExplainedJob
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, UploadRoute, add_to_navigation
@@ -283,6 +283,24 @@ def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTM
     return page.render(
         "jobs/changed.html", change=change, past=change.change.done, changed=changed, most=_SHOWN
     )
+
+
+class EditForm(FilledFilter):
+    """Values for the descriptions of jobs, as a form sends them."""
+
+    set: Json[SetValues]
+    csrf: str = ""  #: checked by `PageRoute`
+
+
+@router.post("/jobs/edit")
+@allow(Role.USER, Role.VO_ADMIN)
+def edit_jobs(page: PageOf, form: Annotated[EditForm, Form()]) -> Response:
+    """Edit the jobs: back to the page of a job, or why others are as they were."""
+    changed = jobs.change_many(page.parts, page.caller, form.filter, control.EDIT, values=form.set)
+    if len(changed.job_ids) == 1 and not changed.refused:
+        return RedirectResponse(f"/jobs/{changed.job_ids[0]}", 303)
+    past = control.EDIT.done
+    return page.render("jobs/changed.html", change=form, past=past, changed=changed, most=_SHOWN)
 
 
 def _select(page: PageContext, change: JobChangeForm) -> JobSelector:

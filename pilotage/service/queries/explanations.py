@@ -15,6 +15,7 @@ from cs_config.tree import glue, parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import (
+    alternatives,
     blockers,
     eligible_queues,
     explanation,
@@ -27,7 +28,7 @@ from matcher.explain import (
 )
 from matcher.explain.blockers import JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
-from matcher.explain.explanation import explain
+from matcher.explain.explanation import SuggestedChange, explain
 from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
 from matcher.explain.work_budget import WorkBudget
@@ -178,11 +179,16 @@ def explain_job(
         candidate_queues=found.candidate_queues,
         sites=_list_sites(config, situation),
         reasons=found.exclusions,
-        changes=[ChangeAnswer.model_validate(each) for each in better],
+        changes=[_describe_change(each, demand) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
         now=[*([question.trouble] if question.trouble else []), *list_blockers(conn, situation)],
         forwarding=None if splits is None else [ForwardingAnswer.model_validate(each) for each in splits],
     )
+
+
+def _describe_change(change: SuggestedChange, demand: JobDemand) -> ChangeAnswer:
+    values = {} if change.demand is None else alternatives.list_values(demand, change.demand)
+    return ChangeAnswer.model_validate(change).model_copy(update={"set": values})
 
 
 def _list_sites(config: Configuration, situation: JobSituation) -> list[str] | None:

@@ -1,6 +1,7 @@
 """The client for Python programs: lists, tables, what is imported when."""
 
 import asyncio
+import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ import pytest
 
 import pilotage
 from pilotage import ApiError, AsyncClient, PilotageError, ServiceAway
+from pilotage.cli import output
 from pilotage.cli.application import COMMANDS, main
 from pilotage.cli.commands import job
 from pilotage.cli.errors import WrongUsage
@@ -540,3 +542,64 @@ def test_ctrl_c_in_a_change_names_what_was_done(
     with pytest.raises(SystemExit, match="130"):
         main(["job", "kill", "1-2500"])
     assert capsys.readouterr().err == f"pilotage: {told}\n"
+
+
+#: Rows of a summary of jobs.
+_ROWS = [
+    {"status": "Waiting", "owner": "ada", "count": 21},
+    {"status": "Failed", "owner": "ada", "count": 3},
+    {"status": "Running", "owner": "bob", "count": 1},
+]
+
+
+def _answer_counts(sent: list[str]) -> Callable[..., dict[str, Any]]:
+    def answer(_: object, method: str, path: str, **_more: object) -> dict[str, Any]:
+        sent.append(f"{method} {path}")
+        if method == "GET":
+            return {"summary": _ROWS, "unknown": []}
+        return {"job_ids": [7], "refused": [], "next": None}
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "expected"),
+    [
+        ([], "y\n", "Kill 22 jobs of 2 owners (21 Waiting, 1 Running)?"),
+        ([], "\n", "Kill 22 jobs of 2 owners (21 Waiting, 1 Running)?"),
+        (["--yes"], "", None),
+    ],
+)
+def test_changes_by_filters_ask_on_a_terminal(
+    words: list[str],
+    typed: str,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(ServiceClient, "_call", _answer_counts(sent))
+    monkeypatch.setattr(output, "is_interactive", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
+        monkeypatch.setenv(name, value)
+    is_wanted = typed != "\n"
+    with pytest.raises(SystemExit, match="0" if is_wanted else "1"):
+        main(["job", "kill", "--group", "scan", *words])
+    assert ("POST /jobs/kill" in sent) == is_wanted
+    shown = capsys.readouterr()
+    assert (expected or "") in shown.err + shown.out
+    assert ("?" in shown.err + shown.out) == (expected is not None)
+
+
+def test_a_dry_run_counts_the_jobs_that_would_change_and_changes_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(ServiceClient, "_call", _answer_counts(sent))
+    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="0"):
+        main(["job", "hold", "--group", "scan", "--dry-run"])
+    assert capsys.readouterr().out == "Would hold 21 jobs of ada (21 Waiting)\n"
+    assert sent == ["GET /jobs/summary"]

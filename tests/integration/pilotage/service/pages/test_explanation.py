@@ -48,6 +48,21 @@ def test_a_job_that_no_queue_fits_shows_what_excludes_them_and_what_helps(
     picture(page, "why/none")
 
 
+def test_one_click_on_what_would_help_edits_the_job(service: Service, signed_in: SignedIn) -> None:
+    job_id = _submit(service, Requirements={"Memory": 20_000})
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}/why")
+    page.get_by_role("button", name="Do it").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Job {job_id}")
+    [edited] = [
+        each
+        for each in service.user().get(f"/api/v1/jobs/{job_id}/log").json()["log"]
+        if each["minor"] == "Edited"
+    ]
+    assert edited["application"].startswith("Memory 20000 → ")
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["minor_status"] != "No eligible queue"
+
+
 def test_a_long_address_breaks_within_its_cell(service: Service, signed_in: SignedIn) -> None:
     job_id = _submit(service, Requirements={"Memory": 20_000})
     page = signed_in(service, role="user", vo="cms", user="ada")

@@ -773,3 +773,19 @@ def test_jobs_with_one_description_share_the_edited_one(service: Service):
     assert [each["Requirements"] for each in found] == [{"Memory": 1500}] * 2
     with database.reading(service.parts.engine) as conn:
         assert len(conn.execute(select(descriptions)).all()) == 1
+
+
+@pytest.mark.parametrize(
+    "requirements", [{"Memory": 64000}, "other.Memory >= 64000", {"Memory": 2000, "CPUModel": "intel xenon"}]
+)
+def test_what_would_help_is_an_edit_after_which_a_queue_is_eligible(service: Service, requirements: object):
+    user = service.user()
+    [job_id] = submit(user, {**JOB, "Requirements": requirements})
+    before = user.get(f"/api/v1/jobs/{job_id}/explain").json()
+    assert before["eligible_queues"] == 0
+    helps = [each["set"] for each in before["changes"] if each["set"]]
+    assert helps
+    done = user.post("/api/v1/jobs/edit", json={"ids": [job_id], "set": helps[0]}).json()
+    assert (done["job_ids"], done["refused"]) == ([job_id], [])
+    after = user.get(f"/api/v1/jobs/{job_id}/explain").json()
+    assert after["eligible_queues"] == before["changes"][0]["gains"]
