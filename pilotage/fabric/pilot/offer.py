@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pilotage.fabric.pilot.allotment import DEVICES, WHOLE_NODE, Allotment
+from pilotage.fabric.pilot.allotment import WHOLE_NODE, Allotment
 from pilotage.fabric.pilot.node import facts, slot_limits
+from pilotage.fabric.pilot.node.gpus import list_devices
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot
 
 #: CPU time offered if the length of the slot is unknown: three days.
@@ -66,8 +67,8 @@ class Offer:
         return {**{name: value for name, value in said.items() if value not in (None, [])}, **self.rest}
 
     def whole(self, environment: Mapping[str, str]) -> Allotment:
-        """The whole slot as an allotment; GPUs are named as in the pilot's own environment."""
-        named = [name for name in environment.get(DEVICES, "").split(",") if name]
+        """The whole slot as an allotment; GPUs are named as the batch system names them."""
+        named = list_devices(environment) if self.gpus else []
         known = named if len(named) >= self.gpus else [str(number) for number in range(self.gpus)]
         cpus = slot_limits.list_bound_cpus(self.processors)
         return Allotment(

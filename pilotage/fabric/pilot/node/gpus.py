@@ -125,6 +125,22 @@ def _list_allotted(environment: Mapping[str, str]) -> list[str] | None:
     return [] if names[0].lower() in _NONE else names
 
 
+def list_devices(environment: Mapping[str, str]) -> list[str]:
+    """The names of the slot's GPUs for `CUDA_VISIBLE_DEVICES`; empty: the environment states none.
+
+    Slurm's own variable has the numbers of the node, also where cgroups hide the others, and nvidia-smi and
+    CUDA number what is left from 0.
+    """
+    names = [name for name in _list_allotted(environment) or [] if name]
+    if not names or DEVICES in environment:
+        return names
+    command = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    shown = _query(command, environment) if command else []
+    if not shown or all(any(_is_named(gpu, name) for gpu in shown) for name in names):
+        return names
+    return [gpu.index for gpu in shown[: len(names)]]
+
+
 def _select(gpus: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that the environment allots to the slot; all, if it states none or names others.
 

@@ -17,6 +17,9 @@ _EVERY = 10.0
 _STEP = 2_000
 #: Unit of `st_blocks`. Source: stat(2).
 _BLOCK = 512
+#: Bytes from which on a file is remembered until the end of a measurement, so that it counts once although
+#: it is renamed meanwhile. Smaller ones may be very many.
+_LARGE = 1 << 20
 
 
 class DiskUse:
@@ -54,6 +57,7 @@ def _list_sizes(directory: str) -> Iterator[int]:
     File systems that the payload has mounted there, such as CVMFS, are not of this disk.
     """
     ahead = [directory]
+    counted: set[int] = set()  #: inodes
     device = None
     with suppress(OSError):
         device = os.lstat(directory).st_dev
@@ -66,6 +70,11 @@ def _list_sizes(directory: str) -> Iterator[int]:
                         continue
                     if stat.S_ISDIR(found.st_mode):
                         ahead.append(entry.path)
-                    # Each name of a file has its part of the space.
-                    names = 1 if stat.S_ISDIR(found.st_mode) else max(1, found.st_nlink)
-                    yield found.st_blocks * _BLOCK // names
+                        names = 1
+                    else:
+                        names = found.st_nlink
+                    size = found.st_blocks * _BLOCK
+                    if names > 1 or size >= _LARGE:
+                        size = 0 if found.st_ino in counted else size
+                        counted.add(found.st_ino)
+                    yield size

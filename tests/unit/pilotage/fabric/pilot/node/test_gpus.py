@@ -87,6 +87,31 @@ def test_only_gpus_of_the_slot_count(tmp_path: Path, allotted: dict[str, str], c
     assert gpus.measure_gpus({**fake(tmp_path), **allotted}, tmp_path)["GPUs"] == count
 
 
+@pytest.mark.parametrize(
+    ("allotted", "devices"),
+    [
+        ({}, ("0", "1")),
+        ({"CUDA_VISIBLE_DEVICES": "1,0"}, ("1", "0")),
+        ({"CUDA_VISIBLE_DEVICES": "3,4"}, ("3", "4")),  # CUDA's own names are never changed
+        ({"SLURM_JOB_GPUS": "2,3"}, ("2", "3")),
+        ({"SLURM_JOB_GPUS": "0,5"}, ("0", "1")),  # a cgroup hides the others
+        ({"GPU_DEVICE_ORDINAL": "3,2"}, ("3", "2")),
+    ],
+)
+def test_payloads_get_the_gpus_of_the_slot(
+    tmp_path: Path, allotted: dict[str, str], devices: tuple[str, ...]
+) -> None:
+    numbers = range(2) if "0" in str(allotted) and "ORDINAL" not in str(allotted) else range(4)
+    rows = "".join(f"{number}, GPU-{number}, NVIDIA L40S, 46068, 8.9\n" for number in numbers)
+    made = offer.make_offer(PLACE, Slot(gpus=2), JobFilters(), {})
+    assert made.whole({**fake(tmp_path, rows=rows), **allotted}).gpus == devices
+
+
+def test_without_the_tool_payloads_get_the_gpus_that_slurm_names() -> None:
+    made = offer.make_offer(PLACE, Slot(gpus=2), JobFilters(), {})
+    assert made.whole({"SLURM_JOB_GPUS": "2,3", "PATH": "/nowhere"}).gpus == ("2", "3")
+
+
 def test_instances_of_a_gpu_count_each_and_have_less_memory(tmp_path: Path) -> None:
     rows = "0, GPU-a, NVIDIA A100-SXM4-80GB, 81920, 8.0\n"
     environment = {**fake(tmp_path, rows=rows), "CUDA_VISIBLE_DEVICES": "MIG-5d5ba0d6,MIG-c6dc1d3a"}

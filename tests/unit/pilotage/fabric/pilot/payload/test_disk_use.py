@@ -55,6 +55,24 @@ def test_a_file_with_two_names_counts_once_and_a_link_does_not(tmp_path: Path) -
     assert megabytes(use) == 2
 
 
+def test_a_file_that_is_renamed_while_it_is_counted_counts_once(tmp_path: Path) -> None:
+    large = fill(tmp_path, "large", 2)
+    (tmp_path / "later").mkdir()
+    use = DiskUse(tmp_path, Hand())
+    use.measure_step(2)  # the file and the directory
+    large.rename(tmp_path / "later" / "large")
+    use.measure_step()
+    assert megabytes(use) == 2
+
+
+def test_a_file_with_another_name_elsewhere_counts_in_full(tmp_path: Path) -> None:
+    inside = fill(tmp_path / "inside", "large", 2)
+    os.link(inside, tmp_path / "elsewhere")
+    use = DiskUse(inside.parent, Hand())
+    use.measure_step()
+    assert megabytes(use) == 2
+
+
 def test_a_step_looks_at_so_many_files_only(tmp_path: Path) -> None:
     for number in range(5):
         fill(tmp_path, str(number), 1)
