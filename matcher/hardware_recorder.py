@@ -55,6 +55,8 @@ class HardwareRecorder:
             return
         with database.writing(self._engine) as conn:
             hardware.store_seen(conn, new, now=now.replace(hour=0, minute=0, second=0, microsecond=0))
+        with database.writing(self._engine) as conn:
+            hardware.remove_excess(conn, {site for site, _ in new})
         self._stored.update(new)
         for each in new:
             self._new.pop(each, None)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -23,11 +23,13 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain, decisions, enqueue
 from optimizers.chain.batch import BatchResult
-from optimizers.chain.chain import ChainContext, ChainResult, Failed, Step
+from optimizers.chain.chain import ChainContext, ChainResult, Failed, JobContext, Step
 from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
+from optimizers.steps.job_scheduling import derive_requirement_class
 from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
 from optimizers.submit.submitter import Ownership, Submitter
+from requirements import canonical
 from requirements.canonical import Requirements
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
 from requirements.requirement_class import RequirementClass
@@ -40,12 +42,15 @@ from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.optimizer_queue import DecidedState
 from taskqueue.jobs.submission import DescribedJob, NewJob
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
+from taskqueue.task_queues.class_derivation import CLASSIFIED
 
 log = logging.getLogger(__name__)
 
 
 #: Jobs whose requirements are listed with the result.
 _MOST_ASKED = 1000
+#: Attributes of a description that decide where its job may run.
+_MATCHED = (*sorted(CLASSIFIED), "requirements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,16 +306,39 @@ def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
     return [states.get(index) for index in range(len(new.jobs))]
 
 
-def _list_classes(
-    results: Iterable[ChainResult | None],
-) -> Sequence[tuple[RequirementClass, Requirements | None]]:
-    distinct = {id(each): each.candidate for each in islice(results, _MOST_ASKED) if each}
+def _list_classes(new: _NewJobs) -> Sequence[tuple[RequirementClass, Requirements | None]]:
+    """The classes that the chain has found; of jobs that it has not seen those of their descriptions."""
+    if not any(new.results):
+        return tuple(_derive_classes(new))
+    distinct = {id(each): each.candidate for each in islice(new.results, _MOST_ASKED) if each}
     found = (
         (each.requirement_class, each.pool.requirements if each.pool else None)
         for each in distinct.values()
         if each is not None and each.requirement_class is not None
     )
     return tuple(found)
+
+
+def _derive_classes(new: _NewJobs) -> Iterator[tuple[RequirementClass, Requirements | None]]:
+    """The classes of the descriptions of jobs, without what their input data decide."""
+    distinct = {
+        (whose.vo, id(each.description), _list_own(each)): (whose, each) for whose, each in new.members
+    }
+    for whose, member in islice(distinct.values(), _MOST_ASKED):
+        described = member.whole
+        candidate = JobContext(
+            job_id=0, vo=whose.vo, owner=whose.owner, owner_group=whose.owner_group, description=described
+        )
+        asked = described.requirements
+        yield (
+            derive_requirement_class(candidate, new.context),
+            None if asked is None else canonical.pool_form(asked),
+        )
+
+
+def _list_own(member: JobMember) -> Hashable:
+    """What decides about matching and differs from the shared description."""
+    return tuple((name, repr(member.own[name])) for name in _MATCHED if name in member.own)
 
 
 def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:
@@ -339,7 +367,7 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         stuck=stuck,
         asked=tuple(dict.fromkeys(islice(asked, _MOST_ASKED))),
         tags=tuple(dict.fromkeys(islice(tags, _MOST_ASKED))),
-        classes=_list_classes(new.results),
+        classes=_list_classes(new),
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),

@@ -103,18 +103,24 @@ class SeenHardware:
 
 
 def store_seen(conn: Connection, seen: Iterable[tuple[str, HardwareShape]], *, now: datetime) -> None:
-    """Store that shapes were seen at sites; of each site the latest are kept."""
+    """Store that shapes were seen at sites, in the order of their keys; `remove_excess` follows."""
     found = [(site, text) for site, shape in seen for text in [_to_text(shape)]]
     rows = [
         {"site": site, "digest": digest, "shape": text, "first_seen_at": now, "last_seen_at": now}
         for site, digest, text in sorted((site, _digest(text), text) for site, text in found)
     ]
-    if not rows:
-        return
-    conn.execute(STORE, rows)
-    excess = sql.read_batches(conn, EXCESS, {site for site, _ in found})
+    if rows:
+        conn.execute(STORE, rows)
+
+
+def remove_excess(conn: Connection, sites: Collection[str]) -> None:
+    """Remove all but the latest shapes of sites.
+
+    In a transaction of its own and in the order of keys, or two processes might wait for each other's rows.
+    """
+    excess = sorted((row.site, row.digest) for row in sql.read_batches(conn, EXCESS, sites))
     if excess:
-        conn.execute(REMOVE, [{"the_site": row.site, "the_digest": row.digest} for row in excess])
+        conn.execute(REMOVE, [{"the_site": site, "the_digest": digest} for site, digest in excess])
 
 
 def read_seen(conn: Connection, sites: Collection[str], *, since: datetime) -> Sequence[SeenHardware]:

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
+from sqlalchemy.event import listen
 
 from matcher import conditions
 from requirements.requirement_class import RequirementClass
@@ -22,6 +23,8 @@ SMALL = HardwareShape(processors=8, max_ram=16_000)
 def store(engine: Engine, now: datetime, *seen: tuple[str, HardwareShape]) -> None:
     with database.writing(engine) as conn:
         hardware.store_seen(conn, seen, now=now)
+    with database.writing(engine) as conn:
+        hardware.remove_excess(conn, {site for site, _ in seen})
 
 
 def read(engine: Engine, since: datetime, *sites: str) -> list[SeenHardware]:
@@ -46,6 +49,29 @@ def test_of_many_shapes_the_latest_are_kept(engine: Engine, now: datetime) -> No
     found = read(engine, now, "A")
     assert (len(found), found[0].shape) == (MOST_SHAPES, BIG)
     assert len(read(engine, now, "B")) == 1
+
+
+def test_rows_are_stored_and_removed_in_one_order_each_in_its_transaction(
+    engine: Engine, now: datetime
+) -> None:
+    many = [("A", HardwareShape(processors=number)) for number in range(1, MOST_SHAPES + 20)]
+    with database.writing(engine) as conn:
+        hardware.store_seen(conn, many, now=now)
+    assert len(read(engine, now, "A")) == len(many), "what others may hold is not touched"
+    removed: list[object] = []
+
+    def note(*event: object) -> None:
+        if str(event[2]).startswith("DELETE"):
+            removed.append(event[3])
+
+    with database.writing(engine) as conn:
+        listen(conn, "before_cursor_execute", note)
+        hardware.remove_excess(conn, ["A"])
+    [rows] = removed
+    assert isinstance(rows, list)
+    keys = [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in rows]
+    assert len(keys) == 19
+    assert keys == sorted(keys)
 
 
 def test_amounts_are_rounded_up_so_that_no_job_for_the_whole_is_warned_of() -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from cs_config.options import bounds
 from pilotage.service.services import utc_now
 from tests.support.service import running
 
@@ -61,6 +62,19 @@ def test_hardware_that_nobody_had_is_warned_of(engine: Engine, tmp_path: Path) -
         )
         assert "lacks MinRAM (at least 30000 MB)" in text
         assert warn(user, MinRAM=30_000, Site="LCG.B.org") == []  # no pilot was seen there
+
+
+def test_submissions_that_are_decided_later_are_warned_of_by_class(engine: Engine, tmp_path: Path) -> None:
+    with running(engine, tmp_path, TREE + WARN) as service:
+        user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
+        assert pilot.post("/api/v1/matcher/requestJob", json=SLOT).is_success
+        service.parts.hardware.store()
+        job = {"Executable": "/bin/true", "CPUTime": 3600, "Parameters": bounds.DECIDED_JOBS}
+        few, much = {**job, "MinRAM": 1000}, {**job, "MinRAM": 30_000}
+        answer = user.post("/api/v1/jobs", json={"jobs": [few, much]}).json()
+        assert len(answer["job_ids"]) == 2 * bounds.DECIDED_JOBS
+        [text] = answer["warnings"]
+        assert "lacks MinRAM (at least 30000 MB)" in text
 
 
 @pytest.mark.parametrize(("option", "days"), [("", 90), (WARN, 7)])
