@@ -78,13 +78,14 @@ def cycle(engine: Engine, *, now: datetime, holder: str, briefly: bool = False) 
             return None
         with database.reading(engine) as conn:
             end = job_log.read_end(conn)
-        read = {counter.name: _count_all(leadership, counter, end) for counter in COUNTERS}
+        read = {counter.name: count_all(leadership, counter, end) for counter in COUNTERS}
         if leadership.last is None or leadership.last.date() != now.date():
             _roll_up(leadership)
         return AccountingResult(read=read)
 
 
-def _count_all(leadership: Leadership, counter: LogCounter, end: LogEnd) -> int:
+def count_all(leadership: Leadership, counter: LogCounter, end: LogEnd) -> int:
+    """Count the log up to an end; the number of its rows."""
     with leadership.writing() as conn:
         log_reader.note_end(conn, counter.name, end)
     return leadership.repeat(lambda conn: _count(conn, counter, leadership.now), most=_MOST, rounds=_ROUNDS)

@@ -259,6 +259,7 @@ INTERVALS: Mapping[str, float] = {
     "lost-jobs": 1.0,
     "priorities": 1.0,
     "sweep": 1.0,
+    "dependencies": 1.0,
     "reverts": 5.0,
     "waits": 5.0,
     "accounting": 5.0,

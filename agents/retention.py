@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import accounting, leader
+from agents import accounting, dependencies, leader
 from agents.leader import Leadership
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -110,12 +110,13 @@ def cycle(
     `log_readers` are those beside the program's own: their names, and functions that read the log further.
     """
     searched = RetentionState() if memory is None else memory
-    readers = accounting.READERS | log_readers.keys()
+    readers = accounting.READERS | dependencies.READERS | log_readers.keys()
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
         # Only counted log rows can be deleted. Another holder: the accounting agent may run in this process.
-        accounting.cycle(engine, now=now, holder=f"{holder} {NAME}", briefly=True)
+        for read_log in (accounting.cycle, dependencies.cycle):
+            read_log(engine, now=now, holder=f"{holder} {NAME}", briefly=True)
         for name, read in log_readers.items():
             with leadership.isolating(f"the log was not read for {name}, the rest is continued"):
                 read(engine, now=now, holder=f"{holder} {NAME}")

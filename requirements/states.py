@@ -83,6 +83,15 @@ JOB_STEPS: Mapping[JobStatus, frozenset[JobStatus]] = {
     S.DELETED: frozenset(),
 }
 
+
+class AfterPolicy(StrEnum):
+    """When a job may run that waits for others."""
+
+    DONE = "done"  #: all are Done; it fails if one ended otherwise
+    ENDED = "ended"  #: all have ended, however
+    ANY = "any"  #: one of them has ended, however
+
+
 #: No agent or pilot changes these any more.
 FINAL = frozenset({S.DONE, S.COMPLETED, S.FAILED, S.KILLED, S.DELETED})
 #: Before the task queue: the optimizers still have to process them.

@@ -77,6 +77,9 @@ TEMPORARY_VALUES: Final = 1000
 FILES: Final = 1_000_000
 #: Jobs of one submission, in all its descriptions: less than a second of processor time.
 SUBMITTED_JOBS: Final = 10_000
+#: Ids and names of jobs that one job waits for, and pairs of a job and one before it in a submission.
+PARENTS: Final = 1_000
+DEPENDENCIES: Final = 100_000
 #: Jobs of one parametric description, which clients send in several submissions.
 PARAMETRIC_JOBS: Final = 100_000
 #: Jobs of a submission that the service processes itself; the optimizers process larger ones.

@@ -15,6 +15,7 @@ from requirements import tag_expression
 from requirements.cpu_levels import FEATURES
 from requirements.quantities import QUANTITIES
 from requirements.specification import MOST_GPUS, is_version
+from requirements.states import AfterPolicy
 from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
@@ -112,6 +113,22 @@ def names(raw: object) -> tuple[str, ...]:
                 f"{name!r} is not a valid name, allowed are letters, digits and . _ : @ + -"
             )
     return tuple(found)
+
+
+def parents(raw: object) -> tuple[str, ...]:
+    """Ids and names of jobs, without duplicates."""
+    found = tuple(dict.fromkeys(texts(f"{raw}" if isinstance(raw, int) else raw)))
+    if len(found) > bounds.PARENTS:
+        raise UnfitValueError(f"{len(found)} jobs are too many, allowed are {bounds.PARENTS}")
+    return found
+
+
+def after_policy(raw: object) -> str:
+    """A policy for jobs that wait for others."""
+    read = FILLED_TEXT(raw).lower()
+    if read not in list(AfterPolicy):
+        raise UnfitValueError(f"{format_seen(raw)}, allowed are {', '.join(AfterPolicy)}")
+    return read
 
 
 def number(raw: object, *, is_whole: bool = False) -> float:
@@ -221,7 +238,7 @@ def logical_names(raw: object) -> tuple[str, ...]:
 
 
 #: Readers of keywords whose value is a list.
-_LISTS = (texts, names, logical_names, environment)
+_LISTS = (texts, names, parents, logical_names, environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +314,13 @@ KEYWORDS = (
         "JobTypes",
     ),
     _plain("JobGroup", "job_group", SHORT_TEXT, "group, for filters and limits"),
+    _plain("After", "after", parents, "jobs that it waits for: ids, or names in the same submission"),
+    _plain(
+        "AfterPolicy",
+        "after_policy",
+        after_policy,
+        "when it may run: done (all are Done, else it fails), ended (all have ended), any (one has ended)",
+    ),
     _plain("Owner", "owner", FILLED_TEXT, "owner, where the token may submit for others"),
     _plain("OwnerGroup", "owner_group", FILLED_TEXT, "group of the owner, if it has several"),
     _plain(
@@ -428,7 +452,7 @@ PARTICULAR = frozenset(
     {
         *("Arguments", "StdOutput", "StdError", "ExecutionEnvironment", "OutputSandbox", "LogLevel"),
         *("JobConfigArgs", "JobName", "JobGroup", "OutputData", "OutputPath", "FirstEvent", "Seed"),
-        "ForeignKeywords",
+        *("ForeignKeywords", "After", "AfterPolicy"),
     }
 )
 #: Keywords that may differ between jobs of one submission that share a parsed description:
@@ -439,7 +463,7 @@ OPEN = PARTICULAR | {"InputData"}
 INDIVIDUAL = frozenset(
     {
         *("JobName", "JobGroup", "JobPath", "Owner", "OwnerGroup", "VO", "InputData", "InputSandbox"),
-        "WaitingTTL",
+        *("WaitingTTL", "After", "AfterPolicy"),
     }
 )
 #: Values of keywords that neither a description nor the configuration states.

@@ -32,6 +32,7 @@ from pilotage.cli.settings import IssuerSettings, RoleSettings, Settings, SignIn
 from pilotage.service import app, error_statuses
 from pilotage.service.metrics import Metrics, StateMetrics
 from requirements.errors import PilotageError
+from requirements.states import AfterPolicy
 from requirements.values import format_value
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
@@ -69,6 +70,8 @@ _KINDS: Final[Mapping[Callable[[object], object], str]] = {
     keywords.arguments: "command line, or list of words",
     keywords.texts: "list of texts",
     keywords.names: f"list of up to {bounds.LISTED} names",
+    keywords.parents: f"list of up to {bounds.PARENTS:,} ids and names",
+    keywords.after_policy: ", ".join(f"`{each}`" for each in AfterPolicy),
     keywords.WHOLE_NUMBER: "whole number",
     keywords.number: "number",
     keywords.flag: "true or false",

@@ -106,6 +106,8 @@ class JobDescription:
     job_name: str = ""
     job_type: str = ""
     job_group: str = ""
+    after: tuple[str, ...] = ()  #: ids of jobs that it waits for, and names of jobs of its submission
+    after_policy: str = "done"
     owner: str = ""  #: empty: the submitter
     owner_group: str = ""  #: empty: the submitter's
     vo: str = ""  #: empty: the submitter's

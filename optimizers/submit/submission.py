@@ -27,7 +27,9 @@ from optimizers.chain.chain import ChainContext, ChainResult, Failed, JobContext
 from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.steps.job_scheduling import derive_requirement_class
+from optimizers.submit import dependencies
 from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources, record_as_text
+from optimizers.submit.dependencies import Dependents
 from optimizers.submit.submitter import Ownership, Submitter
 from requirements import canonical
 from requirements.canonical import Requirements
@@ -171,6 +173,7 @@ class _NewJobs:
     descriptions: Sequence[Description]
     members: Sequence[tuple[Ownership, JobMember]]  #: each job with its owner
     jobs: Sequence[DescribedJob]  #: the same jobs, as they are stored
+    dependents: Dependents
     results: Sequence[ChainResult | None]  #: of the chain for each job; None: for the optimizers
     origins: Sequence[str] = ()  #: where each job comes from; empty: not from another
 
@@ -185,6 +188,7 @@ def _decide(checked: Sequence[CheckedJobs], steps: Mapping[str, Step], context: 
         descriptions=descriptions,
         members=members,
         jobs=jobs,
+        dependents=dependencies.find_dependents(checked),
         results=decisions.decide(members, steps, context) if is_small else [None] * len(jobs),
     )
 
@@ -197,10 +201,12 @@ def _store(conn: Connection, new: _NewJobs) -> Accepted:
         counts[each.submitted.whose.vo, each.submitted.whose.owner] += len(each.submitted.members)
     limits = {vo: new.context.operations(vo).limits for vo, _ in counts}
     submission.check_quota(conn, counts, limits, now=now, stored_next=True)
-    states = _lock_places(conn, new)
+    new.dependents.require_stored(conn)
+    states = new.dependents.withhold(_lock_places(conn, new))
     job_ids = submission.store_jobs(
         conn, new.descriptions, new.jobs, decided=states, origins=new.origins, now=now
     )
+    new.dependents.store(conn, job_ids)
     return _build_result(new, states, job_ids)
 
 

@@ -72,12 +72,8 @@ class LogSpan:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """Bind values of `is_within`."""
+        """Bind values of `log.is_within`."""
         return {"after": self.after, "upto": self.upto}
-
-
-#: Condition: rows of a span, whose bounds are binds.
-is_within = and_(job_log.c.log_id > bindparam("after"), job_log.c.log_id <= bindparam("upto"))
 
 
 def note_end(conn: Connection, name: str, end: LogEnd) -> None:

@@ -15,9 +15,10 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, 
 
 from requirements.states import FINAL, JobStatus, read_status
 from taskqueue import ownership
-from taskqueue.accounting.log_reader import LogSpan, is_within
+from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.accounting.sums import FLOWS
 from taskqueue.db import sql
+from taskqueue.jobs import log
 from taskqueue.schema.tables import job_flows, job_log, job_stocks, jobs
 
 _MINUTE = timedelta(minutes=1)
@@ -149,7 +150,7 @@ def _select_changes(minute: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
     return (
         select(*by, func.count().label("jobs"))
         .join(jobs, jobs.c.job_id == job_log.c.job_id)
-        .where(is_within, job_log.c.from_status.is_distinct_from(job_log.c.to_status))
+        .where(log.is_within, job_log.c.from_status.is_distinct_from(job_log.c.to_status))
         .group_by(*by)
     )
 

@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 
 from requirements.states import FINAL, HELD, JobStatus
 from taskqueue.accounting import wait_times
-from taskqueue.accounting.log_reader import LogSpan, is_within
+from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.accounting.sums import USE, WAITS, truncate_to_hour
 from taskqueue.db import sql
 from taskqueue.jobs import log
@@ -43,7 +43,7 @@ def select_log_rows(*more: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
         select(*_LOG_COLUMNS, *_JOB_COLUMNS, *_ATTEMPT_COLUMNS, *more)
         .join(jobs, jobs.c.job_id == job_log.c.job_id)
         .outerjoin(attempts, and_(attempts.c.job_id == job_log.c.job_id, attempts.c.epoch == job_log.c.epoch))
-        .where(is_within)
+        .where(log.is_within)
     )
 
 

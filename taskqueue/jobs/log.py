@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select
+from sqlalchemy import Connection, Engine, RowMapping, and_, bindparam, func, select
 
 from requirements.job_fields import FIELDS
 from requirements.states import JobStatus, read_status
@@ -48,6 +48,8 @@ NEWEST_OF_JOB = (
 NOTES = select(job_log.c.job_id, job_log.c.source, job_log.c.minor_status).where(
     sql.is_listed(job_log.c.job_id), job_log.c.source.in_(bindparam("sources", expanding=True))
 )
+#: Condition: rows of a span, `after` and `upto` which.
+is_within = and_(job_log.c.log_id > bindparam("after"), job_log.c.log_id <= bindparam("upto"))
 OF_JOBS = select(*COLUMNS).where(sql.is_listed(job_log.c.job_id)).order_by(job_log.c.log_id)
 
 

@@ -40,7 +40,14 @@ HOLD: Final = KeepReason(
     wait_cause="hold by its user",
     remedy="`pilotage job release {job_id}`",
 )
-REASONS: Final = (HOLD,)
+DEPENDENCIES: Final = KeepReason(
+    step="Dependencies",
+    minor="Waits for other jobs",
+    let_go="Other jobs ended",
+    wait_cause="jobs before it",
+    remedy="nothing, until they have ended",
+)
+REASONS: Final = (HOLD, DEPENDENCIES)
 
 #: What else keeps some jobs: the details by job, of those that a reason of lower rank goes on keeping.
 StillKept = Callable[[Connection, Collection[int]], Mapping[int, str]]

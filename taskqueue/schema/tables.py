@@ -153,6 +153,18 @@ job_parameters = _table(
     postgresql_with=_LARGE,
 )
 
+#: What jobs wait for: a row for each job before them. One that has ended may be deleted.
+job_dependencies = _table(
+    "job_dependencies",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("parent_id", BigId, nullable=False),
+    Column("policy", String(8), nullable=False),  # dependencies.AfterPolicy, the same in all rows of a job
+    Column("ended_as", String(32)),  # status in which the parent ended, as it counted; None: not yet
+    PrimaryKeyConstraint("job_id", "parent_id"),
+    _index_where("ended_as IS NULL", "ix_job_dependencies_open", "parent_id", "job_id"),
+    postgresql_with=_LARGE,
+)
+
 #: Seconds that each ended job had waited, by cause; kept after its log is deleted.
 job_waits = _table(
     "job_waits",

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from agents import (
     accounting,
+    dependencies,
     leader,
     lost_jobs,
     pools,
@@ -64,6 +65,7 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
         own.engine, own.current(), now=now, holder=own.holder, memory=own.weighing
     ),
     "sweep": lambda own, now: sweep.cycle(own.engine, own.current(), now=now, holder=own.holder),
+    "dependencies": lambda own, now: dependencies.cycle(own.engine, now=now, holder=own.holder),
     "reverts": lambda own, now: reverts.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "waits": lambda own, now: wait_times.cycle(own.engine, now=now, holder=own.holder, memory=own.ended),
     "accounting": lambda own, now: accounting.cycle(own.engine, now=now, holder=own.holder),

@@ -31,9 +31,9 @@ from sqlalchemy import (
 from cs_config.options import bounds
 from requirements.errors import InvalidRequest, NotFound, Problem
 from requirements.states import FINAL
-from taskqueue.accounting import log_reader
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.db import clock, sql
+from taskqueue.jobs import log
 from taskqueue.schema.tables import hook_conditions as conditions
 from taskqueue.schema.tables import hook_deliveries as deliveries
 from taskqueue.schema.tables import job_log, jobs
@@ -327,7 +327,7 @@ ENDED = (
     )
     .join(jobs, jobs.c.job_id == job_log.c.job_id)
     .where(
-        log_reader.is_within,
+        log.is_within,
         job_log.c.to_status.in_(sorted(FINAL)),
         or_(job_log.c.from_status.is_(None), job_log.c.from_status.not_in(sorted(FINAL))),
         jobs.c.vo.in_(bindparam("vos", expanding=True)),

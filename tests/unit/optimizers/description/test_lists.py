@@ -30,6 +30,7 @@ LISTS = [keyword for keyword in keywords.KEYWORDS if keyword.is_list]
 MEMBERS = {
     keywords.texts: ("a", "b", "c,d"),
     keywords.names: ("A.b.ch", "C.d.fr", None),
+    keywords.parents: ("12", "merge-step", "c,d"),
     keywords.logical_names: ("/cms/1", "/cms/2", "/cms/3,4"),
     keywords.environment: ("A=1", "B=2", "C=3,4"),
 }
@@ -63,13 +64,16 @@ PARAMETRIC_FORMS = {
 }
 
 
+_NOT_DIRACS = ("InputSandbox", "JobPath", "CPUFeatures", "After")
+
+
 def pair(forms: Iterable[str]) -> list[tuple[str, Keyword]]:
-    """Each form with each keyword; DIRAC's clients send the files of sandboxes, and DIRAC lacks two."""
+    """Each form with each keyword; DIRAC's clients send the files of sandboxes, and DIRAC lacks three."""
     present = [form for form in forms if is_there("dirac") or not form.startswith("DIRAC")]
     return [
         (form, keyword)
         for form, keyword in product(present, LISTS)
-        if not (form.startswith("DIRAC") and keyword.name in ("InputSandbox", "JobPath", "CPUFeatures"))
+        if not (form.startswith("DIRAC") and keyword.name in _NOT_DIRACS)
     ]
 
 

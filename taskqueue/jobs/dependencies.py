@@ -1,0 +1,183 @@
+"""Jobs that wait for others: their parents, and their release when these have ended.
+
+A dependent is kept from pilots (`taskqueue.jobs.withheld`). Its parents are looked at twice: when its own
+submission, and when a parent's end passes in the job log, whose reader stores its position in the same
+transaction. So each end counts exactly once, also one that a process of an earlier release stored, and jobs
+that wait cost nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection, and_, exists, or_, select, update
+
+from requirements.errors import format_count
+from requirements.states import FINAL, AfterPolicy, JobStatus
+from taskqueue.db import sql
+from taskqueue.jobs import log, transitions, withheld
+from taskqueue.jobs.withheld import DEPENDENCIES
+from taskqueue.schema.tables import job_dependencies as table
+from taskqueue.schema.tables import job_log, jobs
+
+#: Name of the reader of the log.
+READER_NAME: Final = "dependencies"
+SOURCE: Final = "Dependencies"
+#: Minor status of jobs that fail for their parents.
+FAILED: Final = "A job before it failed"
+#: Statuses in which a parent has ended. Completed becomes Done or Failed.
+_ENDS: Final = sorted(FINAL - {JobStatus.COMPLETED})
+_GONE: Final = "gone"
+#: Parents named in a text.
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """A job that another one waits for, or waited for."""
+
+    job_id: int
+    policy: AfterPolicy  #: of the job that waits
+    status: str  #: its end as it counted; before that, its status now
+    has_ended: bool
+
+
+STORE = sql.bulk_insert(table, "job_id", "parent_id", "policy")
+
+_open = table.c.ended_as.is_(None)
+IS_ANY_OPEN = select(exists().where(_open))
+#: Jobs that were submitted or ended in a span of the log.
+_changed = select(job_log.c.job_id).where(
+    log.is_within, or_(job_log.c.from_status.is_(None), job_log.c.to_status.in_(_ENDS))
+)
+#: Edges to look at: of these jobs and their parents, or dependents.
+_EDGES = (
+    select(table.c.job_id, table.c.parent_id, table.c.policy, jobs.c.status)
+    .outerjoin(jobs, jobs.c.job_id == table.c.parent_id)
+    .where(_open, or_(jobs.c.status.is_(None), jobs.c.status.in_(_ENDS)))
+)
+ENDED_PARENTS = _EDGES.where(table.c.parent_id.in_(_changed))
+OWN_PARENTS = _EDGES.where(table.c.job_id.in_(_changed))
+SETTLE = sql.BulkStatement(
+    [table.c.job_id, table.c.parent_id, table.c.ended_as],
+    lambda given: (
+        update(table)
+        .where(table.c.job_id == given["job_id"], table.c.parent_id == given["parent_id"])
+        .values(ended_as=given["ended_as"])
+    ),
+)
+_needs_success = and_(_open, table.c.policy == AfterPolicy.DONE.value)
+_direct = select(table.c.job_id).where(sql.is_listed(table.c.parent_id), _needs_success)
+_doomed = _direct.cte("doomed", recursive=True)
+_doomed = _doomed.union(select(table.c.job_id).where(table.c.parent_id == _doomed.c.job_id, _needs_success))
+#: All that need the success of some jobs, of those that need theirs, and so on: one statement for a chain.
+DOOMED = select(_doomed.c.job_id)
+PARENTS = (
+    select(table.c.job_id, table.c.parent_id, table.c.policy, table.c.ended_as, jobs.c.status)
+    .outerjoin(jobs, jobs.c.job_id == table.c.parent_id)
+    .where(sql.is_listed(table.c.job_id))
+    .order_by(table.c.job_id, table.c.parent_id)
+)
+
+
+def store_parents(
+    conn: Connection, parents: Mapping[int, Collection[int]], policies: Mapping[int, AfterPolicy]
+) -> None:
+    """Store the parents of new jobs, in the transaction that stores these."""
+    edges = [(job_id, parent) for job_id, each in parents.items() for parent in sorted(set(each))]
+    columns: dict[str, list[object]] = {
+        "job_id": [job_id for job_id, _ in edges],
+        "parent_id": [parent for _, parent in edges],
+        "policy": [policies[job_id].value for job_id, _ in edges],
+    }
+    STORE.execute(conn, columns)
+
+
+def list_parents(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Sequence[Parent]]:
+    """The parents of each of some jobs that have any."""
+    found: defaultdict[int, list[Parent]] = defaultdict(list)
+    for row in sql.read_batches(conn, PARENTS, job_ids):
+        status = row.ended_as or row.status or _GONE
+        found[row.job_id].append(
+            Parent(
+                job_id=row.parent_id,
+                policy=AfterPolicy(row.policy),
+                status=status,
+                has_ended=row.ended_as is not None,
+            )
+        )
+    return found
+
+
+def describe_waiting(parents: Sequence[Parent]) -> str:
+    """What a job waits for now, for people."""
+    left = [each for each in parents if not each.has_ended]
+    named = ", ".join(f"{each.job_id} ({each.status})" for each in left[:_NAMED])
+    more = f" and {format_count(len(left) - _NAMED, 'other job')}" if len(left) > _NAMED else ""
+    ended = f"; {len(parents) - len(left)} of {len(parents)} have ended" if len(parents) > 1 else ""
+    return f"waits for {named}{more}{ended}"
+
+
+def count_span(conn: Connection, span: Mapping[str, int], *, now: datetime) -> int:
+    """Let jobs go, or fail, whose parents ended in a span of the log, or before they were submitted.
+
+    Their number. `span` is `LogSpan.bounds`; the caller stores in the same transaction that it is counted.
+    """
+    if not conn.execute(IS_ANY_OPEN).scalar():
+        return 0
+    rows = {row: None for statement in (ENDED_PARENTS, OWN_PARENTS) for row in conn.execute(statement, span)}
+    if not rows:
+        return 0
+    columns = {
+        "job_id": [row.job_id for row in rows],
+        "parent_id": [row.parent_id for row in rows],
+        "ended_as": [row.status or _GONE for row in rows],
+    }
+    SETTLE.execute(conn, columns)
+    affected = {row.job_id for row in rows}
+    failing = {
+        row.job_id: f"{row.parent_id} is {row.status or _GONE}"
+        for row in rows
+        if row.policy == AfterPolicy.DONE and row.status != JobStatus.DONE
+    }
+    failed = _fail(conn, failing, now=now)
+    free = affected - failing.keys() - find_waiting(conn, affected).keys()
+    return failed + len(withheld.let_go(conn, free, DEPENDENCIES, source=SOURCE, now=now))
+
+
+def find_waiting(conn: Connection, job_ids: Collection[int]) -> Mapping[int, str]:
+    """Which of some jobs still have to wait for others, and for which."""
+    waiting: dict[int, str] = {}
+    for job_id, parents in list_parents(conn, job_ids).items():
+        ended = [each.has_ended for each in parents]
+        is_free = any(ended) if parents[0].policy is AfterPolicy.ANY else all(ended)
+        if not is_free:
+            waiting[job_id] = describe_waiting(parents)
+    return waiting
+
+
+#: A job that its user releases goes on waiting for others.
+withheld.STILL_KEPT[DEPENDENCIES] = find_waiting
+
+
+def _fail(conn: Connection, failing: Mapping[int, str], *, now: datetime) -> int:
+    """Fail jobs that are kept from pilots, and those that need their success; how many."""
+    if not failing:
+        return 0
+    after_them = {row.job_id for row in sql.read_batches(conn, DOOMED, failing)}
+    reasons = {**dict.fromkeys(after_them, "a job before those failed"), **failing}
+    transitions.lock_jobs(conn, reasons)
+    kept = withheld.find_reasons(conn, reasons)
+    moved = transitions.move_jobs(
+        conn,
+        kept,
+        JobStatus.FAILED,
+        minor=FAILED,
+        application={job_id: reasons[job_id] for job_id in kept},
+        source=SOURCE,
+        now=now,
+        from_states=frozenset({JobStatus.CHECKING}),
+    )
+    return len(moved)
