@@ -34,7 +34,7 @@ from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.states import PREPARING, JobStatus
 from requirements.values import fold
-from taskqueue.jobs import waiting_ttl, withheld
+from taskqueue.jobs import dependencies, waiting_ttl, withheld
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import expiry, uptime
 from taskqueue.pilots import pilots
@@ -173,14 +173,18 @@ def _ended(job: Job) -> Iterator[str]:
         yield f"it has failed: {': '.join(filter(None, (job.minor_status, job.application_status)))}"
 
 
-def _optimizers(_: Connection, situation: JobSituation) -> Iterator[str]:
+def _optimizers(conn: Connection, situation: JobSituation) -> Iterator[str]:
     job = situation.job
     if job is None or job.status is JobStatus.WAITING:
         return
     if job.status is not JobStatus.CHECKING:
         yield "the optimizers have not processed it yet"
         return
-    if (kept_for := withheld.find_reason(job)) is not None:
+    kept_for = withheld.find_reason(job)
+    if kept_for == withheld.DEPENDENCIES:
+        yield dependencies.describe_waiting(dependencies.list_parents(conn, [job.job_id])[job.job_id])
+        return
+    if kept_for is not None:
         since = f"{job.updated_at:%Y-%m-%d %H:%M} UTC"
         remedy = kept_for.remedy.format(job_id=job.job_id)
         yield f"{kept_for.minor.lower()} {job.application_status} since {since}: {remedy}"

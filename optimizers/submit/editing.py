@@ -109,7 +109,11 @@ class EditPlan:
     def _change(self, job: Job, stored: StoredDescription) -> ChangedBody:
         if stored.description_id not in self._bodies:
             options = options_for(self.config, job.vo)
-            self._bodies[stored.description_id] = changes.change_body(stored.body, self.wanted, options)
+            changed = changes.change_body(stored.body, self.wanted, options)
+            if any(changed.body.get(name) != stored.body.get(name) for name in ("After", "AfterPolicy")):
+                message = "is not changed: a job waits for those that it was submitted after; submit a copy"
+                raise InvalidJob([Problem(path="After", message=message)])
+            self._bodies[stored.description_id] = changed
         return self._bodies[stored.description_id]
 
     def _check(self, job: Job, stored: StoredDescription, changed: ChangedBody) -> CheckedJobs:

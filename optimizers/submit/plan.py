@@ -90,6 +90,7 @@ class SubmissionPlan:
     pieces: list[Piece]
     requests: list[PlannedRequest]
     warnings: list[str]  #: of placeholders without values
+    is_linked: bool  #: jobs name others of the submission: sent in one request, each with its own sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,9 @@ def plan_submission(
     if is_bounded:
         _require_few(drafts, count)
     found = list(map(complete_draft, drafts))
+    is_linked = any(map(_names_others, drafts))
+    if is_linked:
+        found = list(map(_separate_files, found))
     pieces: dict[int, tuple[int, Draft]] = {}
     requests: list[PlannedRequest] = []
     for runs in build_requests(found, count):
@@ -160,6 +164,7 @@ def plan_submission(
         descriptions=len(drafts),
         pieces=[draft.as_piece() for _, draft in pieces.values()],
         requests=requests,
+        is_linked=is_linked,
         warnings=list(take_first(each for draft in drafts for each in _warn_of_placeholders(draft))),
     )
 
@@ -260,6 +265,31 @@ def complete_draft(draft: Draft) -> Draft:
         vo=vo,
         jobs=len(members),
     )
+
+
+def _names_others(draft: Draft) -> bool:
+    """Whether a description names jobs of its submission that it waits for."""
+    named = (word for value in _values_of("after", draft.content) for word in keywords.parents(value))
+    with suppress(UnfitValueError):  # which the service reports
+        return any(not word.isdecimal() for word in named)
+    return False
+
+
+def _separate_files(draft: Draft) -> Draft:
+    """`draft` as an object without its local files, whose archive is to be added to its input sandbox."""
+    content = {
+        name: value
+        for name, value in draft.content.items()
+        if (known := keywords.find_keyword(name)) is None or known.attribute != "input_sandbox"
+    }
+    kept = [
+        each
+        for value in _values_of("input_sandbox", draft.content)
+        for each in keywords.texts(value)
+        if _is_elsewhere(each)
+    ]
+    changed = _changed(draft, {**content, "InputSandbox": kept})
+    return replace(draft, source=None, text=None, content=changed.content, split=changed.split)
 
 
 def _changed(draft: Draft, content: Mapping[str, object]) -> Draft:

@@ -59,6 +59,7 @@ class PlannedJobs:
     vo: str | None  #: whose sandbox it is; None: that of the token
     jobs: int
     warnings: tuple[str, ...] = ()  #: of files that nobody sends, and of the whole plan
+    is_linked: bool = False  #: jobs wait for others by name, so that all are sent in one request
 
 
 #: Seconds that a submission waits for a service that is away: a failover of its database takes half of them.
@@ -161,6 +162,7 @@ def _read_plan(batch: Sequence[JobSource], plan: Json) -> Iterator[PlannedJobs]:
             files=files,
             vo=request["vo"] if files else None,
             jobs=request["jobs"],
+            is_linked=plan.get("is_linked", False),
             warnings=(
                 *plan.get("warnings", ()),
                 *(_NOBODY_SENDS.format(name=name) for name in missing),
@@ -213,21 +215,16 @@ def send_requests(
     warn: Callable[[str], object],
     repetition: Repetition | None = None,
 ) -> Iterator[list[int]]:
-    """Send the requests, and yield the ids of the jobs of each.
+    """Send the requests, and yield the ids of the jobs of each; those of linked jobs are one.
 
     What broke it off states the key by which the same jobs may be submitted again.
     """
     repetition = repetition or Repetition(patience=0)
-    digests: dict[tuple[tuple[Path, ...], str | None], str | None] = {((), None): None}
-    for number, request in enumerate(_warn_of_files(requests, warn)):
-        sandbox = request.files, request.vo if request.files else None
-        if sandbox not in digests:
-            digests[sandbox] = repetition.wait_out(partial(_upload, service, request))
-        contents = [content for content, copies in request.parts for _ in range(copies)]
+    uploads = _Uploads(service, repetition)
+    for number, some in enumerate(_group_linked(_warn_of_files(requests, warn))):
         submit = partial(
             service.submit,
-            **{"jdls" if request.is_text else "jobs": contents},  # type: ignore[arg-type]  # one or the other
-            sandbox=digests[sandbox],
+            **uploads.make_body(some),
             idempotency_key=repetition.key_of(number),
             warn=warn,
         )
@@ -248,6 +245,52 @@ def _warn_of_files(requests: Iterable[PlannedJobs], warn: Callable[[str], object
                 warn(warning)
         warned.update(request.warnings)
         yield request
+
+
+def _group_linked(requests: Iterable[PlannedJobs]) -> Iterator[list[PlannedJobs]]:
+    """What is sent together: each request alone, but all of linked jobs."""
+    linked: list[PlannedJobs] = []
+    for request in requests:
+        if request.is_linked:
+            linked.append(request)
+        else:
+            yield [request]
+    if linked:
+        yield linked
+
+
+class _Uploads:
+    """Input sandboxes that were sent, each once."""
+
+    def __init__(self, service: ServiceClient, repetition: Repetition) -> None:
+        self._service = service
+        self._repetition = repetition
+        self._names: dict[tuple[tuple[Path, ...], str | None], str] = {}
+
+    def make_body(self, requests: Sequence[PlannedJobs]) -> Json:
+        """What is sent of one request, or of linked jobs, each of which names its input sandbox."""
+        first = requests[0]
+        if first.is_linked:
+            return {"jobs": [job for request in requests for job in self._name_in_jobs(request)]}
+        contents = [content for content, copies in first.parts for _ in range(copies)]
+        return {"jdls" if first.is_text else "jobs": contents, "sandbox": self._send(first)}
+
+    def _send(self, request: PlannedJobs) -> str | None:
+        """The name of the input sandbox of a request; None: it has none."""
+        if not request.files:
+            return None
+        sandbox = request.files, request.vo
+        if sandbox not in self._names:
+            self._names[sandbox] = self._repetition.wait_out(partial(_upload, self._service, request))
+        return self._names[sandbox]
+
+    def _name_in_jobs(self, request: PlannedJobs) -> Iterator[Json]:
+        """The descriptions of a request, each with its input sandbox."""
+        name = self._send(request)
+        for content, copies in request.parts:
+            job: Json = dict(content)  # type: ignore[arg-type]  # linked jobs are objects
+            names = [*job.get("InputSandbox", ()), *([] if name is None else [name])]
+            yield from [{**job, "InputSandbox": names}] * copies
 
 
 def _upload(service: ServiceClient, request: PlannedJobs) -> str:

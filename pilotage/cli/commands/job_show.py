@@ -265,13 +265,25 @@ _LOG: Mapping[str, Column] = {
 
 def render_job(job: Entry) -> RenderableType:
     """A table of the response of `GET /jobs/{id}`."""
-    inner = {"attempt", "description", "job_id", "parameters", "waited", "local_jobs", "more_local_jobs"}
+    inner = {
+        "after",
+        "attempt",
+        "description",
+        "job_id",
+        "parameters",
+        "waited",
+        "local_jobs",
+        "more_local_jobs",
+    }
     facts = {name: value for name, value in job.items() if name not in inner}
     attempt = _attempt(job["attempt"]) if job.get("attempt") else []
     waited = ((cause, f"{seconds:.0f} s") for cause, seconds in job.get("waited", {}).items())
     waiting = output.table(("Waited for", "#"), waited)
     parameters = output.table(("Parameter", ""), (job.get("parameters") or {}).items())
     shown = [parameters] if job.get("parameters") else []
+    if parents := job.get("after"):  # not of a service of 1.0.0
+        rows = ((each["job_id"], each["status"]) for each in parents)
+        shown.insert(0, output.table(("#After job", "Status"), rows))
     description = output.table(("Description", ""), (job.get("description") or {}).items())
     local = list(_local_jobs(job)) if job.get("local_jobs") else []
     about = output.facts(facts, title=f"Job {job['job_id']}")

@@ -207,6 +207,14 @@ class LocalJobQuery(ListPage):
     state: str | None = Field(default=None, pattern=LOCAL_STATE, description="Only those in this state.")
 
 
+class ParentAnswer(AnswerModel):
+    """A job that another one waits for, or waited for."""
+
+    job_id: int
+    status: str = Field(description="As it ended, or its status now; `gone`: it was deleted.")
+    has_ended: bool
+
+
 class JobDetails(JobAnswer):
     """A job with its description."""
 
@@ -214,6 +222,7 @@ class JobDetails(JobAnswer):
     parameters: dict[str, str] = Field(description="Texts by name, as its pilots reported them.")
     attempt: AttemptAnswer | None = Field(description="The latest attempt; null: never matched.")
     waited: dict[str, float] = Field(description="Seconds waited by cause, the longest first.")
+    after: list[ParentAnswer] = Field(description="Jobs that it waits for, or waited for.")
 
 
 class JobPage(BaseModel):

@@ -49,8 +49,9 @@ from taskqueue.errors import (
     NotHeld,
     RescheduleLimit,
 )
-from taskqueue.jobs import control, descriptions, jobs, log, search, withheld
+from taskqueue.jobs import control, dependencies, descriptions, jobs, log, search, withheld
 from taskqueue.jobs.control import ControlVerb
+from taskqueue.jobs.dependencies import Parent
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
@@ -256,6 +257,7 @@ class JobStory:
     parameters: Mapping[str, str]  #: by name, as pilots reported them
     attempts: Sequence[AttemptUse]  #: the latest first
     waited: Mapping[str, float]  #: seconds by cause, the longest first
+    parents: Sequence[Parent]  #: jobs that it waits for, or waited for
 
     @property
     def latest(self) -> AttemptUse | None:
@@ -283,6 +285,7 @@ def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *
         parameters=descriptions.read_parameters(conn, [job_id]).get(job_id, {}),
         attempts=[AttemptUse.from_attempt(each, stated) for each in attempts.list_newest(conn, job_id)],
         waited=wait_times.sum_until_now(conn, job, entries, now=now),
+        parents=dependencies.list_parents(conn, [job_id]).get(job_id, ()),
     )
 
 
@@ -475,10 +478,11 @@ def _read_copies(
     with database.reading(parts.engine) as conn:
         found = {job.job_id: job for job in search.list_jobs(conn, selector, limit=len(job_ids))}
         described = descriptions.list_submitted(conn, found)
+        parents = dependencies.list_parents(conn, found)
     groups: defaultdict[tuple[str, str | None], dict[int, CopySource]] = defaultdict(dict)
     refused: dict[int, PilotageError] = {}
     for job_id in filter(described.__contains__, job_ids):
-        description = described[job_id]
+        description = _name_parents(described[job_id], parents.get(job_id, ()))
         try:
             copy = _describe_copy(parts, found[job_id], description, values)
             resolve_ownership(copy.described, submitter_of(caller), parts.live.current)
@@ -487,6 +491,14 @@ def _read_copies(
         else:
             groups[found[job_id].vo, name_sandbox(description)][job_id] = copy
     return groups, refused
+
+
+def _name_parents(description: Description, parents: Sequence[Parent]) -> Description:
+    """The description of a copy, which waits for the same jobs, by id, but for those that were Done."""
+    if not parents:
+        return description
+    left = [str(each.job_id) for each in parents if each.status != JobStatus.DONE]
+    return replace(description, body={**description.body, "After": left})
 
 
 def _describe_copy(parts: Services, job: Job, description: Description, values: SetValues) -> CopySource:

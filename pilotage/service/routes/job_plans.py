@@ -76,6 +76,9 @@ class PlanAnswer(BaseModel):
     pieces: list[PieceAnswer]
     requests: list[PlannedRequestAnswer]
     warnings: list[str] = Field(description="Of placeholders without values.")
+    is_linked: bool = Field(
+        description="Jobs name others: send all in one request, each sandbox in `InputSandbox` of its jobs."
+    )
 
 
 @router.post("/plan")

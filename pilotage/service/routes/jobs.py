@@ -43,6 +43,7 @@ from pilotage.service.models.jobs import (
     LocalJobQuery,
     LogLine,
     LogQuery,
+    ParentAnswer,
     RefusedJob,
     Submission,
     SubmittedJobs,
@@ -161,6 +162,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         parameters=dict(story.parameters),
         attempt=story.latest.to_answer() if story.latest else None,
         waited=dict(story.waited),
+        after=[ParentAnswer.model_validate(each) for each in story.parents],
     )
 
 

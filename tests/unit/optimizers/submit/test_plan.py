@@ -284,3 +284,19 @@ def test_a_plan_warns_of_placeholders_without_values() -> None:
     assert [each[:19] for each in make_plan(GivenSource(content=text), mass=["1"]).warnings] == [
         "Arguments: %(seed)s"
     ]
+
+
+def test_descriptions_that_name_each_other_are_planned_as_objects_without_their_files() -> None:
+    text = (
+        "- {JobName: a, Executable: a.sh, inputSandbox: [in.txt, 'LFN:/x']}\n"
+        "- {JobName: b, Executable: b.sh, After: a}\n"
+    )
+    found = make_plan(GivenSource(content=text))
+    assert found.is_linked
+    assert [(each.files, each.executables) for each in found.requests] == [
+        (("in.txt",), ("a.sh",)),
+        ((), ("b.sh",)),
+    ]
+    assert [each.job and each.job["InputSandbox"] for each in found.pieces] == [["LFN:/x"], []]
+    assert [each.job and "inputSandbox" in each.job for each in found.pieces] == [False, False]
+    assert not make_plan(GivenSource(content="Executable: a.sh\nAfter: [12, 13]\n")).is_linked

@@ -201,3 +201,30 @@ def test_files_that_nobody_sends_are_warned_of_once(directory: Path) -> None:
         submission._NOBODY_SENDS.format(name="nosuch.sh"),
         "Arguments: run.sh lies beside the description, but InputSandbox does not have it",
     ]
+
+
+def test_jobs_that_name_each_other_go_in_one_request_each_with_its_sandbox(directory: Path) -> None:
+    (directory / "fit.sh").write_text("echo fit\n")
+    sent: list[dict[str, Any]] = []
+    archives: list[list[str]] = []
+
+    def upload(archive: Any, *, vo: str | None) -> str:
+        with tarfile.open(fileobj=archive) as opened:
+            archives.append(opened.getnames())
+        return f"sha256:{len(archives)}"
+
+    def submit(**given: Any) -> list[int]:
+        sent.append(given)
+        return [1, 2, 3]
+
+    service: Any = Earlier()
+    service.submit, service.upload_sandbox = submit, upload
+    text = "- {JobName: a, Executable: run.sh}\n- {JobName: b, Executable: fit.sh, After: a}\n"
+    text += "- {Executable: /bin/true}\n"
+    source = JobSource(content=text, name="steps.yaml", directory=directory)
+    requests = submission.plan_requests(service, [source], parameters={}, count=1)
+    assert list(submission.send_requests(service, requests, warn=pytest.fail)) == [[1, 2, 3]]
+    [body] = sent
+    assert archives == [["fit.sh", "run.sh"]], "jobs that lie in one directory share one"
+    assert [job["InputSandbox"] for job in body["jobs"]] == [["sha256:1"], ["sha256:1"], []]
+    assert [job.get("After") for job in body["jobs"]] == [None, "a", None]

@@ -12,7 +12,7 @@ from pilotage.service.queries import jobs as queries_jobs
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.jobs.control import ControlVerb
-from taskqueue.schema.tables import blobs, descriptions, jobs
+from taskqueue.schema.tables import blobs, descriptions, job_dependencies, jobs
 from tests.support.service import Service
 
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
@@ -789,3 +789,47 @@ def test_what_would_help_is_an_edit_after_which_a_queue_is_eligible(service: Ser
     assert (done["job_ids"], done["refused"]) == ([job_id], [])
     after = user.get(f"/api/v1/jobs/{job_id}/explain").json()
     assert after["eligible_queues"] == before["changes"][0]["gains"]
+
+
+def test_a_job_that_waits_for_others_names_them_everywhere(service: Service):
+    user = service.user()
+    steps = [{**JOB, "JobName": "make"}, {**JOB, "JobName": "fit", "After": "make"}]
+    first, second = submit(user, *steps)
+    found = user.get(f"/api/v1/jobs/{second}").json()
+    assert (found["status"], found["minor_status"]) == ("Checking", "Waits for other jobs")
+    assert found["after"] == [{"job_id": first, "status": "Waiting", "has_ended": False}]
+    assert user.get(f"/api/v1/jobs/{first}").json()["after"] == []
+    explained = user.get(f"/api/v1/jobs/{second}/explain").json()
+    assert explained["now"][0] == f"waits for {first} (Waiting)"
+    refused = user.post(f"/api/v1/jobs/{second}/reschedule")
+    assert refused.status_code == 409
+    edit = user.post("/api/v1/jobs/edit", json={"ids": [second], "set": {"After": [first]}}).json()
+    assert "a job waits for those that it was submitted after" in edit["refused"][0]["reason"]
+    user.post("/api/v1/jobs/edit", json={"ids": [second], "set": {"Priority": 2}}).raise_for_status()
+    assert user.get(f"/api/v1/jobs/{second}").json()["minor_status"] == "Waits for other jobs"
+    assert user.post(f"/api/v1/jobs/{second}/kill").status_code == 200
+
+
+def test_a_copy_of_a_job_waits_for_the_same_jobs_but_for_those_that_are_done(service: Service):
+    user = service.user()
+    first, second, third = submit(
+        user, {**JOB, "JobName": "a"}, {**JOB, "JobName": "b"}, {**JOB, "After": ["a", "b"]}
+    )
+    with database.writing(service.engine) as conn:
+        conn.execute(
+            update(job_dependencies).where(job_dependencies.c.parent_id == first).values(ended_as="Done")
+        )
+    [copy] = user.post("/api/v1/jobs/resubmit", json={"ids": [third]}).json()["job_ids"]
+    assert user.get(f"/api/v1/jobs/{copy}").json()["after"] == [
+        {"job_id": second, "status": "Waiting", "has_ended": False}
+    ]
+    [again] = user.post("/api/v1/jobs/resubmit", json={"ids": [copy]}).json()["job_ids"]
+    assert user.get(f"/api/v1/jobs/{again}").json()["after"][0]["job_id"] == second
+
+
+def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(service: Service):
+    user = service.user()
+    steps = [{**JOB, "JobName": "a", "After": "b"}, {**JOB, "JobName": "b", "After": "a"}]
+    answer = user.post("/api/v1/jobs", json={"jobs": steps})
+    assert answer.status_code == 400
+    assert "would wait for each other: a after b after a" in error(answer)["message"]
