@@ -38,7 +38,7 @@ _LONGEST_LOOK = 10.0
 #: Shares of the open files that connections without a whole head may use: in all, and from one address.
 _PENDING_SHARE = 4
 _ADDRESS_SHARE = 16
-#: Seconds between two lines in the log about too many of them.
+#: Seconds between two lines in the log about too many of them, and about refused certificates.
 _COMPLAIN_EVERY = 60.0
 
 #: Headers of which the first would count here, and another one for a proxy.
@@ -83,7 +83,8 @@ class ClientConnections:
         self.open: set[ClientConnection] = set()
         self._all: dict[_Incomplete, None] = {}  # that wait, in the order in which they began
         self._by_address: defaultdict[str, dict[_Incomplete, None]] = defaultdict(dict)
-        self._complained_at = -_COMPLAIN_EVERY
+        self._complained_at = self._told_refused_at = -_COMPLAIN_EVERY
+        self._refused = 0  # certificates since the line about the last one
 
     def __call__(self, **named: Any) -> "ClientConnection":
         """Make a connection, as uvicorn makes protocols."""
@@ -110,6 +111,16 @@ class ClientConnections:
             del same[connection]
             if not same:
                 del self._by_address[connection.address]
+
+    def note_refused(self, address: str, why: str, *, now: float) -> None:
+        """Note that the certificate of a client was refused: many clients show no reason."""
+        self._refused += 1
+        if now - self._told_refused_at >= _COMPLAIN_EVERY:
+            more = (
+                f"; {self._refused - 1} others since the last line of this kind" if self._refused > 1 else ""
+            )
+            _log.warning("the certificate or proxy of %s is refused: %s%s", address, why, more)
+            self._told_refused_at, self._refused = now, 0
 
     def end_silent(self, now: float) -> None:
         """Abort those with overdue requests or readers, on the clock of the loop."""
@@ -513,7 +524,7 @@ class Handshake:
         self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, pending: ClientConnections
     ) -> None:
         """Begin; `make` makes the protocol of the connection."""
-        self._task = asyncio.create_task(self._shake_hands(make, tls))
+        self._task = asyncio.create_task(self._shake_hands(make, tls, pending))
         self._task.add_done_callback(lambda _: pending.discard(self))
 
     def abort(self) -> None:
@@ -523,11 +534,14 @@ class Handshake:
         if not self._has_begun:
             self._accepted.close()
 
-    async def _shake_hands(self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext) -> None:
+    async def _shake_hands(
+        self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, pending: ClientConnections
+    ) -> None:
         self._has_begun = True
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                make, self._accepted, ssl=tls, ssl_handshake_timeout=_HEAD
-            )
+            await loop.connect_accepted_socket(make, self._accepted, ssl=tls, ssl_handshake_timeout=_HEAD)
+        except ssl.SSLCertVerificationError as refused:  # such as an expired proxy
+            pending.note_refused(self.address, refused.verify_message, now=loop.time())
         except OSError as error:  # of TLS, too
             _log.debug("no TLS connection with %s: %s", self.address, error)

@@ -20,6 +20,7 @@ from fastapi import FastAPI, Request
 
 from examples.servers.certificates import Authority
 from pilotage.cli.processes import serve
+from pilotage.cli.processes.client_connections import ClientConnections, Handshake
 from pilotage.cli.processes.tls import Certificate
 from pilotage.cli.settings import InvalidSettings
 from pilotage.client import connection
@@ -124,6 +125,54 @@ def test_only_a_trusted_proxy_says_where_a_request_came_from(trusted: tuple[str,
         server.should_exit = True
         thread.join(300)
         bound.close()
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_refused_certificate_has_a_line_in_the_log_and_many_have_one(
+    authority: Authority,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+    caplog: pytest.LogCaptureFixture,
+):
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_cert_chain(*files)
+    client = ssl.create_default_context(cafile=str(authority.certificate))
+    client.load_cert_chain(*Authority(tmp_path).sign("stranger"))
+
+    async def shake_hands(pending: ClientConnections) -> None:
+        ours, theirs = socket.socketpair()
+        for each in (ours, theirs):
+            each.setblocking(False)
+        handshake = Handshake(ours, "10.0.0.1")
+        handshake.begin(asyncio.Protocol, server, pending)
+        assert handshake._task is not None
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(
+                sock=theirs, ssl=client, server_hostname="localhost"
+            )
+            await reader.read()
+            writer.close()
+        await handshake._task
+
+    async def check() -> None:
+        pending = ClientConnections(asyncio.Protocol, by_address=True, files=160)
+        for _ in range(3):
+            await shake_hands(pending)
+        pending.note_refused(
+            "10.0.0.2", "certificate has expired", now=asyncio.get_running_loop().time() + 60
+        )
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(check())
+    first, last = [each.getMessage() for each in caplog.records if "is refused" in each.getMessage()]
+    assert first.startswith("the certificate or proxy of 10.0.0.1 is refused: ")
+    assert "issuer" in first or "signature" in first or "self" in first
+    assert last == (
+        "the certificate or proxy of 10.0.0.2 is refused: certificate has expired; "
+        "2 others since the last line of this kind"
+    )
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
