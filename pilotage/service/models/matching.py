@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from cs_config.options import bounds
 from pilotage.service.models import AnswerModel, StrictInput
@@ -25,8 +25,18 @@ class QueuesQuestion(StrictInput):
         default=None, min_length=1, max_length=MOST_QUEUES, description="`Site/CE/Queue` of each."
     )
     site: str | None = Field(default=None, alias="Site")
-    ce: str | None = Field(default=None, alias="CE")
-    queue: str | None = Field(default=None, alias="Queue")
+    ce: str | None = Field(
+        default=None,
+        alias="CE",
+        validation_alias=AliasChoices("CE", "GridCE", "CEName"),
+        description="`GridCE`, as in a request for work, and `CEName` mean the same.",
+    )
+    queue: str | None = Field(
+        default=None,
+        alias="Queue",
+        validation_alias=AliasChoices("Queue", "QueueName"),
+        description="`QueueName` means the same.",
+    )
     flags: bool = Field(default=False, description="Add the flags with which pilots for the pools are sent.")
 
 

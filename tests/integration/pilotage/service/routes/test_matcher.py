@@ -386,11 +386,16 @@ def test_a_pilot_asks_for_the_one_queue_that_it_is_in(service: Service):
     assert pilot.post(path, json={"queues": ["q" * 2**18]}).status_code == 413
 
 
-def test_pools_of_one_queue_by_its_parts(service: Service):
+@pytest.mark.parametrize(("ce", "queue"), [("CE", "Queue"), ("GridCE", "Queue"), ("CEName", "QueueName")])
+def test_pools_of_one_queue_by_its_parts(service: Service, ce: str, queue: str):
     director = service.as_role("director", vo="cms")
-    body = {"Site": "LCG.A.org", "CE": "ce1", "Queue": "long"}
+    body = {"Site": "LCG.A.org", ce: "ce1", queue: "long"}
     found = director.post("/api/v1/matcher/getSubmitPoolsForQueue", json=body).json()
     assert found == {"pools": {QUEUE: []}, "unknown": []}
+    two_names = director.post(
+        "/api/v1/matcher/getSubmitPoolsForQueue", json={**body, "CE": "a", "CEName": "b"}
+    )
+    assert two_names.status_code == 400
     none = director.post("/api/v1/matcher/getSubmitPoolsForQueue", json={"queues": ["a/b/c", "d"]})
     assert none.status_code == 404
 
