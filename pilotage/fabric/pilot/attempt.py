@@ -220,6 +220,8 @@ class _Attempt:
             watched = running.until_end(
                 heartbeat, self.context.stop, grace=self.context.payload_options.grace
             )
+            if watched.why == monitor.STOPPED:  # what gives a job back states no use
+                heartbeat.send_last()
             return self._settle(watched, running.used, ready, area)
 
     def _settle(

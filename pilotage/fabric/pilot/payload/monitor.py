@@ -52,6 +52,7 @@ class Excess:
 
     minor_status: str
     detail: str  #: the limit and the usage
+    limit: Limit | None = None  #: of memory or scratch space, which has a peak
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,13 @@ class Limits:
         used = resident if used is None else used
         if used <= self.memory.most:
             return None
-        return Excess(OUT_OF_MEMORY, self.memory.describe("memory", used))
+        return Excess(OUT_OF_MEMORY, self.memory.describe("memory", used), self.memory)
 
     def passed_by_scratch(self, used: int | None) -> Excess | None:
         """The excess if the directories have more bytes."""
         if self.scratch is None or used is None or used <= self.scratch.most:
             return None
-        return Excess(OUT_OF_SCRATCH, self.scratch.describe("scratch", used))
+        return Excess(OUT_OF_SCRATCH, self.scratch.describe("scratch", used), self.scratch)
 
 
 def seconds_missing(
@@ -275,6 +276,8 @@ class PayloadMonitor:
         finally:
             self._memory.close()
         self._note_end(end)
+        if isinstance(why, Excess):
+            why = self._with_peak(why)
         if end.exit_code:  # else the kernel ended nothing but a part of it, in a cgroup that it made itself
             why = why or self._ended_by_kernel()
         if why is None and stop.wait(_ORDERED_TOGETHER if end.exit_code else 0.0):
@@ -324,6 +327,14 @@ class PayloadMonitor:
         if end.cpu_seconds is not None:
             self._cpu_seconds = end.cpu_seconds
         self._disk.measure_end()
+
+    def _with_peak(self, excess: Excess) -> Excess:
+        """An excess with the peak at the end, which may be above that at which it was noticed."""
+        if excess.limit is None:
+            return excess
+        is_memory = excess.minor_status == OUT_OF_MEMORY
+        what, peak = ("memory", self._peak) if is_memory else ("scratch", self._disk.peak)
+        return replace(excess, detail=excess.limit.describe(what, peak))
 
     def _ended_by_kernel(self) -> Excess | None:
         group, limit = self._group, self._limits.memory

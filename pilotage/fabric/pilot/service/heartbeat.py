@@ -99,6 +99,11 @@ class Heartbeat:
         """Send heartbeats while in a `with` block."""
         return call_periodically(self._beat, name="heartbeat", first=self._every)
 
+    def send_last(self) -> None:
+        """Send one more after the payload has ended, unless the service is away: it has the final use."""
+        if not self._away:
+            self._beat()
+
     @property
     def silence(self) -> float | None:
         """Seconds without an answer, if they are so many that the payload has to end."""

@@ -207,6 +207,20 @@ def test_a_pilot_told_to_end_gives_its_job_back(server: LeaseServer, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_job_that_is_given_back_reports_what_it_used_until_then(
+    server: LeaseServer, tmp_path: Path, marker: str
+) -> None:
+    script = f"head -c 8000000 /dev/zero > large; sh -c 'while :; do sleep 0.1; done # {marker}'"
+    job = server.add(shell(script))
+    with PilotProcess(server.url, tmp_path, "--heartbeat", "600") as pilot:
+        wait_until_there(marker, 2)
+        pilot.process.send_signal(signal.SIGTERM)
+        pilot.end()
+
+    assert job.attempt.closed_as == "released"
+    assert job.attempt.heartbeats[-1]["scratch_mb"] >= 7
+
+
 @pytest.mark.parametrize(
     ("lifetime", "when"), [("3000", "before the end of its slot"), ("60", "at the time limit of its slot")]
 )

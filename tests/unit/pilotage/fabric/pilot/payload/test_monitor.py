@@ -1,12 +1,14 @@
 """How the end of a payload is judged when the slot may have been ended at the same time."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from pilotage.fabric.pilot.node.cgroup import MemoryGroup
+from pilotage.fabric.pilot.node.linux import Usage
 from pilotage.fabric.pilot.payload import monitor
 from pilotage.fabric.pilot.payload.monitor import (
     Excess,
@@ -59,12 +61,16 @@ class Silent:
 
 
 def watched(
-    end: PayloadEnd, stop: Stop, limits: Limits = UNLIMITED, group: Path | None = None
+    end: PayloadEnd,
+    stop: Stop,
+    limits: Limits = UNLIMITED,
+    group: Path | None = None,
+    payload: Ended | None = None,
 ) -> MonitoredEnd:
     account, nowhere = SlotMemory(None).account(None), Path("/nonexistent")
     area = WorkArea(top=nowhere, home=nowhere, scratch=nowhere)
     cgroup = None if group is None else MemoryGroup(group)
-    watch = PayloadMonitor(cast(Payload, Ended(end)), limits, account, area, {}, cgroup)
+    watch = PayloadMonitor(cast(Payload, payload or Ended(end)), limits, account, area, {}, cgroup)
     heartbeat = Heartbeat(Silent(), "lease", every=1.0, news=dict)
     return watch.until_end(heartbeat, stop, grace=1.0)
 
@@ -114,6 +120,33 @@ def test_a_payload_that_the_kernel_ends_is_told_with_the_limit(tmp_path: Path, o
     (tmp_path / "memory.peak").write_text(f"{3080 << 20}\n")
 
     assert watched(KILLED, Stop(comes=True), LIMITED, tmp_path) == MonitoredEnd(KILLED, why)
+
+
+class Growing(Ended):
+    """A payload beyond its limit, which takes more until it is ended."""
+
+    ended = False
+
+    def wait(self, timeout: float) -> PayloadEnd | None:  # type: ignore[override]
+        return super().wait(timeout) if self.ended else None
+
+    def usage(self) -> Usage:
+        return Usage(processes=1, cpu_seconds=1.0, resident=3100 << 20)
+
+    def proportional_memory(self) -> int | None:
+        return None
+
+    def end(self, _grace: float) -> None:
+        self.ended = True
+
+
+def test_the_end_names_the_peak_until_then_and_not_that_at_which_it_was_noticed() -> None:
+    end = replace(KILLED, resident=3500 << 20)
+
+    why = watched(end, Stop(comes=False), LIMITED, payload=Growing(end)).why
+
+    assert isinstance(why, Excess)
+    assert why.detail == "memory limit 3072 MB of 512 + 256 × 10 cores: peak 3500 MB"
 
 
 def test_a_payload_that_lost_a_part_and_succeeded_was_not_ended_by_the_kernel(tmp_path: Path) -> None:
