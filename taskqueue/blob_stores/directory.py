@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from taskqueue.blob_stores.store import BlobStore, MeasuredChunks, StagedBlob, check_digest
+from taskqueue.blob_stores.store import BlobStore, MeasuredChunks, StagedBlob, check_digest, is_digest
 from taskqueue.errors import BlobNotFound, StorageAway, StorageFull
 
 #: Errors for a full disk, quota or process limit.
@@ -104,7 +104,7 @@ class DirectoryStore(BlobStore):
         """Digests of all archives stored before that time."""
         with _translate_errors():
             for place in self._path.glob("??/*"):
-                if _is_older(place, before):
+                if is_digest(place.name) and _is_older(place, before):
                     yield place.name
 
     @_translate_errors()

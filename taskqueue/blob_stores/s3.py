@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from taskqueue.blob_stores.place import S3Place
-from taskqueue.blob_stores.store import BlobStore, MeasuredChunks, StagedBlob, check_digest
+from taskqueue.blob_stores.store import BlobStore, MeasuredChunks, StagedBlob, check_digest, is_digest
 from taskqueue.errors import BlobNotFound, StorageAway, StorageFull
 
 #: Bytes of a part, the fewest that S3 takes; and most parts of an object.
@@ -125,7 +125,8 @@ class S3Store(BlobStore):
         """Digests of all archives stored before that time."""
         with _translate_errors():
             for key in self._list_objects(self._stored, before):
-                yield key.removeprefix(self._stored)
+                if is_digest(digest := key.removeprefix(self._stored)):
+                    yield digest
 
     @_translate_errors()
     def sweep(self, *, before: datetime) -> int:

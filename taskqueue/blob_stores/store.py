@@ -78,9 +78,14 @@ class MeasuredChunks:
             yield chunk
 
 
+def is_digest(name: str) -> bool:
+    """Whether it is one: others may put files and objects beside archives, which are left alone."""
+    return _DIGEST.fullmatch(name) is not None
+
+
 def check_digest(digest: str) -> str:
     """The digest; BlobNotFound for other text: it comes from outside, and becomes part of a name."""
-    if _DIGEST.fullmatch(digest) is None:
+    if not is_digest(digest):
         raise BlobNotFound(digest)
     return digest
 

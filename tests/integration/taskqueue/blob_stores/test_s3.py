@@ -204,3 +204,13 @@ def test_an_upload_needs_little_memory(s3_server: S3Server, monkeypatch: pytest.
         tracemalloc.stop()
     assert staged.digest == hashlib.sha256(piece * 64).hexdigest()
     assert most < 5 * s3.PART
+
+
+def test_what_is_no_archive_is_neither_listed_nor_deleted(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the empty object that a console makes for a folder: retention would fail at its name."""
+    place = s3_server.place()
+    store = make_store(place, monkeypatch)
+    s3_server.client().put_object(Bucket=BUCKET, Key=f"{place.prefix}/sha256/", Body=b"")
+    assert list(store.digests(before=datetime.now(UTC) + timedelta(days=1))) == []

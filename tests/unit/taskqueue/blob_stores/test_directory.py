@@ -178,3 +178,10 @@ def test_below_the_space_that_stays_free_nothing_is_staged(
     with pytest.raises(StorageFull):
         store.stage([b"x"], limit=LIMIT)
     assert store.sweep(before=datetime.now(UTC) + timedelta(days=1)) == 0
+
+
+def test_what_is_no_archive_is_not_listed(store: DirectoryStore, tmp_path: Path) -> None:
+    """Such as a file of a network file system: retention would fail at its name."""
+    (tmp_path / "blobs" / "ab").mkdir()
+    (tmp_path / "blobs" / "ab" / ".nfs0001").touch()
+    assert list(store.digests(before=datetime.now(UTC) + timedelta(hours=1))) == []
