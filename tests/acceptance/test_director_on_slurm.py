@@ -275,7 +275,7 @@ def test_the_check_fails_for_a_partition_that_does_not_exist_and_for_flags_that_
     assert done.returncode == 1
     [answer] = json.loads(done.stdout)
     assert "LCG.A.org/slurm/short: no batch queue nosuch, there are " in answer["error"]
-    assert "LCG.A.org/slurm/long: a job would be refused: sbatch: " in answer["error"]
+    assert "LCG.A.org/slurm/long: a job with --foo would be refused: sbatch: " in answer["error"]
     assert field.batch_jobs() == []
 
 
