@@ -13,7 +13,7 @@ from cs_config.options.options import VoOptions
 from requirements.classad import expression
 from requirements.classad.expression import AttributeComparison
 from requirements.classad.syntax_tree import TextSpan
-from requirements.errors import InvalidJob, Problem
+from requirements.errors import InvalidJob, Problem, did_you_mean
 from requirements.values import fold, format_value
 
 #: Names with values that are kept as they are, and why.
@@ -71,7 +71,26 @@ def _change(body: dict[str, object], name: str, value: object, options: VoOption
     own = next((each for each in options.job_description.extra if fold(each) == folded), None)
     if own is not None:
         return _replace(body, own, value)
-    return _replace(body, _REQUIREMENTS, _change_part(body.get(_REQUIREMENTS), name.strip(), value), name)
+    requirements = body.get(_REQUIREMENTS)
+    _check_spelling(name.strip(), requirements, options)
+    return _replace(body, _REQUIREMENTS, _change_part(requirements, name.strip(), value), name)
+
+
+def _check_spelling(name: str, requirements: object, options: VoOptions) -> None:
+    """Refuse a name that is new in the Requirements and looks like one that is known."""
+    declared = options.job_description.declarations.names()
+    if isinstance(requirements, str):
+        present = [each.name for each in expression.comparisons(requirements)]
+    else:
+        present = [*requirements] if isinstance(requirements, Mapping) else []
+    known = [*present, *declared]
+    if fold(name) in map(fold, known):
+        return
+    # Of keywords those with the same first letter: Memory is no misspelt GPUMemory.
+    alike = [each for each in keywords.NAMES if fold(each[0]) == fold(name[:1])]
+    if meant := did_you_mean(name, known) or did_you_mean(name, alike):
+        message = "is no keyword, and is not in the Requirements; a new name there is stated with all of them"
+        raise InvalidJob([Problem(path=name, message=message, suggestion=meant)])
 
 
 def _replace(body: dict[str, object], name: str, value: object, part: str | None = None) -> Iterator[str]:

@@ -10,7 +10,8 @@ from requirements.errors import InvalidJob
 OPTIONS = options_for(
     validate.parse("Operations: {Defaults: {JobDescription: {Extra: [Pilot]}}}", "c.yaml", 1), "cms"
 )
-BODY = {"Executable": "a.sh", "CPUTime": 3600, "Requirements": {"Memory": 4000, "OS": "el9"}}
+REQUIRED = {"Memory": 4000, "OS": "el9"}
+BODY = {"Executable": "a.sh", "CPUTime": 3600, "Requirements": REQUIRED}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ BODY = {"Executable": "a.sh", "CPUTime": 3600, "Requirements": {"Memory": 4000, 
             BODY | {"Requirements": {"OS": "el9", "memory": 6000}},
             "memory 4000 → 6000",
         ),
+        ({"CPUModel": "x"}, BODY | {"Requirements": {**REQUIRED, "CPUModel": "x"}}, "CPUModel none → x"),
         ({"OS": None}, BODY | {"Requirements": {"Memory": 4000}}, "OS el9 → none"),
         ({"Site": "A.B.ch, C.D.ch"}, BODY | {"Site": ["A.B.ch", "C.D.ch"]}, "Site none → A.B.ch, C.D.ch"),
         ({"pilot": 3}, BODY | {"Pilot": 3}, "Pilot none → 3"),
@@ -62,6 +64,9 @@ def test_an_expression_keeps_all_else(text: str, wanted: dict[str, object], new:
     [
         (BODY, {"Owner": "eve"}, "Owner: is not changed: a job keeps its owner"),
         (BODY, {"InputSandbox": "x"}, "InputSandbox: is not changed: a job keeps its input files"),
+        (BODY, {"Memroy": 3}, "Memroy: is no keyword, and is not in the Requirements"),
+        ({"Requirements": "other.Memory > 1"}, {"Memroy": 3}, "did you mean Memory?"),
+        (BODY, {"CPUTme": 3}, "did you mean CPUTime?"),
         (BODY, {"CPUTime": "long"}, 'CPUTime: "long", allowed is a whole number'),
         (
             {"Requirements": "other.Memory > 1 || other.Memory < 9"},
