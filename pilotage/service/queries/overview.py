@@ -99,15 +99,15 @@ class OverviewTroubles:
     stale: Sequence[SiteAnswer]  #: with an outdated advertisement
     silent: Sequence[str]  #: overdue agents; for operators, who can restart them
     configuration: str | None  #: fault of the latest version; for operators
+    is_unconfigured: bool  #: there is no queue, so that nothing can run; for operators
     optimizers: OptimizerQueueState | None  #: for operators, where there is Redis
 
     @property
     def are_none(self) -> bool:
         """Whether there are no problems; a full site is not a problem."""
         unheard = self.optimizers is not None and not self.optimizers.is_heard
-        return not (
-            self.stuck_jobs or self.banned or self.stale or self.silent or self.configuration or unheard
-        )
+        seen = (self.stuck_jobs, self.banned, self.stale, self.silent, self.configuration)
+        return not (any(seen) or self.is_unconfigured or unheard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +230,7 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
         stale=[each for each in states if any(one.stale for one in each.throttles)],
         silent=leader.list_overdue(latest, expected, now=now) if latest is not None else (),
         configuration=parts.live.problem if caller.is_operator else None,
+        is_unconfigured=caller.is_operator and not config.addresses,
         optimizers=parts.optimizer_queue() if caller.is_operator else None,
     )
 
