@@ -69,26 +69,22 @@ class ClusterCampaign:
     def run(self) -> ClusterReport:
         """Run it."""
         with ExitStack() as stack:
-            watchers = [self._start(self._keep_alive), self._start(self._look)]
+            for watch in (self._keep_alive, self._look):
+                stack.callback(self._start(watch).join, 60)
+            stack.callback(self._ended.set)  # whatever happens: nothing may be started again at the end
             players = list(self._start_players(stack))
-            try:
-                deadline = time.monotonic() + self._plan.seconds
-                self._faults.run(lambda: time.monotonic() > deadline, self._plan.kinds)
-            finally:
-                self._over.set()
-            wait_until(self._installation.cluster.is_whole)
+            stack.callback(self._over.set)
+            deadline = time.monotonic() + self._plan.seconds
+            self._faults.run(lambda: time.monotonic() > deadline, self._plan.kinds)
+            self._over.set()
             for player in players:
                 player.join(_PATIENCE)
-            left = [player.name for player in players if player.is_alive()]
-            self._ledger.flaws += [f"{name} has not ended" for name in left]
-            wait_until(lambda: not list(checks.list_left(self._installation.ask)) or left or self._is_stuck())
-            self._ended.set()
-            for watcher in watchers:
-                watcher.join(60)
+            self._ledger.flaws += [f"{each.name} has not ended" for each in players if each.is_alive()]
+            wait_until(lambda: self._is_stuck() or not list(checks.list_left(self._installation.ask)))
         return self._report()
 
     def _is_stuck(self) -> bool:
-        return bool(self._ledger.flaws)
+        return bool(self._ledger.flaws or self._faults.flaws)
 
     def _start_players(self, stack: ExitStack) -> Iterator[threading.Thread]:
         urls = self._installation.services
@@ -141,7 +137,7 @@ class ClusterCampaign:
             lost=list(checks.list_lost(ask, ledger)),
             doubled=list(checks.list_doubled(ask, ledger)),
             over_limit=over + [f"the tables had {name}, {times} times" for name, times in self._seen.items()],
-            others=[*ledger.flaws, *checks.list_left(ask)],
+            others=[*self._faults.flaws, *ledger.flaws, *checks.list_left(ask)],
             recoveries=recoveries,
             most=most,
             silences=self._list_silences(),

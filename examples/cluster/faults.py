@@ -30,6 +30,7 @@ class ClusterFaults:
         self._tell = tell
         self.done: Counter[str] = Counter()
         self.times: list[tuple[float, str]] = []  #: when each began
+        self.flaws: list[str] = []
 
     @property
     def kinds(self) -> Mapping[str, Callable[[], AbstractContextManager[float]]]:
@@ -53,8 +54,13 @@ class ClusterFaults:
         left: list[str] = []
         while not is_over():
             left = left or self._dice.sample(chosen, len(chosen))
-            self._cause(left.pop())
-            wait_until(self._cluster.is_whole, _PATIENCE)
+            self._cause(name := left.pop())
+            try:
+                wait_until(self._cluster.is_whole, _PATIENCE)
+            except TimeoutError:
+                members = dict(self._cluster.members())
+                self.flaws.append(f"{name}: not all nodes have joined again in {_PATIENCE:g} s: {members}")
+                return
             time.sleep(self._dice.uniform(2, 5))
 
     def _cause(self, name: str) -> None:

@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, metavar="N", help="with --cluster: of faults")
     parser.add_argument("--seed", type=int, metavar="N", help="with --cluster: the order of faults")
     parser.add_argument("--copies", type=int, metavar="N", help="with --slurm: of each kind of job")
+    parser.add_argument("--only", action="append", metavar="KIND", help="with --cluster: a kind of fault")
     said = parser.parse_args()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, _end)
@@ -34,7 +35,8 @@ def main() -> int:
     if said.cluster:
         from examples.demo import on_cluster
 
-        return on_cluster.main(minutes=said.minutes, seed=said.seed, install=said.install)
+        kinds = frozenset(said.only) if said.only else None
+        return on_cluster.main(minutes=said.minutes, seed=said.seed, kinds=kinds, install=said.install)
     return on_grid.main()
 
 
