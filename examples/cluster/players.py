@@ -15,6 +15,8 @@ from examples.cluster.installation import KIND, LIMITED
 
 #: Seconds that one phase of a job takes, and between two submissions, at most.
 _PHASE = 0.8
+#: Phases for each of a job of the limited type.
+_LONGER = 10
 #: Jobs that may wait while users go on submitting.
 _BACKLOG = 60
 #: Statuses that mean: later. Whether the request took effect is then unknown, as without an answer.
@@ -88,9 +90,9 @@ class ClusterPlayer:
                 self.ledger.writes.append(time.monotonic())
             return answer
 
-    def pause(self) -> None:
-        """A phase of the work."""
-        time.sleep(_PHASE * self.dice.random())
+    def pause(self, phases: int = 1) -> None:
+        """Some phases of the work."""
+        time.sleep(phases * _PHASE * self.dice.random())
 
 
 class ClusterUser(ClusterPlayer):
@@ -175,8 +177,9 @@ class ClusterPilot(ClusterPlayer):
         return held
 
     def _work(self, held: HeldJob) -> None:
+        phases = _LONGER if held.kind == KIND else 1  # so that more of them would run than the limit allows
         for report, body in (("start", {}), ("heartbeat", {"progress": "on"})):
-            self.pause()
+            self.pause(phases)
             if not self._report(held, report, body):
                 held.end_sent = time.monotonic()
                 return
